@@ -1,4 +1,4 @@
--- Asks Redis about each request, over a connection of its own: two questions, one answer each.
+-- Queries Redis for each request over a new connection: two queries, one reply each.
 local balancer = require("ngx.balancer")
 local found, redis = pcall(require, "resty.redis")
 if not found then

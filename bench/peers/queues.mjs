@@ -1,8 +1,8 @@
 // One end of a queue, for the benchmark: `node queues.mjs <bullmq|groupmq|rabbitmq> <produce|consume> <port> <concurrency>`.
 //
-// Says `ready`, then takes one line of JSON after the other and answers each with one: the producer `{count, batch}` when
-// that many messages are accepted, the consumer `{count}` when that many have been handled, with the number of those
-// that were not in order for their object. Runs in a folder with the packages installed.
+// Prints `ready`, then reads lines of JSON and answers each with one: the producer `{count, batch}` once that
+// many messages are accepted, the consumer `{count}` once that many have been handled, with the number of
+// those that were out of order for their object. Runs in a folder with the packages installed.
 
 import { createRequire } from 'node:module'
 import { createInterface } from 'node:readline'

@@ -1,8 +1,8 @@
 //! Measurements side by side, and the ratios between them.
 //!
-//! A shared machine is not the same from one minute to the next, so absolute figures of two runs say little. Contenders
-//! take turns of a second instead, and each *round* gives one ratio: both its halves saw nearly the same machine. The
-//! result is the median of the rounds' ratios with the smallest and largest beside it.
+//! A shared machine's performance varies from one minute to the next, so absolute figures of two runs are hard to
+//! compare. Contenders take turns of a second instead, and each *round* gives one ratio: both its halves saw nearly
+//! the same machine. The result is the median of the rounds' ratios, with the smallest and largest.
 
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub(crate) fn median_of(values: impl IntoIterator<Item = f64>) -> f64 {
     median(&values).unwrap_or(0.0)
 }
 
-/// What one turn of one contender came to.
+/// The result of one turn of one contender.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Sample {
     /// Work done a second (requests, lines).
@@ -59,19 +59,19 @@ pub(crate) struct Sample {
     pub(crate) busy: f64,
     /// Share of its core that the load generator used.
     pub(crate) generator_busy: f64,
-    /// Share of one core that other processes used meanwhile.
+    /// Share of one core that other processes used during the turn.
     pub(crate) disturbance: f64,
     /// Work that failed.
     pub(crate) failed: u64,
 }
 
-/// Who is measured.
+/// One contestant of a comparison.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Contender {
     /// Its name.
     pub(crate) name: String,
     /// The ratio it has to reach, where one is set.
-    pub(crate) bar: Option<f64>,
+    pub(crate) target: Option<f64>,
     /// One for each round.
     pub(crate) samples: Vec<Sample>,
 }
@@ -83,7 +83,7 @@ impl Contender {
     }
 }
 
-/// What the ratios are taken of.
+/// The quantity that the ratios compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Measure {
@@ -98,13 +98,13 @@ pub(crate) enum Measure {
 /// Contenders that took turns. The first is ours, the others are compared with it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Comparison {
-    /// What was measured.
+    /// The title of the comparison.
     pub(crate) title: String,
-    /// What the bars speak of.
+    /// The measure that the targets apply to.
     pub(crate) measure: Measure,
     /// Ours first.
     pub(crate) contenders: Vec<Contender>,
-    /// What a reader has to know.
+    /// Notes for the reader.
     pub(crate) notes: Vec<String>,
 }
 
@@ -122,11 +122,11 @@ impl Comparison {
         }))
     }
 
-    /// Whether the bar of the contender at `index` is met; `None` when it has none.
+    /// Whether the contender at `index` meets its target; `None` without a target.
     pub(crate) fn met(&self, index: usize) -> Option<bool> {
-        let bar = self.contenders[index].bar?;
+        let target = self.contenders[index].target?;
         let median = self.ratio(index, self.measure)?.median;
-        Some(if self.measure == Measure::P99 { median <= bar } else { median >= bar })
+        Some(if self.measure == Measure::P99 { median <= target } else { median >= target })
     }
 }
 
@@ -134,9 +134,9 @@ impl Comparison {
 mod tests {
     use super::*;
 
-    fn contender(bar: Option<f64>, cpu: &[f64]) -> Contender {
+    fn contender(target: Option<f64>, cpu: &[f64]) -> Contender {
         let samples = cpu.iter().map(|cpu_us| Sample { cpu_us: *cpu_us, p99_ms: 1.0, ..Sample::default() });
-        Contender { name: String::new(), bar, samples: samples.collect() }
+        Contender { name: String::new(), target, samples: samples.collect() }
     }
 
     fn comparison(measure: Measure, contenders: Vec<Contender>) -> Comparison {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_taken_within_each_round() {
-        // The machine was half as fast in the second round; that is no difference between the two.
+        // The machine was half as fast in the second round, which is not a difference between the two.
         let comparison = comparison(
             Measure::Cpu,
             vec![contender(None, &[10.0, 20.0]), contender(Some(0.9), &[9.0, 18.0])],
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_bar_is_an_upper_one() {
+    fn a_latency_target_is_an_upper_limit() {
         let mut slower = contender(None, &[1.0]);
         slower.samples[0].p99_ms = 1.3;
         let comparison = comparison(Measure::P99, vec![slower, contender(Some(1.2), &[1.0])]);

@@ -1,8 +1,8 @@
 //! The edge against its peers: CPU for a request, rate and latency, and memory for a cached host.
 //!
-//! What a proxy costs is measured as CPU time of its one worker for a request, because that depends neither on the
-//! generator nor on how the cores are shared. A rate is a statement about the proxy only when its worker was busy all
-//! the time; turns below [`SATURATED`] are noted.
+//! A proxy's cost is measured as its one worker's CPU time per request, because that depends neither on the generator
+//! nor on how the cores are shared. A rate describes the proxy only when its worker was busy all the time; turns below
+//! [`SATURATED`] are noted.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -37,8 +37,8 @@ const DISTURBED: f64 = 0.10;
 /// Load before each turn that is not measured.
 const RAMP: Duration = Duration::from_millis(100);
 
-/// What the edge needs beyond a set of addresses, and what to call it. `SHARES` stands for two version types, of which one
-/// has a twentieth of the requests.
+/// Policies that need more than a set of addresses, with their names. `SHARES` is replaced by two version types, one
+/// of which gets a twentieth of the requests.
 const POLICIES: [(&str, &str); 3] = [
     ("p2c", r#"{"balance":{"algorithm":"p2c"}}"#),
     ("hash by header", r#"{"balance":{"algorithm":"hash","header":"user-agent"}}"#),
@@ -91,9 +91,9 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     for policy in POLICIES {
         output.comparison(bench.with_policy(&routes, policy).await?, "request")?;
     }
-    for (count, bar) in [(100, None), (many.len(), Some(0.70))] {
+    for (count, target) in [(100, None), (many.len(), Some(0.70))] {
         let table = Table::new("shop", count, bench.ends.instances(), 2);
-        output.comparison(bench.many_hosts(&table, &bench.fixed, bar).await?, "request")?;
+        output.comparison(bench.many_hosts(&table, &bench.fixed, target).await?, "request")?;
     }
     let thousand = Table::new("shop", 1_000, bench.ends.instances(), 2);
     let blocks = nginx::server_blocks(&root, core, &thousand).await?;
@@ -162,7 +162,7 @@ impl Bench<'_> {
         let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&self.fixed, Some(0.90))];
         entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
         entrants.push((&lookup, None));
-        entrants.extend(peers.iter().map(|(proxy, bar)| (proxy, *bar)));
+        entrants.extend(peers.iter().map(|(proxy, target)| (proxy, *target)));
         self.compare("one hot host".to_owned(), hot, &entrants, Pace::Closed).await
     }
 
@@ -183,8 +183,13 @@ impl Bench<'_> {
     }
 
     /// The edge and one static peer, hosts as likely as each other.
-    async fn many_hosts(&self, table: &Table, peer: &Proxy, bar: Option<f64>) -> anyhow::Result<Comparison> {
-        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (peer, bar)];
+    async fn many_hosts(
+        &self,
+        table: &Table,
+        peer: &Proxy,
+        target: Option<f64>,
+    ) -> anyhow::Result<Comparison> {
+        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (peer, target)];
         entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
         self.compare(format!("{} hosts, uniform", table.len()), table, &entrants, Pace::Closed).await
     }
@@ -230,7 +235,11 @@ impl Bench<'_> {
         }
         let mut contenders: Vec<Contender> = entrants
             .iter()
-            .map(|(proxy, bar)| Contender { name: proxy.name.clone(), bar: *bar, samples: Vec::new() })
+            .map(|(proxy, target)| Contender {
+                name: proxy.name.clone(),
+                target: *target,
+                samples: Vec::new(),
+            })
             .collect();
         let mut spare = self.session.rounds * entrants.len();
         for round in 0..self.session.rounds {
@@ -260,7 +269,7 @@ impl Bench<'_> {
         Ok(Comparison { title, measure, contenders, notes })
     }
 
-    /// What a host costs in a worker's cache: its private memory before and after it has been asked for many hosts.
+    /// The memory per host in a worker's cache: its private memory before and after requests for many hosts.
     async fn memory_per_host(&self) -> anyhow::Result<Figures> {
         let count = if self.session.quick { 20_000 } else { 100_000 };
         let worker = *self.edge.proxy.workers.first().context("the edge has no worker")?;
@@ -289,7 +298,7 @@ impl Bench<'_> {
             p50: bytes,
             p99: bytes,
             max: bytes,
-            bar: Some(300.0),
+            target: Some(300.0),
             unit: "bytes a host",
         };
         Ok(Figures {

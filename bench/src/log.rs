@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sidecar_finds_no_fault_with_it() {
+    fn the_sidecar_accepts_every_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
         let bytes = write(&path, 500, 1_000).unwrap();

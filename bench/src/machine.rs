@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::process::Pid;
 
-/// What has to be known to compare a figure with another.
+/// Facts about the machine that are needed to compare figures.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Facts {
     /// Cores this process may use.
@@ -26,7 +26,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Looks around.
+    /// Collects them.
     pub(crate) fn gather() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -55,7 +55,7 @@ impl Facts {
     }
 }
 
-/// The version in the first line that a program says of itself.
+/// The version in the first line of a program's output.
 fn version(program: &str, flag: &str) -> Option<String> {
     let output = Command::new(program).arg(flag).output().ok()?;
     let text = [output.stdout, output.stderr].concat();
@@ -86,8 +86,7 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// Gives the first core to the worker. On a machine of one core everything shares it, and the figures say little
-    /// but CPU time.
+    /// Reserves the first core for the worker. With one core everything shares it, and only CPU time is meaningful.
     pub(crate) fn divide() -> Self {
         let all = cores();
         let worker = all.first().copied().unwrap_or(0);

@@ -37,11 +37,11 @@ use crate::{
     session::{Output, Session},
 };
 
-/// Measures Signalbox beside its peers.
+/// Measures Signalbox and its peers side by side.
 #[derive(Debug, Parser)]
 #[command(name = "signalbox-bench", version)]
 struct Arguments {
-    /// What to measure.
+    /// The benchmark to run.
     #[arg(value_enum, default_value = "all")]
     what: What,
     /// How long each contender is measured in each comparison, in turns of one second.
@@ -53,7 +53,7 @@ struct Arguments {
     /// Also write the results to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Measure a changed copy of nginx/ and lua/ in this folder beside the edge of this tree.
+    /// Also measure a changed copy of nginx/ and lua/ in this folder, side by side with this tree's edge.
     #[arg(long, value_name = "FOLDER")]
     against: Option<PathBuf>,
 }
@@ -62,7 +62,7 @@ struct Arguments {
 enum What {
     /// Requests through the edge and through other proxies.
     Edge,
-    /// What one change costs, by how many hosts there are.
+    /// The cost of one change, by the number of hosts.
     Updates,
     /// Requests that fail when instances die.
     Kills,
@@ -76,7 +76,7 @@ enum What {
     Queues,
     /// Events of objects, in order, through the bus, HTTP backends and brokers.
     Objects,
-    /// State machines: conditions judged, labels moved and told, a million that wait.
+    /// State machines: conditions evaluated, labels moved and updated, a million waiting labels.
     Machines,
     /// All of them.
     All,
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures until it is done or told to stop. What was started ends when it is dropped, in both cases.
+/// Runs the benchmarks until they are done or interrupted. Started processes end when they are dropped, in both cases.
 async fn until_stopped(arguments: Arguments) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {

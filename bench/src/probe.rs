@@ -39,7 +39,7 @@ impl Probe {
         Ok(Self { stream, received: Vec::with_capacity(4096) })
     }
 
-    /// Sends a request as it stands and reads the answer.
+    /// Sends a request unchanged and reads the answer.
     ///
     /// # Errors
     /// When the connection breaks or the answer has no length.
@@ -68,11 +68,11 @@ impl Probe {
     }
 }
 
-/// Asks for one path on a connection of its own, and takes everything until its end for the answer: HTTP/1.0, which
-/// knows no chunks.
+/// Requests one path on a new connection and reads the answer until the end of the stream: HTTP/1.0, which has no
+/// chunks.
 ///
 /// # Errors
-/// When the connection breaks or what comes is no HTTP.
+/// When the connection breaks or the answer is not HTTP.
 pub(crate) fn fetch(address: SocketAddr, path: &str) -> anyhow::Result<Reply> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(40)))?;

@@ -93,7 +93,7 @@ pub(crate) struct CpuTime {
 }
 
 impl CpuTime {
-    /// What `pids` have used so far; a process that is gone counts nothing.
+    /// The CPU time of `pids` so far; an ended process counts as zero.
     pub(crate) fn of(pids: &[Pid]) -> Self {
         let mut sum = Self::default();
         for pid in pids {
@@ -123,7 +123,7 @@ impl Sub for CpuTime {
     }
 }
 
-/// Time that all cores together have worked so far, whoever for. In steps of a clock tick.
+/// The time that all cores together have worked so far, for any process, in clock ticks.
 pub(crate) fn machine_busy() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = busy_ticks(stat.lines().next().unwrap_or_default()).unwrap_or(0);

@@ -6,8 +6,8 @@
 //! The idle edge has nothing else to do; the saturated one serves as much as it can to 64 other connections, and the
 //! measured request queues behind theirs.
 //!
-//! Beside it stands what else might grow with the table: what one change costs worker and replica, how long the first
-//! request for a host takes that nobody asked for yet, and how soon each of the two serves again after it was killed.
+//! It also measures what else might grow with the table: the cost of one change for worker and replica, the duration
+//! of the first request for a host that is not cached, and how soon each of the two serves again after it was killed.
 
 use std::{
     io::{Read as _, Write as _},
@@ -32,16 +32,16 @@ use crate::{
     session::{Output, Session},
 };
 
-/// What p99 must stay below, in milliseconds.
-const IDLE_BAR: f64 = 2.0;
-const SATURATED_BAR: f64 = 5.0;
+/// The targets for p99, in milliseconds.
+const IDLE_TARGET: f64 = 2.0;
+const SATURATED_TARGET: f64 = 5.0;
 /// A change that has not arrived by then never will.
 const LOST: Duration = Duration::from_secs(10);
 /// Hosts that changes and load touch, out of a table of any size. They are in the cache when they change, as the hosts
 /// of a living application are.
 const TOUCHED: usize = 100;
 
-/// Hosts that nobody asked for before, each asked for once.
+/// Hosts that are not cached, each requested once.
 const COLD: usize = 5_000;
 /// Changes whose cost is counted, a millisecond apart: closer together they would share the worker's wake-ups.
 const COUNTED: usize = 1_000;
@@ -122,17 +122,17 @@ async fn at_size(
     };
     let mut figures = Vec::new();
     for saturated in [false, true] {
-        let (state, bar) = if saturated { ("saturated", SATURATED_BAR) } else { ("idle", IDLE_BAR) };
+        let (state, target) = if saturated { ("saturated", SATURATED_TARGET) } else { ("idle", IDLE_TARGET) };
         let busy = saturated.then(|| load_plan(&table, addresses, limit));
-        let (served, rate) = beside(ends, busy, {
+        let (served, rate) = under_load(ends, busy, {
             let (table, addresses) = (table.clone(), addresses.clone());
             move || changes(&table, &addresses, limit)
         })
         .await?;
         let state = if saturated { format!("{state}, {rate:.0} requests/s") } else { state.to_owned() };
-        figures.push(figure(&format!("SADD+SREM → served, {state}"), &served, Some(bar)));
+        figures.push(figure(&format!("SADD+SREM → served, {state}"), &served, Some(target)));
         let busy = saturated.then(|| load_plan(&table, addresses, limit));
-        let ((put, served), _) = beside(ends, busy, {
+        let ((put, served), _) = under_load(ends, busy, {
             let (table, addresses) = (table.clone(), addresses.clone());
             move || puts(&table, &addresses, limit)
         })
@@ -169,7 +169,7 @@ async fn at_size(
     Ok(Figures { title: format!("change → routed with {count} hosts in the table"), figures, notes })
 }
 
-/// What a change of a host that is in the worker's cache takes of the worker and of the replica, until it is known.
+/// The cost of a change of a cached host for the worker and the replica, until it is effective.
 async fn cost_of_a_change(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Result<String> {
     let master = RoutesMaster::open(&stack.routes_url(), Options::default())?;
     let mut edge = Probe::connect(addresses.edge)?;
@@ -227,7 +227,7 @@ async fn killed_and_back(
     }
 }
 
-/// Requests for hosts spread over the whole table that nobody asked for yet, and the same once more.
+/// Requests for uncached hosts spread over the whole table, and for the same hosts again.
 fn lookups(table: &Table, addresses: &Addresses) -> anyhow::Result<(Histogram, Histogram)> {
     let mut edge = Probe::connect(addresses.edge)?;
     let stride = (table.len() - TOUCHED) / COLD;
@@ -274,7 +274,7 @@ fn acknowledged(addresses: &Addresses, serial: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What keeps the worker busy for as long as trials run.
+/// The load that keeps the worker busy while trials run.
 fn load_plan(table: &Table, addresses: &Addresses, limit: Limit) -> Plan {
     Plan {
         target: addresses.edge,
@@ -289,8 +289,8 @@ fn load_plan(table: &Table, addresses: &Addresses, limit: Limit) -> Plan {
     }
 }
 
-/// Runs trials on a thread of their own, beside load where there is a plan for it; with the load's rate.
-async fn beside<T: Send + 'static>(
+/// Runs trials on a separate thread, under load if there is a plan for it; also returns the rate of the load.
+async fn under_load<T: Send + 'static>(
     ends: &Ends,
     busy: Option<Plan>,
     trials: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
@@ -355,7 +355,7 @@ fn puts(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<(H
         }
         let which = trial % hosts.len();
         let host = &hosts[which];
-        // Each of them moves between two addresses that nobody else has.
+        // Each of them moves between two addresses that no other host has.
         let new = addresses.instances[which * 2 + (trial / hosts.len()) % 2];
         let body = format!(
             r#"{{"address":"{new}","hostnames":["{host}"],"version_type_id":"{}"}}"#,
@@ -446,7 +446,7 @@ fn expect_executed(master: &mut TcpStream) -> anyhow::Result<()> {
         }
     }
     if text.contains(&b'-') {
-        bail!("the master refused a change: {}", String::from_utf8_lossy(&text));
+        bail!("the primary rejected a change: {}", String::from_utf8_lossy(&text));
     }
     Ok(())
 }
@@ -456,7 +456,7 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn figure(what: &str, histogram: &Histogram, bar: Option<f64>) -> Figure {
+fn figure(what: &str, histogram: &Histogram, target: Option<f64>) -> Figure {
     let milliseconds = |nanos: u64| nanos as f64 / 1e6;
     Figure {
         what: what.to_owned(),
@@ -464,7 +464,7 @@ fn figure(what: &str, histogram: &Histogram, bar: Option<f64>) -> Figure {
         p50: milliseconds(histogram.quantile(0.5)),
         p99: milliseconds(histogram.quantile(0.99)),
         max: milliseconds(histogram.max()),
-        bar,
+        target,
         unit: "ms",
     }
 }

@@ -12,18 +12,18 @@ use crate::{
 /// One figure that stands for itself.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
-    /// What was measured.
+    /// The measured quantity.
     pub(crate) what: String,
     /// How many times.
     pub(crate) samples: u64,
     /// The median.
     pub(crate) p50: f64,
-    /// What one in a hundred exceeds.
+    /// The 99th percentile.
     pub(crate) p99: f64,
     /// The largest.
     pub(crate) max: f64,
-    /// What p99 must stay below.
-    pub(crate) bar: Option<f64>,
+    /// The target for p99, as an upper limit.
+    pub(crate) target: Option<f64>,
     /// Of all of them.
     pub(crate) unit: &'static str,
 }
@@ -31,24 +31,24 @@ pub(crate) struct Figure {
 /// A group of figures.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Figures {
-    /// What they have in common.
+    /// The title of the figures.
     pub(crate) title: String,
     /// In the order they were measured.
     pub(crate) figures: Vec<Figure>,
-    /// What a reader has to know.
+    /// Notes for the reader.
     pub(crate) notes: Vec<String>,
 }
 
 /// Anything that is neither: printed as Markdown, to be taken into the documentation as it is.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Table {
-    /// What it is about.
+    /// The title of the table.
     pub(crate) title: String,
     /// Names of the columns.
     pub(crate) columns: Vec<String>,
     /// As many cells each.
     pub(crate) rows: Vec<Vec<String>>,
-    /// What a reader has to know.
+    /// Notes for the reader.
     pub(crate) notes: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Report {
     pub(crate) figures: Vec<Figures>,
     /// The rest.
     pub(crate) tables: Vec<Table>,
-    /// What was left out, and why.
+    /// Skipped measurements, with the reason.
     pub(crate) skipped: Vec<String>,
 }
 
@@ -113,9 +113,20 @@ impl Report {
 /// A comparison as a table.
 pub(crate) fn comparison_table(comparison: &Comparison, unit: &str) -> String {
     let mut rows = vec![
-        ["", "per second", "p50 ms", "p99 ms", "CPU µs", "busy", "gen.", "CPU ÷ ours", "ours ÷ rate", "bar"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "",
+            "per second",
+            "p50 ms",
+            "p99 ms",
+            "CPU µs",
+            "busy",
+            "gen.",
+            "CPU ÷ ours",
+            "ours ÷ rate",
+            "target",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     if comparison.measure == Measure::P99 {
         rows[0][8] = "ours ÷ p99".to_owned();
@@ -132,7 +143,7 @@ pub(crate) fn comparison_table(comparison: &Comparison, unit: &str) -> String {
             percent(contender.median(|sample| sample.generator_busy)),
             ratio(comparison.ratio(index, Measure::Cpu)),
             ratio(comparison.ratio(index, second)),
-            bar(comparison, index),
+            target(comparison, index),
         ]);
     }
     let mut text = format!("\n{} (by {unit})\n{}", comparison.title, aligned(&rows));
@@ -145,10 +156,11 @@ pub(crate) fn comparison_table(comparison: &Comparison, unit: &str) -> String {
 /// Figures as a table.
 pub(crate) fn figures_table(figures: &Figures) -> String {
     let mut rows =
-        vec![["", "samples", "p50", "p99", "max", "unit", "bar (p99)"].map(str::to_owned).to_vec()];
+        vec![["", "samples", "p50", "p99", "max", "unit", "target (p99)"].map(str::to_owned).to_vec()];
     for figure in &figures.figures {
-        let bar =
-            figure.bar.map(|bar| format!("< {bar} {}", if figure.p99 < bar { "met" } else { "MISSED" }));
+        let target = figure
+            .target
+            .map(|target| format!("< {target} {}", if figure.p99 < target { "met" } else { "MISSED" }));
         rows.push(vec![
             figure.what.clone(),
             figure.samples.to_string(),
@@ -156,7 +168,7 @@ pub(crate) fn figures_table(figures: &Figures) -> String {
             format!("{:.3}", figure.p99),
             format!("{:.3}", figure.max),
             figure.unit.to_owned(),
-            bar.unwrap_or_default(),
+            target.unwrap_or_default(),
         ]);
     }
     let mut text = format!("\n{}\n{}", figures.title, aligned(&rows));
@@ -166,13 +178,13 @@ pub(crate) fn figures_table(figures: &Figures) -> String {
     text
 }
 
-/// What the contender at `index` had to reach, and whether it did.
-pub(crate) fn bar(comparison: &Comparison, index: usize) -> String {
-    let Some((bar, met)) = comparison.contenders[index].bar.zip(comparison.met(index)) else {
+/// The target of the contender at `index`, and whether it was met.
+pub(crate) fn target(comparison: &Comparison, index: usize) -> String {
+    let Some((target, met)) = comparison.contenders[index].target.zip(comparison.met(index)) else {
         return String::new();
     };
     let sign = if comparison.measure == Measure::P99 { '≤' } else { '≥' };
-    format!("{sign} {bar:.2} {}", if met { "met" } else { "MISSED" })
+    format!("{sign} {target:.2} {}", if met { "met" } else { "MISSED" })
 }
 
 /// A ratio with its range; 1 for what everything is compared with.
@@ -224,16 +236,16 @@ mod tests {
     use crate::compare::{Contender, Sample};
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated() {
         let texts: Vec<_> = [0.0, 999.0, 1000.0, 123_456.7, 1e6].into_iter().map(grouped).collect();
         assert_eq!(texts, ["0", "999", "1,000", "123,457", "1,000,000"]);
     }
 
     #[test]
-    fn a_table_says_whether_a_bar_is_met() {
+    fn a_table_shows_whether_a_target_is_met() {
         let sample = |cpu_us| Sample { rate: 1e6 / cpu_us, cpu_us, ..Sample::default() };
         let contender =
-            |name: &str, bar, cpu| Contender { name: name.to_owned(), bar, samples: vec![sample(cpu)] };
+            |name: &str, target, cpu| Contender { name: name.to_owned(), target, samples: vec![sample(cpu)] };
         let comparison = Comparison {
             title: "hot".to_owned(),
             measure: Measure::Cpu,

@@ -16,7 +16,7 @@ use crate::{
     report::{Figures, Report, Table, comparison_table, figures_table},
 };
 
-/// What does not change during a run.
+/// The constant parts of a run.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// Which core does what.
@@ -29,9 +29,9 @@ pub(crate) struct Session {
     pub(crate) turn: Duration,
     /// Whether to take smaller tables and shorter logs.
     pub(crate) quick: bool,
-    /// A changed copy of the edge to measure beside this one.
+    /// A changed copy of the edge, to be measured side by side with this one.
     pub(crate) against: Option<Variant>,
-    /// Goes away with everything in it at the end.
+    /// Removed with its content at the end.
     root: tempfile::TempDir,
 }
 
@@ -68,10 +68,10 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Prints what the machine is.
+    /// Prints the facts about the machine.
     ///
     /// # Errors
-    /// When nobody reads.
+    /// When standard output is closed.
     pub(crate) fn new(machine: Facts) -> anyhow::Result<Self> {
         let report = Report {
             machine,
@@ -84,40 +84,40 @@ impl Output {
         Ok(Self { report })
     }
 
-    /// Takes contenders that took turns at a unit of work.
+    /// Prints and keeps a comparison of contenders, which took turns at a unit of work.
     ///
     /// # Errors
-    /// When nobody reads.
+    /// When standard output is closed.
     pub(crate) fn comparison(&mut self, comparison: Comparison, unit: &str) -> anyhow::Result<()> {
         print(&comparison_table(&comparison, unit))?;
         self.report.comparisons.push(comparison);
         Ok(())
     }
 
-    /// Takes figures that stand alone.
+    /// Prints and keeps figures.
     ///
     /// # Errors
-    /// When nobody reads.
+    /// When standard output is closed.
     pub(crate) fn figures(&mut self, figures: Figures) -> anyhow::Result<()> {
         print(&figures_table(&figures))?;
         self.report.figures.push(figures);
         Ok(())
     }
 
-    /// Takes a table.
+    /// Prints and keeps a table.
     ///
     /// # Errors
-    /// When nobody reads.
+    /// When standard output is closed.
     pub(crate) fn table(&mut self, table: Table) -> anyhow::Result<()> {
         print(&table.markdown())?;
         self.report.tables.push(table);
         Ok(())
     }
 
-    /// Takes note of something that was left out.
+    /// Prints and keeps the reason why a measurement was skipped.
     ///
     /// # Errors
-    /// When nobody reads.
+    /// When standard output is closed.
     pub(crate) fn skipped(&mut self, what: String) -> anyhow::Result<()> {
         print(&format!("skipped: {what}\n"))?;
         self.report.skipped.push(what);

@@ -25,11 +25,11 @@ use crate::{
 };
 
 /// The longest the way into Redis is followed.
-const LONGEST: Duration = Duration::from_secs(20);
-/// How often the position is looked at.
-const LOOK: Duration = Duration::from_millis(5);
-/// What one core must fold, in lines a second.
-const BAR: f64 = 1_000_000.0;
+const MAX_WAIT: Duration = Duration::from_secs(20);
+/// The polling interval of the position.
+const POLL: Duration = Duration::from_millis(5);
+/// The target: folded lines per second on one core.
+const TARGET: f64 = 1_000_000.0;
 
 /// A generated log.
 #[derive(Debug, Clone)]
@@ -97,7 +97,7 @@ async fn folding(
     peers: Vec<Peer>,
 ) -> anyhow::Result<Comparison> {
     let core = session.cores.worker;
-    let contender = |name: &str| Contender { name: name.to_owned(), bar: None, samples: Vec::new() };
+    let contender = |name: &str| Contender { name: name.to_owned(), target: None, samples: Vec::new() };
     let mut contenders = vec![contender("sidecar, to increments"), contender("sidecar, folding only")];
     contenders.extend(peers.iter().map(|peer| contender(peer.name())));
     for _ in 0..3 {
@@ -114,9 +114,9 @@ async fn folding(
     let verdict = |contender: &Contender| {
         let rate = contender.median(|sample| sample.rate);
         format!(
-            "bar: 1,000,000 lines/s on one core: {}: {}",
+            "target: 1,000,000 lines/s on one core: {}: {}",
             contender.name,
-            if rate >= BAR { "met" } else { "MISSED" }
+            if rate >= TARGET { "met" } else { "MISSED" }
         )
     };
     let verdicts = [verdict(&contenders[0]), verdict(&contenders[1])];
@@ -193,7 +193,7 @@ impl Peer {
         if !output.status.success() {
             bail!("{}: {}", self.name(), String::from_utf8_lossy(&output.stderr));
         }
-        // On a core of its own: how long it took is what it used.
+        // On a separate core: the elapsed time is the CPU time.
         let elapsed = begun.elapsed();
         Ok(sample(log.lines, elapsed, elapsed))
     }
@@ -233,10 +233,10 @@ async fn into_redis(session: &Session, log: &Log) -> anyhow::Result<Figures> {
     let counted = loop {
         let at: Option<u64> = stats.command("GET").key(&position).query().await?;
         let at = at.unwrap_or(0);
-        if at >= log.bytes || begun.elapsed() > LONGEST {
+        if at >= log.bytes || begun.elapsed() > MAX_WAIT {
             break at;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     };
     let elapsed = begun.elapsed();
     let (sidecar_cpu, redis_cpu) =
@@ -250,7 +250,7 @@ async fn into_redis(session: &Session, log: &Log) -> anyhow::Result<Figures> {
         p50: value,
         p99: value,
         max: value,
-        bar: None,
+        target: None,
         unit,
     };
     let share = |cpu: CpuTime| cpu.on_cpu.as_secs_f64() / elapsed.as_secs_f64() * 100.0;
@@ -261,8 +261,12 @@ async fn into_redis(session: &Session, log: &Log) -> anyhow::Result<Figures> {
         ),
         figures: vec![
             figure("log → counters in Redis", lines / elapsed.as_secs_f64(), "lines/s"),
-            figure("CPU of the sidecar", sidecar_cpu.on_cpu.as_secs_f64() * 1e6 / lines, "µs a line"),
-            figure("CPU of the statistics Redis", redis_cpu.on_cpu.as_secs_f64() * 1e6 / lines, "µs a line"),
+            figure("CPU of the sidecar", sidecar_cpu.on_cpu.as_secs_f64() * 1e6 / lines, "µs per line"),
+            figure(
+                "CPU of the statistics Redis",
+                redis_cpu.on_cpu.as_secs_f64() * 1e6 / lines,
+                "µs per line",
+            ),
         ],
         notes: vec![format!(
             "{:.1} s, in which the sidecar used {:.0} % of a core and Redis {:.0} %",

@@ -1,10 +1,10 @@
-//! What one change of one host costs, and when it is served, by how many hosts there are: our edge, Envoy with hosts in a
-//! file (xDS), Traefik with its file provider, HAProxy with a map and its runtime API.
+//! The cost of one change of one host, and the time until it is served, by the number of hosts: our edge, Envoy with
+//! hosts in a file (xDS), Traefik with its file provider, HAProxy with a map and its runtime API.
 //!
-//! Every host leads to one of a few instances; a change moves one host to another. That is kind to Envoy and Traefik,
-//! which would need a cluster or service for each host if hosts had instances of their own. One request each
-//! millisecond asks whether the change is there; what is counted is the CPU time of the proxy (ours with its Redis)
-//! from the change until it is served and everything has come to rest.
+//! Every host leads to one of a few instances; a change moves one host to another. This favors Envoy and Traefik,
+//! which would need a cluster or service for each host if every host had separate instances. One request per
+//! millisecond checks whether the change is effective; the result is the CPU time of the proxy (ours with its Redis)
+//! from the change until it is served and all activity has ended.
 
 use std::{
     io::{Read as _, Write as _},
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const REST: Duration = Duration::from_millis(2);
 const REST_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How a contender is told.
+/// How a contender receives a change.
 enum Way {
     Ours(redis::Server),
     Envoy { file: PathBuf, version: u64 },
@@ -75,7 +75,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
                 Err(error) if name == "edge" => return Err(error),
                 Err(error) => {
                     output.skipped(format!("updates, {name} with {size} hosts: {error:#}"))?;
-                    // What is too much for it stays too much.
+                    // A larger table would exceed its limits as well.
                     break;
                 }
             }
@@ -169,7 +169,7 @@ async fn start(
 }
 
 impl Contender {
-    /// What has to be written for those that are told by a file. Making it is somebody else's cost.
+    /// The content for contenders that read a file. Generating it is not part of the measured cost.
     fn file_of(&mut self, names: &[String], places: &[usize], instances: &[SocketAddr]) -> String {
         let pairs = names.iter().map(String::as_str).zip(places.iter().copied());
         match &mut self.way {
@@ -201,7 +201,7 @@ impl Contender {
                 Ok(())
             }
             Way::Envoy { file: place, .. } | Way::Traefik { file: place } => {
-                // Whole or not at all, and Envoy looks for renames only.
+                // Written atomically; Envoy watches for renames only.
                 let new = place.with_extension("new");
                 std::fs::write(&new, file)?;
                 Ok(std::fs::rename(&new, place)?)
@@ -211,7 +211,7 @@ impl Contender {
                 stream.write_all(format!("set map {} {host} to{number}\n", map.display()).as_bytes())?;
                 let mut said = String::new();
                 stream.read_to_string(&mut said)?;
-                if said.trim().is_empty() { Ok(()) } else { bail!("HAProxy said: {said}") }
+                if said.trim().is_empty() { Ok(()) } else { bail!("HAProxy answered: {said}") }
             }
         }
     }
@@ -226,7 +226,7 @@ async fn served(proxy: &Proxy, host: &str, wanted: SocketAddr) -> anyhow::Result
             Some(open) => open,
             None => Probe::connect(proxy.address)?,
         };
-        // What breaks is a proxy that takes its listener down; it is asked again.
+        // A proxy that replaces its listener breaks connections; the request is repeated.
         if let Ok(reply) = open.get(host, "/") {
             let port = String::from_utf8_lossy(&reply.body).trim().parse::<u16>().ok();
             if reply.status == 200 && port == Some(wanted.port()) {

@@ -45,7 +45,7 @@ pub(crate) fn man(args: &Man) -> Result<(), Failure> {
             commands.push((format!("{name}-{}", sub.get_name()), sub.clone()));
         }
         let file = dir.join(format!("{name}.1"));
-        // A page has the name that `man signalbox-routes` looks for.
+        // A page has the name that `man signalbox-routes` opens.
         let title: &'static str = Box::leak(name.into_boxed_str());
         fs::write(&file, page(command.name(title).display_name(title))?)
             .map_err(|error| Failure::configuration(format!("cannot write {}: {error}", file.display())))?;

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_began_anew_are_no_rate() {
+    fn restarted_counters_give_no_rate() {
         let rows = rows(&look(&[totals("1", 100, 0, 0)]), &look(&[totals("1", 1, 0, 0)]), 1.0, 1);
         assert_eq!(rows[0].cells()[2], "0.0");
     }

@@ -181,12 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_at_no_gate_is_told_with_everything_else_that_is_known() {
-        let why = json!({"state": "done", "status": "ended", "since": "x", "reason": "it has come to its end", "next": {"at": "y"}});
-        assert_eq!(
-            read(&why),
-            ["done (ended) since x", r#"{"next":{"at":"y"},"reason":"it has come to its end"}"#]
-        );
+    fn a_label_without_a_gate_is_shown_with_all_other_data() {
+        let why = json!({"state": "done", "status": "ended", "since": "x", "reason": "it has ended", "next": {"at": "y"}});
+        assert_eq!(read(&why), ["done (ended) since x", r#"{"next":{"at":"y"},"reason":"it has ended"}"#]);
         assert_eq!(read(&json!(5)), ["5"]);
     }
 }

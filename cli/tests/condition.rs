@@ -1,5 +1,5 @@
-//! `signalbox condition eval` as somebody meets it who writes a machine: a process, its output and its exit code.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+//! `signalbox condition eval` as the author of a machine uses it: a process, its output and its exit code.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue has failed")]
 
 use std::process::{Command, Output};
 
@@ -164,11 +164,11 @@ fn a_refused_condition_exits_65_with_the_error_in_both_forms() {
     assert_eq!(output.status.code(), Some(65));
     assert_eq!(
         stdout(&output),
-        json!({"line": 2, "column": 13, "length": 2, "message": "`==` is no operator here", "hint": "did you mean `=`?"})
+        json!({"line": 2, "column": 13, "length": 2, "message": "`==` is not a valid operator", "hint": "did you mean `=`?"})
     );
     assert_eq!(
         stderr(&output),
-        "line 2: `==` is no operator here\n\tmetadata.a == 1\n\t           ^^\nhint: did you mean `=`?\n"
+        "line 2: `==` is not a valid operator\n\tmetadata.a == 1\n\t           ^^\nhint: did you mean `=`?\n"
     );
     for text in ["(true))", "true and true or true", "metadata.s = foo", "", "1e400 > 1"] {
         assert_eq!(eval_with("{}", &[text]).status.code(), Some(65), "{text}");

@@ -1,5 +1,5 @@
-//! `signalbox machines` as somebody meets it who writes one: a process, its output and its exit code.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+//! `signalbox machines` as the author of a machine uses it: a process, its output and its exit code.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue has failed")]
 
 use std::process::{Command, Output};
 
@@ -35,7 +35,7 @@ fn json_of(output: &Output) -> Json {
 }
 
 #[test]
-fn a_file_that_is_in_order_is_named_with_its_machines() {
+fn a_valid_file_is_listed_with_its_machines() {
     let output = signalbox(&[("m.yaml", GOOD)], &["validate", "m.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("m.yaml: m (2 states)\n", ""));
@@ -48,7 +48,7 @@ fn a_file_that_is_refused_is_shown_with_line_caret_and_hint() {
     let bad = GOOD.replace("next: b", "next: c");
     let output = signalbox(&[("m.yaml", &bad)], &["validate", "m.yaml"]);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
-    assert!(stderr(&output).starts_with("m.yaml:4:82: there is no state `c`\n"), "{output:?}");
+    assert!(stderr(&output).starts_with("m.yaml:4:82: unknown state `c`\n"), "{output:?}");
     assert!(stderr(&output).contains('^') && stderr(&output).contains("hint: "), "{output:?}");
     let output = signalbox(&[("m.yaml", &bad)], &["validate", "--json", "m.yaml"]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(65), ""));
@@ -57,7 +57,7 @@ fn a_file_that_is_refused_is_shown_with_line_caret_and_hint() {
 }
 
 #[test]
-fn a_machine_stands_in_one_file_only() {
+fn a_machine_is_in_one_file_only() {
     let output = signalbox(&[("a.yaml", GOOD), ("b.yaml", GOOD)], &["validate", "a.yaml", "b.yaml"]);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
     assert_eq!(stderr(&output), "b.yaml: the machine `m` is already defined in a.yaml\n");
@@ -72,14 +72,14 @@ fn wrong_arguments_are_64() {
         &["test", "m.yaml"],
         &["judge"],
     ] {
-        // There is no m.test.yaml.
+        // The file m.test.yaml does not exist.
         let output = signalbox(&[("m.yaml", GOOD)], arguments);
         assert_eq!(output.status.code(), Some(64), "{output:?}");
     }
 }
 
 #[test]
-fn scenarios_hold_or_say_where_they_do_not() {
+fn scenarios_hold_or_show_where_they_do_not() {
     let test = |state: &str| {
         format!(
             "scenarios:\n  - name: it goes\n    start: 2026-01-01T00:00:00Z\n    steps:\n      \
@@ -116,7 +116,7 @@ fn the_schema_is_printed() {
 }
 
 #[test]
-fn headers_are_held_against_what_the_operator_allows() {
+fn headers_are_checked_against_the_operators_list() {
     let asking = GOOD.replace(
         "    states:",
         "    webhooks:\n      - {match: \"http://a.example/\", headers: {Authorization: \"Bearer ${TOKEN}\"}}\n    states:",
@@ -155,7 +155,7 @@ fn a_megabyte_of_states_is_judged_within_limits() {
     );
     for (name, yaml, code, says) in [
         ("circle", circle, 0, "1 circle"),
-        ("nowhere", nowhere, 65, "there is no state `t0`"),
+        ("nowhere", nowhere, 65, "unknown state `t0`"),
         ("mapped", mapped, 0, ""),
         ("fed", fed, 0, "1 circle"),
     ] {
@@ -173,6 +173,6 @@ fn a_megabyte_of_states_is_judged_within_limits() {
         let start: String = said.chars().take(500).collect();
         assert_eq!(output.status.code(), Some(code), "{name}: {} {start}", output.status);
         assert!(said.contains(says), "{name}: {start}");
-        assert!(said.len() < 1 << 20, "{name} says {} bytes", said.len());
+        assert!(said.len() < 1 << 20, "{name} prints {} bytes", said.len());
     }
 }

@@ -3,7 +3,7 @@
 --
 --   "worker:<id>"   pid of the worker that has this id now
 --   "acks"          incremented with each acknowledgement, so that waiting requests poll a single number
---   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | believed 0/1 | serial seen | alarm | newest epoch"
+--   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | accepted 0/1 | serial seen | alarm | newest epoch"
 --
 -- Lines are keyed by pid because after a reload an old and a new worker have the same id. The new one takes over the
 -- id, and no request reads what the old one still writes under its pid. So workers that are exiting are not waited for.
@@ -33,8 +33,8 @@ function _M.join()
     state:set("worker:" .. worker_id(), worker_pid())
 end
 
--- acknowledged: a serial, or false to keep the last one. believed: whether the worker follows an accepted table.
-function _M.publish(acknowledged, seen, epoch, believed, alarm)
+-- acknowledged: a serial, or false to keep the last one. accepted: whether the worker follows an accepted table.
+function _M.publish(acknowledged, seen, epoch, accepted, alarm)
     update_time()
     local now_ms, raised = floor(now() * 1000), false
     if acknowledged and acknowledged ~= own_serial then
@@ -42,7 +42,7 @@ function _M.publish(acknowledged, seen, epoch, believed, alarm)
         raised = true
     end
     state:set("pid:" .. worker_pid(), format("%.0f|%.0f|%.0f|%d|%.0f|%s|%s", own_serial, own_at, now_ms,
-        believed and 1 or 0, seen or 0, alarm or "", lineage.newest(epoch) or ""), LINE_LIFETIME_SECONDS)
+        accepted and 1 or 0, seen or 0, alarm or "", lineage.newest(epoch) or ""), LINE_LIFETIME_SECONDS)
     if raised then
         state:incr("acks", 1, 0)
     end
@@ -53,14 +53,14 @@ local function read(id)
     local line = pid and state:get("pid:" .. pid)
     if not line then
         return {
-            worker = id, pid = pid or 0, serial = 0, at_ms = 0, beat_ms = 0, believed = false, seen = 0,
+            worker = id, pid = pid or 0, serial = 0, at_ms = 0, beat_ms = 0, accepted = false, seen = 0,
             alarm = "", epoch = "",
         }
     end
-    local serial, at, beat, believed, seen, alarm, epoch = match(line, "^(%d+)|(%d+)|(%d+)|(%d)|(%d+)|([^|]*)|(.*)$")
+    local serial, at, beat, accepted, seen, alarm, epoch = match(line, "^(%d+)|(%d+)|(%d+)|(%d)|(%d+)|([^|]*)|(.*)$")
     return {
         worker = id, pid = pid, serial = tonumber(serial), at_ms = tonumber(at), beat_ms = tonumber(beat),
-        believed = believed == "1", seen = tonumber(seen), alarm = alarm, epoch = epoch,
+        accepted = accepted == "1", seen = tonumber(seen), alarm = alarm, epoch = epoch,
     }
 end
 
@@ -87,8 +87,8 @@ function _M.workers_json(workers)
     local parts = {}
     for i = 1, #workers do
         local one = workers[i]
-        parts[i] = format('{"worker":%d,"pid":%d,"serial":%.0f,"at_ms":%.0f,"beat_ms":%.0f,"believed":%s}',
-            one.worker, one.pid, one.serial, one.at_ms, one.beat_ms, one.believed and "true" or "false")
+        parts[i] = format('{"worker":%d,"pid":%d,"serial":%.0f,"at_ms":%.0f,"beat_ms":%.0f,"accepted":%s}',
+            one.worker, one.pid, one.serial, one.at_ms, one.beat_ms, one.accepted and "true" or "false")
     end
     return "[" .. concat(parts, ",") .. "]"
 end

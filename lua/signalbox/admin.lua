@@ -59,7 +59,7 @@ local function status()
     local alarm
     local stale = false
     for i = 1, #workers do
-        stale = stale or not workers[i].believed
+        stale = stale or not workers[i].accepted
         if workers[i].alarm ~= "" then
             alarm = workers[i].alarm
         end
@@ -124,7 +124,7 @@ local function instance_states()
 end
 
 local GET = { ["/edge/ack"] = acknowledgement, ["/edge/status"] = status, ["/edge/snapshot"] = table_text,
-    ["/edge/circuits"] = instance_states }
+    ["/edge/outliers"] = instance_states }
 local POST = { ["/edge/accept"] = accept }
 
 function _M.serve()
@@ -138,7 +138,7 @@ function _M.serve()
         return answer.problem(405, "method_not_allowed", "This endpoint does not support the method.")
     end
     return answer.problem(404, "not_found", "No such endpoint. The edge has /edge/ack, /edge/status, /edge/snapshot, "
-        .. "/edge/circuits, /edge/connections and /edge/accept.")
+        .. "/edge/outliers, /edge/connections and /edge/accept.")
 end
 
 return _M

@@ -1,6 +1,6 @@
 -- Which instances of a host with a policy may get requests, as far as the policy alone decides: not those that are
--- draining, unhealthy or of weight 0. This is computed once, when the record is made. What changes from one moment to
--- the next (ejections, tries already made) is decided in choose.lua.
+-- draining, unhealthy or of weight 0. This is computed once, when the record is made. State that changes between
+-- requests (ejections, tries already made) is decided in choose.lua.
 
 local hash = require("signalbox.balance.hash")
 local in_flight = require("signalbox.in_flight")

@@ -12,7 +12,7 @@
 --
 -- Certificates are tracked like routes: a worker caches what it has read until the replica reports a change, so a new
 -- certificate is used from the next handshake on, without a reload. Both use the same connection, for the same reason
--- (link.lua). While the replica is away, cached certificates are used. A worker that has just started reads those of
+-- (link.lua). While the replica is down, cached certificates are used. A worker that has just started reads those of
 -- the other workers from shared memory, where they are still encrypted, and after a restart the snapshot contains them.
 
 local bounded = require("signalbox.bounded")

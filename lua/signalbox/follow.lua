@@ -288,7 +288,7 @@ function owner.pushed(push)
     end
     local keys = push[2]
     if keys == null then
-        -- Everything was flushed. That is how a replica begins to copy its master, so it says nothing about the routes.
+        -- Everything was flushed. That is how a replica begins to copy its master, so the routes may still exist.
         return verify()
     end
     for i = 1, #keys do

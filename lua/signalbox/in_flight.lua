@@ -1,5 +1,5 @@
 -- Requests in flight at each instance, for hosts with a policy. Each worker counts its own: a shared count would cost
--- two locked operations per request, and a killed worker would leave its part in it forever.
+-- two locked operations per request, and a killed worker's part would never be subtracted.
 --
 -- @full counts in its access and log phases (begin, finish). The hot path has no log phase, because even an empty one
 -- costs more than choosing an instance. For requests that have to be counted there, nginx reports the end (until_end):

@@ -65,11 +65,11 @@ local function own(answers)
     for i = 1, #workers do
         ngx.say(format('signalbox_edge_worker_serial{worker="%d"} %.0f', workers[i].worker, workers[i].serial))
     end
-    ngx.say("# HELP signalbox_edge_worker_believed 1 while a worker is connected and accepts the table.\n",
-        "# TYPE signalbox_edge_worker_believed gauge")
+    ngx.say("# HELP signalbox_edge_worker_accepted 1 while a worker is connected and accepts the table.\n",
+        "# TYPE signalbox_edge_worker_accepted gauge")
     for i = 1, #workers do
-        ngx.say(format('signalbox_edge_worker_believed{worker="%d"} %d',
-            workers[i].worker, workers[i].believed and 1 or 0))
+        ngx.say(format('signalbox_edge_worker_accepted{worker="%d"} %d',
+            workers[i].worker, workers[i].accepted and 1 or 0))
     end
     ngx.say("# HELP signalbox_edge_part_up 1 when the part answered this scrape.\n# TYPE signalbox_edge_part_up gauge")
     for i = 1, #PARTS do

@@ -5,7 +5,7 @@
 --                                                      to longest_ms; forgotten after longest_ms without a failure
 --
 -- At most half of a host's instances are ejected; a failing instance beyond that stays in. If failures of other hosts
--- have ejected more than half all the same, the host fails open: all its instances get requests again. A host with one
+-- have still ejected more than half, the host fails open: all its instances get requests again. A host with one
 -- instance never loses it.
 --
 -- An instance is identified by its address, whatever hosts it serves: it is one process.
@@ -18,7 +18,7 @@
 --                        "e:<address>"  "until ms|times ejected|last back-off ms"
 --                        "generation"   incremented with each ejection; "g:<n>" is the address of the n-th ejection
 --
--- Each worker keeps the set of ejected addresses in a table of its own. It checks for a new generation when its clock
+-- Each worker keeps the set of ejected addresses in a separate table. It checks for a new generation when its clock
 -- has moved, which is once for all requests of one turn of its event loop.
 
 local defaults = require("signalbox.policy.failure")

@@ -1,4 +1,4 @@
--- What the route table holds for one name. This is the only module that knows that a record has two shapes:
+-- The route table's data for one name. This is the only module that knows that a record has two shapes:
 --
 -- A plain record is a flat array, because every worker may hold a million of them and the hot path reads them:
 --   { cursor, log key, address, address, … }

@@ -136,7 +136,7 @@ function _M.drop_alias(host)
     wild:delete(host)
 end
 
--- The last good record for a host: of its own name, otherwise of the wildcard that served it.
+-- The last good record for a host: under its name, otherwise under the wildcard that served it.
 function _M.find(host)
     local value = _M.get(host)
     if value then

@@ -8,7 +8,7 @@ local state = ngx.shared.signalbox_state
 return function(it)
     it("shows a worker that has published nothing with serial 0", function()
         local one = ack.workers()[1]
-        equal({ one.serial, one.believed, one.epoch }, { 0, false, "" })
+        equal({ one.serial, one.accepted, one.epoch }, { 0, false, "" })
         equal(json.decode(ack.await(1, 0)).reached, false)
     end)
 
@@ -16,7 +16,7 @@ return function(it)
         ack.join()
         ack.publish(7, 8, "bb aa", true, nil)
         local one = ack.workers()[1]
-        equal({ one.serial, one.seen, one.epoch, one.believed, one.alarm, one.pid },
+        equal({ one.serial, one.seen, one.epoch, one.accepted, one.alarm, one.pid },
             { 7, 8, "bb", true, "", ngx.worker.pid() })
         -- Neither a repeated serial nor a change of state wakes the requests that wait.
         local acks = state:get("acks")
@@ -24,7 +24,7 @@ return function(it)
         ack.publish(false, 9, "bb aa", false, "table_regressed")
         equal(state:get("acks"), acks)
         local two = ack.workers()[1]
-        equal({ two.serial, two.seen, two.at_ms, two.believed, two.alarm },
+        equal({ two.serial, two.seen, two.at_ms, two.accepted, two.alarm },
             { 7, 9, one.at_ms, false, "table_regressed" })
     end)
 
@@ -46,7 +46,7 @@ return function(it)
     it("answers immediately without a wanted serial, or when it is reached", function()
         local answer = json.decode(ack.await(nil, 30))
         equal({ answer.reached, answer.serial, answer.epoch }, { true, 7, "bb" })
-        equal({ answer.workers[1].serial, answer.workers[1].believed }, { 7, false })
+        equal({ answer.workers[1].serial, answer.workers[1].accepted }, { 7, false })
         equal(json.decode(ack.await(7, 30)).reached, true)
         equal(json.decode(ack.await(8, 0)).reached, false)
     end)

@@ -13,8 +13,8 @@ end
 
 local aliases = 0
 
--- Another address of the same application. What is known of an address (ejections, requests in flight) outlives a test,
--- so a test that causes failures uses one of its own.
+-- Another address of the same application. State of an address (ejections, requests in flight) outlives a test,
+-- so a test that causes failures uses a separate address.
 function _M.alias(name)
     aliases = aliases + 1
     local alias = name .. aliases

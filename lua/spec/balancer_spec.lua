@@ -17,7 +17,7 @@ local CLOSED = "upstream prematurely closed connection"
 
 secret.set(("k"):rep(32))
 
--- Addresses of its own for each test, and applications that work.
+-- Separate addresses for each test, and applications that work.
 local function begin()
     ONE, TWO, DOWN = app.alias("one"), app.alias("two"), app.alias("down")
     app.behavior, app.seen = {}, {}
@@ -125,7 +125,7 @@ return function(run)
         equal(select(2, outliers.describe(TWO)), 1, "ejections")
     end)
 
-    it("stops retrying when the budget is used up, and says what the instance said", function()
+    it("stops retrying when the budget is used up, and passes on the instance's answer", function()
         local policy = '{"retries":{"budget_percent":0},"ejection":false}'
         route({ ONE, TWO }, policy)
         app.behavior.one, app.behavior.two = app.status(503), app.status(503)

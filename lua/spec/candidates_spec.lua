@@ -1,4 +1,4 @@
--- What the policy alone decides about instances, as record.make computes it.
+-- The policy's decisions about instances, as record.make computes it.
 
 local candidates = require("signalbox.candidates")
 local record = require("signalbox.record")

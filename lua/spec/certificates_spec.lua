@@ -23,7 +23,7 @@ local C = ffi.C
 local KEY = ("k"):rep(32)
 secret.set(KEY)
 
--- What the pacemaker does: the opposite of crypto.open.
+-- The pacemaker's side: the inverse of crypto.open.
 local function seal(key, text, with)
     local nonce = ("n"):rep(12)
     local ctx, length = C.EVP_CIPHER_CTX_new(), ffi.new("int[1]")
@@ -106,7 +106,7 @@ return function(it)
         equal(shared.certificate("nothing.test"), nil)
     end)
 
-    it("rejects a private key of another name or of another key, and what is no certificate", function()
+    it("rejects a private key of another name or of another key, and data that is not a certificate", function()
         for text, reason in pairs({
             [entry("other.test")] = "its private key cannot be decrypted with this router's key file",
             [entry("x.test", ("z"):rep(32))] = "its private key cannot be decrypted with this router's key file",

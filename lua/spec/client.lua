@@ -1,4 +1,4 @@
--- An HTTP/1.1 client for one request on a connection of its own, to one of the unix sockets of nginx.conf.
+-- An HTTP/1.1 client for one request on a new connection, to one of the unix sockets of nginx.conf.
 
 local _M = {}
 

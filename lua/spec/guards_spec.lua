@@ -1,4 +1,4 @@
--- What a host's policy lets pass, by real requests through @full.
+-- The guards of a host's policy, with real requests through @full.
 
 local app = require("app")
 local client = require("client")
@@ -91,7 +91,7 @@ return function(it)
         equal({ send_chunked(10), send_chunked(11) }, { 200, 413 })
     end)
 
-    it("limits the rate of a client, and says when it may come back", function()
+    it("limits the rate of a client, and announces when to retry", function()
         policy('"limits":{"requests":{"per_second":0.01,"burst":1,"by":{"header":"X-Key"}}}')
         local function request(key)
             return client.request({ headers = { ["X-Key"] = key } })

@@ -29,7 +29,7 @@ return function(it)
     it("ends a wait without an arrival, and forgets it", function()
         equal(held.wait("c.test", 0.01), true)
         equal(held.count, 0)
-        -- Nobody is left to wake: an arrival must not be kept for a later request.
+        -- No request is left to wake: an arrival must not be kept for a later request.
         held.arrived("c.test")
         local later = waiter("c.test", 30)
         truthy(not later.woken, "it waits for the next arrival")

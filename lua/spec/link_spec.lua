@@ -42,7 +42,7 @@ local function ask(...)
 end
 
 return function(it)
-    it("sends nothing without a connection, and knows that the replica is away", function()
+    it("sends nothing without a connection, and detects that the replica is unavailable", function()
         equal(link.send(resp.command("PING"), function() error("called") end), false)
         set_password(FIRST)
         link.start(redis.address, owner, LOGIN)

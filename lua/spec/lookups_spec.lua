@@ -113,7 +113,7 @@ return function(it)
         lookups.trusted = true
     end)
 
-    it("gives up waiting at the timeout, and takes the late answer all the same", function()
+    it("stops waiting at the timeout, and still accepts the late answer", function()
         redis.put("f.test", { A }, "17")
         redis.call("CLIENT", "PAUSE", "100", "ALL")
         equal(lookups.wait({ "f.test" }, 0.01), false)

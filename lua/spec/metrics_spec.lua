@@ -28,7 +28,7 @@ return function(it)
             { 200, "application/openmetrics-text; version=1.0.0; charset=utf-8" })
         for _, line in ipairs({ "signalbox_edge_retries_total 2", "signalbox_edge_ejections_total 0",
             "signalbox_edge_in_flight 0", 'signalbox_edge_worker_serial{worker="0"} 42',
-            'signalbox_edge_worker_believed{worker="0"} 1', 'signalbox_edge_part_up{part="pacemaker"} 1',
+            'signalbox_edge_worker_accepted{worker="0"} 1', 'signalbox_edge_part_up{part="pacemaker"} 1',
             'signalbox_edge_part_up{part="sidecar"} 0', "signalbox_test 1" }) do
             contains(response.body, "\n" .. line .. "\n")
         end

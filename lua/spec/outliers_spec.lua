@@ -62,7 +62,7 @@ return function(it)
         end
         advance(1.2)
         truthy(not is_out(list[1]), "back after a second, give or take a tenth")
-        truthy(outliers.restored_at(list[1]), "and known to have come back")
+        truthy(outliers.restored_at(list[1]), "and known to have returned")
     end)
 
     it("doubles the time of each further ejection, up to the longest", function()

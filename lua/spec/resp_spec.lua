@@ -72,7 +72,7 @@ return function(it)
         local big = ("0123456789"):rep(100000)
         local values = read_all("$" .. #big .. "\r\n" .. big .. "\r\n:1\r\n", 4096)
         equal(#values, 2)
-        truthy(values[1][1] == big, "the value came back")
+        truthy(values[1][1] == big, "the same value")
     end)
 
     it("rejects what Redis never sends", function()

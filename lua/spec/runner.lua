@@ -80,7 +80,7 @@ function _M.expect_error(text)
     expected[#expected + 1] = text
 end
 
--- From here to the end of the spec, lines that contain `text` are no fault. For errors that depend on timing.
+-- From here to the end of the spec, lines that contain `text` are not faults. For errors that depend on timing.
 function _M.allow_error(text)
     allowed[#allowed + 1] = text
 end

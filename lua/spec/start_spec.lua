@@ -1,4 +1,4 @@
--- What the master and a worker do at start. They run in nginx's own phases in the edge; here the spec calls them.
+-- The start of the master and of a worker. They run in nginx's own phases in the edge; here the spec calls them.
 
 local ack = require("signalbox.ack")
 local follow = require("signalbox.follow")

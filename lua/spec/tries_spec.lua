@@ -21,7 +21,7 @@ local function exhaust(route)
 end
 
 return function(it)
-    it("allows one try per instance, or as many as the policy says", function()
+    it("allows one try per instance, or the number in the policy", function()
         equal(tries.max(made(nil)), 4)
         equal(tries.max(made("{}")), 4)
         equal(tries.max(made('{"retries":{"attempts":2}}')), 2)

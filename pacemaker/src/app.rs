@@ -1,4 +1,4 @@
-//! What the handlers of the API work with.
+//! The state shared by the handlers of the API.
 
 use std::{ops::Deref, sync::Arc};
 

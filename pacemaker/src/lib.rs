@@ -1,8 +1,8 @@
 //! The control plane of Signalbox.
 //!
-//! The subsystems are crates of their own; here is what puts them together. `config` reads what they need, `service` starts
+//! The subsystems are separate crates; this crate combines them. `config` reads their configuration, `service` starts
 //! and ends them, `api` has their HTTP handlers and `router` names all routes, `dashboard` has the pages at `/`,
-//! `http` what all handlers share, and `own_events` publishes changes of the route table on the bus.
+//! `http` the shared code of all handlers, and `own_events` publishes changes of the route table on the bus.
 
 mod api;
 mod app;
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use config::{Args, Config};
 
-/// The program: reads its configuration and serves until it is told to end.
+/// The program: reads its configuration and serves until it is stopped.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,

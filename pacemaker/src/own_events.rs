@@ -6,7 +6,7 @@ use signalbox_api::audit::Record;
 use signalbox_bus::{AUDIT, Handle, Kind, NewEvent, Refusal};
 use signalbox_routing::{Announce, EventKind, RouteEvent};
 
-/// The bus, for those who have something of Signalbox' own to tell.
+/// The bus, for Signalbox's own events.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnEvents {
     bus: Handle,
@@ -46,7 +46,7 @@ impl Announce for OwnEvents {
             Ok(_) => true,
             // Trying again would meet the same answer, and keep everything after it back.
             Err(refusal @ (Refusal::BadTopic | Refusal::Claimed | Refusal::Conflict)) => {
-                tracing::error!(topic, %refusal, "an own event cannot be published and is left out");
+                tracing::error!(topic, %refusal, "own event rejected and skipped");
                 true
             }
             Err(refusal) => {

@@ -350,7 +350,7 @@ async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationTo
             fabric if fabric.is_empty() => match memory.recall().await {
                 Ok(Some(other)) if other != kept => match handle.adopt(&other).await {
                     Ok(()) => kept = other,
-                    Err(error) => tracing::debug!(%error, "the fabric is looked at later"),
+                    Err(error) => tracing::debug!(%error, "the fabric cannot be checked now"),
                 },
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "which fabric is used is not known now"),

@@ -67,7 +67,7 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<Exporter>)> {
     Ok((config, exporter))
 }
 
-#[expect(clippy::print_stderr, reason = "there is no log before the configuration is read")]
+#[expect(clippy::print_stderr, reason = "the log does not exist before the configuration is read")]
 fn refuse(error: &anyhow::Error) -> ExitCode {
     eprintln!("signalbox-sidecar: {error:#}");
     ExitCode::from(EXIT_USAGE)

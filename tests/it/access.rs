@@ -88,7 +88,7 @@ async fn a_token_is_shown_once_and_is_invalid_after_its_removal() {
     assert_eq!(with_token(&system, &token, "GET", "/instances", None).await.status, 200);
     let list = system.api("GET", "/tokens", None).await;
     assert!(list.text().contains("short-lived") && !list.text().contains(&token), "{}", list.text());
-    // Whoever reads the servers learns no token either.
+    // Read access to the Redis servers does not reveal a token either.
     for part in System::REDIS {
         for key in system.cli::<Vec<String>>(part.clone(), "KEYS *token*").await {
             let text: String =
@@ -106,7 +106,11 @@ async fn a_token_is_shown_once_and_is_invalid_after_its_removal() {
         if answer.status == 401 { Ok(()) } else { Err(answer.text()) }
     })
     .await;
-    assert_eq!(system.api("DELETE", "/tokens/short-lived", None).await.status, 204, "a repeat is no error");
+    assert_eq!(
+        system.api("DELETE", "/tokens/short-lived", None).await.status,
+        204,
+        "repeating the deletion succeeds"
+    );
     system.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! What operators see: the dashboard, the metrics, and the state of the edge, all behind one address.
+//! The interfaces for operators: dashboard, metrics and edge state, all behind one address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ async fn the_overview_lists_hosts_instances_and_their_last_minute() {
         .await;
     }
     let closed = Request::get(&system.admin.to_string(), "/").send(system.admin).await.unwrap();
-    assert_eq!(closed.status, 401, "a program is told to bring its token");
+    assert_eq!(closed.status, 401, "a program is asked for a token");
     assert!(closed.header("WWW-Authenticate").is_some_and(|value| value.starts_with("Basic")));
     system.stop().await;
 }
@@ -112,7 +112,7 @@ async fn the_edge_reports_its_own_state() {
     let snapshot = system.edge_api("/edge/snapshot").await;
     assert_eq!(snapshot.status, 200);
     assert!(snapshot.text().contains("app.test"), "{}", snapshot.text());
-    assert!(!snapshot.text().contains("nobody.test"), "what does not exist is not kept");
+    assert!(!snapshot.text().contains("nobody.test"), "unknown host names are not stored");
     let tag = snapshot.header("ETag").unwrap().to_owned();
     assert!(snapshot.header("X-Signalbox-Generation").is_some());
     let same = Request::get(&system.admin.to_string(), "/edge/snapshot").header("If-None-Match", &tag);
@@ -171,7 +171,10 @@ async fn requests_in_flight_are_shown_while_an_instance_drains() {
     eventually("in_flight", async || equal(shown().await, Some(3))).await;
     let listed = system.api("GET", "/instances", None).await.json();
     assert_eq!(listed["instances"][0]["in_flight"], 3, "{listed}");
-    assert!(listed["instances"][1].get("in_flight").is_none(), "nobody counts for a plain host: {listed}");
+    assert!(
+        listed["instances"][1].get("in_flight").is_none(),
+        "requests in flight are not counted for a plain host: {listed}"
+    );
     let page = system.api("GET", "/dashboard/host?name=app.test", None).await.text();
     assert!(page.contains(r#"<td class="number">3</td>"#), "{page}");
 
@@ -192,7 +195,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("signalbox_")).map(str::to_owned).collect()
 }
 
-/// A machine in which everything happens that is counted. Nobody listens where it calls.
+/// A machine that increments every machine metric. Nothing listens at the address it calls.
 const MACHINE: &str = r#"
 state_machines:
   m:
@@ -214,7 +217,7 @@ async fn the_dashboard_and_the_alerts_of_the_documentation_name_metrics_that_exi
     let (dashboard, alerts) = (read("signalbox.json"), read("alerts.yaml"));
     serde_json::from_str::<serde_json::Value>(&dashboard).expect("the dashboard is JSON");
     let named = &metrics_in(&dashboard) | &metrics_in(&alerts);
-    assert!(named.len() > 30, "the test looks in the wrong place: {named:?}");
+    assert!(named.len() > 30, "too few metric names found: {named:?}");
     let bus = Bus::start("grafana").await;
     let system = &bus.system;
     // A family without a member is not on the page: something of everything has to happen.
@@ -231,8 +234,8 @@ async fn the_dashboard_and_the_alerts_of_the_documentation_name_metrics_that_exi
     let client = Client::builder(url).token(plain).build().unwrap();
     let plan = client.machines().plan("m", MACHINE).await.unwrap();
     client.machines().apply("m", &plan.plan, &BTreeMap::new()).await.unwrap();
-    // One label asks the feed, the other one comes to the action. The third comes with the event, which is published
-    // again until the machine listens.
+    // The first label queries the feed, the second reaches the action. The third is created by the
+    // event, which is published repeatedly until the machine receives it.
     for (label, metadata) in [("asks", json!({})), ("acts", json!({"go": true}))] {
         let target = format!("/state-machines/m/labels/{label}");
         let made = system.api("POST", &target, Some(json!({"metadata": metadata}))).await;

@@ -45,7 +45,7 @@ fn texts(value: &Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-/// What a crate is called in ARCHITECTURE.md: its folder without `crates/` or `examples/`.
+/// The name of a crate in ARCHITECTURE.md: its folder without `crates/` or `examples/`.
 fn called(folder: &Path) -> String {
     let folder = folder.strip_prefix(root()).unwrap().to_str().unwrap();
     let short = folder.strip_prefix("crates/").or_else(|| folder.strip_prefix("examples/"));

@@ -220,7 +220,7 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
             firsts.iter().filter(|event| event["url"] == url).map(|event| event["id"].as_u64()).collect();
         assert!(ids.is_sorted(), "{url}: {ids:?}");
     }
-    let fleet = Arc::into_inner(fleet).expect("nobody publishes any more");
+    let fleet = Arc::into_inner(fleet).expect("all publishers have finished");
     fleet.system.stop().await;
 }
 

@@ -69,7 +69,7 @@ const ROUTES: &[Route] = &[
     route("GET", "/pulse", "any", Body::None),
     route("GET", "/pulse/scaling", "any", Body::None),
     route("GET", "/bus/metrics", "read", Body::None),
-    route("POST", "/bus/initialise", "root", Body::None),
+    route("POST", "/bus/initialize", "root", Body::None),
     route("GET", "/api_tokens", "root", Body::None),
     route("POST", "/api_tokens", "root", Body::Needed),
     route("DELETE", "/api_tokens/{token}", "root", Body::None),
@@ -180,7 +180,7 @@ impl Route {
     }
 }
 
-/// The answer is a problem document with one of these statuses, and says nothing that is nobody's business.
+/// Expects a problem document with one of these statuses that reveals no internals.
 #[track_caller]
 fn expect_problem(what: &str, answer: &Response, statuses: &[u16]) -> String {
     let text = answer.text();
@@ -268,7 +268,7 @@ async fn every_route_rejects_a_missing_or_wrong_token() {
             .into_iter()
             .filter(|scope| *scope != route.scope && !(route.scope == "read" && *scope == "routes"))
             .filter(|scope| !(of_queues && *scope == "queues"))
-            // Who tells machines facts may look at them, and who defines them may do both.
+            // The scope `facts` includes reading machines, and `machines` includes both.
             .filter(|scope| {
                 !(of_machines && (*scope == "machines" || (*scope == "facts" && route.scope == "read")))
             })
@@ -301,13 +301,13 @@ async fn malformed_bodies_are_rejected() {
         ("nothing", b""),
         ("half of JSON", b"{\"address\":"),
         ("no JSON", b"address=127.0.0.1"),
-        ("bytes that are no text", b"\xff\xfe{}"),
+        ("bytes that are not UTF-8", b"\xff\xfe{}"),
         ("null", b"null"),
         ("a number", b"7"),
         ("a string", b"\"x\""),
         ("an empty object", b"{}"),
         ("wrong types", br#"{"address":5,"hostnames":"app.test","version_type_id":{},"name":[],"scopes":1}"#),
-        ("a field nobody knows", br#"{"address":"127.0.0.1:1","hostnames":["x.test"],"version_type_id":"1","colour":"red","name":"n","scopes":["read"]}"#),
+        ("an unknown field", br#"{"address":"127.0.0.1:1","hostnames":["x.test"],"version_type_id":"1","colour":"red","name":"n","scopes":["read"]}"#),
         ("a field twice", br#"{"address":"127.0.0.1:1","address":"127.0.0.1:2","hostnames":["x.test"],"version_type_id":"1","name":"n","name":"m","scopes":["read"]}"#),
         ("more than one document", b"{} {}"),
         ("a hundred thousand brackets", deep.as_bytes()),
@@ -464,7 +464,7 @@ async fn invalid_values_are_rejected() {
             let answer = system.api(method, &target, None).await;
             expect_problem(&format!("{method} {target}"), &answer, &[400, 404, 422]);
         }
-        // What no host can be called is explained as what it is: without a route.
+        // An invalid host name is reported as having no route.
         let answer = system.api("GET", &format!("/routes/explain?host={name}"), None).await;
         assert!(answer.status < 500, "{name}: {} {}", answer.status, answer.text());
     }
@@ -539,7 +539,7 @@ async fn unknown_methods_and_paths_are_rejected() {
                 answer.status,
                 answer.text()
             );
-            // nginx refuses TRACE before anybody is asked.
+            // nginx rejects TRACE before it routes the request.
             if method != "TRACE" {
                 expect_problem(&format!("{method} {}", route.path), &answer, &[404, 405]);
             }
@@ -568,7 +568,7 @@ async fn every_listener_survives_random_bytes() {
     for to in [system.edge, system.admin, system.pacemaker, system.sidecar] {
         for bytes in noise {
             let mut connection = Connection::open(to).await.unwrap();
-            // Whoever waits for more gets none: the client hangs up.
+            // A noise request that announces a longer body gets no answer: the client disconnects.
             let answer = connection.send_noise(bytes).await;
             if let Some(answer) = answer {
                 assert!((400..=505).contains(&answer.status), "{to}: {bytes:?} got {}", answer.status);

@@ -87,14 +87,14 @@ async fn p2c_avoids_an_instance_that_is_busy() {
     for _ in 0..30 {
         assert_eq!(app(&system.get("app.test", "/").await), idle.name());
     }
-    // When it is over it takes part again: what was counted was taken off.
+    // After the request ends, its count is subtracted and the instance is chosen again.
     busy.release();
     eventually("both to answer", || async {
         let spread = spread(&system, "app.test", 40).await;
         if spread.len() == 2 { Ok(()) } else { Err(spread) }
     })
     .await;
-    // Also of who goes away in the middle, and of connections that are used again, nothing stays counted.
+    // Requests that the client aborts, and requests on reused connections, are also subtracted.
     let mut kept = Connection::open(system.edge).await.unwrap();
     for _ in 0..20 {
         assert_eq!(kept.send(&Request::get("app.test", "/")).await.unwrap().status, 200);
@@ -134,7 +134,7 @@ async fn a_hash_brings_a_key_to_the_same_instance_at_every_worker() {
         homes.insert(user, home);
     }
     assert_eq!(homes.values().collect::<std::collections::BTreeSet<_>>().len(), 4, "{homes:?}");
-    // One leaves: its users move, nobody else does.
+    // One instance leaves: only its users move.
     let gone = apps.remove(0);
     system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", gone.address)).await;
     system.settle().await;
@@ -181,7 +181,7 @@ async fn a_canary_gets_its_share_and_its_requests_are_counted_as_its_own() {
         let is_canary = line["upstream_addr"].as_str().unwrap().ends_with(&apps[3].address.to_string());
         assert_eq!(line["key"], if is_canary { "18" } else { "17" }, "{line}");
     }
-    // Whoever asks for a version type by name gets it, if it has an instance.
+    // A request that names a version type gets it, if the version type has an instance.
     for (header, value, canary) in [
         ("X-Version", "18", true),
         ("X-Version", "17", false),
@@ -235,7 +235,7 @@ async fn a_session_stays_where_it_is_and_moves_when_its_instance_is_gone() {
     let (cookie, home) = (cookie_of(&first).unwrap(), app(&first));
     let at = apps.iter().position(|one| one.name() == home).unwrap();
     for part in apps[at].address.to_string().split([':', '.']).filter(|part| part.len() > 1) {
-        assert!(!cookie.contains(part), "{cookie} tells of {}", apps[at].address);
+        assert!(!cookie.contains(part), "{cookie} reveals {}", apps[at].address);
     }
     let ask = async |cookie: &str| {
         Request::get("app.test", "/").header("Cookie", cookie).send(system.edge).await.unwrap()
@@ -247,7 +247,7 @@ async fn a_session_stays_where_it_is_and_moves_when_its_instance_is_gone() {
     // A cookie that was made up is as good as none.
     let forged = ask("stay=AAAAAAAA.AAAAAAAAAAAAAAAA").await;
     assert_ne!(cookie_of(&forged), None);
-    // While it is draining the session goes on there, and nobody new comes.
+    // While an instance drains it keeps its sessions and gets no new ones.
     let drain = json!({"sticky": {"cookie": "stay"}, "draining": [apps[at].address.to_string()]});
     rule(&system, "app.test", &drain).await;
     assert_eq!(app(&ask(&cookie).await), home);
@@ -297,7 +297,7 @@ async fn an_instance_that_joined_recently_starts_slowly() {
     system.stop().await;
 }
 
-/// As above, by registration alone: nobody but the pacemaker knows since when an instance is there.
+/// As above, by registration alone: only the pacemaker knows when an instance was added.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_is_registered_later_starts_slowly() {
     let system = System::with("slow-start-registered", |builder| builder.workers(1)).await;
@@ -324,7 +324,8 @@ async fn an_instance_that_is_registered_later_starts_slowly() {
     assert_eq!((slow("new"), slow("old")), (json!(0.1), Value::Null), "{explained}");
     let seen = spread(&system, "app.test", 220).await;
     assert!((15..=30).contains(&seen["new"]), "a tenth of what the other gets: {seen:?}");
-    // A repeated registration does not begin it anew, and without the rule it is one like the other.
+    // A repeated registration does not restart it. Without the rule, the instance is treated like
+    // the others.
     system.register("new", &new, "app.test", "17").await;
     put(json!({"balance": {"algorithm": "round_robin"}})).await;
     let seen = spread(&system, "app.test", 100).await;
@@ -348,7 +349,10 @@ async fn a_malformed_policy_routes_by_the_instance_set_alone() {
         let seen = spread(&system, "app.test", 20).await;
         assert_eq!(seen.values().collect::<Vec<_>>(), [&10, &10], "{policy}");
     }
-    assert!(system.log_text(&System::NGINX).contains("the policy of app.test"), "nobody was told");
+    assert!(
+        system.log_text(&System::NGINX).contains("the policy of app.test"),
+        "the invalid policy was not logged"
+    );
     drop(apps);
     system.stop().await;
 }

@@ -339,7 +339,7 @@ async fn a_token_is_accepted_in_both_styles_and_limited_to_its_scopes() {
     assert_eq!(bus.call("reader", "GET", "/bus/metrics", None).await.status, 200);
     expect_code(&bus.call("reader", "GET", "/api_tokens", None).await, 403, "scope_missing");
     expect_code(&bus.call(&shop, "GET", "/api_tokens", None).await, 403, "scope_missing");
-    // A token of the other kind is a client, too, under a name of its own.
+    // A pacemaker token is a client too, with its own name.
     let token = bus.system.token("publisher", &["publish"]).await;
     assert_eq!(bus.call(&token, "POST", "/topics/others", Some(&event)).await.status, 200);
     assert_eq!(bus.root("GET", "/topics", None).await.json()[0]["publisher"], "publisher");
@@ -519,13 +519,13 @@ async fn a_fabric_replaced_by_an_empty_one_accepts_nothing_until_an_operator_con
         let token = if restarted { &bus.system.token } else { &shop };
         eventually("events to be refused for the right reason", || async {
             let answer = bus.call(token, "POST", "/topics/orders", Some(&event)).await;
-            let said = answer.json()["code"] == "fabric_uninitialised" && answer.status == 503;
+            let said = answer.json()["code"] == "fabric_uninitialized" && answer.status == 503;
             if said { Ok(()) } else { Err(answer.text()) }
         })
         .await;
-        expect_code(&bus.call(&shop, "GET", "/topics", None).await, 503, "fabric_uninitialised");
+        expect_code(&bus.call(&shop, "GET", "/topics", None).await, 503, "fabric_uninitialized");
     }
-    expect_empty(&bus.root("POST", "/bus/initialise", None).await, 204);
+    expect_empty(&bus.root("POST", "/bus/initialize", None).await, 204);
     expect_code(&bus.call(&shop, "GET", "/topics", None).await, 401, "token_unknown");
     bus.client("shop").await;
     bus.publish(&shop, "orders", 1).await;

@@ -233,7 +233,7 @@ async fn dead_letters_can_be_read_redriven_and_deleted() {
     receiver.decide(|_| Answer::status("200 OK"));
     let redriven = bus.root("POST", "/subscriber/dead/redrive?subscriber=sub", None).await;
     assert_eq!((redriven.status, redriven.json()), (200, json!({"redriven": 1})));
-    eventually("the dead letter to come back", || async {
+    eventually("the dead letter to be redelivered", || async {
         let ids: Vec<Value> = receiver.events().iter().map(|event| event["id"].clone()).collect();
         if ids.iter().filter(|id| **id == json!(first)).count() >= 2 { Ok(()) } else { Err(ids) }
     })
@@ -248,15 +248,15 @@ async fn dead_letters_can_be_read_redriven_and_deleted() {
         let answer = bus.call(&sub, "GET", &format!("/subscriber/dead?{query}"), None).await;
         assert_eq!(answer.status, 400, "{query}: {}", answer.text());
     }
-    // What is missing is told with the next event of the lane.
+    // The lane's next event reports what is missing.
     receiver.decide(|_| Answer::status("200 OK"));
     let next = bus.publish(&shop, "orders", 1).await;
-    let told = eventually("the next event", || async {
+    let next = eventually("the next event", || async {
         let events = receiver.events();
         events.iter().rfind(|event| event["id"] == json!(next)).cloned().ok_or(events.len())
     })
     .await;
-    assert_eq!(told["gap"][0]["reason"], "dead", "{told}");
+    assert_eq!(next["gap"][0]["reason"], "dead", "{next}");
     bus.system.stop().await;
 }
 

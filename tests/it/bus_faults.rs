@@ -18,7 +18,7 @@ use signalbox_tests::{
     system::System,
 };
 
-/// Quick to notice, to beat and to give up.
+/// Short intervals for failure detection, heartbeats and timeouts.
 const SETTINGS: [(&str, i64); 6] = [
     ("workers", 4),
     ("slow_ms", 50),
@@ -28,10 +28,11 @@ const SETTINGS: [(&str, i64); 6] = [
     ("housekeeping_ms", 200),
 ];
 
-/// How much larger a pacemaker may get from what others do to it. What a single one of them offers is far more.
+/// The allowed growth of a pacemaker's memory under these faults. Each fault offers far more data
+/// than this.
 const GROWTH_KB: u64 = 96 * 1024;
 
-/// What a process takes of the memory of the machine, and the most that it ever took.
+/// A process's resident memory, now and at its peak.
 fn resident_kb(part: &PartHandle) -> (u64, u64) {
     let pid = part.pid().expect("a running process");
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the status of a process");
@@ -50,7 +51,7 @@ async fn subscribe(fleet: &Fleet, client: &str, callback: &str, lanes: usize) ->
     client
 }
 
-/// Publishes `count` events with so many bytes of data, numbered from `first` on; what each was answered.
+/// Publishes `count` events with `bytes` bytes of data each, numbered from `first`.
 async fn publish(fleet: &Fleet, first: usize, count: usize, bytes: usize) -> Response {
     let events: Vec<Value> = (first..first + count)
         .map(|n| {
@@ -93,7 +94,8 @@ fn numbers(receiver: &Receiver) -> BTreeSet<u64> {
     receiver.events().iter().map(|event| event["data"]["n"].as_u64().unwrap()).collect()
 }
 
-/// Waits until every receiver got all of `wanted`. It says of each what it lacks.
+/// Waits until every receiver got all of `wanted`. On a timeout the message lists what each
+/// receiver lacks.
 async fn until_all(receivers: &[&Receiver], wanted: &BTreeSet<u64>) {
     eventually_within(
         Duration::from_secs(60),
@@ -191,7 +193,7 @@ async fn a_killed_fabric_causes_503_with_retry_after_and_everything_continues_af
     for (place, receiver) in receivers.iter().enumerate() {
         subscribe(&fleet, &format!("sub-{place}"), &receiver.url(), 1 + 3 * place).await;
     }
-    // What is under way when it happens is not lost either.
+    // Deliveries that are under way at that moment are not lost either.
     receivers[0].decide(|_| Answer::After(Duration::from_millis(300), Box::new(Answer::status("200 OK"))));
     let mut wanted = accepted(0, &publish(&fleet, 0, 100, 10).await);
     assert_eq!(wanted.len(), 100);
@@ -203,7 +205,7 @@ async fn a_killed_fabric_causes_503_with_retry_after_and_everything_continues_af
     let event = json!({"type": "update", "url": "https://shop.example/1", "data": {"n": 2_000}});
     let single = fleet.call(0, "shop", "POST", "/topics/orders", Some(&event)).await;
     assert_eq!(expect_503(&single), "fabric_unavailable");
-    // It says so to everybody who asks, and lives.
+    // Every request gets this answer, and the pacemaker keeps running.
     let subscribed = json!({"topics": ["orders"], "callback": receivers[0].url()});
     expect_503(&fleet.call(0, "sub-0", "POST", "/subscription", Some(&subscribed)).await);
     expect_503(&fleet.call(0, "sub-0", "GET", "/subscriptions", None).await);
@@ -212,14 +214,14 @@ async fn a_killed_fabric_causes_503_with_retry_after_and_everything_continues_af
     wanted.extend(accepted(3_000, &published_again(&fleet, 3_000).await));
     until_all(&[&receivers[0], &receivers[1]], &wanted).await;
     until_idle(&fleet).await;
-    assert_eq!(numbers(&receivers[0]), wanted, "what was refused was not half accepted");
+    assert_eq!(numbers(&receivers[0]), wanted, "a rejected request was not partly accepted");
     assert_eq!(numbers(&receivers[1]), wanted);
     fleet.system.stop().await;
 }
 
 /// Publishes until the bus takes it.
 async fn published_again(fleet: &Fleet, first: usize) -> Response {
-    eventually("publishing to go on", || async {
+    eventually("publishing to succeed again", || async {
         let answer = publish(fleet, first, 1, 10).await;
         match answer.status {
             200 => Ok(answer),
@@ -245,7 +247,7 @@ async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
         eventually("the refusal", move || async move {
             let answer = fleet.call(number, "shop", "POST", "/topics/orders", Some(event)).await;
             let code = expect_503(&answer);
-            if code == "fabric_uninitialised" { Ok(()) } else { Err(code) }
+            if code == "fabric_uninitialized" { Ok(()) } else { Err(code) }
         })
     };
     // Those that knew the old one, and one that starts now.
@@ -260,8 +262,8 @@ async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
         "{left:?}"
     );
 
-    let initialised = fleet.call(0, &fleet.system.token, "POST", "/bus/initialise", None).await;
-    assert_eq!(initialised.status, 204, "{}", initialised.text());
+    let initialized = fleet.call(0, &fleet.system.token, "POST", "/bus/initialize", None).await;
+    assert_eq!(initialized.status, 204, "{}", initialized.text());
     for client in ["shop", "sub"] {
         let body = json!({"name": client, "token": credential(client), "scopes": ["publish", "subscribe"]});
         let made = fleet.call(0, &fleet.system.token, "POST", "/api_tokens", Some(&body)).await;
@@ -270,7 +272,7 @@ async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
     let body = json!({"topics": ["orders"], "callback": receiver.url(), "uuid": "sub", "timeout": 0});
     fleet.subscribe("sub", &body).await;
     for number in 0..2 {
-        eventually("publishing to go on", || async {
+        eventually("publishing to succeed again", || async {
             let answer = fleet.call(number, "shop", "POST", "/topics/orders", Some(&event)).await;
             if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
         })
@@ -311,13 +313,14 @@ async fn a_full_fabric_rejects_whole_events_and_continues_when_it_has_memory() {
     }
     let limit = used_memory(&fleet).await - (64 << 10);
     fleet.system.cli::<()>(System::FABRIC, &format!("CONFIG SET maxmemory {limit}")).await;
-    // What waits is delivered while there is no room: that is what makes some.
+    // Waiting events are still delivered while Redis is full; their delivery frees the memory.
     receivers.iter().for_each(|receiver| receiver.decide(|_| Answer::status("200 OK")));
     until_idle(&fleet).await;
     fleet.system.cli::<()>(System::FABRIC, "CONFIG SET maxmemory 0").await;
     wanted.extend(accepted(100_000, &published_again(&fleet, 100_000).await));
     until_idle(&fleet).await;
-    // The last event tells of everything that was dropped to make room: each subscriber has one lane.
+    // The last event reports every event that was dropped to free memory: each subscriber has one
+    // lane.
     wanted.extend(accepted(100_001, &published_again(&fleet, 100_001).await));
     until_idle(&fleet).await;
     for receiver in &receivers {
@@ -325,7 +328,8 @@ async fn a_full_fabric_rejects_whole_events_and_continues_when_it_has_memory() {
         let gone: u64 = gaps(receiver).iter().map(|gap| gap["count"].as_u64().unwrap()).sum();
         println!("{} accepted, {} delivered, {gone} in gaps", wanted.len(), got.len());
         assert!(got.is_subset(&wanted), "delivered although refused: {:?}", got.difference(&wanted));
-        // What was dropped had been tried before, perhaps; so it may be both.
+        // A dropped event may have been attempted before, so an event can be both received and
+        // reported.
         assert!(wanted.len() <= got.len() + gone as usize, "{:?}", wanted.difference(&got));
     }
     fleet.system.stop().await;
@@ -337,7 +341,7 @@ async fn used_memory(fleet: &Fleet) -> u64 {
     used.and_then(|used| used.trim().parse().ok()).expect("the memory that Redis uses")
 }
 
-/// The gaps that a receiver was told, each once.
+/// The gaps that were reported to a receiver, without duplicates.
 fn gaps(receiver: &Receiver) -> Vec<Value> {
     let mut gaps: Vec<Value> = Vec::new();
     for gap in receiver.events().iter().filter_map(|event| event["gap"].as_array()).flatten() {
@@ -366,11 +370,12 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
     wanted.extend(accepted(0, &publish(&fleet, 0, 50, 10).await));
     assert_eq!(wanted.len(), 50, "slow is not away");
     wire.set(Fault::None);
-    // The server stands still for everybody.
+    // The server blocks for all clients.
     fleet.system.cli::<()>(System::FABRIC, "CLIENT PAUSE 2000 ALL").await;
     wanted.extend(accepted(100, &publish(&fleet, 100, 50, 10).await));
     assert_eq!(wanted.len(), 100, "nor is this");
-    // Written, and nobody is told: each call is sent again and must be known again.
+    // Redis executes the call, but its reply is lost: each call is repeated and must be recognized
+    // as a repeat.
     wire.set(Fault::LoseReplies);
     let lost = tokio::spawn({
         let to = fleet.address(0);
@@ -389,7 +394,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
     assert_eq!(answer.status, 200, "the repeat found what the first did: {}", answer.text());
     wanted.insert(200);
     until_all(&[&receivers[0], &receivers[1]], &wanted).await;
-    // Nobody answers at all, for longer than a publisher can wait.
+    // Redis does not reply for longer than a publisher can wait.
     wire.set(Fault::Silence);
     let refused = publish(&fleet, 300, 1, 10).await;
     assert_eq!(expect_503(&refused), "fabric_unavailable");
@@ -415,7 +420,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
 /// Redis 7.0 leaves half a transaction in its file when the file ends in the middle of a command, and carries it out on
 /// the start after the next.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_that_redis_was_killed_in_is_never_half_executed() {
+async fn a_script_interrupted_by_a_kill_of_redis_is_never_half_executed() {
     let fleet = Fleet::start("half-a-transaction", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receiver = Receiver::start().await;
@@ -433,7 +438,7 @@ async fn a_script_that_redis_was_killed_in_is_never_half_executed() {
         fleet.fabric().start().await.unwrap();
         wanted.extend(accepted(first, &published_again(&fleet, first).await));
         until_all(&[&receiver], &wanted).await;
-        // A phantom would be left here for ever.
+        // A phantom entry would remain here without expiry.
         until_idle(&fleet).await;
         fleet.fabric().kill().await.unwrap();
     }

@@ -40,9 +40,9 @@ const TOPICS: [&str; 2] = ["orders", "refunds"];
 const KILLS: usize = 12;
 const SOAK_KILLS: u64 = 1_000;
 const SOAK_SECONDS: u64 = 1_200;
-/// One kill of so many is Redis'.
+/// One of this many kills hits Redis.
 const REDIS_EVERY: usize = 4;
-/// How long what was accepted may take to be delivered when nobody is killed any more.
+/// The time limit for delivering all accepted events after the last kill.
 const SETTLE: Duration = Duration::from_secs(600);
 
 /// A subscriber: its topics, concurrency, most events of a batch, and the time in ms that one may fill.
@@ -77,7 +77,7 @@ const SETTINGS: [(&str, i64); 10] = [
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
-        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
 /// How often is killed, and for how long at most.
@@ -98,22 +98,22 @@ impl Measure {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn order_holds_and_nothing_is_lost_whichever_part_is_killed() {
-    tempt_fate("order", Fsync::Always, Measure { kills: KILLS, within: None }).await;
+    run_with_faults("order", Fsync::Always, Measure { kills: KILLS, within: None }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes as long as it is told to; make soak"]
+#[ignore = "runs for a configured duration; make soak"]
 async fn soak_order_holds_when_redis_writes_through() {
-    tempt_fate("soak-always", Fsync::Always, Measure::soak()).await;
+    run_with_faults("soak-always", Fsync::Always, Measure::soak()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes as long as it is told to; make soak"]
+#[ignore = "runs for a configured duration; make soak"]
 async fn soak_order_holds_when_redis_writes_every_second() {
-    tempt_fate("soak-everysec", Fsync::Everysec, Measure::soak()).await;
+    run_with_faults("soak-everysec", Fsync::Everysec, Measure::soak()).await;
 }
 
-/// What a subscriber does with a delivery that it has entered: mostly it takes it.
+/// A subscriber's answer to a delivery it has recorded: success in most cases.
 fn mood(random: &mut StdRng, misery: f64) -> Answer {
     let taken = Answer::status("200 OK");
     let answer = if random.random_bool(1.0 - misery) {
@@ -123,7 +123,7 @@ fn mood(random: &mut StdRng, misery: f64) -> Answer {
             0 => Answer::status("500 Internal Server Error"),
             1 => Answer::status("503 Service Unavailable\r\nRetry-After: 1"),
             2 => Answer::Close,
-            // Half of an answer: what it would have been, nobody knows.
+            // Half of an answer: the pacemaker cannot know which status it would have had.
             3 => Answer::Broken(b"HTTP/1.1 200 O".to_vec()),
             4 => Answer::Trickle(
                 b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
@@ -176,29 +176,29 @@ async fn kill(
     let mut victims: Vec<Victim> =
         (0..fleet.len()).map(|number| Victim::new(fleet.pacemaker(number))).collect();
     victims.push(Victim::new(fleet.fabric()));
-    let (started, mut killed, mut fates) = (Instant::now(), (0, 0), Vec::new());
+    let (started, mut killed, mut turns) = (Instant::now(), (0, 0), Vec::new());
     let mut mischief = JoinSet::new();
     let share = EVENTS / (measure.kills + 1);
     for round in 0..measure.kills {
         if measure.within.is_some_and(|within| started.elapsed() > within) {
             break;
         }
-        // Publishing goes on up to the next kill, and the kill comes somewhere on the way there.
+        // Publishing continues until the next kill, which falls on a random event before that.
         publishing.allowed.store((round + 1) * share, Ordering::SeqCst);
         let moment = round * share + random.random_range(0..share);
-        eventually_within(SETTLE, "publishing to go on", || async {
+        eventually_within(SETTLE, "publishing to succeed again", || async {
             let (accepted, _) = publishing.ledger.progress();
             if accepted >= moment { Ok(()) } else { Err(format!("{accepted} of {moment} accepted")) }
         })
         .await;
-        let one = Mischief::any(random, &victims, subscriptions);
-        mischief.spawn(one.happen(Arc::clone(fleet)));
+        let one = Disturbance::any(random, &victims, subscriptions);
+        mischief.spawn(one.inject(Arc::clone(fleet)));
         time::sleep(Duration::from_millis(random.random_range(0..300))).await;
-        if fates.is_empty() {
-            fates = (0..REDIS_EVERY).collect();
-            fates.shuffle(random);
+        if turns.is_empty() {
+            turns = (0..REDIS_EVERY).collect();
+            turns.shuffle(random);
         }
-        let redis = fates.pop() == Some(0);
+        let redis = turns.pop() == Some(0);
         let victim = if redis { PACEMAKERS } else { random.random_range(0..PACEMAKERS) };
         victims[victim].die(Duration::from_millis(random.random_range(0..400))).await;
         *if redis { &mut killed.1 } else { &mut killed.0 } += 1;
@@ -216,19 +216,19 @@ async fn kill(
     killed
 }
 
-/// What happens between two kills.
-enum Mischief {
-    /// A part stands still for a while, and then goes on as if nothing had been: its workers may be taken for dead.
+/// A disturbance between two kills.
+enum Disturbance {
+    /// A process is stopped for a while and then resumed: its workers may be declared dead.
     Freeze(PartHandle, Duration),
     /// A subscriber wants another number of lanes, so its objects move from lane to lane.
     Lanes(Value),
     /// Redis forgets its scripts.
     Flush,
-    /// Redis writes its file anew.
+    /// Redis rewrites its append-only file.
     Rewrite,
 }
 
-impl Mischief {
+impl Disturbance {
     fn any(random: &mut StdRng, victims: &[Victim], subscriptions: &[Value]) -> Self {
         match random.random_range(0..6) {
             0 | 1 => {
@@ -247,8 +247,8 @@ impl Mischief {
         }
     }
 
-    /// Redis may be away or dies meanwhile; then what it was to do does not happen.
-    async fn happen(self, fleet: Arc<Fleet>) {
+    /// If Redis is down or dies at this moment, the disturbance does not happen.
+    async fn inject(self, fleet: Arc<Fleet>) {
         match self {
             Self::Freeze(part, pause) => {
                 part.pause();
@@ -278,7 +278,7 @@ impl Mischief {
     }
 }
 
-async fn tempt_fate(name: &str, fsync: Fsync, measure: Measure) {
+async fn run_with_faults(name: &str, fsync: Fsync, measure: Measure) {
     let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
     println!("{name}: SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -326,7 +326,7 @@ async fn tempt_fate(name: &str, fsync: Fsync, measure: Measure) {
     fleet.system.stop().await;
 }
 
-/// Waits until there is nothing left to deliver. What is missing then is lost.
+/// Waits until nothing is left to deliver. An event missing after that is lost.
 async fn settle(fleet: &Fleet, ledger: &Ledger) {
     eventually_within(SETTLE, "nothing to be left to deliver", || async {
         let jobs: u64 = fleet.system.try_cli(System::FABRIC, "SCARD bus:jobs:index:main").await?;

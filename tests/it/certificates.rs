@@ -76,7 +76,7 @@ async fn a_certificate_is_served_by_every_worker_when_its_put_is_answered() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "app 2");
     let shown_text: String = system.cli(System::REPLICA, "GET cert:app.test").await;
     assert!(shown_text.contains("BEGIN CERTIFICATE") && !shown_text.contains("PRIVATE"), "{shown_text}");
-    // What would break handshakes is refused, and what was there stays.
+    // A certificate that would break handshakes is rejected, and the previous one stays in use.
     let (one, other) = (authority.issue("app.test", "one"), authority.issue("app.test", "other"));
     for (name, issued, code) in [
         ("app.test", Issued { key: other.key.clone(), ..one.clone() }, "key_mismatch"),
@@ -107,7 +107,7 @@ async fn an_emptied_master_gets_its_certificates_again_and_subscribers_are_notif
     let (seconds, _): (u64, u64) = system.cli(System::MASTER, "TIME").await;
     let soon = authority.issue_until("app.test", "soon", Duration::from_secs(seconds + 3 * 24 * 3600));
     put_well(&system, "app.test", &soon).await;
-    // That it ends soon is told at once.
+    // An approaching expiry is reported immediately.
     let changes = || {
         let data = |event: &Value| format!("{} {}", event["data"]["change"], event["data"]["days_left"]);
         receiver.events().iter().map(data).collect::<Vec<_>>()
@@ -117,7 +117,7 @@ async fn an_emptied_master_gets_its_certificates_again_and_subscribers_are_notif
         if now == ["\"put\" null", "\"expiring\" 7"] { Ok(()) } else { Err(now) }
     })
     .await;
-    // What a router knows it goes on showing while the table is away and while it is made anew.
+    // A router keeps presenting its certificates while the table is unavailable or being rebuilt.
     assert_eq!(shown(tls, "app.test").await, "soon");
     system.restart_empty(System::MASTER).await;
     eventually("the table to be seeded again", || async {
@@ -128,5 +128,5 @@ async fn an_emptied_master_gets_its_certificates_again_and_subscribers_are_notif
     .await;
     assert_eq!(shown(tls, "app.test").await, "soon");
     system.stop().await;
-    assert_eq!(changes().len(), 2, "told once: {:?}", changes());
+    assert_eq!(changes().len(), 2, "one event per change: {:?}", changes());
 }

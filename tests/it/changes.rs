@@ -20,7 +20,7 @@ use signalbox_tests::{http::Request, load::Load, system::System, upstream::App};
 async fn a_line_typed_into_redis_cli_routes() {
     let system = System::edge_only("by-hand").await;
     let app = App::start("app").await;
-    // Asked before it exists, so that "there is no such name" is cached and has to be taken back.
+    // Requested before it exists, so that the negative lookup is cached and must be invalidated.
     assert_eq!(system.get("hand.test", "/").await.status, 404);
     system.cli::<()>(System::MASTER, &format!("SADD instances:hand.test {}", app.address)).await;
     // No serial, no acknowledgement: the push alone must do.
@@ -80,7 +80,7 @@ async fn a_put_that_waited_is_served_by_every_worker() {
     assert_eq!(first.hits(), before, "a deleted instance got a request");
     let deleted = system.api("DELETE", "/instances/i-2?wait=20s", None).await;
     assert!(matches!(deleted.status, 200 | 204), "{}", deleted.text());
-    // The name stays known, without anybody behind it, until the host is removed.
+    // The name stays known, without an instance, until the host is removed.
     for _ in 0..30 {
         assert_eq!(system.get("shop.test", "/").await.status, 503);
     }
@@ -117,7 +117,7 @@ async fn bursts_of_changes_in_mid_lookup_leave_no_stale_route() {
     system.stop().await;
 }
 
-/// Names that nobody asked for yet are looked up by many clients while they change several times.
+/// Many clients look up names that are not cached yet while these names change several times.
 async fn change_in_bursts(system: &System, rounds: u64, expected_codes: &[u16]) {
     const NAMES: u64 = 25;
     let [old, new] = [App::start("old").await, App::start("new").await];
@@ -174,7 +174,7 @@ async fn an_acknowledgement_names_every_worker_and_waits_for_the_last() {
     let workers = ack["workers"].as_array().unwrap();
     assert_eq!(workers.len(), system.workers().len(), "{ack}");
     assert!(workers.iter().all(|worker| worker["serial"].as_i64() >= Some(serial)), "{ack}");
-    // A serial that was never given out is reached by nobody.
+    // A serial that was never assigned is never reached.
     let ack = system.edge_api(&format!("/edge/ack?serial={}&wait=0.2", serial + 1000)).await.json();
     assert_eq!((&ack["reached"], &ack["serial"]), (&false.into(), &serial.into()), "{ack}");
     let bad = system.edge_api("/edge/ack?serial=x").await;
@@ -203,7 +203,7 @@ async fn a_flood_of_unknown_hosts_evicts_no_route() {
     for _ in 0..20 {
         assert_eq!(system.get("app.test", "/").await.text(), "app");
     }
-    eventually("the edge to say that it lives on what it has", || async {
+    eventually("the edge to report that it serves from its cache", || async {
         let status = system.edge_api("/edge/status").await.json();
         if status["connected"] == false { Ok(()) } else { Err(status) }
     })

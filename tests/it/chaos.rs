@@ -77,7 +77,7 @@ struct World {
     names: AtomicU64,
 }
 
-/// What a client saw.
+/// The results that a client observed.
 #[derive(Debug, Default)]
 struct Account {
     succeeded: u64,
@@ -219,7 +219,7 @@ impl World {
                     self.did("pacemaker killed").await;
                     one.kill().await.expect("a running system");
                     time::sleep(away).await;
-                    one.start().await.expect("a pacemaker that comes back");
+                    one.start().await.expect("a restarted pacemaker");
                 }
                 2 => self.down("sidecar killed", System::SIDECAR, away).await,
                 3 => self.down("master killed", System::MASTER, away).await,
@@ -377,7 +377,7 @@ async fn chaos(name: &str, seconds: u64) {
         "{excused} of {succeeded} had no healthy instance: the faults are too many"
     );
     world.expect_counted().await;
-    let world = Arc::into_inner(world).expect("nobody else");
+    let world = Arc::into_inner(world).expect("the only reference");
     world.system.stop().await;
 }
 

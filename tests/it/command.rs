@@ -20,7 +20,7 @@ use tokio::{
     time::Duration,
 };
 
-/// What a command came to.
+/// The result of a command.
 pub(super) struct Said {
     pub(super) code: Option<i32>,
     pub(super) out: String,
@@ -32,7 +32,7 @@ impl Said {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {} {}", self.out, self.wrong))
     }
 
-    /// A command that did what it was asked for.
+    /// Expects that the command succeeded.
     pub(super) fn done(self) -> Self {
         assert_eq!(self.code, Some(0), "{} {}", self.out, self.wrong);
         self
@@ -115,7 +115,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     let ids: Vec<_> = published.iter().map(|one| (one.id.is_some(), one.status)).collect();
     assert_eq!(ids, [(true, 200), (true, 200), (false, 400)], "{published:?}");
     loop {
-        let message = stream.next().await.unwrap().expect("the stream goes on");
+        let message = stream.next().await.unwrap().expect("an open stream");
         let shown: Value = serde_json::from_str(&message.data).unwrap();
         // The route table's own events come by, too.
         if shown["topic"] == "orders" {
@@ -213,7 +213,7 @@ async fn commands_print_what_an_operator_expects() {
         type_in(&system, &["stats", "top", "--once", "--interval", "200ms", "--json"]).await.done().json();
     assert!(top.as_array().unwrap().iter().any(|row| row["version_type"] == "7"), "{top}");
 
-    // Who watches from the beginning on sees what is published then.
+    // A tail that starts now shows the events published from now on.
     let url = format!("http://{}", system.admin);
     let mut tail =
         command(&url, &system.token, &["events", "tail", "--topic", "orders", "--count", "1", "--json"])
@@ -241,7 +241,7 @@ async fn commands_print_what_an_operator_expects() {
     }
     let made = type_in(&system, &["tokens", "create", "deploy", "--scope", "read"]).await.done().out;
 
-    // Each way to fail has its exit code, and one line that says why.
+    // Each kind of failure has its exit code and a one-line reason.
     let stranger = "http://127.0.0.1:1";
     for (url, token, arguments, code, why) in [
         (&*url, &*system.token, &["routes", "drain", "zz"][..], 65, "(unknown_instance)"),
@@ -265,7 +265,7 @@ async fn commands_print_what_an_operator_expects() {
     system.stop().await;
 }
 
-/// What the operator applies. Nobody listens where it ships.
+/// The machine that the operator applies. Nothing listens at its shipping address.
 const ORDERS: &str = "
 state_machines:
   orders:
@@ -290,7 +290,7 @@ state_machines:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
+async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let system = System::start("labels").await;
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first.yaml"), folder.path().join("second.yaml"));
@@ -344,9 +344,9 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let busy = type_in(&system, &at("machines list --json")).await.done().json();
     assert_eq!((&busy[0]["name"], &busy[0]["busy"]["errored"]), (&json!("orders"), &json!(1)));
     let doctor = type_in(&system, &at("doctor --skip-log --json")).await;
-    let told = doctor.json();
-    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-failed");
-    let finding = finding.unwrap_or_else(|| panic!("{told}"));
+    let output = doctor.json();
+    let finding = output["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-failed");
+    let finding = finding.unwrap_or_else(|| panic!("{output}"));
     assert_eq!((doctor.code, &finding["subject"]), (Some(1), &json!("machine orders")));
     let problem = finding["problem"].as_str().unwrap();
     assert!(
@@ -354,7 +354,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
         "{finding}"
     );
 
-    // What somebody broke by hand is named with its label.
+    // A record that was damaged by hand is reported with its label.
     let consistent = type_in(&system, &["check"]).await.done().out;
     assert!(consistent.starts_with("consistent: ") && consistent.contains("machines"), "{consistent}");
     let _one: u64 = system.cli(Part::FABRIC, "ZREM machine:orders:is:errored 8").await;
@@ -367,16 +367,16 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let _one: u64 = system.cli(Part::FABRIC, "ZADD machine:orders:is:errored 0 8").await;
     type_in(&system, &["check"]).await.done();
 
-    // A label at a gate that looks on entry only will stay there.
+    // A label at a gate that is evaluated only on entry stays there.
     let deaf = folder.path().join("deaf.yaml");
     std::fs::write(&deaf, DEAF).unwrap();
     type_in(&system, &["machines", "apply", "deaf", "--file", deaf.to_str().unwrap()]).await.done();
     let created =
         system.api("POST", "/state-machines/deaf/labels/waits", Some(json!({"metadata": {}}))).await;
     assert_eq!(created.status, 201, "{}", created.text());
-    let told = type_in(&system, &at("doctor --skip-log --json")).await.json();
-    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-stuck");
-    let finding = finding.unwrap_or_else(|| panic!("{told}"));
+    let output = type_in(&system, &at("doctor --skip-log --json")).await.json();
+    let finding = output["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-stuck");
+    let finding = finding.unwrap_or_else(|| panic!("{output}"));
     assert_eq!(finding["subject"], "machine deaf");
     assert!(finding["problem"].as_str().unwrap().ends_with(", such as \"waits\" (gate)."), "{finding}");
 
@@ -385,16 +385,16 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     errored().await;
     let tried = type_in(&system, &at("labels retry orders --all --state ship --json")).await.done().json();
     assert_eq!(tried, json!({"retried": 1}));
-    let told = ["labels", "set", "orders", "7", "user.plan=pro", "metadata.count=3", "gone=1", "--json"];
-    let told = type_in(&system, &told).await.done().json();
-    assert_eq!((&told["state"], &told["status"]), (&json!("asked"), &json!("waiting")));
-    let told = ["labels", "set", "orders", "7", "--metadata", r#"{"count":4}"#, "--remove", "gone"];
-    let told = type_in(&system, &told).await.done().out;
-    assert!(told.starts_with("7: asked (waiting) since "), "{told}");
+    let output = ["labels", "set", "orders", "7", "user.plan=pro", "metadata.count=3", "gone=1", "--json"];
+    let output = type_in(&system, &output).await.done().json();
+    assert_eq!((&output["state"], &output["status"]), (&json!("asked"), &json!("waiting")));
+    let output = ["labels", "set", "orders", "7", "--metadata", r#"{"count":4}"#, "--remove", "gone"];
+    let output = type_in(&system, &output).await.done().out;
+    assert!(output.starts_with("7: asked (waiting) since "), "{output}");
     let shown = type_in(&system, &at("labels show orders 7 --json")).await.done().json();
     assert_eq!(shown["metadata"], json!({"user": {"plan": "pro"}, "count": 4}));
-    let told = type_in(&system, &at("labels set deaf lucky at=1 --create --wait 5s")).await.done().out;
-    assert!(told.starts_with("lucky: end (ended) since "), "{told}");
+    let output = type_in(&system, &at("labels set deaf lucky at=1 --create --wait 5s")).await.done().out;
+    assert!(output.starts_with("lucky: end (ended) since "), "{output}");
 
     for (arguments, why) in [
         (at("labels retry orders 7"), "(label_not_errored)"),

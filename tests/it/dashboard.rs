@@ -83,7 +83,7 @@ async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire(
     assert!(matches!(put.status, 200 | 201), "{} {}", put.status, put.text());
     let _: String = system.cli(System::STATS, "CONFIG SET maxmemory-policy allkeys-lru").await;
     let _: String = system.cli(System::FABRIC, "CONFIG SET appendonly no").await;
-    // This is the first request, so there is no cached reading from before the changes.
+    // This is the first request, so no reading from before the changes is cached.
     overview_contains(&system, "The certificate of shop.test expires in 5 d.").await;
     overview_contains(
         &system,

@@ -26,14 +26,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Commands that go on until somebody ends them: they are ended here after two seconds, which is what they are meant for.
+/// Commands that run until they are interrupted. They are interrupted here after two seconds.
 const ENDLESS: [&str; 3] = ["curl -N ", "signalbox events tail --topic", "signalbox stats top"];
 
 fn bounded(commands: &str) -> String {
     let bound = |line: &str| {
         let endless = ENDLESS.iter().any(|begin| line.starts_with(begin));
         if endless && !line.contains("--once") && !line.contains("--count") {
-            // 124 is the code of `timeout`, 28 that of a curl that was told to end; 130 says that it was ended.
+            // 124 is the exit code of `timeout`, 28 that of a curl that reached its time limit, 130
+            // that of an interrupted command.
             format!("timeout --signal=INT 2 {line} || [ $? -eq 124 ]\n")
         } else {
             format!("{line}\n")
@@ -98,7 +99,7 @@ async fn follow(name: &str) {
     up.end().await;
 }
 
-/// A test for each page, so that they run beside each other.
+/// One test per page, so that the pages run in parallel.
 macro_rules! pages {
     ($($test:ident: $page:literal),* $(,)?) => {
         $(

@@ -16,9 +16,9 @@ async fn rule(system: &System, host: &str, policy: &Value) {
     system.settle().await;
 }
 
-/// What `/edge/circuits` says of `app` at `host`.
-async fn circuit(system: &System, host: &str, app: &App) -> Value {
-    let answer = system.edge_api(&format!("/edge/circuits?host={host}")).await;
+/// The entry of `app` at `host` in the answer of `/edge/outliers`.
+async fn instance_state(system: &System, host: &str, app: &App) -> Value {
+    let answer = system.edge_api(&format!("/edge/outliers?host={host}")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let address = app.address.to_string();
     let instances = answer.json()["instances"].clone();
@@ -48,22 +48,23 @@ async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
     // Until it is out, its failures are made good by others.
     eventually("the instance to be ejected", || async {
         assert_eq!(system.get("app.test", "/").await.status, 200);
-        let state = circuit(&system, "app.test", &bad).await;
+        let state = instance_state(&system, "app.test", &bad).await;
         if state["state"] == "ejected" { Ok(()) } else { Err(state) }
     })
     .await;
-    // All workers know: none of them sends it anything while it is out. (It may come back while we look.)
+    // All workers know: none of them sends it requests while it is ejected. (The ejection may end
+    // during this check.)
     let before = bad.hits();
     let account = load::send(system.edge, 8, 200, |_| Request::get("app.test", "/")).await;
     assert_eq!(account.codes.get(&200), Some(&200), "{account:?}");
-    if circuit(&system, "app.test", &bad).await["times"] == 1
-        && circuit(&system, "app.test", &bad).await["state"] == "ejected"
+    if instance_state(&system, "app.test", &bad).await["times"] == 1
+        && instance_state(&system, "app.test", &bad).await["state"] == "ejected"
     {
         assert_eq!(bad.hits(), before, "an ejected instance got requests");
     }
     assert!(metric(&system, "signalbox_edge_ejections_total").await >= 1.0);
     assert!(metric(&system, "signalbox_edge_retries_total").await >= 1.0);
-    // It is well again, and comes back by itself.
+    // The instance is healthy again, and its ejection ends automatically.
     bad.set(Mode::ByPath);
     eventually("the instance to be back", || async {
         let answer = system.get("app.test", "/").await;
@@ -90,7 +91,8 @@ async fn an_instance_that_fails_under_p2c_is_ejected_and_returns() {
     an_instance_that_fails_is_ejected("ejected-p2c", Some(policy)).await;
 }
 
-/// A refused connection cost the budget its word: with none left, a request met three of the dead and gave up.
+/// Regression: refused connections used the retry budget. With none left, a request tried three
+/// dead instances and failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_dead_instances_in_a_row_fail_no_request_whatever_the_budget() {
     let system = System::edge_only("dead-row").await;
@@ -130,16 +132,16 @@ async fn back_off_grows_each_time() {
     eventually("the third ejection", || async {
         let answer = system.get("app.test", "/").await;
         assert_eq!((answer.status, answer.text()), (200, "good".to_owned()));
-        let state = circuit(&system, "app.test", &bad).await;
+        let state = instance_state(&system, "app.test", &bad).await;
         if state["times"].as_u64() >= Some(3) { Ok(()) } else { Err(state) }
     })
     .await;
     let log = system.log_text(&System::NGINX);
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("is ejected for")).collect();
-    for (line, wait) in told.iter().zip(["for 50 ms", "for 100 ms", "for 200 ms"]) {
+    let ejections: Vec<&str> = log.lines().filter(|line| line.contains("is ejected for")).collect();
+    for (line, wait) in ejections.iter().zip(["for 50 ms", "for 100 ms", "for 200 ms"]) {
         assert!(line.contains(wait), "{line}: {wait}");
     }
-    assert!(told.len() >= 3, "{told:?}");
+    assert!(ejections.len() >= 3, "{ejections:?}");
     system.stop().await;
 }
 
@@ -165,10 +167,10 @@ async fn never_more_than_half_is_ejected() {
     }
     let mut out = 0;
     for app in &apps {
-        out += u64::from(circuit(&system, "app.test", app).await["state"] == "ejected");
+        out += u64::from(instance_state(&system, "app.test", app).await["state"] == "ejected");
     }
     assert_eq!(out, 2, "half of four");
-    assert_eq!(circuit(&system, "lonely.test", &lonely).await["state"], "in");
+    assert_eq!(instance_state(&system, "lonely.test", &lonely).await["state"], "in");
     // The healthy ones of those that are left carry on.
     for app in &apps {
         app.set(Mode::ByPath);
@@ -274,7 +276,7 @@ async fn a_hung_instance_costs_only_its_timeout() {
         assert_eq!(&*system.get("app.test", "/").await.text(), "good");
     }
     assert!(hung.hits() > 0, "it got none, the test shows nothing");
-    // Without another one it is a 504 that says why.
+    // Without another instance the answer is a 504 that names the reason.
     system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", good.address)).await;
     system.settle().await;
     let answer = system.get("app.test", "/").await;
@@ -322,7 +324,7 @@ async fn a_request_is_held_until_its_host_has_an_instance() {
         let answer = request.await.unwrap().unwrap();
         assert_eq!((answer.status, &*answer.text()), (200, "app"));
     }
-    // Who waits in vain is told so.
+    // A request that waits without success gets an explanation.
     system.cli::<()>(System::MASTER, "DEL instances:app.test").await;
     rule(&system, "app.test", &json!({"hold_ms": 50})).await;
     let answer = system.get("app.test", "/").await;
@@ -374,7 +376,7 @@ async fn a_request_is_held_while_the_only_instance_restarts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_edge_reports_ejected_instances_and_their_reason() {
-    let system = System::edge_only("circuits").await;
+    let system = System::edge_only("outliers").await;
     let mut apps = Vec::new();
     for n in 0..4 {
         let app = App::start(&format!("app-{n}")).await;
@@ -386,22 +388,22 @@ async fn the_edge_reports_ejected_instances_and_their_reason() {
     let policy = json!({"draining": [address(0)], "unhealthy": [address(1)], "weights": {address(2): 5},
         "log_keys": {address(3): "18"}});
     rule(&system, "app.test", &policy).await;
-    assert_eq!(circuit(&system, "app.test", &apps[0]).await["state"], "draining");
-    assert_eq!(circuit(&system, "app.test", &apps[1]).await["state"], "unhealthy");
-    let third = circuit(&system, "app.test", &apps[2]).await;
+    assert_eq!(instance_state(&system, "app.test", &apps[0]).await["state"], "draining");
+    assert_eq!(instance_state(&system, "app.test", &apps[1]).await["state"], "unhealthy");
+    let third = instance_state(&system, "app.test", &apps[2]).await;
     assert_eq!(
         (&third["state"], &third["weight"], &third["version_type"]),
         (&json!("in"), &json!(5), &json!("17"))
     );
-    assert_eq!(circuit(&system, "app.test", &apps[3]).await["version_type"], "18");
-    // Of a plain host, by a wildcard, of nobody, and without a name.
+    assert_eq!(instance_state(&system, "app.test", &apps[3]).await["version_type"], "18");
+    // For a plain host, a wildcard, an unknown host, and without a name.
     system.cli::<()>(System::MASTER, &format!("SADD instances:*.wild.test {}", address(0))).await;
     system.settle().await;
-    let answer = system.edge_api("/edge/circuits?host=a.wild.test").await.json();
+    let answer = system.edge_api("/edge/outliers?host=a.wild.test").await.json();
     assert_eq!((&answer["matched"], &answer["instances"][0]["state"]), (&json!("*.wild.test"), &json!("in")));
-    assert_eq!(system.edge_api("/edge/circuits?host=nobody.test").await.status, 404);
-    assert_eq!(system.edge_api("/edge/circuits").await.status, 400);
-    assert_eq!(system.edge_api("/edge/circuits?host=%0a").await.status, 400);
+    assert_eq!(system.edge_api("/edge/outliers?host=nobody.test").await.status, 404);
+    assert_eq!(system.edge_api("/edge/outliers").await.status, 400);
+    assert_eq!(system.edge_api("/edge/outliers?host=%0a").await.status, 400);
     system.stop().await;
 }
 
@@ -453,10 +455,10 @@ async fn instances_that_die_and_hang_under_every_policy_fail_no_idempotent_reque
     let account = load.stop().await;
     assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
     assert!(account.answered() >= 2000, "only {} requests, that shows nothing", account.answered());
-    // And what was counted as under way is not any more, at both workers; the one that answers speaks for itself.
+    // Neither worker counts any request as under way any longer. Each worker reports its own state.
     let idle = RefCell::new(BTreeSet::new());
     eventually("nothing to be under way", || async {
-        let state = system.edge_api("/edge/circuits?host=p2c.test").await.json();
+        let state = system.edge_api("/edge/outliers?host=p2c.test").await.json();
         let counts: Vec<u64> = state["instances"]
             .as_array()
             .unwrap()

@@ -1,4 +1,4 @@
-//! The applications and the load generator that the other tests use do what their documentation says.
+//! The applications and the load generator that the other tests use behave as documented.
 
 use signalbox_tests::{
     http::Request,
@@ -30,7 +30,7 @@ async fn a_load_accounts_for_every_request_and_byte() {
         Request::get("any", if n % 10 == 0 { "/close" } else { "/bytes/7" })
     })
     .await;
-    let head = "HTTP/1.1 200 As Told\r\nX-App: one\r\nContent-Length: 7\r\n\r\n".len() as u64;
+    let head = "HTTP/1.1 200 As Configured\r\nX-App: one\r\nContent-Length: 7\r\n\r\n".len() as u64;
     assert_eq!((account.answered(), account.failed(), account.bytes), (90, 10, 90 * (head + 7)));
     assert_eq!(app.hits(), 100);
 }

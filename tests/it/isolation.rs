@@ -33,7 +33,7 @@ async fn routing_continues_without_the_pacemaker() {
     system.register("i-1", &known, "known.test", "1").await;
     system.register("i-2", &other, "other.test", "2").await;
     system.kill(System::PACEMAKER).await;
-    // Both a name that was asked for before and one that nobody asked for yet.
+    // Both for a name that was requested before and for one that was not.
     for _ in 0..10 {
         assert_eq!(system.get("known.test", "/").await.text(), "known");
         assert_eq!(system.get("other.test", "/").await.text(), "other");
@@ -68,7 +68,7 @@ async fn routing_continues_without_the_master() {
         assert_eq!(system.get("nobody.test", "/").await.status, 404);
     }
     system.start_part(System::MASTER).await;
-    // Whatever was asked for meanwhile, a change after the return is served.
+    // Whichever names were requested in the meantime, a change after the return is served.
     let new = App::start("new").await;
     eventually("a registration after the master's return", || async {
         let answer = system.try_register("i-3", &new, "new.test", "3").await;
@@ -91,13 +91,13 @@ async fn workers_serve_known_hosts_without_the_replica() {
     for _ in 0..20 {
         assert_eq!(system.get("known.test", "/").await.text(), "known");
     }
-    // Nobody knows whether this exists, so nobody may say that it does not.
+    // It is unknown whether this host exists, so the edge must not answer that it does not.
     let unknown = system.get("unknown.test", "/").await;
     assert_eq!(unknown.status, 503, "{}", unknown.text());
     assert!(!matches!(unknown.reason(), "" | "no_instance" | "no_route"), "{}", unknown.text());
     assert!(unknown.header("Retry-After").is_some());
 
-    // What changes while it is away is served once it is back, also for names that were cached.
+    // Changes made during the outage are served afterwards, also for names that were cached.
     system.cli::<()>(System::MASTER, &format!("SADD instances:unknown.test {}", other.address)).await;
     system.cli::<()>(System::MASTER, &format!("SADD instances:known.test {}", other.address)).await;
     system.cli::<()>(System::MASTER, &format!("SREM instances:known.test {}", known.address)).await;
@@ -202,7 +202,7 @@ async fn a_master_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
     system.register("i-1", &app, "app.test", "17").await;
     system.register("i-2", &cold, "cold.test", "18").await;
     system.get("app.test", "/").await;
-    // Nobody is there to seed it again, for now.
+    // No pacemaker runs that could seed it again.
     system.kill(System::PACEMAKER).await;
     system.restart_empty(System::MASTER).await;
     // The replica has copied the emptiness: the danger is real.
@@ -215,7 +215,7 @@ async fn a_master_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
     for _ in 0..20 {
         assert_eq!(system.get("app.test", "/").await.text(), "app");
     }
-    // Not even a table that somebody begins to write anew.
+    // This includes a table that is being rebuilt.
     system.route("new.test", &cold).await;
     let new = system.get("new.test", "/").await;
     assert_ne!(new.status, 404, "unknown, not absent: {}", new.text());
@@ -258,7 +258,7 @@ async fn a_running_pacemaker_seeds_an_empty_master_automatically() {
         }
     })
     .await;
-    // Serial and epoch are the last of it: whoever sees them finds the rest.
+    // Serial and epoch are written last: once they are visible, the rest of the table is too.
     for (n, app) in apps.iter().enumerate() {
         let addresses: Vec<String> =
             system.cli(System::MASTER, &format!("SMEMBERS instances:h{n}.test")).await;
@@ -279,13 +279,13 @@ async fn a_manually_written_table_that_vanished_is_kept_too() {
     system.settle().await;
     system.until_answered_by("app.test", &app).await;
     let epoch: Option<String> = system.cli(System::MASTER, "GET epoch").await;
-    assert_eq!(epoch, None, "nobody gave this table an epoch");
+    assert_eq!(epoch, None, "this table has no epoch");
     system.restart_empty(System::MASTER).await;
     until_alarm(&system, |alarm| alarm.is_some()).await;
     for _ in 0..20 {
         assert_eq!(system.get("app.test", "/").await.text(), "app");
     }
-    // The operator writes it again, serial last, as high as it was: it is believed.
+    // The operator writes it again, serial last, with at least the previous value: it is accepted.
     system.route("app.test", &other).await;
     system.cli::<()>(System::MASTER, "SET serial 1000").await;
     until_alarm(&system, |alarm| alarm.is_none()).await;
@@ -305,7 +305,8 @@ async fn with_wire(name: &str) -> (System, Wire) {
     (system, wire)
 }
 
-/// A connection can be dead without anybody saying so, or half of it, and come back in the middle of something.
+/// A connection can fail silently, fail in one direction only, or return in the middle of a
+/// message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replication_link_that_fails_in_any_way_is_noticed_and_repaired() {
     let (system, wire) = with_wire("link").await;
@@ -316,11 +317,11 @@ async fn a_replication_link_that_fails_in_any_way_is_noticed_and_repaired() {
     system.until_answered_by("app.test", now).await;
     for fault in [Fault::Silence, Fault::HalfClose, Fault::Cut, Fault::LoseReplies] {
         wire.set(fault);
-        // The change happens while nobody hears of it.
+        // The change happens while the link is down.
         system.route("app.test", next).await;
         system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", now.address)).await;
         eventually(&format!("the workers to notice {fault:?}"), || async {
-            // Not one request suffers meanwhile.
+            // No request fails in the meantime.
             assert_eq!(system.get("app.test", "/").await.status, 200, "{fault:?}");
             let status = system.edge_api("/edge/status").await.json();
             if status["connected"] == false { Ok(()) } else { Err(status) }

@@ -116,7 +116,7 @@ async fn every_key_of_a_running_system_is_listed_in_the_catalog() {
         "tokens",
         "routes:instances",
         "pacemakers",
-        "duty:<name>",
+        "lease:<name>",
         "queue:<queue>:<environment>",
         "queue:<queue>|ring",
         "queue:<queue>|facet:<environment>",

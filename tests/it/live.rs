@@ -135,10 +135,10 @@ async fn events_that_the_log_no_longer_has_are_reported_as_a_gap() {
     }
     let mut stream = bus.watch("/events", Some(&id)).await;
     bus.publish(&shop, "orders", 3).await;
-    let told = stream.take(2).await;
-    assert_eq!((told[0].event.as_str(), told[1].event.as_str()), ("gap", "message"));
-    assert_eq!(told[0].json(), json!({"after": first, "last": lost, "reason": "no_longer_kept"}));
-    assert_eq!(numbers(&told[1..]), [3]);
+    let received = stream.take(2).await;
+    assert_eq!((received[0].event.as_str(), received[1].event.as_str()), ("gap", "message"));
+    assert_eq!(received[0].json(), json!({"after": first, "last": lost, "reason": "no_longer_kept"}));
+    assert_eq!(numbers(&received[1..]), [3]);
     bus.system.stop().await;
 }
 
@@ -149,7 +149,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
     let slow = TcpStream::connect(bus.system.pacemaker).await.expect("the pacemaker listens");
     let request =
         format!("GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n", bus.system.token);
-    slow.try_write(request.as_bytes()).expect("room for a request");
+    slow.try_write(request.as_bytes()).expect("a send buffer for the request");
     let open = async |wanted: f64| {
         eventually("streams that are open", async || {
             let metrics = bus.system.metrics().await;

@@ -8,7 +8,7 @@ use signalbox_tests::{
     upstream::App,
 };
 
-/// What a row of the table expects.
+/// The expected result of a row of the table.
 #[derive(Debug, Clone, Copy)]
 enum Expect<'a> {
     App(&'a App),
@@ -41,7 +41,7 @@ async fn the_most_specific_name_that_exists_decides() {
     for (name, app) in [("exact.test", &exact), ("*.wild.test", &wild), ("*.deep.wild.test", &deep)] {
         system.route(name, app).await;
     }
-    // Names that exist and have nobody: each of the three keys alone makes a name exist.
+    // Names that exist without instances: each of the three keys alone makes a name exist.
     system.cli::<()>(System::MASTER, "SET logkey:no-one.wild.test 9").await;
     system.cli::<()>(System::MASTER, r#"SET policy:paused.wild.test {"v":1}"#).await;
     system.cli::<()>(System::MASTER, "SET logkey:*.empty.wild.test 9").await;
@@ -73,7 +73,7 @@ async fn the_most_specific_name_that_exists_decides() {
         ("test", Expect::NoRoute),
         ("127.0.0.1", Expect::NoRoute),
         ("[::1]:8080", Expect::NoRoute),
-        // Nobody asks for a key of the table's own making.
+        // A request cannot name a key that exists only inside the table.
         ("*.wild.test", Expect::NoRoute),
     ];
     for (host, expect) in rows {
@@ -84,7 +84,8 @@ async fn the_most_specific_name_that_exists_decides() {
     system.route("*", &rest).await;
     system.settle().await;
     for (host, expect) in rows {
-        // Whether a host that is no name falls to the catch-all or is refused is not this table's matter.
+        // This table does not cover whether an invalid host name reaches the catch-all or is
+        // rejected.
         if host.starts_with('*') {
             continue;
         }
@@ -144,7 +145,8 @@ async fn requests_are_counted_under_the_key_that_answered() {
     system.route("split.test", &one).await;
     system.route("split.test", &two).await;
     system.cli::<()>(System::MASTER, "SET logkey:split.test 20").await;
-    // The policy gives one address a key of its own: two version types behind one name are counted apart.
+    // The policy gives one address its own key: two version types of one name are counted
+    // separately.
     let policy = format!(r#"SET policy:split.test {{"v":1,"log_keys":{{"{}":"21"}}}}"#, two.address);
     system.cli::<()>(System::MASTER, &policy).await;
     system.route("plain.test", &plain).await;

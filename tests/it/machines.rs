@@ -11,7 +11,7 @@ use signalbox_tests::{
     upstream::{App, Mode},
 };
 
-/// The shipped example, but it looks each second, so that a test takes seconds.
+/// The shipped example, evaluated every second so that the test finishes in seconds.
 fn canary() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/machines/canary.yaml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -59,7 +59,7 @@ async fn the_canary_is_promoted_without_errors_and_rolled_back_with_errors() {
     let [good, bad] = [App::start("good").await, App::start("bad").await];
     bad.set(Mode::Status(500));
     apply(&system, &canary()).await;
-    // What would overflow a stack is refused, and ends no pacemaker.
+    // A definition that would overflow the stack is rejected, and the pacemaker keeps running.
     let (status, refused) = plan(&system, &"[".repeat(100_000)).await;
     assert_eq!((status, &refused["code"]), (422, &json!("invalid_definition")));
 
@@ -94,7 +94,7 @@ async fn the_canary_is_promoted_without_errors_and_rolled_back_with_errors() {
     };
     assert_eq!(shop.failed(), 0, "codes {:?}, broken {:?}", shop.codes, shop.broken.first());
 
-    // Who answers now is what the labels say.
+    // The labels determine which version answers.
     system.settle().await;
     let before = old.hits();
     for _ in 0..30 {

@@ -51,27 +51,27 @@ impl<'a> Label<'a> {
         assert_eq!(created.status, 201, "{}", created.text());
     }
 
-    async fn tell(&self, facts: Value) {
-        let told = self.call("PATCH", "", Some(json!({"metadata": facts}))).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+    async fn update(&self, facts: Value) {
+        let updated = self.call("PATCH", "", Some(json!({"metadata": facts}))).await;
+        assert_eq!(updated.status, 200, "{}", updated.text());
     }
 
     async fn why(&self) -> Value {
         self.call("GET", "/why", None).await.json()
     }
 
-    /// Waits until it stands like this.
+    /// Waits until the label has this state and status.
     async fn until(&self, state: &str, status: &str) -> Value {
         eventually_within(PATIENCE * 2, &format!("{} to be {status} in {state}", self.target), || async {
-            let stands = self.call("GET", "", None).await.json();
-            let fits = stands["state"] == state && stands["status"] == status;
-            if fits { Ok(stands) } else { Err(stands.to_string()) }
+            let label_now = self.call("GET", "", None).await.json();
+            let fits = label_now["state"] == state && label_now["status"] == status;
+            if fits { Ok(label_now) } else { Err(label_now.to_string()) }
         })
         .await
     }
 }
 
-/// What a webhook says, in order and by label, and the tokens that came.
+/// The answers of a webhook, by label and in order, and the tokens it received.
 #[derive(Default)]
 struct Hook {
     says: BTreeMap<String, Vec<Answer>>,
@@ -126,22 +126,22 @@ state_machines:
     }
     let tokens = |label: &str| hook.lock().unwrap().tokens.get(label).cloned().unwrap_or_default();
 
-    a.tell(json!({"go": true})).await;
-    let stands = a.until("call", "errored").await;
-    assert!(stands["error"].is_string(), "{stands}");
+    a.update(json!({"go": true})).await;
+    let label_now = a.until("call", "errored").await;
+    assert!(label_now["error"].is_string(), "{label_now}");
     let first = tokens("a");
     assert_eq!((first.len(), BTreeSet::from_iter(&first).len()), (4, 1), "{first:?}");
     let why = a.why().await;
-    assert_eq!(why["reason"], "its action failed for good, until somebody retries it", "{why}");
-    assert_eq!((&why["last_error"], &why["next_retry"]), (&stands["error"], &Value::Null), "{why}");
+    assert_eq!(why["reason"], "its action failed permanently; it waits for a retry by an operator", "{why}");
+    assert_eq!((&why["last_error"], &why["next_retry"]), (&label_now["error"], &Value::Null), "{why}");
     assert!(why["stuck"].as_str().unwrap().contains("unless its action is retried"), "{why}");
 
     // Whose answer cannot be another is not asked again.
-    gone.tell(json!({"go": true})).await;
-    let stands = gone.until("call", "errored").await;
-    assert_eq!((&stands["error"], tokens("gone").len()), (&json!("answered 410"), 1));
+    gone.update(json!({"go": true})).await;
+    let label_now = gone.until("call", "errored").await;
+    assert_eq!((&label_now["error"], tokens("gone").len()), (&json!("answered 410"), 1));
 
-    // What can be retried, and what cannot.
+    // Labels that can be retried, and labels that cannot.
     for (label, status, code) in
         [(&waits, 409, "label_not_errored"), (&Label::new(&system, "flaky", "nobody"), 404, "unknown_label")]
     {
@@ -155,7 +155,8 @@ state_machines:
     assert_eq!((exists.status, &exists.json()["code"]), (409, &json!("label_exists")));
     assert!(exists.json()["hint"].as_str().unwrap().contains("PATCH"), "{}", exists.text());
 
-    // A new count, and the same token; it takes two attempts, and the second has more to say than anybody reads.
+    // A retry starts a new count with the same token. It takes two attempts; the second one's
+    // answer is longer than the limit.
     says("a", vec![Answer::status("503 Service Unavailable"), Answer::Endless]);
     let answer = a.call("POST", "/retry", None).await;
     assert_eq!((answer.status, &answer.json()["status"]), (200, &json!("acting")), "{}", answer.text());
@@ -172,12 +173,12 @@ state_machines:
     let history = a.call("GET", "/history", None).await.json();
     let rows = history["history"].as_array().unwrap();
     let way: Vec<&Value> = rows.iter().map(|row| &row["to"]).collect();
-    assert_eq!(way, ["asked", "call", "called"], "an attempt is no move");
+    assert_eq!(way, ["asked", "call", "called"], "an attempt is not a transition");
     counted(&system, "signalbox_machines_actions_total", &[("done", 2.0), ("failed", 6.0)]).await;
     system.stop().await;
 }
 
-/// Waits until the metrics say so: name, and results with their counts.
+/// Waits until the metrics have this name with these results and counts.
 async fn counted(system: &System, name: &str, results: &[(&str, f64)]) {
     eventually(&format!("{name} to be {results:?}"), || async {
         let all = system.metrics().await;
@@ -193,7 +194,7 @@ async fn counted(system: &System, name: &str, results: &[(&str, f64)]) {
     .await;
 }
 
-/// The page of a machine as somebody sees it who has logged in.
+/// A machine's page as a logged-in user sees it.
 async fn page(system: &System, machine: &str) -> String {
     let host = system.admin.to_string();
     let login = Request::new("POST", &host, "/dashboard/login")
@@ -252,12 +253,12 @@ state_machines:
         ("gone", "answered 410"),
         ("garbage", ""),
         ("huge", "the answer is larger than 1 MiB"),
-        ("words", "the answer is no JSON"),
+        ("words", "the answer is not JSON"),
     ];
     let labels = cases.map(|(name, _)| Label::new(&system, "fed", name));
     for label in &labels {
         label.create().await;
-        label.tell(json!({"look": 1})).await;
+        label.update(json!({"look": 1})).await;
     }
     for (label, (name, error)) in labels.iter().zip(cases) {
         let why = eventually(&format!("the feed of {name} to have failed"), || async {
@@ -281,7 +282,8 @@ state_machines:
     let failed = all.iter().find(|(name, _)| name.contains("feeds_total") && name.contains("failed"));
     assert!(failed.is_some_and(|(_, count)| *count >= 6.0), "{failed:?}");
 
-    // It answers again. Nobody has to be told: it is asked in seconds, and sooner where somebody looks.
+    // The feed answers again. No notification is needed: it is queried every few seconds, and
+    // earlier for an evaluation.
     receiver.decide(|delivery| {
         if delivery.line.contains("/guessed/") {
             bad_feed(&last_part(delivery))
@@ -290,7 +292,7 @@ state_machines:
         }
     });
     for label in &labels[2..] {
-        label.tell(json!({"look": 2})).await;
+        label.update(json!({"look": 2})).await;
     }
     for label in &labels {
         label.until("guesses", "waiting").await;
@@ -300,9 +302,9 @@ state_machines:
     let health = row(&system, "held").await;
     assert!(health.contains("healthy") && !health.contains("failing"), "{health}");
 
-    // Where something stands in for the feed nobody waits for it, and nothing is unknown.
+    // If a fallback replaces the feed, no label waits for it and nothing is unknown.
     let [label, ..] = &labels;
-    label.tell(json!({"look": 3})).await;
+    label.update(json!({"look": 3})).await;
     eventually("the feed to be asked", || async {
         let health = row(&system, "guessed").await;
         if health.contains("failing") { Ok(()) } else { Err(health) }
@@ -313,7 +315,7 @@ state_machines:
     assert_eq!((&why["feeds"], &why["result"]), (&expected, &json!(false)), "{why}");
     assert_eq!((&why["next"]["trigger"], &why["last_error"]), (&json!("interval 1h"), &Value::Null), "{why}");
     receiver.decide(|_| ok(r#"{"open": true}"#));
-    label.tell(json!({"look": 4})).await;
+    label.update(json!({"look": 4})).await;
     label.until("done", "ended").await;
     system.stop().await;
 }

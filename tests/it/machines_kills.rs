@@ -6,10 +6,10 @@
 //!
 //! All random choices follow from the seed, which is printed: `SIGNALBOX_SEED` repeats them.
 
-mod book;
+mod ledger;
 mod outside;
 mod plan;
-mod telling;
+mod updates;
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -33,19 +33,19 @@ use tokio::{
 };
 
 use self::{
-    book::Book,
+    ledger::Ledger,
     outside::Outside,
     plan::{MACHINE, Plan},
-    telling::Telling,
+    updates::Updates,
 };
 
 const PACEMAKERS: usize = 3;
 /// Work of a pacemaker that died is soon taken over.
 const SETTINGS: [(&str, i64); 3] = [("beat_ms", 200), ("dead_after_ms", 1_000), ("housekeeping_ms", 200)];
-/// One kill of so many is Redis'.
+/// One of this many kills hits Redis.
 const REDIS_EVERY: usize = 4;
 
-/// Labels that are looked at at a time in the end.
+/// Labels that are checked concurrently at the end.
 const LOOKING: usize = 8;
 
 /// How much of everything there is.
@@ -72,11 +72,11 @@ async fn labels_end_in_the_states_of_the_reference_whichever_part_is_killed() {
         pause: Duration::from_millis(1_500),
         patience: Duration::from_secs(240),
     };
-    tempt_fate("machines", measure).await;
+    run_with_faults("machines", measure).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes as long as it is told to; make soak"]
+#[ignore = "runs for a configured duration; make soak"]
 async fn soak_labels_end_in_the_states_of_the_reference() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seconds = number("SOAK_SECONDS").unwrap_or(300);
@@ -88,7 +88,7 @@ async fn soak_labels_end_in_the_states_of_the_reference() {
         pause: Duration::from_secs(4),
         patience: Duration::from_secs(1_200),
     };
-    tempt_fate("machines-soak", measure).await;
+    run_with_faults("machines-soak", measure).await;
 }
 
 async fn apply(fleet: &Fleet, outside: &Receiver) {
@@ -111,15 +111,15 @@ async fn apply(fleet: &Fleet, outside: &Receiver) {
 }
 
 /// Enters what is published of labels, and what their actions publish.
-async fn listen(fleet: &Fleet, book: &Arc<Book>) -> Receiver {
-    let entered = Arc::clone(book);
+async fn listen(fleet: &Fleet, ledger: &Arc<Ledger>) -> Receiver {
+    let entered = Arc::clone(ledger);
     let receiver = Receiver::passing(move |delivery| {
         entered.receive(&delivery.events());
         Answer::status("200 OK")
     })
     .await;
     let client = fleet.client("listener").await;
-    let topics = ["signalbox.labels", "told"];
+    let topics = ["signalbox.labels", "reported"];
     let wanted =
         json!({"topics": topics, "callback": receiver.url(), "concurrency": 8, "max": 500, "timeout": 0});
     fleet.subscribe(&client, &wanted).await;
@@ -127,19 +127,20 @@ async fn listen(fleet: &Fleet, book: &Arc<Book>) -> Receiver {
 }
 
 /// Kills, stops and confuses at random until all labels are there; how often pacemakers and Redis were killed.
-async fn kill(fleet: &Fleet, book: &Book, measure: &Measure, random: &mut StdRng) -> [usize; 2] {
+async fn kill(fleet: &Fleet, ledger: &Ledger, measure: &Measure, random: &mut StdRng) -> [usize; 2] {
     let mut victims: Vec<Victim> =
         (0..PACEMAKERS).map(|number| Victim::new(fleet.pacemaker(number))).collect();
     victims.push(Victim::new(fleet.fabric()));
     let (started, mut killed) = (Instant::now(), [0, 0]);
     while started.elapsed() < measure.within
         && killed[0] + killed[1] < measure.kills
-        && book.progress().0 < measure.labels
+        && ledger.progress().0 < measure.labels
     {
         time::sleep(measure.pause.mul_f64(random.random_range(0.1..1.0))).await;
         let one = &victims[random.random_range(0..victims.len())].part;
         match random.random_range(0..4) {
-            // It goes on as if nothing had been, when others have done its work.
+            // The process continues as if nothing had happened, after others have taken over its
+            // work.
             0 | 1 => {
                 one.pause();
                 time::sleep(Duration::from_millis(random.random_range(50..1_500))).await;
@@ -153,7 +154,7 @@ async fn kill(fleet: &Fleet, book: &Book, measure: &Measure, random: &mut StdRng
         victims[victim].die(Duration::from_millis(random.random_range(0..400))).await;
         killed[usize::from(redis)] += 1;
         if (killed[0] + killed[1]) % 20 == 0 {
-            println!("{killed:?} kills in {:?}; {:?}", started.elapsed(), book.progress());
+            println!("{killed:?} kills in {:?}; {:?}", started.elapsed(), ledger.progress());
         }
     }
     for victim in &mut victims {
@@ -162,52 +163,56 @@ async fn kill(fleet: &Fleet, book: &Book, measure: &Measure, random: &mut StdRng
     killed
 }
 
-async fn tempt_fate(name: &str, measure: Measure) {
+async fn run_with_faults(name: &str, measure: Measure) {
     let seed = match std::env::var("SIGNALBOX_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("SIGNALBOX_SEED={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("SIGNALBOX_SEED={text} is not a number")),
         Err(_) => rand::rng().random(),
     };
     println!("{name}: SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let plans: Vec<Plan> = (0..measure.labels).map(|number| Plan::new(number, &mut random)).collect();
-    let (book, outside) = (Arc::new(Book::new(&plans)), Outside::new(&plans, random.random()));
+    let (ledger, outside) = (Arc::new(Ledger::new(&plans)), Outside::new(&plans, random.random()));
     let fleet = Fleet::start(name, PACEMAKERS, &SETTINGS, |builder| {
         builder.with(|options| options.redis.fabric_fsync = Fsync::Always)
     })
     .await;
     let fleet = Arc::new(fleet);
     fleet.client("shop").await;
-    let _listener = listen(&fleet, &book).await;
+    let _listener = listen(&fleet, &ledger).await;
     let door = outside.open().await;
     apply(&fleet, &door).await;
 
     let started = Instant::now();
     let (patience, again) = (measure.patience, AtomicU64::new(0));
-    let telling = Arc::new(Telling { fleet: Arc::clone(&fleet), book: Arc::clone(&book), patience, again });
-    let mut tellers = JoinSet::new();
+    let updates =
+        Arc::new(Updates { fleet: Arc::clone(&fleet), ledger: Arc::clone(&ledger), patience, again });
+    let mut updaters = JoinSet::new();
     let mut waiting = plans.clone();
     waiting.reverse();
     let seeds: u64 = random.random();
     let tell_all = async {
-        while !waiting.is_empty() || !tellers.is_empty() {
-            while tellers.len() < measure.at_once
+        while !waiting.is_empty() || !updaters.is_empty() {
+            while updaters.len() < measure.at_once
                 && let Some(plan) = waiting.pop()
             {
                 let seed = seeds.wrapping_add(waiting.len() as u64);
-                tellers.spawn(Arc::clone(&telling).run(plan, seed));
+                updaters.spawn(Arc::clone(&updates).run(plan, seed));
             }
-            tellers.join_next().await.expect("a teller").unwrap_or_else(|error| panic!("{error}"));
+            updaters.join_next().await.expect("a teller").unwrap_or_else(|error| panic!("{error}"));
         }
     };
-    let ((), killed) = tokio::join!(tell_all, kill(&fleet, &book, &measure, &mut random));
-    println!("{name}: {:?}: all is told; {killed:?} pacemakers and Redis killed", started.elapsed());
+    let ((), killed) = tokio::join!(tell_all, kill(&fleet, &ledger, &measure, &mut random));
+    println!(
+        "{name}: {:?}: everything is published; {killed:?} pacemakers and Redis killed",
+        started.elapsed()
+    );
 
-    settle(&fleet, &book, &plans, measure.patience).await;
-    let mut flaws = book.audit();
+    settle(&fleet, &ledger, &plans, measure.patience).await;
+    let mut flaws = ledger.audit();
     flaws.extend(outside.audit());
     flaws.extend(look_at_all(&fleet, &plans).await);
-    let again = telling.again.load(std::sync::atomic::Ordering::Relaxed);
-    let (labels, moves) = book.progress();
+    let again = updates.again.load(std::sync::atomic::Ordering::Relaxed);
+    let (labels, moves) = ledger.progress();
     println!(
         "{name}: {:?}: {labels} labels, {moves} moves, {} attempts, {again} requests repeated, {} flaws",
         started.elapsed(),
@@ -216,12 +221,12 @@ async fn tempt_fate(name: &str, measure: Measure) {
     );
     assert!(flaws.is_empty(), "SIGNALBOX_SEED={seed} {name}: {flaws:#?}");
     expect_counts(&fleet, &plans).await;
-    drop(telling);
+    drop(updates);
     let fleet = Arc::try_unwrap(fleet).unwrap_or_else(|_| panic!("everybody is gone"));
     fleet.system.stop().await;
 }
 
-/// What is wrong with any of them as it stands.
+/// Everything that is wrong with the labels now.
 async fn look_at_all(fleet: &Arc<Fleet>, plans: &[Plan]) -> Vec<String> {
     let mut looks = JoinSet::new();
     for some in plans.chunks(plans.len().div_ceil(LOOKING)) {
@@ -238,9 +243,9 @@ async fn look_at_all(fleet: &Arc<Fleet>, plans: &[Plan]) -> Vec<String> {
 }
 
 /// Waits until nothing is left to be done: no label is due, every event is delivered and taken.
-async fn settle(fleet: &Fleet, book: &Book, plans: &[Plan], patience: Duration) {
+async fn settle(fleet: &Fleet, ledger: &Ledger, plans: &[Plan], patience: Duration) {
     eventually_within(patience, "all labels to be where they go", || async {
-        if book.progress().0 == plans.len() { Ok(()) } else { Err(book.behind()) }
+        if ledger.progress().0 == plans.len() { Ok(()) } else { Err(ledger.behind()) }
     })
     .await;
     eventually_within(patience, "nothing to be due", || async {
@@ -250,7 +255,7 @@ async fn settle(fleet: &Fleet, book: &Book, plans: &[Plan], patience: Duration) 
     .await;
 }
 
-/// What is wrong with a label as it stands.
+/// The problem of a label now, if it has one.
 async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     let target = format!("/state-machines/{MACHINE}/labels/{}", plan.name);
     let token = &fleet.system.token;
@@ -269,7 +274,7 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     .await;
     let history = fleet.call(2, token, "GET", &format!("{target}/history"), None).await.json();
     let rows: Vec<Value> = history["history"].as_array().cloned().unwrap_or_default();
-    let told: Vec<(Option<u64>, Option<&str>)> =
+    let reported: Vec<(Option<u64>, Option<&str>)> =
         rows.iter().map(|row| (row["visit"].as_u64(), row["to"].as_str())).collect();
     let all: Vec<(Option<u64>, Option<&str>)> =
         path.iter().enumerate().map(|(place, (state, _))| (Some(place as u64 + 1), Some(*state))).collect();
@@ -277,16 +282,16 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     let why = fleet.call(0, token, "GET", &format!("{target}/why"), None).await.json();
     let said = why["stuck"].as_str().unwrap_or_default();
     let expected = if plan.gone { "unless its action is retried" } else { "it is at its end" };
-    if told != newest {
-        Some(format!("{}: its history is {told:?}, not {newest:?}", plan.name))
+    if reported != newest {
+        Some(format!("{}: its history is {reported:?}, not {newest:?}", plan.name))
     } else if !said.contains(expected) {
-        Some(format!("{}: why says {why}", plan.name))
+        Some(format!("{}: why answers {why}", plan.name))
     } else {
         None
     }
 }
 
-/// The indexes say the same as the labels.
+/// The indexes agree with the labels.
 async fn expect_counts(fleet: &Fleet, plans: &[Plan]) {
     let target = format!("/state-machines/{MACHINE}");
     let machine = fleet.call(0, &fleet.system.token, "GET", &target, None).await.json();

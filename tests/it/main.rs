@@ -4,7 +4,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test that cannot go on has failed, and says where"
+    reason = "a test that cannot continue has failed, and the panic shows where"
 )]
 
 mod access;
@@ -27,7 +27,7 @@ mod configuration;
 mod dashboard;
 mod documents;
 mod failover;
-mod guard_rails;
+mod guards;
 mod harness;
 mod isolation;
 mod keys;

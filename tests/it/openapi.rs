@@ -13,7 +13,7 @@ async fn schemathesis_finds_nothing() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let target = root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
     let installed = Command::new(root.join(".ci/schemathesis")).status().await.unwrap();
-    assert!(installed.success(), "{installed}: it says above what is missing");
+    assert!(installed.success(), "{installed}: the output above shows what is missing");
     let system = System::start("schemathesis").await;
     // Something that is there, so that not every answer is 404.
     let app = App::start("app").await;
@@ -31,6 +31,6 @@ async fn schemathesis_finds_nothing() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("Selected: "), "it has asked nothing: {said}");
+    assert!(said.contains("Selected: "), "it sent no requests: {said}");
     system.stop().await;
 }

@@ -358,7 +358,7 @@ async fn proxied(name: &str, port: u16, trusted: &str) -> (System, App, SocketAd
 }
 
 /// The value of this header that the instance received, from an echoed request.
-fn told<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
+fn header_values<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
     let lines = echo.lines().filter_map(|line| line.split_once(": "));
     lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
 }
@@ -402,8 +402,8 @@ async fn a_malformed_proxy_header_changes_no_clients_address() {
         // If the request is served, then with the real address of the client.
         let echo = answer.text();
         let shown = String::from_utf8_lossy(header);
-        assert_eq!(told(&echo, "X-Real-IP"), ["127.0.0.1"], "{shown:?}: {echo}");
-        assert_eq!(told(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{shown:?}: {echo}");
+        assert_eq!(header_values(&echo, "X-Real-IP"), ["127.0.0.1"], "{shown:?}: {echo}");
+        assert_eq!(header_values(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{shown:?}: {echo}");
     }
     // A second header is neither a header of this protocol nor a request.
     let before = app.hits();
@@ -414,7 +414,7 @@ async fn a_malformed_proxy_header_changes_no_clients_address() {
     let second = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\x7f\0\0\x01\x15\xb3\0\x50";
     for header in [&b"PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n"[..], second] {
         let echo = send(header).await.expect("an answer").text();
-        assert_eq!(told(&echo, "X-Real-IP"), ["203.0.113.7"], "{echo}");
+        assert_eq!(header_values(&echo, "X-Real-IP"), ["203.0.113.7"], "{echo}");
     }
     system.stop().await;
 }
@@ -426,7 +426,7 @@ async fn an_untrusted_sender_cannot_set_an_address_by_a_proxy_header() {
     let (system, _app, edge) = proxied("operator-proxy-stranger", port, "10.0.0.0/8").await;
     let bytes = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{ECHO}");
     let echo = Connection::open(edge).await.unwrap().send_raw(bytes.as_bytes()).await.unwrap().text();
-    assert_eq!(told(&echo, "X-Real-IP"), ["127.0.0.1"], "{echo}");
-    assert_eq!(told(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
+    assert_eq!(header_values(&echo, "X-Real-IP"), ["127.0.0.1"], "{echo}");
+    assert_eq!(header_values(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
     system.stop().await;
 }

@@ -40,42 +40,47 @@ async fn watch(bus: &Bus) -> Receiver {
 /// How soon the living take over from a pacemaker that was killed in the middle of a delivery.
 const SOON: [(&str, i64); 3] = [("beat_ms", 200), ("dead_after_ms", 1_000), ("housekeeping_ms", 200)];
 
-/// What came, in order. A delivery that its sender did not live to note comes again, under the same ids.
+/// The received events, in order. A delivery whose sender died before recording it is repeated with
+/// the same IDs.
 fn events(receiver: &Receiver) -> Vec<Value> {
     let mut seen = BTreeSet::new();
     receiver.events().into_iter().filter(|event| seen.insert(event["id"].as_u64())).collect()
 }
 
 /// `topic subject` of what came, in order.
-fn told(receiver: &Receiver) -> Vec<String> {
-    let mut told = Vec::new();
+fn published(receiver: &Receiver) -> Vec<String> {
+    let mut published = Vec::new();
     for event in events(receiver) {
         let topic = event["topic"].as_str().unwrap();
         let data = &event["data"];
         let subject = ["id", "hostname", "reason"].into_iter().find_map(|field| data[field].as_str());
         let line = format!("{} {}", topic.trim_start_matches("signalbox."), subject.unwrap());
-        told.push(line);
+        published.push(line);
     }
-    told
+    published
 }
 
-async fn until_told(receiver: &Receiver, expected: &[&str]) -> Vec<Value> {
-    eventually(&format!("to be told {expected:?}"), || async {
-        let told = told(receiver);
-        if expected.iter().all(|line| told.iter().any(|one| one == line)) { Ok(()) } else { Err(told) }
+async fn until_published(receiver: &Receiver, expected: &[&str]) -> Vec<Value> {
+    eventually(&format!("{expected:?} to be published"), || async {
+        let published = published(receiver);
+        if expected.iter().all(|line| published.iter().any(|one| one == line)) {
+            Ok(())
+        } else {
+            Err(published)
+        }
     })
     .await;
     events(receiver)
 }
 
 fn count(receiver: &Receiver, line: &str) -> usize {
-    told(receiver).iter().filter(|one| *one == line).count()
+    published(receiver).iter().filter(|one| *one == line).count()
 }
 
 /// Serials never go back.
 fn expect_serials_in_order(events: &[Value]) {
-    let told = events.iter().filter(|event| event["topic"] != RESYNCED);
-    let serials: Vec<u64> = told.map(|event| event["data"]["serial"].as_u64().unwrap()).collect();
+    let published = events.iter().filter(|event| event["topic"] != RESYNCED);
+    let serials: Vec<u64> = published.map(|event| event["data"]["serial"].as_u64().unwrap()).collect();
     assert!(serials.is_sorted(), "{serials:?}");
 }
 
@@ -88,16 +93,16 @@ fn at(app: &App, hosts: &[&str]) -> Value {
     json!({"address": app.address.to_string(), "hostnames": hosts, "version_type_id": "1"})
 }
 
-/// Keeps the pacemaker from announcing, as if it had died after the change. It is another process that finds the duty
-/// taken: one that holds it believes so for a part of its lease.
-async fn hold_the_duty(system: &System) {
+/// Keeps the pacemaker from announcing, as if it had died after the change. Another process then
+/// finds the lease taken; a process that holds the lease relies on it for part of its duration.
+async fn hold_the_lease(system: &System) {
     system.kill(System::PACEMAKER).await;
-    system.cli::<i64>(System::FABRIC, "HSET duty:announcer holder nobody until_ms 99999999999999").await;
+    system.cli::<i64>(System::FABRIC, "HSET lease:announcer holder nobody until_ms 99999999999999").await;
     system.start_part(System::PACEMAKER).await;
 }
 
-async fn give_the_duty_back(system: &System) {
-    system.cli::<i64>(System::FABRIC, "HSET duty:announcer until_ms 0").await;
+async fn release_the_lease(system: &System) {
+    system.cli::<i64>(System::FABRIC, "HSET lease:announcer until_ms 0").await;
 }
 
 async fn serial(system: &System) -> u64 {
@@ -108,11 +113,11 @@ async fn announced(system: &System) -> u64 {
     system.cli::<Option<u64>>(System::FABRIC, "HGET routes:announced serial").await.unwrap_or(0)
 }
 
-/// Waits until nothing is left to tell.
-async fn until_all_is_told(system: &System) {
-    eventually("everything to be told", || async {
-        let (there, told) = (serial(system).await, announced(system).await);
-        if there == told { Ok(()) } else { Err((there, told)) }
+/// Waits until nothing is left to publish.
+async fn until_all_is_published(system: &System) {
+    eventually("everything to be published", || async {
+        let (there, published) = (serial(system).await, announced(system).await);
+        if there == published { Ok(()) } else { Err((there, published)) }
     })
     .await;
 }
@@ -135,11 +140,11 @@ async fn every_change_of_an_instance_arrives_at_a_webhook() {
     let mut leased = at(&two, &["c.test"]);
     leased["lease_seconds"] = json!(1);
     put(system, system.admin, "i-3", leased).await;
-    until_told(&receiver, &["instance.lease_expired i-3", "instance.drained i-2"]).await;
+    until_published(&receiver, &["instance.lease_expired i-3", "instance.drained i-2"]).await;
     put(system, system.admin, "i-4", at(&two, &["d.test"])).await;
     assert_eq!(system.api("DELETE", "/instances/i-4", None).await.status, 204);
     assert!(matches!(system.api("DELETE", "/hosts/d.test", None).await.status, 200 | 204));
-    let events = until_told(
+    let events = until_published(
         &receiver,
         &[
             "instance.registered i-1",
@@ -159,7 +164,7 @@ async fn every_change_of_an_instance_arrives_at_a_webhook() {
         ],
     )
     .await;
-    assert_eq!(events.len(), 14, "each once, and nothing else: {:?}", told(&receiver));
+    assert_eq!(events.len(), 14, "each once, and nothing else: {:?}", published(&receiver));
     expect_serials_in_order(&events);
     let of = |topic: &str, id: &str| {
         let topic = format!("signalbox.{topic}");
@@ -176,7 +181,7 @@ async fn every_change_of_an_instance_arrives_at_a_webhook() {
     assert_eq!(of("instance.removed", "i-1")["data"]["displaced_by"], "i-2");
     assert_eq!(of("instance.unhealthy", "i-1")["data"]["fault"], "answers 500");
     assert_eq!(of("instance.drained", "i-2")["type"], "delete");
-    // All that is told of one instance is one object's: each names the one before.
+    // All events about one instance belong to one object: each names its predecessor.
     let own: Vec<&Value> = events.iter().filter(|event| event["url"] == "/instances/i-1").collect();
     assert_eq!(own.len(), 6);
     for pair in own.windows(2) {
@@ -211,18 +216,18 @@ async fn an_event_follows_its_change_though_the_pacemaker_was_killed_between() {
     let receiver = watch(&bus).await;
     let app = App::start("app").await;
     put(system, system.admin, "before", at(&app, &["a.test"])).await;
-    until_told(&receiver, &["instance.registered before"]).await;
-    hold_the_duty(system).await;
+    until_published(&receiver, &["instance.registered before"]).await;
+    hold_the_lease(system).await;
     put(system, system.admin, "between", at(&app, &["b.test"])).await;
-    assert!(announced(system).await < serial(system).await, "the change is made and not told");
+    assert!(announced(system).await < serial(system).await, "the change is made and not published");
     system.kill(System::PACEMAKER).await;
-    give_the_duty_back(system).await;
+    release_the_lease(system).await;
     system.start_part(System::PACEMAKER).await;
     put(system, system.admin, "after", at(&app, &["c.test"])).await;
-    let events = until_told(&receiver, &["instance.registered after"]).await;
+    let events = until_published(&receiver, &["instance.registered after"]).await;
     // The address went from one to the next.
     assert_eq!(
-        told(&receiver),
+        published(&receiver),
         [
             "instance.registered before",
             "instance.removed before",
@@ -244,20 +249,20 @@ async fn events_that_can_no_longer_be_published_become_one_resync() {
     let receiver = watch(&bus).await;
     let app = App::start("app").await;
     put(system, system.admin, "before", at(&app, &["a.test"])).await;
-    until_told(&receiver, &["instance.registered before"]).await;
+    until_published(&receiver, &["instance.registered before"]).await;
     let told_up_to = announced(system).await;
-    hold_the_duty(system).await;
+    hold_the_lease(system).await;
     for n in 0..5 {
         put(system, system.admin, "between", at(&app, &[&format!("h{n}.test")])).await;
     }
     system.kill(System::PACEMAKER).await;
-    // What it had noted is lost with it.
+    // Its recorded changes are lost with it.
     system.cli::<i64>(System::MASTER, "DEL changes").await;
-    give_the_duty_back(system).await;
+    release_the_lease(system).await;
     system.start_part(System::PACEMAKER).await;
-    until_told(&receiver, &["table.resynced gap"]).await;
+    until_published(&receiver, &["table.resynced gap"]).await;
     put(system, system.admin, "after", at(&app, &["c.test"])).await;
-    let events = until_told(&receiver, &["instance.registered after"]).await;
+    let events = until_published(&receiver, &["instance.registered after"]).await;
     assert_eq!(count(&receiver, "table.resynced gap"), 1);
     let resynced = events.iter().find(|event| event["topic"] == RESYNCED).unwrap();
     let epoch: String = system.cli(System::MASTER, "GET epoch").await;
@@ -277,9 +282,9 @@ async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
     let receiver = watch(&bus).await;
     let app = App::start("app").await;
     put(system, system.admin, "i-1", at(&app, &["a.test"])).await;
-    until_told(&receiver, &["instance.registered i-1"]).await;
-    until_all_is_told(system).await;
-    // What was told must be on its disk, or it would be told again, as it should be.
+    until_published(&receiver, &["instance.registered i-1"]).await;
+    until_all_is_published(system).await;
+    // The published events must be on its disk, or they would correctly be published again.
     system.cli::<()>(System::FABRIC, "SAVE").await;
     system.restart(System::FABRIC).await;
     let told_up_to = serial(system).await;
@@ -290,9 +295,9 @@ async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
         system.cli::<i64>(System::MASTER, "INCR serial").await;
     }
     system.start_part(System::FABRIC).await;
-    until_told(&receiver, &["table.resynced gap"]).await;
+    until_published(&receiver, &["table.resynced gap"]).await;
     put(system, system.admin, "i-2", at(&app, &["b.test"])).await;
-    let events = until_told(&receiver, &["instance.registered i-2"]).await;
+    let events = until_published(&receiver, &["instance.registered i-2"]).await;
     let resyncs: Vec<&Value> = events.iter().filter(|event| event["topic"] == RESYNCED).collect();
     assert_eq!(resyncs.len(), 1, "{resyncs:?}");
     let data = &resyncs[0]["data"];
@@ -309,12 +314,12 @@ async fn a_table_that_was_lost_and_created_again_is_one_resync() {
     for n in 0..4 {
         put(system, system.admin, "i-1", at(&app, &[&format!("h{n}.test")])).await;
     }
-    until_all_is_told(system).await;
+    until_all_is_published(system).await;
     let before = receiver.until_events(4).await.len();
     system.restart_empty(System::MASTER).await;
-    until_told(&receiver, &["table.resynced reseeded"]).await;
+    until_published(&receiver, &["table.resynced reseeded"]).await;
     put(system, system.admin, "i-2", at(&app, &["b.test"])).await;
-    let events = until_told(&receiver, &["instance.registered i-2"]).await;
+    let events = until_published(&receiver, &["instance.registered i-2"]).await;
     let since: Vec<&Value> = events[before..].iter().map(|event| &event["topic"]).collect();
     assert_eq!(
         since,
@@ -349,17 +354,17 @@ async fn pacemakers_that_announce_for_each_other_cause_no_resync() {
         }
     };
     tokio::join!(change(system.pacemaker, 0), change(other, 1000));
-    until_all_is_told(system).await;
+    until_all_is_published(system).await;
     put(system, system.pacemaker, "last", at(&app, &["last.test"])).await;
-    let events = until_told(&receiver, &["instance.registered last"]).await;
+    let events = until_published(&receiver, &["instance.registered last"]).await;
     expect_serials_in_order(&events);
     let mut serials: Vec<u64> =
         events.iter().map(|event| event["data"]["serial"].as_u64().unwrap_or(0)).collect();
     serials.sort_unstable();
-    assert!(events.iter().all(|event| event["topic"] != RESYNCED), "{:?}", told(&receiver));
+    assert!(events.iter().all(|event| event["topic"] != RESYNCED), "{:?}", published(&receiver));
     let last = *serials.last().unwrap();
     let first = last + 1 - serials.len() as u64;
-    assert_eq!(serials, (first..=last).collect::<Vec<_>>(), "every serial is told, each once");
+    assert_eq!(serials, (first..=last).collect::<Vec<_>>(), "every serial is published exactly once");
     bus.system.stop().await;
 }
 
@@ -379,7 +384,7 @@ async fn events_about_a_subscriber_name_it() {
     assert_eq!(made.status, 201, "{}", made.text());
     let billing = Receiver::answering(|_| Answer::status("500 Internal Server Error")).await;
     bus.subscribe("its-credential", &["orders"], &billing.url()).await;
-    let told = |topic: &'static str| {
+    let published = |topic: &'static str| {
         let receiver = &receiver;
         eventually(topic, move || async move {
             let events = receiver.events();
@@ -387,23 +392,23 @@ async fn events_about_a_subscriber_name_it() {
             found.ok_or_else(|| format!("{events:?}"))
         })
     };
-    // Fails again and again, on every lane; told once.
+    // Deliveries fail repeatedly on every lane; the alarm is published once.
     for number in 0..8 {
         bus.publish(&shop, "orders", number).await;
     }
-    let paced = told("signalbox.subscriber.paced").await;
+    let paced = published("signalbox.subscriber.paced").await;
     assert_eq!((&paced["data"]["subscriber"], &paced["url"]), (&json!("billing"), &json!("/subscriptions")));
     for number in 8..60 {
         bus.publish(&shop, "orders", number).await;
     }
-    let dropped = told("signalbox.subscriber.autodropped").await;
+    let dropped = published("signalbox.subscriber.autodropped").await;
     assert_eq!(
         (&dropped["data"]["subscriber"], &dropped["data"]["reason"]),
         (&json!("billing"), &json!("limit"))
     );
     assert!(dropped["data"]["events"].as_u64() > Some(0), "{dropped}");
     billing.decide(|_| Answer::status("410 Gone"));
-    let disabled = told("signalbox.subscriber.disabled").await;
+    let disabled = published("signalbox.subscriber.disabled").await;
     assert_eq!(disabled["data"], json!({"subscriber": "billing", "reason": "gone"}));
     let events = receiver.events();
     let paced = events.iter().filter(|event| event["topic"] == "signalbox.subscriber.paced").count();
@@ -412,14 +417,15 @@ async fn events_about_a_subscriber_name_it() {
     bus.system.stop().await;
 }
 
-/// The changes of routers that were told, each with its alarm. The same thing twice in a row counts once: on its way to
-/// another master a replica may show this and that.
+/// The published changes of routers, each with its alarm. Repeated entries count once: while it
+/// moves to another primary, a replica may alternate between two states.
 fn standings(receiver: &Receiver) -> Vec<(String, Option<String>)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let told = events(receiver);
-    let told = told.iter().filter(|event| event["topic"] == "signalbox.routers");
-    let mut standings: Vec<_> =
-        told.map(|event| (text(&event["data"]["change"]).unwrap(), text(&event["data"]["alarm"]))).collect();
+    let published = events(receiver);
+    let published = published.iter().filter(|event| event["topic"] == "signalbox.routers");
+    let mut standings: Vec<_> = published
+        .map(|event| (text(&event["data"]["change"]).unwrap(), text(&event["data"]["alarm"])))
+        .collect();
     standings.dedup_by(|after, before| after.0 == before.0);
     standings
 }
@@ -434,28 +440,28 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
     system.register("i-1", &app, "app.test", "17").await;
     let until = async |expected: &[&str]| {
         // Ten seconds make a router silent, and three more make it sure.
-        eventually_within(3 * PATIENCE, &format!("to be told {expected:?}"), || async {
-            let told = standings(&receiver);
-            let changes: Vec<&str> = told.iter().map(|(change, _)| change.as_str()).collect();
-            if changes == expected { Ok(()) } else { Err(format!("{told:?}")) }
+        eventually_within(3 * PATIENCE, &format!("{expected:?} to be published"), || async {
+            let published = standings(&receiver);
+            let changes: Vec<&str> = published.iter().map(|(change, _)| change.as_str()).collect();
+            if changes == expected { Ok(()) } else { Err(format!("{published:?}")) }
         })
         .await;
     };
     system.until_answered_by("app.test", &app).await;
-    // The replica beside the router shows another installation's table.
+    // The replica on the router shows another installation's table.
     system.cli::<()>(System::REPLICA, "REPLICAOF NO ONE").await;
     system.cli::<()>(System::REPLICA, "CONFIG SET replica-read-only no").await;
     system.cli::<()>(System::REPLICA, "SET epoch stranger").await;
     system.cli::<i64>(System::REPLICA, "INCR serial").await;
-    until(&["refuses"]).await;
+    until(&["rejects"]).await;
     assert_eq!(standings(&receiver)[0].1.as_deref(), Some("epoch_unknown"));
     assert_eq!(system.get("app.test", "/").await.text(), "app", "the last good table is served");
     let master = system.stack.ports().routes;
     system.cli::<()>(System::REPLICA, &format!("REPLICAOF 127.0.0.1 {master}")).await;
-    until(&["refuses", "believes"]).await;
-    // Without its sidecar nobody knows what it serves: first it is waited for, then no more.
+    until(&["rejects", "accepts"]).await;
+    // Without its sidecar the router's serial is unknown: first it is waited for, then no longer.
     system.kill(System::SIDECAR).await;
-    until(&["refuses", "believes", "silent"]).await;
+    until(&["rejects", "accepts", "silent"]).await;
     let convergence = system.api("GET", "/routes/convergence", None).await.json();
     assert_eq!(
         (&convergence["excluded"], &convergence["converged"]),
@@ -463,14 +469,14 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
         "{convergence}"
     );
     system.start_part(System::SIDECAR).await;
-    until(&["refuses", "believes", "silent", "reports"]).await;
-    let told = events(&receiver);
+    until(&["rejects", "accepts", "silent", "reports"]).await;
+    let published = events(&receiver);
     let router = convergence["routers"][0]["node"].as_str().unwrap();
-    for event in &told {
+    for event in &published {
         assert_eq!(event["data"]["router"], router, "{event}");
         assert_eq!(event["object"], format!("signalbox:router:{router}"), "{event}");
     }
-    for pair in told.windows(2) {
+    for pair in published.windows(2) {
         assert_eq!(pair[1]["prev"], pair[0]["id"], "one object's, each names the one before");
     }
     bus.system.stop().await;

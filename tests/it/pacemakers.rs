@@ -14,14 +14,14 @@ fn address(url: &str) -> std::net::SocketAddr {
     url.trim_start_matches("http://").parse().unwrap()
 }
 
-/// Who holds a duty, by the fields of its hash that do not change with time.
+/// The holders of a lease, from the fields of its hash that do not change over time.
 async fn holders(system: &System) -> Result<String, String> {
-    let mut duties: Vec<String> = system.try_cli(System::FABRIC, "KEYS duty:*").await?;
-    duties.sort();
+    let mut leases: Vec<String> = system.try_cli(System::FABRIC, "KEYS lease:*").await?;
+    leases.sort();
     let mut text = String::new();
-    for duty in duties {
-        let fields: Vec<String> = system.try_cli(System::FABRIC, &format!("HGETALL {duty}")).await?;
-        text += &format!("{duty} {fields:?}\n");
+    for lease in leases {
+        let fields: Vec<String> = system.try_cli(System::FABRIC, &format!("HGETALL {lease}")).await?;
+        text += &format!("{lease} {fields:?}\n");
     }
     Ok(text)
 }
@@ -33,7 +33,7 @@ async fn two_pacemakers_serve_one_table_and_leases_survive_their_holder() {
     let other = address(second.address());
     let [one, two] = [App::start("one").await, App::start("two").await];
     let body = |app: &App, host: &str| json!({"address": app.address.to_string(), "hostnames": [host], "version_type_id": "1", "lease_seconds": 3});
-    // What is written by way of one is seen by way of the other.
+    // A change made through one pacemaker is visible through the other.
     let put =
         system.api_at(system.pacemaker, "PUT", "/instances/i-1?wait=20s", Some(body(&one, "one.test"))).await;
     assert_eq!(put.status, 201, "{}", put.text());
@@ -50,7 +50,7 @@ async fn two_pacemakers_serve_one_table_and_leases_survive_their_holder() {
     // One of them sweeps leases. Whichever it is, the leases end after it was killed: both die in turn.
     let first = system.stack.part(&System::PACEMAKER);
     let names = [first.part().to_string(), second.part().to_string()];
-    eventually("somebody to hold the duty", || async {
+    eventually("a pacemaker to hold the lease", || async {
         let text = holders(&system).await?;
         if names.iter().any(|name| text.contains(name)) { Ok(()) } else { Err(text) }
     })
@@ -62,7 +62,7 @@ async fn two_pacemakers_serve_one_table_and_leases_survive_their_holder() {
     for host in ["one.test", "two.test"] {
         system.until_status(host, 503).await;
     }
-    eventually("the heir to hold the duty", || async {
+    eventually("the successor to hold the lease", || async {
         let text = holders(&system).await?;
         if text.contains(heir.part().as_str()) { Ok(()) } else { Err(text) }
     })
@@ -78,7 +78,7 @@ async fn simultaneous_changes_by_two_pacemakers_are_each_made_once() {
     let at = [system.pacemaker, address(second.address())];
     let app = App::start("app").await;
     let before: i64 = system.cli::<Option<i64>>(System::MASTER, "GET serial").await.unwrap_or(0);
-    // The same forty registrations by way of both at once: forty changes.
+    // The same forty registrations through both in parallel: forty changes.
     let work = (0..80).map(|n| {
         let (to, token, address) = (at[n % 2], system.token.clone(), app.address.to_string());
         let id = n / 2;

@@ -41,7 +41,7 @@ fn the_compose_file_names_only_files_that_exist() {
         for needed in names(&service["depends_on"]) {
             let other = &compose["services"][needed];
             assert!(services.contains(needed), "{name} waits for {needed}");
-            // What is always there cannot wait for what is there only sometimes.
+            // A service without a profile cannot depend on one that has a profile.
             assert!(
                 other["profiles"].is_null() || other["profiles"] == *profiles,
                 "{name} waits for {needed}"
@@ -245,7 +245,7 @@ fn unit(text: &str) -> Vec<(String, String, String)> {
     settings
 }
 
-/// What the Debian package holds: source and target of each asset.
+/// The content of the Debian package: source and target of each asset.
 fn assets() -> Vec<(String, String)> {
     let manifest: toml::Table = toml::from_str(&read("cli/Cargo.toml")).unwrap();
     let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
@@ -296,21 +296,21 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
                 };
                 for file in server(word) {
                     let is_data = file.starts_with("/var/lib/signalbox");
-                    assert!(is_data || is_installed(&file), "{name}: nobody installs {file}");
+                    assert!(is_data || is_installed(&file), "{name}: {file} is not installed");
                 }
             }
             if ["After", "Wants", "PartOf", "Conflicts"].contains(&&**key) {
                 for other in value.split(' ').filter(|other| other.starts_with("signalbox")) {
                     let template = other.split_once('@').map(|(before, _)| format!("{before}@.service"));
                     let other = template.unwrap_or_else(|| other.to_owned());
-                    assert!(units.contains_key(&other), "{name}: there is no {other}");
+                    assert!(units.contains_key(&other), "{name}: {other} does not exist");
                 }
             }
         }
         if !name.ends_with(".service") {
             continue;
         }
-        // What everything that listens to strangers has to have.
+        // Settings that every service with a public listener must have.
         for (key, value) in [
             ("NoNewPrivileges", "yes"),
             ("ProtectKernelLogs", "yes"),
@@ -371,7 +371,7 @@ fn the_package_contains_files_that_exist() {
     let manifest: toml::Table = toml::from_str(&read("cli/Cargo.toml")).unwrap();
     for file in manifest["package"]["metadata"]["deb"]["conf-files"].as_array().unwrap() {
         let file = file.as_str().unwrap();
-        assert!(is_installed(file), "{file} is no file of the package");
+        assert!(is_installed(file), "{file} is not a file of the package");
     }
 }
 
@@ -441,7 +441,7 @@ fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .envs(packaged)
-        // What the package has elsewhere, or where only its user may write.
+        // Paths that the package installs elsewhere, or that only its user may write.
         .env("PREFIX", folder)
         .env("NGINX_DIR", root().join("nginx"))
         .env("LUA_DIR", root().join("lua"))

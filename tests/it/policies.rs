@@ -63,7 +63,7 @@ async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
     let body = json!({"version_type_id": "18", "deadline_seconds": 600});
     let switched = call(&system, "POST", "/hosts/shop.test/current?wait=20s", body.clone()).await;
     assert_eq!(switched["drained"], json!(["old"]));
-    // What was under way may end; after that nothing comes any more.
+    // Requests under way may end; after that none arrive any longer.
     eventually("the last request of the old version to be answered", || async {
         let before = old.hits();
         load.pass(30).await;
@@ -133,7 +133,7 @@ async fn one_prober_finds_an_unhealthy_instance_and_notifies_all_routers() {
     until(false).await;
     let host = system.api("GET", "/hosts/shop.test", None).await.json();
     assert_eq!(host["policy"]["unhealthy"], json!([sick.address.to_string()]));
-    // A pacemaker that dies takes nothing of that along, and another goes on.
+    // A pacemaker that dies loses none of this, and another one continues.
     system.kill(System::PACEMAKER).await;
     system.start_part(System::PACEMAKER).await;
     let host = system.api("GET", "/hosts/shop.test", None).await.json();
@@ -209,7 +209,7 @@ async fn a_canary_gets_its_share_and_the_clients_that_ask_for_it() {
     };
     assert_eq!(none, 0);
     assert!((250..=350).contains(&heavy_hits), "{light} and {heavy_hits}");
-    // What is counted follows the instance that was chosen.
+    // The counting key is that of the chosen instance.
     let lines = system.log_lines_after_a_last_request().await;
     let counted = lines.iter().filter(|line| line["key"] == "18").count() as u64;
     assert_eq!(counted, new.hits());
@@ -227,7 +227,8 @@ async fn an_unhealthy_instance_gets_no_requests_until_it_recovers_unless_most_ar
         });
         call(&system, "PUT", &format!("/instances/{}?wait=20s", app.name()), body).await;
     }
-    // A check that fails by its own rules while requests are answered: whoever gets requests is told by the edge alone.
+    // A check whose own rules fail while requests succeed: then only the edge's routing reflects
+    // it.
     let recheck = async |name: &str, app: &App, path: &str, healthy: bool| {
         let health = json!({"path": path, "interval_seconds": 1, "unhealthy_after": 1, "healthy_after": 1});
         let body = json!({
@@ -245,12 +246,12 @@ async fn an_unhealthy_instance_gets_no_requests_until_it_recovers_unless_most_ar
         .await;
     };
     recheck("a", &apps[0], "/status/500", false).await;
-    // The checks themselves are hits, too: bodies tell who answered.
+    // The checks are hits as well, so the bodies show which instance answered.
     for _ in 0..60 {
         let answered = system.get("shop.test", "/").await.text();
         assert!(["b", "c"].contains(&&*answered), "{answered}");
     }
-    // Two of three are more than half: then none of it is believed.
+    // Two of three are more than half: then health status is ignored.
     recheck("b", &apps[1], "/status/500", false).await;
     let mut answered = std::collections::BTreeSet::new();
     for _ in 0..60 {
@@ -265,7 +266,7 @@ async fn an_unhealthy_instance_gets_no_requests_until_it_recovers_unless_most_ar
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_requests_that_a_policy_allows_pass() {
-    let system = System::start("policies-rails").await;
+    let system = System::start("policies-guards").await;
     let app = App::start("one").await;
     system.register("one", &app, "shop.test", "17").await;
     let policy = json!({
@@ -299,7 +300,7 @@ async fn only_requests_that_a_policy_allows_pass() {
     let removed = system.api("DELETE", "/hosts/shop.test/policy?wait=20s", None).await;
     assert_eq!(removed.status, 204);
     assert_eq!(system.get("shop.test", "/").await.text(), "one");
-    // While nobody is there, a request waits for whoever comes.
+    // Without instances, a request waits until one is registered.
     call(&system, "PUT", "/hosts/shop.test?wait=20s", json!({"hold_ms": 20000})).await;
     system.api("DELETE", "/instances/one?wait=20s", None).await;
     let edge = system.edge;

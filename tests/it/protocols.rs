@@ -66,7 +66,8 @@ async fn curl(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What openssl says of a handshake: subject, issuer, and whether the chain leads to the authority in `ca`.
+/// The result of an openssl handshake: subject, issuer, and whether the chain leads to the
+/// authority in `ca`.
 async fn handshake(to: SocketAddr, name: Option<&str>) -> String {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-connect", &to.to_string()]);
@@ -148,7 +149,7 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
         assert_eq!(shown(at.tls, Some("APP.test")).await, "first");
         assert_eq!(shown(at.tls, Some("a.wild.test")).await, "wildcard");
     }
-    // A wildcard stands for one label, and nobody is shown what is not theirs.
+    // A wildcard covers one label, and other names do not get its certificate.
     for name in [Some("a.b.wild.test"), Some("wild.test"), Some("other.test"), None] {
         assert_eq!(shown(at.tls, name).await, FALLBACK, "{name:?}");
     }
@@ -163,7 +164,7 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
     system.settle().await;
     assert_eq!(shown(at.tls, Some("app.test")).await, FALLBACK);
     assert_eq!(shown(at.tls, Some("a.wild.test")).await, "wildcard");
-    // For whoever has none of their own.
+    // The default for names without a certificate.
     put("*", "default").await;
     assert_eq!(shown(at.tls, Some("other.test")).await, "default");
     assert_eq!(system.workers(), workers, "without a reload");
@@ -214,9 +215,12 @@ async fn an_invalid_certificate_affects_no_other_host() {
     set(&system, "cert:app.test", &good).await;
     assert_eq!(shown(at.tls, Some("app.test")).await, "app");
     let log = system.log_text(&System::NGINX);
-    assert!(log.contains("the certificate of app.test in the route table cannot be used"), "nobody was told");
+    assert!(
+        log.contains("the certificate of app.test in the route table cannot be used"),
+        "the unusable certificate was not logged"
+    );
     assert!(!log.contains("PRIVATE KEY"));
-    // Names that are none, and a flood of names that nobody has.
+    // Invalid names, and many unknown names.
     for name in ["*", "a..b", "x_y", &"a".repeat(250), "1.2.3.4"] {
         let _whatever = shown(at.tls, Some(name)).await;
     }
@@ -281,7 +285,7 @@ async fn grpc_passes_message_by_message_with_its_trailers() {
     assert!(curl(&json).await.ends_with(" 200 2"));
     // The application's own failure is its own.
     let mut call = Call::open(at.h2c, "grpc.test", "/fail").await.unwrap();
-    // The application may have failed the call before: then there is no stream left to close.
+    // The application may have failed the call before: then no stream is left to close.
     let _ = call.close();
     assert_eq!(call.end().await.unwrap()["grpc-status"], "9");
     let lines = system.log_lines_when(5).await;
@@ -323,8 +327,9 @@ async fn grpc_passes_over_tls_with_its_trailers() {
         let _refused_meanwhile = call.close();
         assert_eq!(call.end().await.unwrap()["grpc-status"], status, "{host}{path}");
     }
-    // A client that trusts somebody else does not begin, and one that was cut off in the middle harms nobody.
-    let stranger = Authority::new("somebody else");
+    // A client that trusts another authority does not begin, and one that disconnects in the middle
+    // affects no other client.
+    let stranger = Authority::new("another authority");
     assert!(Call::open_tls(at.tls, "a.calls.test", "/echo", &stranger.pem).await.is_err());
     let mut cut = open("a.calls.test", "/echo").await;
     cut.send("never answered to its end").unwrap();
@@ -401,14 +406,15 @@ async fn instances_that_speak_tls_have_to_prove_their_name() {
             "the name of the policy is asked for"
         );
     }
-    // Another name at the same address is verified by itself, although there was a good connection.
+    // Another name at the same address is verified separately, although a verified connection
+    // exists.
     rule(&system, "second.test", &json!({"upstream": {"tls": true}})).await;
     let answer = system.get("second.test", "/").await;
     assert_eq!((answer.status, answer.reason()), (502, "connect_failed"), "{}", answer.text());
     assert!(trusted.names().contains(&"second.test".to_owned()), "{:?}", trusted.names());
     rule(&system, "strange.test", &named).await;
     assert_eq!(system.get("strange.test", "/").await.status, 502);
-    // Unless somebody says that it need not.
+    // Verification can be disabled.
     let trusting = json!({"upstream": {"tls": true, "server_name": "inner.test", "verify": false}});
     rule(&system, "strange.test", &trusting).await;
     assert_eq!(system.get("strange.test", "/").await.status, 200);

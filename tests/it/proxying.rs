@@ -1,4 +1,4 @@
-//! What the edge does with a request between the client and the instance.
+//! How the edge handles a request between the client and the instance.
 
 use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
@@ -155,12 +155,13 @@ async fn only_idempotent_requests_are_repeated() {
         assert_eq!(bad.hits() + good.hits() - before, 10, "{mode:?}: each POST reaches one instance");
         assert!(failed > 0, "{mode:?}: the bad instance had none of ten, the test shows nothing");
     }
-    // What the application itself decides is its own affair: a plain 500 is passed through, headers and all.
+    // The application's own answers are not changed: a plain 500 is passed through with its
+    // headers.
     good.set(Mode::Status(500));
     system.route("broken.test", &good).await;
     system.settle().await;
     let answer = system.get("broken.test", "/").await;
-    assert_eq!((answer.status, &*answer.text(), answer.reason()), (500, "as told", ""));
+    assert_eq!((answer.status, &*answer.text(), answer.reason()), (500, "as configured", ""));
     assert!(answer.header("X-App").is_some());
     system.stop().await;
 }
@@ -246,7 +247,7 @@ async fn a_client_keeps_its_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_is_shared_fairly_by_its_instances() {
-    // One worker, which goes round; two would each go round from a start of their own.
+    // One worker, because each worker has its own round-robin position.
     let system =
         System::with("round-robin", |builder| builder.without_pacemaker().without_sidecar().workers(1)).await;
     let apps = [App::start("a").await, App::start("b").await, App::start("c").await];

@@ -179,7 +179,8 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
     }
     let placed = system.api_at(at, "PUT", "/queues/q", Some(json!({"pattern": "5:(x"}))).await.json();
     assert_eq!(placed["position"], 3, "{placed}");
-    // What is fine: nested stars, pipes and colons in a pattern, and a tenant that is called like a key of ours.
+    // Valid patterns: nested stars, pipes and colons, and a tenant with the name of one of our
+    // keys.
     for pattern in ["((.*)*)*", "a:b:c|d:e:f", "facets:.*"] {
         put(&system, "fine", json!({"pattern": pattern})).await;
     }
@@ -231,7 +232,7 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
     assert_eq!((used.status, used.json()["code"].as_str()), (409, Some("receipt_used")));
     assert_eq!(payloads(&pull(&system, "other", json!({})).await), ["kept"]);
 
-    // A receipt whose lease is over settles nothing: somebody else has the message by now.
+    // A receipt whose lease has expired settles nothing: another consumer has the message by now.
     put(&system, "brief", json!({"pattern": "brief:.*", "lease_seconds": 1})).await;
     ok(&system, at, "POST", "/messages", Some(message("brief", "slow"))).await;
     let old = receipts(&pull(&system, "brief", json!({})).await).remove(0);
@@ -263,7 +264,7 @@ async fn two_pacemakers_share_a_queue_and_lose_no_message() {
         assert_eq!(system.api_at(two, "GET", &format!("/queues/{name}/facets"), None).await.status, 404);
     }
 
-    // Consumers that wait at both are woken by whoever publishes.
+    // A publication wakes waiting consumers of both pacemakers.
     put(&system, "q", json!({"pattern": ".*", "lease_seconds": 1})).await;
     let wait = |to: SocketAddr| {
         let token = system.token.clone();
@@ -289,14 +290,15 @@ async fn two_pacemakers_share_a_queue_and_lose_no_message() {
     }
     assert_eq!(got, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
 
-    // What the dead had comes back: the consumers never acknowledge, and one pacemaker is killed.
+    // Messages leased to dead consumers are redelivered: they never acknowledge, and one pacemaker
+    // is killed.
     let dying = wait(two);
     waiting(two).await;
     second.kill().await.unwrap();
     let _ = dying.await;
     ok(&system, one, "POST", "/messages", Some(message("3", "c"))).await;
     let again = Mutex::new(BTreeSet::new());
-    eventually("every message to come back", || async {
+    eventually("every message to be redelivered", || async {
         let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5})).await;
         let mut again = again.lock().unwrap();
         again.extend(payloads(&pulled));

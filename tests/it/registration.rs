@@ -44,14 +44,14 @@ async fn a_repeated_registration_changes_nothing_and_raises_no_event() {
         assert_eq!(again.status, 200);
         assert_eq!(again.json()["serial"], at_first, "{}", again.text());
     }
-    assert_eq!(serial(&system).await, at_first, "a repeat is no change");
+    assert_eq!(serial(&system).await, at_first, "a repeat does not change the table");
     let changed = put(&system, "i-1", instance(&app, &["app.test", "also.test"])).await;
     assert_eq!(changed.status, 200);
     assert_eq!(serial(&system).await, at_first + 1, "one change is one serial");
     let deleted = system.api("DELETE", "/instances/i-1?wait=20s", None).await;
     assert!(matches!(deleted.status, 200 | 204), "{}", deleted.text());
     assert_eq!(serial(&system).await, at_first + 2);
-    // Whoever repeats a DELETE because its answer got lost finds it done.
+    // A repeated DELETE, for example after a lost answer, succeeds.
     let again = system.api("DELETE", "/instances/i-1", None).await;
     assert!(matches!(again.status, 200 | 204 | 404), "{}", again.text());
     assert_eq!(serial(&system).await, at_first + 2);
@@ -97,7 +97,7 @@ async fn an_address_belongs_to_the_instance_that_registered_it_last() {
     assert_eq!(members(&system, "same.test").await, [app.address.to_string()]);
     assert_eq!(system.get("new.test", "/").await.text(), "app");
     assert_ne!(system.get("old.test", "/").await.status, 200, "its address is another's now");
-    // What the old owner does has no effect on the address.
+    // Actions of the old owner have no effect on the address.
     system.api("DELETE", "/instances/old?wait=20s", None).await;
     assert_eq!(members(&system, "same.test").await, [app.address.to_string()]);
     assert_eq!(system.get("same.test", "/").await.text(), "app");
@@ -150,14 +150,14 @@ async fn a_lease_that_is_not_renewed_expires() {
         if now > end + 500.0 { Ok(()) } else { Err((end, now)) }
     })
     .await;
-    // A heartbeat is no change of the table.
+    // A heartbeat does not change the table.
     let before = serial(&system).await;
     system.api("POST", "/instances/leased/heartbeat", None).await;
     assert_eq!(serial(&system).await, before);
 
     system.until_status("leased.test", 503).await;
     let late = system.api("POST", "/instances/leased/heartbeat", None).await;
-    assert_eq!(late.status, 404, "whoever comes too late registers again: {}", late.text());
+    assert_eq!(late.status, 404, "an expired instance has to register again: {}", late.text());
     assert_eq!(system.api("GET", "/instances/leased", None).await.status, 404);
     assert_eq!(system.get("permanent.test", "/").await.text(), "permanent", "no lease, no end");
     put(&system, "leased", body).await;
@@ -232,7 +232,8 @@ async fn membership_sets_group_the_statistics() {
     system.stop().await;
 }
 
-/// Checks that a `?wait=` that ran out says who held it up, and that the change is made all the same.
+/// Checks that a `?wait=` that timed out lists the routers that are behind, and that the change is
+/// applied.
 async fn expect_lag(system: &System, app: &App, id: &str, named: &[&str]) {
     let host = format!("{id}.test");
     let body = instance(app, &[&host]);
@@ -256,7 +257,7 @@ async fn a_wait_that_times_out_names_the_routers_that_lag() {
     let worker = system.workers()[1];
     system.signal_pid(worker, nix::sys::signal::Signal::SIGSTOP);
     expect_lag(&system, &app, "worker-stopped", &[&node]).await;
-    // Which of its workers it is stands in the router's own report.
+    // The router's own report names the worker.
     let convergence = system.api("GET", "/routes/convergence", None).await.text();
     assert!(convergence.contains(&node), "{convergence}");
     system.signal_pid(worker, nix::sys::signal::Signal::SIGCONT);
@@ -275,7 +276,8 @@ async fn a_wait_that_times_out_names_the_routers_that_lag() {
     system.stop().await;
 }
 
-/// A reply that was lost leaves the outcome unknown. Whoever repeats the request finds the change made once.
+/// A lost reply leaves the outcome unknown. When the request is repeated, the change is applied
+/// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_whose_reply_was_lost_is_made_once() {
     let ports = Ports::free().unwrap();

@@ -52,8 +52,9 @@ async fn a_group_is_state_and_events_and_the_bus_is_its_sink_without_a_backend()
     let refused = bus.call(&shop, "POST", target, Some(&other)).await;
     assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("idempotency_conflict")));
     let events = receiver.until_events(2).await;
-    let told: Vec<(&Value, &Value)> = events.iter().map(|event| (&event["id"], &event["topic"])).collect();
-    assert_eq!(told, [(&json!(ids[0]), &json!("works")), (&json!(ids[1]), &json!("posts"))]);
+    let received: Vec<(&Value, &Value)> =
+        events.iter().map(|event| (&event["id"], &event["topic"])).collect();
+    assert_eq!(received, [(&json!(ids[0]), &json!("works")), (&json!(ids[1]), &json!("posts"))]);
     assert_eq!(events[1]["prev"], json!(ids[0]));
     let object = bus.call(&shop, "GET", "/objects/work%2F1%20a", None).await.json();
     assert_eq!(
@@ -95,7 +96,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert!(first.header("webhook-signature").unwrap().starts_with("v1,"));
     assert!(first.header("X-Signalbox-Epoch").unwrap().parse::<u64>().is_ok());
     assert_eq!((&body(&first)["id"], &body(&first)["object"]), (&ids[0], &json!("work:1")));
-    // What is published to the topic directly waits behind it, and others do not.
+    // An event published to the topic directly waits behind it; other objects do not wait.
     let direct = json!({"type": "noop", "url": "https://shop.example/1", "object": "work:1"});
     assert_eq!(bus.call(&shop, "POST", "/topics/works", Some(&direct)).await.status, 200);
     let one = json!({"events": [event("works")]});
@@ -125,7 +126,8 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert_eq!(third["gap"], json!([{"first": ids[1], "last": ids[1], "count": 1, "reason": "dead"}]));
     let dead = bus.root("GET", "/backends/search/dead", None).await.json();
     assert_eq!((&dead[0]["event"]["id"], &dead[0]["attempts"]), (&ids[1], &json!(2)));
-    // When the fault is mended, dead letters come again: late, with the id that they had, and marked.
+    // After the fault is fixed, dead letters are redelivered: late, with their original ID, and
+    // marked.
     poison.store(false, Ordering::SeqCst);
     let redriven = bus.root("POST", "/backends/search/dead/redrive", None).await;
     assert_eq!((redriven.status, redriven.json()), (200, json!({"redriven": 1, "left": 0})));
@@ -151,15 +153,15 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     let posts = json!({"events": [event("posts"), event("works")]});
     assert_eq!(bus.call(&shop, "POST", "/objects/work:3/events", Some(&posts)).await.status, 202);
     let refused = bus.root("DELETE", "/backends/search", None).await;
-    let told = refused.json();
+    let received = refused.json();
     assert_eq!(
-        (refused.status, &told["code"], &told["events"]),
+        (refused.status, &received["code"], &received["events"]),
         (409, &json!("backend_not_empty"), &json!(2))
     );
-    assert_eq!(told["choices"], json!(["send", "dead", "discard"]));
+    assert_eq!(received["choices"], json!(["send", "dead", "discard"]));
     let unknown = bus.root("DELETE", "/backends/search?queued=burn", None).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (400, &json!("invalid_query")));
-    // 202 while the backend holds an event, which nobody takes back.
+    // 202 while the backend holds an event whose delivery is not settled.
     let removed = bus.root("DELETE", "/backends/search?queued=dead", None).await.status;
     assert!(matches!(removed, 202 | 204), "{removed}");
     eventually("the backend to be gone", || async {
@@ -193,7 +195,7 @@ async fn a_hot_object_delays_others_by_one_visit() {
         let target = format!("/objects/{object}/events");
         assert_eq!(bus.call(&shop, "POST", &target, Some(&group)).await.status, 202);
     };
-    // The backend says that it is gone, so everything waits until it is defined again.
+    // The backend answers that it is gone, so everything waits until it is defined again.
     publish("work:hot", 1).await;
     eventually("the backend to be stopped", || async {
         let shown = bus.root("GET", "/backends/search", None).await.json();
@@ -292,8 +294,8 @@ async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
         ("machine%3Ax", 403, "reserved_object"),
     ] {
         let answer = bus.call(&shop, "POST", &format!("/objects/{name}/events"), Some(&good)).await;
-        let told = answer.json();
-        assert_eq!((answer.status, &told["code"]), (status, &json!(code)), "{name:.20}: {told}");
+        let received = answer.json();
+        assert_eq!((answer.status, &received["code"]), (status, &json!(code)), "{name:.20}: {received}");
     }
     for (group, code) in [
         (json!({}), "invalid_event"),

@@ -49,7 +49,7 @@ fn by_object(events: &[Value]) -> BTreeMap<String, Vec<u64>> {
     for event in events {
         let id = event["id"].as_u64().unwrap();
         if seen.insert(id) {
-            // The object stands there only when it is not the url.
+            // The object is present only when it differs from the URL.
             let object = event["object"].as_str().or(event["url"].as_str()).unwrap();
             found.entry(object.to_owned()).or_default().push(id);
         }
@@ -105,7 +105,7 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
     })
     .await;
 
-    // Nothing of it is lost with the process, and a stream goes on where it was in each shard.
+    // Nothing is lost with the process, and a stream continues at its position in each shard.
     let id = watched.last().and_then(|message| message.id.clone()).unwrap();
     assert_eq!(id.split('.').count(), SHARDS, "{id}");
     cluster.restart().await;
@@ -125,7 +125,7 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
         .sum::<usize>()
         < count
     {
-        let message = stream.next().await.expect("the stream goes on");
+        let message = stream.next().await.expect("an open stream");
         assert_eq!(message.event, "message", "{message:?}");
         seen.push(message.json());
     }
@@ -145,7 +145,7 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
     })
     .await;
 
-    // What is not divided stands in the first shard, and nothing without a shard.
+    // Keys that are not sharded are in the first shard, and every key has a shard.
     let stray: Vec<String> =
         cluster.cli(&["KEYS", "*"]).lines().filter(|key| !key.starts_with("{s")).map(str::to_owned).collect();
     assert_eq!(stray, [""; 0]);

@@ -1,5 +1,6 @@
-//! Rules of the source that no compiler checks: which files talk to Redis, what the header of a script says, and that no
-//! file names the machine it was written on. The dependencies between crates are Cargo's business.
+//! Source rules that no compiler checks: which files talk to Redis, what a script's header
+//! declares, and that no file names the machine it was written on. Cargo enforces the dependencies
+//! between crates.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +18,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // What is built or written by a run is no part of the house; .gitignore names the same.
+        // Files that are built or written by a run are not part of the source; .gitignore lists the
+        // same.
         let made =
             matches!(&*name, "target" | ".git") || name.starts_with(".signalbox") || name.ends_with(".log");
         if made {
@@ -76,16 +78,16 @@ fn only_a_store_talks_to_redis() {
             continue;
         }
         let code = code(&text);
-        // What follows is the file's own unit tests, which may look behind the curtain.
+        // The file's unit tests follow; they may access Redis directly.
         let code = code.split("#[cfg(test)]").next().unwrap_or_default();
         let found: Vec<_> = REDIS.iter().filter(|word| code.contains(**word)).collect();
         stores += usize::from(in_store && !found.is_empty());
         if !in_store && !found.is_empty() {
-            offenders.push(format!("{} is no store but uses {found:?}", path.display()));
+            offenders.push(format!("{} is not a store module but uses {found:?}", path.display()));
         }
     }
     assert!(offenders.is_empty(), "{offenders:#?}");
-    assert!(stores > 0, "no store seen: the test looks in the wrong place");
+    assert!(stores > 0, "no store module found: check the paths of this test");
 }
 
 /// Every handler of the API states whose data it uses by one of the extractors of `pacemaker/src/http/auth.rs`, unless it is open to
@@ -128,7 +130,7 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/queues/src/scripts/facets.lua", "function main(facets"),
     ("crates/bus/src/scripts/objects.lua", "function main(objects"),
     ("crates/routing/src/scripts/shared.lua", "function main(shared"),
-    // What differs between the kinds of resources: one of each pair is appended, both follow the same header.
+    // The differences between the kinds of resources: one of each pair is appended, both follow the same header.
     ("crates/routing/src/scripts/policy_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/certificate_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/policy_table.lua", "local resource = {}"),
@@ -171,7 +173,7 @@ fn rows(script: &Script, table: &str) -> (usize, bool) {
         };
         let place = format!("{}: {table}[{number}]", script.path.display());
         count += 1;
-        assert!(!open, "{place} stands behind an open row");
+        assert!(!open, "{place} follows an open row");
         open = number.ends_with("...");
         assert_eq!(number.trim_end_matches('.'), count.to_string(), "{place} is out of order");
         let meaning = meaning.strip_prefix(':').unwrap_or_default();
@@ -189,9 +191,9 @@ fn used(body: &str, table: &str) -> BTreeSet<usize> {
 }
 
 #[test]
-fn every_script_says_what_it_takes_returns_and_who_calls_it() {
+fn every_script_documents_its_arguments_results_and_caller() {
     let scripts = scripts();
-    assert!(!scripts.is_empty(), "no script seen: the test looks in the wrong place");
+    assert!(!scripts.is_empty(), "no script found: check the paths of this test");
     for script in &scripts {
         let name = script.path.display();
         let purpose = script.header.first().map(String::as_str).unwrap_or_default();
@@ -237,7 +239,7 @@ fn caller_exists(script: &Script) {
     assert!(
         sources.iter().any(|(_, text)| text.contains(&format!("fn {function}("))
             || text.contains(&format!("fn {function}<"))),
-        "{name}: its caller `{function}` is no function of {}",
+        "{name}: its caller `{function}` is not a function of {}",
         folder.display()
     );
     assert!(

@@ -24,7 +24,7 @@ use signalbox_tests::{
 };
 use tokio::time::Instant;
 
-/// Rounds of the random test within the suite. `make soak` goes on for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
+/// Rounds of the random test within the suite. `make soak` runs for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
 /// sequence.
 const ROUNDS: u64 = 22;
 const SOAK_SECONDS: u64 = 600;
@@ -32,10 +32,10 @@ const SOAK_SECONDS: u64 = 600;
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
-        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
-/// The counters of one version type as the client's account says they must be.
+/// The counters of one version type as the client's account requires them.
 fn expected(account: &Account) -> BTreeMap<String, u64> {
     let mut counters =
         BTreeMap::from([("requests".to_owned(), account.answered()), ("bytes".into(), account.bytes)]);
@@ -46,7 +46,7 @@ fn expected(account: &Account) -> BTreeMap<String, u64> {
     counters
 }
 
-/// What `stat:<id>` says, without the times: those are nobody's to know beforehand.
+/// The content of `stat:<id>` without the times, which cannot be predicted.
 async fn counted(system: &System, id: &str) -> Result<BTreeMap<String, u64>, String> {
     let mut counters: BTreeMap<String, u64> =
         system.try_cli(System::STATS, &format!("HGETALL stat:{id}")).await?;
@@ -111,7 +111,7 @@ async fn requests_bytes_and_codes_are_those_of_the_client() {
     }
     assert_eq!(answers, 400, "{keys:?}");
 
-    // Over all seconds of the hour, the history says the same as the total.
+    // Over all seconds of the hour, the history adds up to the total.
     let keys: Vec<String> = system.cli(System::STATS, "KEYS history:17:*:requests").await;
     let mut sum = 0;
     for key in &keys {
@@ -120,7 +120,7 @@ async fn requests_bytes_and_codes_are_those_of_the_client() {
         let seconds: BTreeMap<i64, u64> = system.cli(System::STATS, &format!("HGETALL {key}")).await;
         assert!(seconds.keys().all(|second| (hour..hour + 3600).contains(second)), "{key}: {seconds:?}");
         let lifetime: i64 = system.cli(System::STATS, &format!("TTL {key}")).await;
-        assert!(lifetime > 0, "{key} would stay for ever");
+        assert!(lifetime > 0, "{key} has no expiry");
         sum += seconds.values().sum::<u64>();
     }
     assert_eq!(sum, 400, "{keys:?}");
@@ -138,9 +138,9 @@ fn find_number(value: &Value, name: &str) -> Option<u64> {
     }
 }
 
-/// What may happen between two requests.
+/// Disturbances between two requests.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum Disturbance {
     SidecarKilled,
     SidecarAway,
     StatsKilled,
@@ -154,24 +154,24 @@ enum Fate {
     LogRotatedTwiceWhileTheSidecarIsAway,
 }
 
-const FATES: [Fate; 11] = [
-    Fate::SidecarKilled,
-    Fate::SidecarAway,
-    Fate::StatsKilled,
-    Fate::StatsAway,
-    Fate::ScriptsFlushed,
-    Fate::RepliesLost,
-    Fate::ConnectionCut,
-    Fate::CommitLate,
-    Fate::LogReopened,
-    Fate::LogRotated,
-    Fate::LogRotatedTwiceWhileTheSidecarIsAway,
+const DISTURBANCES: [Disturbance; 11] = [
+    Disturbance::SidecarKilled,
+    Disturbance::SidecarAway,
+    Disturbance::StatsKilled,
+    Disturbance::StatsAway,
+    Disturbance::ScriptsFlushed,
+    Disturbance::RepliesLost,
+    Disturbance::ConnectionCut,
+    Disturbance::CommitLate,
+    Disturbance::LogReopened,
+    Disturbance::LogRotated,
+    Disturbance::LogRotatedTwiceWhileTheSidecarIsAway,
 ];
 
-async fn happen(system: &System, wire: &Wire, load: &Load, fate: Fate, pause: u64) {
-    match fate {
-        // The sidecar's commits are made, or not, and it is not told. In the end the connection breaks.
-        Fate::RepliesLost => {
+async fn inject(system: &System, wire: &Wire, load: &Load, disturbance: Disturbance, pause: u64) {
+    match disturbance {
+        // The sidecar's commits are applied or not, and their replies are lost. Finally the connection breaks.
+        Disturbance::RepliesLost => {
             wire.set(Fault::LoseReplies);
             load.pass(5 * pause).await;
             wire.set(Fault::Cut);
@@ -179,42 +179,42 @@ async fn happen(system: &System, wire: &Wire, load: &Load, fate: Fate, pause: u6
             wire.set(Fault::None);
         }
         // A commit that sits in a socket for a while, and then arrives.
-        Fate::CommitLate => {
+        Disturbance::CommitLate => {
             wire.set(Fault::Silence);
             load.pass(5 * pause).await;
             wire.set(Fault::None);
         }
-        Fate::ConnectionCut => {
+        Disturbance::ConnectionCut => {
             wire.set(Fault::Cut);
             load.pass(pause).await;
             wire.set(Fault::None);
         }
-        Fate::SidecarKilled => {
+        Disturbance::SidecarKilled => {
             system.kill(System::SIDECAR).await;
             system.start_part_only(System::SIDECAR).await;
         }
-        Fate::SidecarAway => {
+        Disturbance::SidecarAway => {
             system.kill(System::SIDECAR).await;
             load.pass(pause).await;
             system.start_part_only(System::SIDECAR).await;
         }
-        Fate::StatsKilled => {
+        Disturbance::StatsKilled => {
             system.kill(System::STATS).await;
             system.start_part(System::STATS).await;
         }
-        Fate::StatsAway => {
+        Disturbance::StatsAway => {
             system.kill(System::STATS).await;
             load.pass(pause).await;
             system.start_part(System::STATS).await;
         }
-        Fate::ScriptsFlushed => {
+        Disturbance::ScriptsFlushed => {
             // Redis may be on its way back; then there is nothing to flush.
             let _ = system.try_cli::<()>(System::STATS, "SCRIPT FLUSH").await;
         }
         // The same file again: the log has not moved.
-        Fate::LogReopened => system.signal(System::NGINX, Signal::SIGUSR1),
-        Fate::LogRotated => rotate(system, load).await,
-        Fate::LogRotatedTwiceWhileTheSidecarIsAway => {
+        Disturbance::LogReopened => system.signal(System::NGINX, Signal::SIGUSR1),
+        Disturbance::LogRotated => rotate(system, load).await,
+        Disturbance::LogRotatedTwiceWhileTheSidecarIsAway => {
             system.kill(System::SIDECAR).await;
             rotate(system, load).await;
             load.pass(pause).await;
@@ -240,18 +240,18 @@ async fn rotate(system: &System, load: &Load) {
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_exact_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
-    tempt_fate(move || rounds.next().is_some()).await;
+    run_with_faults(move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes as long as it is told to; make soak"]
+#[ignore = "runs for a configured duration; make soak"]
 async fn soak_counters_are_exact_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
-    tempt_fate(move || Instant::now() < end).await;
+    run_with_faults(move || Instant::now() < end).await;
 }
 
-/// Lets things happen between requests for as long as `go_on` says, and holds the counters against the client's.
-async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
+/// Disturbs the system between requests while `go_on` returns true, and compares the counters with the client's.
+async fn run_with_faults(mut go_on: impl FnMut() -> bool) {
     let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
     println!("SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -277,24 +277,24 @@ async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
         Load::start(system.edge, 2, move |n| Request::new("POST", "one.test", &one[n as usize % one.len()])),
         Load::start(system.edge, 2, move |n| Request::get("two.test", &two[n as usize % two.len()])),
     ];
-    let mut fates = Vec::new();
+    let mut disturbances = Vec::new();
     let mut round = 0;
     while go_on() {
         round += 1;
-        // Each fate once in as many rounds as there are, in any order.
-        if fates.is_empty() {
-            fates = FATES.to_vec();
-            fates.shuffle(&mut random);
+        // Every disturbance once per cycle, in random order.
+        if disturbances.is_empty() {
+            disturbances = DISTURBANCES.to_vec();
+            disturbances.shuffle(&mut random);
         }
-        let fate = fates.pop().unwrap();
+        let disturbance = disturbances.pop().unwrap();
         let pause = random.random_range(1..200);
-        println!("{round}: {fate:?}, then {pause} requests");
-        happen(&system, &wire, &loads[0], fate, pause).await;
+        println!("{round}: {disturbance:?}, then {pause} requests");
+        inject(&system, &wire, &loads[0], disturbance, pause).await;
         loads[0].pass(pause).await;
     }
     let [one, two] = loads;
     let (one, two) = (one.stop().await, two.stop().await);
-    // Whatever the counters say: each request has its line, and no line is broken.
+    // Independent of the counters: each request has its line, and no line is broken.
     let lines = system.log_lines_when((one.answered() + two.answered()) as usize).await;
     for (id, account) in [("1", &one), ("2", &two)] {
         let own: Vec<_> = lines.iter().filter(|line| line["key"] == id).collect();
@@ -324,7 +324,7 @@ async fn a_killed_worker_loses_lines_and_the_loss_is_counted() {
     let first = load::send(system.edge, 2, 100, |_| Request::get("app.test", "/")).await;
     expect_counted(&system, "17", &first).await;
 
-    // The sidecar needs a look or two at the quiet edge to know what is lost later. It reports as often as it looks.
+    // The sidecar needs a poll or two of the quiet edge to detect what is lost later. It reports after each poll.
     until_reported(&system, 4).await;
 
     // Killed within the log's flush time, a worker holds lines that only it knows.
@@ -352,14 +352,14 @@ async fn a_killed_worker_loses_lines_and_the_loss_is_counted() {
     })
     .await;
     assert_eq!(counted, lost as f64, "counted as lost, and missing in the log");
-    // What came before and after is counted all the same.
+    // Requests before and after the loss are counted.
     let requests: u64 = system.cli(System::STATS, "HGET stat:17 requests").await;
     assert_eq!(requests, sent - lost);
     system.allow("exited on signal 9");
     system.stop().await;
 }
 
-/// Waits for so many reports of the sidecar, which come once a second.
+/// Waits for `count` reports of the sidecar, which it writes once per second.
 async fn until_reported(system: &System, count: usize) {
     let command = format!("HGET router:{} at_ms", system.node());
     let reports = std::sync::Mutex::new(BTreeSet::new());
@@ -414,8 +414,8 @@ async fn a_malformed_line_stops_nothing() {
     system.route_counted("app.test", &app, "17").await;
     let mut account = load::send(system.edge, 1, 10, |_| Request::get("app.test", "/")).await;
     expect_counted(&system, "17", &account).await;
-    // Somebody else writes into the log: garbage, half of JSON, wrong types, a number too large, an empty line, and
-    // a byte that is no text.
+    // Another program writes to the log: garbage, half of a JSON document, wrong types, a number too large, an empty
+    // line, and a byte that is not UTF-8.
     let garbage: [&[u8]; 7] = [
         b"garbage\n",
         b"{\"key\":\"17\",\"bytes\":\n",
@@ -467,7 +467,7 @@ async fn the_sidecar_rotates_a_log_that_grew() {
         account.add(load::send(system.edge, 4, 400, |_| Request::get("app.test", "/")).await);
         expect_counted(&system, "17", &account).await;
     }
-    eventually("a rotated log beside the new one", || async {
+    eventually("a rotated log next to the new one", || async {
         let files = system.log_files();
         if files.len() > 1 { Ok(()) } else { Err(files) }
     })

@@ -83,7 +83,7 @@ async fn a_publish_its_delivery_and_its_pull_are_one_trace() {
     assert_eq!(delivery.attribute("messaging.batch.message_count"), "1");
     let received = receiver.deliveries().remove(0);
     assert_eq!(received.header("traceparent"), Some(&*delivery.traceparent()));
-    assert_eq!(received.events()[0]["traceparent"], Value::Null, "the format of events is what it was");
+    assert_eq!(received.events()[0]["traceparent"], Value::Null, "the format of events did not change");
 
     let other = TRACE.replace('4', "5");
     let pulled = ask(&system, &recorded(&other), "POST", "/queues/all/pull", Some(&json!({"max": 9}))).await;
@@ -109,7 +109,7 @@ async fn an_unsampled_trace_stays_unsampled_and_one_without_a_parent_starts_at_t
     subscribe(&system, &receiver, "").await;
     let silent = TRACE.replace('4', "6");
     ask(&system, &format!("00-{silent}-{CLIENT}-00"), "POST", "/topics/orders", Some(&order())).await;
-    // The edge begins one for who has none, and with a ratio of nothing nobody records it.
+    // The edge starts a trace for requests without one. With a ratio of zero it is not recorded.
     let begun = system.api("GET", "/instances", None).await;
     assert_eq!(begun.status, 200);
     receiver.until_events(1).await;

@@ -1,4 +1,4 @@
-//! `signalbox up --demo` as a process, the way someone meets Signalbox for the first time.
+//! `signalbox up --demo` as a process, as a new user runs it.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,7 +27,7 @@ const TOUR: [&str; 5] = [
     "curl -k https://hello.localhost:8443/",
 ];
 
-/// A running `signalbox up --demo` in a folder of its own.
+/// A running `signalbox up --demo` in its own folder.
 pub(crate) struct Up {
     child: Child,
     pub(crate) folder: TempDir,
@@ -48,7 +48,7 @@ impl Up {
     pub(crate) async fn start() -> Self {
         let (folder, ports, mut reservation) =
             (TempDir::with_prefix("signalbox-up-").unwrap(), Ports::free().unwrap(), Reservation::default());
-        // What runs as another user has to get to what is below.
+        // Processes of other users need access to the folders below.
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let demo: [u16; 7] = std::array::from_fn(|_| reservation.add().unwrap());
         let mut command = Command::new(program());
@@ -75,8 +75,8 @@ impl Up {
             false
         };
         let ready = tokio::time::timeout(3 * PATIENCE, ready).await;
-        assert_eq!(ready, Ok(true), "it never said that it is ready; it said:\n{said}");
-        // What it says from here on must go somewhere, or it would stop at a full pipe.
+        assert_eq!(ready, Ok(true), "it never reported that it is ready; its output:\n{said}");
+        // The rest of its output has to be read, or it would block on a full pipe.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Self { child, folder, ports, demo, said, _reservation: reservation }
     }
@@ -111,7 +111,7 @@ impl Up {
         text
     }
 
-    /// Runs a command as somebody would who has the defaults, in the folder where it was started.
+    /// Runs a command in its folder, as a user with the default settings would.
     async fn shell(&self, command: &str) -> String {
         let command = self.with_ports(command);
         let output: Output = Command::new("sh")
@@ -125,7 +125,7 @@ impl Up {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs the command as somebody would in the folder where it was started; its JSON.
+    /// Runs the command in its folder and parses the JSON that it prints.
     async fn command(&self, arguments: &[&str]) -> serde_json::Value {
         self.run("signalbox", arguments).await
     }
@@ -144,12 +144,12 @@ impl Up {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
-        assert_eq!(status.code(), Some(0), "told to end, it ends well");
+        assert_eq!(status.code(), Some(0), "exit code after an interrupt");
         let left = processes_of(self.folder.path());
         assert!(left.is_empty(), "left behind: {left:#?}");
         for (name, port) in self.ports.named() {
             let open = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok();
-            assert!(!open, "somebody still listens on the port of {name}");
+            assert!(!open, "the port of {name} is still in use");
         }
     }
 }
@@ -244,7 +244,7 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     let history = up.command(&["labels", "history", "canary", "canary-2"]).await;
     assert_eq!(history, good["moves"]);
     let why = up.command(&["labels", "why", "canary", "canary-2"]).await;
-    assert_eq!(why["reason"], "it has come to its end", "{why}");
+    assert_eq!(why["reason"], "it has ended", "{why}");
     let instances = up.command(&["routes", "list", "--host", "canary.localhost", "--state", "active"]).await;
     let active: Vec<_> = instances.as_array().unwrap().iter().map(|one| &one["version_type_id"]).collect();
     assert_eq!(active, ["canary-2"], "{instances}");
@@ -275,15 +275,15 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn printed_commands_can_be_run_and_two_copies_do_not_interfere() {
-    let system = System::start("beside-up").await;
+    let system = System::start("next-to-up").await;
     let up = Up::start().await;
-    // Its own suggestions, joined where a line goes on.
+    // The suggestions that it prints, with continued lines joined.
     let said = up.said.replace("\\\n", " ");
     let suggestions: Vec<&str> =
         said.lines().map(str::trim).filter(|line| line.starts_with("curl ")).collect();
     assert!(suggestions.len() >= 3, "{}", up.said);
     for suggestion in suggestions {
-        // What follows a PUT at once may come before the change.
+        // A request right after a PUT may be answered before the change is effective.
         eventually(suggestion, || async {
             let answer = up.shell(suggestion).await;
             if answer.contains("application/problem") || answer.contains("\"status\":") {
@@ -334,8 +334,8 @@ async fn a_redirect_leads_to_the_port_that_answers_https() {
     let https = up.ports.edge_tls;
     // The port that a client typed is that of plain HTTP, whatever it was.
     for host in ["hello.localhost", "hello.localhost:1", "hello.localhost:443"] {
-        let told = up.shell(&format!("curl -sk -o /dev/null -H 'Host: {host}' -w '%{{redirect_url}}' 'http://127.0.0.1:8080/a?q=%20x'")).await;
-        assert_eq!(told, format!("https://hello.localhost:{https}/a?q=%20x"));
+        let answer = up.shell(&format!("curl -sk -o /dev/null -H 'Host: {host}' -w '%{{redirect_url}}' 'http://127.0.0.1:8080/a?q=%20x'")).await;
+        assert_eq!(answer, format!("https://hello.localhost:{https}/a?q=%20x"));
     }
     let followed = up.shell(&format!("curl -skL{seen} http://hello.localhost:8080/")).await;
     assert!(followed.ends_with(&format!(" 200 1 https://hello.localhost:{https}/")), "{followed}");
@@ -343,13 +343,13 @@ async fn a_redirect_leads_to_the_port_that_answers_https() {
     // A form that was sent stays one.
     let posted = up.shell(&format!("curl -skL{seen} -X POST -d a=b http://hello.localhost:8080/")).await;
     assert!(posted.ends_with(&format!(" 200 1 https://hello.localhost:{https}/")), "{posted}");
-    // Nobody is led to another host.
+    // No request target redirects to another host.
     for target in ["//evil.test/", "/%0d%0aLocation:%20https://evil.test/", "http://evil.test/"] {
-        let told = up.shell(&format!("curl -sk -o /dev/null -H 'Host: hello.localhost' --request-target '{target}' -w '%{{http_code}} %{{redirect_url}}' http://127.0.0.1:8080/")).await;
-        let led = told
+        let answer = up.shell(&format!("curl -sk -o /dev/null -H 'Host: hello.localhost' --request-target '{target}' -w '%{{http_code}} %{{redirect_url}}' http://127.0.0.1:8080/")).await;
+        let led = answer
             .strip_prefix("301 ")
             .is_some_and(|to| to.starts_with(&format!("https://hello.localhost:{https}/")));
-        assert!(led || told == "404 ", "{target}: {told}");
+        assert!(led || answer == "404 ", "{target}: {answer}");
     }
     up.end().await;
 }

@@ -51,7 +51,7 @@ impl Span {
 pub struct Collector(Receiver);
 
 impl Collector {
-    /// Starts one that takes everything.
+    /// Starts one that accepts everything.
     pub async fn start() -> Self {
         Self(Receiver::start().await)
     }

@@ -15,9 +15,9 @@ use signalbox_testkit::PATIENCE;
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// What the client would bring back.
+    /// The position from which a client would resume.
     pub id: Option<String>,
-    /// Its kind; `message` when none is said.
+    /// Its type; `message` if none is given.
     pub event: String,
     /// Its text.
     pub data: String,
@@ -43,12 +43,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Opens `target`, going on after `last_id` if there is one.
+    /// Opens `target`, resuming after `last_id` if there is one.
     ///
     /// # Panics
-    /// When nobody answers.
+    /// When the connection fails.
     pub async fn open(to: SocketAddr, token: &str, target: &str, last_id: Option<&str>) -> Self {
-        let mut stream = TcpStream::connect(to).await.expect("somebody listens");
+        let mut stream = TcpStream::connect(to).await.expect("a listening server");
         let last_id = last_id.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
         // HTTP/1.0: the body comes as it is, without chunks.
         let request = format!(
@@ -61,7 +61,7 @@ impl Stream {
         this.status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
         while this.line().await.is_some_and(|line| !line.is_empty()) {}
         if this.status == 200 {
-            // The greeting says that everything from now on will be heard.
+            // The greeting shows that the stream contains everything from now on.
             while this.line().await.is_some_and(|line| !line.is_empty()) {}
         }
         this

@@ -13,7 +13,7 @@ use crate::{
 
 /// A system without a router whose pacemakers can be killed one by one.
 pub struct Fleet {
-    /// What they stand on.
+    /// The system they run on.
     pub system: System,
     pacemakers: Vec<PartHandle>,
 }

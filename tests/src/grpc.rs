@@ -28,7 +28,7 @@ fn frame(message: &str) -> Bytes {
     bytes.freeze()
 }
 
-/// The messages that are whole in `bytes`, which are taken out.
+/// Removes the complete messages from `bytes` and returns them.
 fn messages(bytes: &mut BytesMut) -> Vec<String> {
     let mut found = Vec::new();
     while bytes.len() >= 5 {
@@ -47,8 +47,8 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-/// A service that answers each message with the same, as soon as it has it, and ends with status 0 and a trailer of its
-/// name. The path `/fail` ends at once with status 9.
+/// A service that echoes each message as soon as it arrives, and ends with status 0 and a trailer that holds its name.
+/// The path `/fail` ends immediately with status 9.
 #[derive(Debug)]
 pub struct Service {
     /// Where it listens.
@@ -138,7 +138,7 @@ impl Call {
     /// Begins a call of `path` at `host`, over HTTP/2 without TLS.
     ///
     /// # Errors
-    /// When there is nobody who speaks it.
+    /// When no HTTP/2 server listens there.
     pub async fn open(to: SocketAddr, host: &str, path: &str) -> io::Result<Self> {
         Self::over(TcpStream::connect(to).await?, &format!("http://{host}{path}")).await
     }
@@ -146,7 +146,7 @@ impl Call {
     /// The same over TLS, with HTTP/2 by ALPN, if `authority` (PEM) has signed the certificate of `host`.
     ///
     /// # Errors
-    /// When it has not, or nobody speaks HTTP/2 there.
+    /// When it has not, or the server does not speak HTTP/2.
     pub async fn open_tls(to: SocketAddr, host: &str, path: &str, authority: &str) -> io::Result<Self> {
         let stream = tls::connect(to, host, authority, b"h2").await?;
         Self::over(stream, &format!("https://{host}{path}")).await
@@ -187,7 +187,7 @@ impl Call {
         self.out.send_data(frame(message), false).map_err(other)
     }
 
-    /// Says that there are no more messages.
+    /// Ends the client's side of the stream.
     ///
     /// # Errors
     /// When the stream is broken.
@@ -204,7 +204,7 @@ impl Call {
         Ok(self.body.as_mut().expect("an answer"))
     }
 
-    /// The next message; `None` when there are no more.
+    /// The next message; `None` at the end of the stream.
     ///
     /// # Errors
     /// When the stream is broken.

@@ -1,7 +1,7 @@
 //! An HTTP/1.1 client that counts bytes and sends any bytes, well-formed or not.
 //!
-//! A library client would refuse to send most of what the tests need to send. It also hides how many bytes an answer had on
-//! the wire, which is what the edge logs and the statistics count.
+//! A library client would refuse to send most of the requests that the tests need. It also hides how many bytes an
+//! answer had on the wire, which the edge logs and the statistics count.
 
 use std::{io, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use tokio::{
 
 use signalbox_testkit::PATIENCE;
 
-/// A request that follows the rules. What does not goes through [`Connection::send_raw`].
+/// A well-formed request. Use [`Connection::send_raw`] for others.
 #[derive(Debug, Clone)]
 pub struct Request {
     method: String,
@@ -80,7 +80,7 @@ impl Request {
         bytes
     }
 
-    /// Sends the request on a connection of its own.
+    /// Sends the request on a new connection.
     ///
     /// # Errors
     /// When the connection fails, or breaks before the answer is complete.
@@ -108,7 +108,7 @@ pub struct Response {
 }
 
 impl std::fmt::Debug for Response {
-    /// The body as text: numbers of bytes help nobody who reads a failure.
+    /// The body as text, which is readable in a failure message.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { status, headers, .. } = self;
         f.debug_struct("Response")
@@ -139,7 +139,7 @@ impl Response {
             .unwrap_or_else(|error| panic!("{error} in the body of a {}: {}", self.status, self.text()))
     }
 
-    /// What `X-Signalbox-Error` says; empty without it.
+    /// The value of `X-Signalbox-Error`; empty without it.
     pub fn reason(&self) -> &str {
         self.header("X-Signalbox-Error").unwrap_or_default()
     }
@@ -160,7 +160,7 @@ impl Connection {
     /// Connects.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When the connection fails.
     pub async fn open(to: SocketAddr) -> io::Result<Self> {
         let stream = patiently(TcpStream::connect(to)).await?;
         stream.set_nodelay(true)?;
@@ -183,7 +183,7 @@ impl Connection {
         self.exchange(bytes, false).await
     }
 
-    /// Sends bytes as they are and then the end of the stream; what comes back, if it is an answer.
+    /// Sends the bytes unchanged and ends the stream; returns the answer, if there is a valid one.
     ///
     /// # Panics
     /// When nothing happens at all: a server must not wait for a client that has hung up.
@@ -200,8 +200,8 @@ impl Connection {
     }
 
     async fn exchange(&mut self, bytes: &[u8], head_only: bool) -> io::Result<Response> {
-        // A server may answer before it has read everything (413), and close: what it said counts, not that our last
-        // bytes found no reader.
+        // A server may answer before it has read everything (413), and close the connection: the answer is relevant,
+        // not the failure to write the rest.
         let written = patiently(self.stream.get_mut().write_all(bytes)).await;
         match patiently(read_response(&mut self.stream, head_only)).await {
             Err(error) if written.is_err() => {
@@ -246,7 +246,7 @@ impl Connection {
     }
 }
 
-/// Everything ends: a test that hangs tells nothing.
+/// Applies a time limit: a test that hangs produces no diagnosis.
 async fn patiently<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     match time::timeout(PATIENCE, work).await {
         Ok(outcome) => outcome,

@@ -13,10 +13,10 @@ use std::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Flaws beyond so many are only counted: the first one tells most.
+/// Flaws beyond this number are only counted: the first ones are the most informative.
 const KEPT: usize = 20;
 
-/// An event as a publisher makes it. Its number is in its `data` and says everything else.
+/// An event as a publisher creates it. Its number is in its `data` and determines everything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// The topic.
@@ -59,9 +59,9 @@ impl Item<'_> {
     }
 }
 
-/// What was told of an event.
+/// The content of a delivered event.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct Stated {
     number: usize,
     prev: Option<u64>,
     tprev: Option<u64>,
@@ -80,19 +80,19 @@ struct Column {
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct Records {
     /// By number.
     published: Vec<Published>,
     /// By number: the id under which it was accepted.
     accepted: Vec<Option<u64>>,
     accepted_count: usize,
-    told: HashMap<u64, Told>,
+    stated: HashMap<u64, Stated>,
     columns: Vec<Column>,
     flaws: Vec<String>,
     flaw_count: usize,
 }
 
-/// What happened, in numbers.
+/// The totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Events that publishers know to be accepted.
@@ -107,44 +107,44 @@ pub struct Sums {
     pub missing: usize,
 }
 
-/// The book. Everybody writes into it at once.
+/// The ledger. All publishers and receivers write to it concurrently.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Book>);
+pub struct Ledger(Mutex<Records>);
 
 impl Ledger {
-    /// An empty book for these events, by number, and for subscribers with these topics.
+    /// An empty ledger for these events, by number, and for subscribers with these topics.
     pub fn new(published: Vec<Published>, subscribers: &[&[&str]]) -> Self {
         let column = |topics: &&[&str]| Column {
             topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
             ..Column::default()
         };
-        Self(Mutex::new(Book {
+        Self(Mutex::new(Records {
             accepted: vec![None; published.len()],
             published,
             columns: subscribers.iter().map(column).collect(),
-            ..Book::default()
+            ..Records::default()
         }))
     }
 
-    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+    fn records(&self) -> std::sync::MutexGuard<'_, Records> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A publisher was told that its event has this id.
+    /// A publisher was answered that its event has this ID.
     pub fn accept(&self, number: usize, id: u64) {
-        let mut book = self.book();
-        match book.accepted[number].replace(id) {
+        let mut records = self.records();
+        match records.accepted[number].replace(id) {
             Some(before) if before != id => {
-                book.flaw(format!("event {number} was accepted as {before}, and again as {id}"));
+                records.flaw(format!("event {number} was accepted as {before}, and again as {id}"));
             }
-            None => book.accepted_count += 1,
+            None => records.accepted_count += 1,
             Some(_) => {}
         }
     }
 
     /// Something else is wrong.
     pub fn flaw(&self, what: String) {
-        self.book().flaw(what);
+        self.records().flaw(what);
     }
 
     /// A request reached a subscriber.
@@ -154,54 +154,54 @@ impl Ledger {
             Ok(items) => items,
             Err(error) => return self.flaw(format!("{error} in {}", String::from_utf8_lossy(body))),
         };
-        let told: Vec<(Told, &Item<'_>)> = items
+        let stated: Vec<(Stated, &Item<'_>)> = items
             .iter()
             .map(|item| {
                 let number = serde_json::from_str::<Data>(item.data.get()).map_or(usize::MAX, |data| data.n);
-                let told =
-                    Told { number, prev: item.prev, tprev: item.tprev, fingerprint: item.fingerprint() };
-                (told, item)
+                let stated =
+                    Stated { number, prev: item.prev, tprev: item.tprev, fingerprint: item.fingerprint() };
+                (stated, item)
             })
             .collect();
-        let mut book = self.book();
-        book.columns[subscriber].deliveries += 1;
-        for (told, item) in told {
-            book.enter(subscriber, told, item);
+        let mut records = self.records();
+        records.columns[subscriber].deliveries += 1;
+        for (stated, item) in stated {
+            records.enter(subscriber, stated, item);
         }
     }
 
-    /// How things stand.
+    /// The totals so far.
     pub fn sums(&self) -> Sums {
-        let book = self.book();
-        let firsts = book.columns.iter().map(|column| column.seen.len()).sum();
+        let records = self.records();
+        let firsts = records.columns.iter().map(|column| column.seen.len()).sum();
         let attempts: u64 =
-            book.columns.iter().flat_map(|column| column.seen.values()).map(|n| u64::from(*n)).sum();
+            records.columns.iter().flat_map(|column| column.seen.values()).map(|n| u64::from(*n)).sum();
         Sums {
-            accepted: book.accepted_count,
-            deliveries: book.columns.iter().map(|column| column.deliveries).sum(),
+            accepted: records.accepted_count,
+            deliveries: records.columns.iter().map(|column| column.deliveries).sum(),
             firsts,
             repeats: attempts - firsts as u64,
-            missing: book.missing().len(),
+            missing: records.missing().len(),
         }
     }
 
     /// How many events were accepted, and how many were seen for the first time, all subscribers together.
     pub fn progress(&self) -> (usize, usize) {
-        let book = self.book();
-        (book.accepted_count, book.columns.iter().map(|column| column.seen.len()).sum())
+        let records = self.records();
+        (records.accepted_count, records.columns.iter().map(|column| column.seen.len()).sum())
     }
 
     /// Accepted events that a subscriber has not seen: the subscriber, the number, the id.
     pub fn missing(&self) -> Vec<(usize, usize, u64)> {
-        self.book().missing()
+        self.records().missing()
     }
 
     /// Everything that is wrong, when nothing more is to come.
     pub fn audit(&self) -> Vec<String> {
-        let mut book = self.book();
-        book.audit();
-        let more = book.flaw_count - book.flaws.len();
-        let mut flaws = book.flaws.clone();
+        let mut records = self.records();
+        records.audit();
+        let more = records.flaw_count - records.flaws.len();
+        let mut flaws = records.flaws.clone();
         if more > 0 {
             flaws.push(format!("and {more} more"));
         }
@@ -209,7 +209,7 @@ impl Ledger {
     }
 }
 
-impl Book {
+impl Records {
     fn flaw(&mut self, what: String) {
         self.flaw_count += 1;
         if self.flaws.len() < KEPT {
@@ -217,11 +217,11 @@ impl Book {
         }
     }
 
-    fn enter(&mut self, subscriber: usize, told: Told, item: &Item<'_>) {
+    fn enter(&mut self, subscriber: usize, stated: Stated, item: &Item<'_>) {
         let id = item.id;
-        let known = *self.told.entry(id).or_insert(told);
-        if known.fingerprint != told.fingerprint {
-            self.flaw(format!("{id} was told in two ways: {known:?}, then {told:?}"));
+        let known = *self.stated.entry(id).or_insert(stated);
+        if known.fingerprint != stated.fingerprint {
+            self.flaw(format!("{id} was delivered in two ways: {known:?}, then {stated:?}"));
         }
         if let Some(gap) = item.gap {
             self.flaw(format!("subscriber {subscriber}, {id}: a gap {gap}"));
@@ -233,7 +233,7 @@ impl Book {
             return;
         }
         // With all topics, the event before is `prev`; with one of them, `tprev`.
-        let named = if column.topics.len() > 1 { told.prev } else { told.tprev };
+        let named = if column.topics.len() > 1 { stated.prev } else { stated.tprev };
         let last = column.last.insert(item.url.to_owned(), id);
         if last != named || last >= Some(id) {
             let url = item.url;
@@ -271,11 +271,11 @@ impl Book {
                 flaws.push(format!("events {other} and {number} are both {id}"));
             }
         }
-        for (id, told) in &self.told {
+        for (id, stated) in &self.stated {
             match numbers.get(id) {
-                Some(number) if *number == told.number => {}
-                Some(number) => flaws.push(format!("{id} was accepted for event {number}: {told:?}")),
-                None => flaws.push(format!("{id} was delivered, and accepted under another id: {told:?}")),
+                Some(number) if *number == stated.number => {}
+                Some(number) => flaws.push(format!("{id} was accepted for event {number}: {stated:?}")),
+                None => flaws.push(format!("{id} was delivered, and accepted under another id: {stated:?}")),
             }
         }
         // In order of id: what each had to name.
@@ -286,16 +286,18 @@ impl Book {
             let event = &self.published[number];
             let prev = last.insert((&event.url, None), id);
             let tprev = last.insert((&event.url, Some(&event.topic)), id);
-            if let Some(told) = self.told.get(&id)
-                && (told.prev, told.tprev) != (prev, tprev)
+            if let Some(stated) = self.stated.get(&id)
+                && (stated.prev, stated.tprev) != (prev, tprev)
             {
-                flaws
-                    .push(format!("{id} of {} says {told:?}; before it came {prev:?}, {tprev:?}", event.url));
+                flaws.push(format!(
+                    "{id} of {} has {stated:?}; the event before has {prev:?}, {tprev:?}",
+                    event.url
+                ));
             }
         }
         for (place, column) in self.columns.iter().enumerate() {
             for id in column.seen.keys() {
-                let topic = self.told.get(id).and_then(|told| self.published.get(told.number));
+                let topic = self.stated.get(id).and_then(|stated| self.published.get(stated.number));
                 if !topic.is_some_and(|event| column.topics.contains(&event.topic)) {
                     flaws.push(format!("subscriber {place} got {id} of a topic that it has not"));
                 }
@@ -326,7 +328,7 @@ mod tests {
         )
     }
 
-    /// What a flawless bus sends.
+    /// The items that a correct bus sends.
     fn items() -> [String; 4] {
         [
             item(0, "orders", 1, r#""id":64"#),
@@ -393,7 +395,7 @@ mod tests {
         let [a, ..] = &items();
         deliver(&ledger, 0, &[a]);
         deliver(&ledger, 0, &[&a.replace(r#""n":0"#, r#""n":0,"more":1"#)]);
-        expect_flaw(&ledger, "64 was told in two ways");
+        expect_flaw(&ledger, "64 was delivered in two ways");
     }
 
     #[test]
@@ -414,7 +416,7 @@ mod tests {
         accept_all(&ledger);
         let [a, ..] = &items();
         deliver(&ledger, 1, &[a, &item(2, "orders", 1, r#""id":192,"prev":64,"tprev":64"#)]);
-        expect_flaw(&ledger, "192 of https://shop.example/1 says");
+        expect_flaw(&ledger, "192 of https://shop.example/1 has");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What the end-to-end tests in `it/` share.
+//! Shared code of the end-to-end tests in `it/`.
 //!
-//! Each test starts a complete Signalbox of its own ([`system::System`]: four Redis servers, nginx, both daemons; [`slots`]
-//! limits how many run at the same time). It uses the system from outside: over HTTP as a client, over Redis as an operator, and with signals that kill and stop parts.
+//! Each test starts its own complete Signalbox ([`system::System`]: four Redis servers, nginx, both
+//! daemons; [`slots`] limits how many run at the same time). It uses the system from outside: over
+//! HTTP as a client, over Redis as an operator, and with signals that kill and stop parts.
 //!
 //! - Applications: [`upstream`] misbehaves on request, [`grpc`] speaks gRPC.
 //! - Clients: [`load`] accounts for every byte, [`http`] sends any request, valid or not, [`tls`] has certificates.
@@ -17,7 +18,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test that cannot go on has failed, and says where"
+    reason = "a test that cannot continue has failed, and the panic shows where"
 )]
 
 pub mod collector;

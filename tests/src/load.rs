@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::http::{Connection, Request, Response};
 use signalbox_testkit::eventually;
 
-/// What became of the requests of one or many clients.
+/// The results of one client's or many clients' requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
     /// Status code → how many.
@@ -94,7 +94,7 @@ pub async fn send(
     total
 }
 
-/// Clients that go on until they are told to stop.
+/// Clients that run until they are stopped.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
@@ -130,7 +130,7 @@ impl Load {
     /// Waits until `more` further requests were begun: the load's own clock, for putting things between requests.
     pub async fn pass(&self, more: u64) {
         let goal = self.sent() + more;
-        eventually("the load to go on", || async {
+        eventually("the load to continue", || async {
             let sent = self.sent();
             if sent >= goal { Ok(()) } else { Err(format!("{sent} of {goal} requests begun")) }
         })

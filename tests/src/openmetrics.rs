@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a page has to be served as.
+/// The content type that a page must have.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The series of a page, names with their labels as they are written.
@@ -35,7 +35,7 @@ struct Family {
 /// Reads a page.
 ///
 /// # Errors
-/// Says which line breaks which rule.
+/// Names the line and the rule it breaks.
 pub fn read(page: &str) -> Result<Series, String> {
     let body = page.strip_suffix("# EOF\n").ok_or("the page does not end with `# EOF` and a newline")?;
     if !body.is_empty() && !body.ends_with('\n') {
@@ -70,7 +70,7 @@ fn describe(text: &str, family: &mut Family, seen: &mut BTreeSet<String>) -> Res
     if family.name != name {
         finish(family)?;
         if !seen.insert(name.to_owned()) {
-            return Err("a family stands twice, or its lines are apart".into());
+            return Err("a family is repeated, or its lines are not adjacent".into());
         }
         *family = Family { name: name.to_owned(), ..Family::default() };
     }
@@ -106,7 +106,7 @@ fn sample(line: &str, family: &mut Family, series: &mut Series) -> Result<(), St
         Some(rest) => labels(rest)?,
         None => (Vec::new(), rest),
     };
-    let value = rest.strip_prefix(' ').ok_or("one space stands before the value")?;
+    let value = rest.strip_prefix(' ').ok_or("expected one space before the value")?;
     // In words, capitals do not matter.
     let number: f64 = match value.to_ascii_lowercase().as_str() {
         "inf" | "+inf" => f64::INFINITY,
@@ -133,13 +133,14 @@ fn sample(line: &str, family: &mut Family, series: &mut Series) -> Result<(), St
     }
     let whole = &line[..line.len() - value.len() - 1];
     if series.insert(whole.to_owned(), number).is_some() {
-        return Err("stands twice".into());
+        return Err("is repeated".into());
     }
     family.samples.push((suffix.to_owned(), labels, number));
     Ok(())
 }
 
-/// What stands behind the opening brace, and what follows the closing one.
+/// Parses the text after the opening brace; returns the labels and the text after the closing
+/// brace.
 fn labels(mut rest: &str) -> Result<(Labels, &str), String> {
     let mut labels = Labels::new();
     loop {
@@ -147,11 +148,11 @@ fn labels(mut rest: &str) -> Result<(Labels, &str), String> {
             return Ok((labels, rest));
         }
         if !labels.is_empty() {
-            rest = rest.strip_prefix(',').ok_or("a comma stands between labels")?;
+            rest = rest.strip_prefix(',').ok_or("expected a comma between labels")?;
         }
         let (name, behind) = rest.split_once("=\"").ok_or("no label")?;
         if !is_name(name) || name.contains(':') || labels.iter().any(|(other, _)| other == name) {
-            return Err("no name of a label, or one that stands twice".into());
+            return Err("invalid or repeated label name".into());
         }
         let mut value = String::new();
         let mut letters = behind.char_indices();
@@ -171,7 +172,7 @@ fn labels(mut rest: &str) -> Result<(Labels, &str), String> {
     }
 }
 
-/// What can only be said of a family as a whole.
+/// Rules that apply to a family as a whole.
 fn finish(family: &Family) -> Result<(), String> {
     if family.kind.as_deref() != Some("histogram") {
         return Ok(());
@@ -199,7 +200,7 @@ fn finish(family: &Family) -> Result<(), String> {
         let last = buckets.last().filter(|(le, _)| le.is_infinite()).map(|(_, value)| *value);
         if !rising || last.is_none() || last != count {
             return Err(format!(
-                "{} {labels:?}: buckets {buckets:?} are no histogram of {count:?}",
+                "{} {labels:?}: buckets {buckets:?} are not a histogram of {count:?}",
                 family.name
             ));
         }
@@ -241,9 +242,9 @@ mod tests {
             ("a_b_total 4.5", "a_b_total many", "no number"),
             ("a_b_total 4.5", "a_b_total  4.5", "no number"),
             ("a_b_total 4.5", "a_b_total 4.5 17", "no number"),
-            ("d -1\n", "d -1\nd -1\n", "stands twice"),
+            ("d -1\n", "d -1\nd -1\n", "is repeated"),
             ("d -1\n", "d -1\n# HELP d Late.\n", "after its samples"),
-            ("d -1\n", "d -1\n# TYPE a_b counter\n", "stands twice"),
+            ("d -1\n", "d -1\n# TYPE a_b counter\n", "is repeated"),
             ("# TYPE d gauge\n", "", "not of the family"),
             ("# TYPE d gauge\n", "# TYPE d gauge\n# TYPE d gauge\n", "described twice"),
             ("# TYPE d gauge\nd", "# TYPE c_seconds_sum gauge\n#", "TYPE, HELP or UNIT"),
@@ -251,7 +252,7 @@ mod tests {
             ("UNIT c_seconds seconds", "UNIT c_seconds bytes", "ends with its unit"),
             ("c_seconds_count 2", "c_seconds_count 3", "no histogram"),
             ("c_seconds_bucket{le=\"+Inf\"} 2\n", "", "no histogram"),
-            (",y=\"\"", ",x=\"\"", "stands twice"),
+            (",y=\"\"", ",x=\"\"", "is repeated"),
             ("\\\" ,", "\\q ,", "no escape"),
         ] {
             assert!(PAGE.contains(from), "{from}");

@@ -46,13 +46,13 @@ impl Delivery {
     /// The events of the body.
     ///
     /// # Panics
-    /// When it is no array.
+    /// When it is not an array.
     pub fn events(&self) -> Vec<Value> {
         serde_json::from_slice(&self.body).expect("a delivery is a JSON array")
     }
 }
 
-/// What a receiver does with a delivery.
+/// How a receiver answers a delivery.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// These bytes.
@@ -67,7 +67,7 @@ pub enum Answer {
     Broken(Vec<u8>),
     /// These bytes one by one, with a pause before each.
     Trickle(Vec<u8>, Duration),
-    /// The same without saying so beforehand.
+    /// The same without announcing it.
     EndlessChunks,
     /// A head that does not end.
     EndlessHead,
@@ -114,7 +114,7 @@ pub fn allowed() -> toml::Table {
 }
 
 impl Receiver {
-    /// Starts one that takes everything.
+    /// Starts one that accepts everything.
     ///
     /// # Panics
     /// When there is no free port.
@@ -122,7 +122,7 @@ impl Receiver {
         Self::answering(|_| Answer::status("200 OK")).await
     }
 
-    /// Starts one that answers as `decide` says.
+    /// Starts one that answers as `decide` returns.
     ///
     /// # Panics
     /// When there is no free port.
@@ -130,7 +130,8 @@ impl Receiver {
         Self::listen(decide, Some(Mutex::default())).await
     }
 
-    /// Starts one that answers as `decide` says and keeps nothing: for more deliveries than memory should hold.
+    /// Starts one that answers as `decide` returns and records nothing, for more deliveries than
+    /// fit into memory.
     ///
     /// # Panics
     /// When there is no free port.
@@ -168,7 +169,7 @@ impl Receiver {
         format!("http://{}/events", self.address)
     }
 
-    /// What came so far.
+    /// The deliveries received so far.
     ///
     /// # Panics
     /// When it keeps nothing.
@@ -252,7 +253,7 @@ async fn say(stream: &mut TcpStream, answer: Answer, shared: &Shared) -> bool {
     }
 }
 
-/// Writes until nobody takes it any more.
+/// Writes until the connection is closed.
 async fn endlessly(stream: &mut TcpStream, head: &[u8], piece: &[u8], shared: &Shared) -> bool {
     let mut done = stream.write_all(head).await;
     while done.is_ok() {

@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::http::{Connection, Response};
 
-/// Of a hundred requests, how many meet which fate. What is left passes.
+/// How many of a hundred requests meet each fault. The rest pass unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Odds {
     /// Never arrives.
@@ -42,7 +42,7 @@ pub struct Odds {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Effect {
     Passes,
     Lost,
     Unanswered,
@@ -52,21 +52,21 @@ enum Fate {
 }
 
 impl Odds {
-    fn fate(&self, dice: u32) -> Fate {
+    fn effect(&self, dice: u32) -> Effect {
         let mut below = 0;
-        for (odds, fate) in [
-            (self.lost, Fate::Lost),
-            (self.unanswered, Fate::Unanswered),
-            (self.doubled, Fate::Doubled),
-            (self.echoed, Fate::Echoed),
-            (self.late, Fate::Late),
+        for (odds, effect) in [
+            (self.lost, Effect::Lost),
+            (self.unanswered, Effect::Unanswered),
+            (self.doubled, Effect::Doubled),
+            (self.echoed, Effect::Echoed),
+            (self.late, Effect::Late),
         ] {
             below += odds;
             if dice < below {
-                return fate;
+                return effect;
             }
         }
-        Fate::Passes
+        Effect::Passes
     }
 }
 
@@ -76,14 +76,14 @@ struct Shared {
     odds: Odds,
     random: Mutex<StdRng>,
     met: AtomicU64,
-    /// What comes a second time does so also when its client has gone.
+    /// Repeats of a request are sent even after its client has disconnected.
     echoes: Mutex<JoinSet<()>>,
 }
 
 impl Shared {
-    fn dice(&self) -> (Fate, Duration) {
+    fn dice(&self) -> (Effect, Duration) {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.odds.fate(random.random_range(0..100)), self.odds.longest.mul_f64(random.random()))
+        (self.odds.effect(random.random_range(0..100)), self.odds.longest.mul_f64(random.random()))
     }
 }
 
@@ -97,7 +97,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Stands before `to`; `seed` makes it choose the same again.
+    /// Listens in front of `to`; the same `seed` makes the same choices.
     ///
     /// # Panics
     /// When no port is free.
@@ -137,8 +137,8 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
     let mut client = BufReader::new(client);
     loop {
         let request = Arc::new(read(&mut client).await?);
-        let (fate, delay) = shared.dice();
-        if fate != Fate::Passes {
+        let (effect, delay) = shared.dice();
+        if effect != Effect::Passes {
             shared.met.fetch_add(1, Ordering::Relaxed);
         }
         let to = shared.to;
@@ -146,14 +146,14 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
             let request = Arc::clone(&request);
             async move { forward(to, &request).await }
         };
-        let answer = match fate {
-            Fate::Lost => return None,
-            Fate::Unanswered => {
+        let answer = match effect {
+            Effect::Lost => return None,
+            Effect::Unanswered => {
                 let _nobody_is_told = again().await;
                 return None;
             }
-            Fate::Doubled => tokio::join!(again(), again()).0,
-            Fate::Echoed => {
+            Effect::Doubled => tokio::join!(again(), again()).0,
+            Effect::Echoed => {
                 let request = Arc::clone(&request);
                 let echo = async move {
                     time::sleep(delay).await;
@@ -162,13 +162,13 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
                 shared.echoes.lock().unwrap_or_else(PoisonError::into_inner).spawn(echo);
                 again().await
             }
-            Fate::Late => {
+            Effect::Late => {
                 time::sleep(delay / 2).await;
                 let answer = again().await;
                 time::sleep(delay / 2).await;
                 answer
             }
-            Fate::Passes => again().await,
+            Effect::Passes => again().await,
         };
         client.get_mut().write_all(&written(&answer.ok()?)).await.ok()?;
     }
@@ -178,7 +178,7 @@ async fn forward(to: SocketAddr, request: &[u8]) -> io::Result<Response> {
     Connection::open(to).await?.send_raw(request).await
 }
 
-/// An answer as it goes on: with its length in place of its transfer coding.
+/// An answer as it is forwarded: with its length instead of its transfer coding.
 fn written(answer: &Response) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {} {}\r\n", answer.status, "Relayed");
     let of_ours = |name: &str| {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_fault_does_what_its_documentation_says() {
+    async fn each_fault_behaves_as_documented() {
         let none = Odds::default();
         assert_eq!(after_one(none, 1).await.unwrap().status, 204);
         assert!(after_one(Odds { lost: 100, ..none }, 0).await.is_err());

@@ -26,8 +26,8 @@ use crate::{
 };
 use signalbox_testkit::eventually;
 
-/// A running system. End it with [`System::stop`], which also reads nginx' error log; a test that panics leaves data
-/// and logs behind and says where.
+/// A running system. End it with [`System::stop`], which also reads nginx's error log. A test that
+/// panics keeps data and logs and prints where they are.
 pub struct System {
     /// Where applications are served.
     pub edge: SocketAddr,
@@ -39,14 +39,15 @@ pub struct System {
     pub sidecar: SocketAddr,
     /// The root token.
     pub token: String,
-    /// What is behind it, for what this type does not offer.
+    /// The stack behind it, for anything that this type does not offer.
     pub stack: Stack,
     allowed: Mutex<Vec<String>>,
     tokens: tokio::sync::Mutex<HashMap<String, String>>,
     _slot: Slot,
 }
 
-/// What a healthy run may leave in nginx' error log above `warn`: nothing. What a test provokes, it allows by name.
+/// Levels that a healthy run must not log in nginx's error log. A test allows the lines that it
+/// provokes by their text.
 const LEVELS: [&str; 4] = ["[error]", "[crit]", "[alert]", "[emerg]"];
 
 fn local(port: u16) -> SocketAddr {
@@ -173,12 +174,12 @@ impl System {
                 (bad && !allowed.iter().any(|text| line.contains(text))) || global
             })
             .collect();
-        assert!(surprises.is_empty(), "unexpected in nginx' error log: {surprises:#?}");
+        assert!(surprises.is_empty(), "unexpected in nginx's error log: {surprises:#?}");
     }
 
     // ── as a client ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// A GET at the edge, on a connection of its own.
+    /// A GET at the edge, on a new connection.
     ///
     /// # Panics
     /// Without a complete answer.
@@ -292,7 +293,7 @@ impl System {
     /// All metrics of the admin listener: name with labels, and value.
     ///
     /// # Panics
-    /// When it is no OpenMetrics page.
+    /// When it is not an OpenMetrics page.
     pub async fn metrics(&self) -> Vec<(String, f64)> {
         let answer = self.edge_api("/metrics").await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -316,7 +317,7 @@ impl System {
     /// When the server is away or refuses.
     ///
     /// # Panics
-    /// When `part` is no Redis.
+    /// When `part` is not a Redis.
     pub async fn try_cli<T: FromRedisValue>(&self, part: Part, command: &str) -> Result<T, String> {
         let [master, replica, stats, _] = Self::REDIS;
         let url = match part {
@@ -362,7 +363,7 @@ impl System {
         assert_eq!(ack.json()["reached"], true, "serial {serial}: {}", ack.text());
     }
 
-    // ── as fate ────────────────────────────────────────────────────────────────────────────────────────────────────
+    // ── faults ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// Ends a part with SIGKILL. It stays away until [`System::start_part`].
     ///
@@ -373,7 +374,7 @@ impl System {
         self.stack.part(&part).kill().await.expect("a running system");
     }
 
-    /// What nginx says of a part that is away on purpose.
+    /// Allows the log lines that nginx writes about a part that is stopped on purpose.
     fn expect_away(&self, part: &Part) {
         match part {
             part if *part == Self::REPLICA => self.allow("routes.sock"),
@@ -389,7 +390,7 @@ impl System {
     /// When it does not.
     pub async fn start_part(&self, part: Part) {
         let started = self.stack.part(&part).start().await;
-        started.unwrap_or_else(|error| panic!("{part} does not come back: {error}"));
+        started.unwrap_or_else(|error| panic!("{part} does not start again: {error}"));
     }
 
     /// Starts a part that was killed, without waiting for an answer: what it needs may be away.
@@ -404,11 +405,11 @@ impl System {
     /// Ends a part as a shutdown would and starts it again.
     ///
     /// # Panics
-    /// When it does not come back.
+    /// When it does not start again.
     pub async fn restart(&self, part: Part) {
         self.expect_away(&part);
         let restarted = self.stack.part(&part).restart().await;
-        restarted.unwrap_or_else(|error| panic!("{part} does not come back: {error}"));
+        restarted.unwrap_or_else(|error| panic!("{part} does not start again: {error}"));
     }
 
     /// Kills a Redis, takes its data away, and starts it again.
@@ -434,7 +435,7 @@ impl System {
         self.stack.part(&part).pause();
     }
 
-    /// Lets them go on.
+    /// Resumes it.
     pub fn resume(&self, part: Part) {
         self.stack.part(&part).resume();
     }
@@ -452,7 +453,7 @@ impl System {
         kill(Pid::from_raw(pid), signal).unwrap_or_else(|error| panic!("{signal} to {pid}: {error}"));
     }
 
-    /// nginx' workers that take requests.
+    /// nginx's workers that accept requests.
     pub fn workers(&self) -> Vec<i32> {
         self.stack.part(&Self::NGINX).workers()
     }
@@ -482,7 +483,7 @@ impl System {
         text.trim().to_owned()
     }
 
-    /// The table that the router starts with when there is no Redis.
+    /// The table that the router starts with when Redis is down.
     pub fn snapshot_path(&self) -> PathBuf {
         self.stack.layout().snapshot(1)
     }
@@ -516,7 +517,7 @@ impl System {
     /// Every complete line of the edge's log, put aside or not, in order of time. Operators' requests are left out.
     ///
     /// # Panics
-    /// When a line is no JSON.
+    /// When a line is not JSON.
     pub fn log_lines(&self) -> Vec<Value> {
         let mut lines = Vec::new();
         for path in self.log_files() {
@@ -565,7 +566,7 @@ impl System {
         lines.into_iter().filter(|line| line["host"] != "last.request.test").collect()
     }
 
-    /// Writes into the access log as somebody else would.
+    /// Writes to the access log as another program would.
     ///
     /// # Panics
     /// When it cannot be written.

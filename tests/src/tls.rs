@@ -29,7 +29,7 @@ use tokio_rustls::{
     },
 };
 
-/// Somebody who signs certificates.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate.
@@ -49,7 +49,7 @@ impl Authority {
     /// A new one.
     ///
     /// # Panics
-    /// When there is no randomness.
+    /// When the system has no randomness.
     pub fn new(name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
@@ -59,7 +59,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A certificate for `name`; `common_name` tells two of them apart.
+    /// A certificate for `name`; `common_name` distinguishes two of them.
     ///
     /// # Panics
     /// When the name is none.
@@ -128,7 +128,7 @@ impl Issued {
 /// When the handshake fails, or the other side speaks another protocol.
 ///
 /// # Panics
-/// When `authority` is no certificate or `host` no name.
+/// When `authority` is not a certificate or `host` not a valid name.
 pub async fn connect(
     to: SocketAddr,
     host: &str,

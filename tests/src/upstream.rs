@@ -1,4 +1,5 @@
-//! An application behind the edge that does what the test says, by path or for every request.
+//! An application behind the edge that behaves as the test configures it, by path or for every
+//! request.
 //!
 //! | path | answer |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | `/hold` | nothing, until the test calls [`App::release`] |
 //! | `/close` | none: the connection ends after the request was read |
 //! | `/half` | half of the body it promised, then the connection ends |
-//! | an upgrade | 101, then every byte comes back |
+//! | an upgrade | 101, then an echo of every byte |
 //! | else | 200 with the application's name, also in `X-App` |
 
 use std::{
@@ -31,13 +32,13 @@ use tokio::{
 /// How an application treats every request, whatever its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// By path, as the table of this module says.
+    /// By path, as the table of this module shows.
     ByPath,
     /// This status.
     Status(u16),
     /// The connection ends after the request was read.
     Close,
-    /// By path, after so many milliseconds.
+    /// By path, after this many milliseconds.
     Slow(u64),
     /// No answer ever, on a connection that stays open.
     Hang,
@@ -60,7 +61,8 @@ pub struct App {
     pub address: SocketAddr,
     shared: Arc<Shared>,
     task: Option<AbortHandle>,
-    /// Keeps its port while it is dead, so that nobody else answers there.
+    /// Keeps the port reserved while the application is dead, so that no other process listens
+    /// there.
     _port: Reservation,
 }
 
@@ -116,7 +118,8 @@ impl App {
         self.shared.released.send_replace(true);
     }
 
-    /// Ends the application at once, with every connection, as `kill -9` would. Its address refuses from now on.
+    /// Ends the application immediately, with every connection, as `kill -9` would. Its address
+    /// refuses connections from then on.
     pub async fn kill(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -166,7 +169,7 @@ struct Received {
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     let _ = stream.set_nodelay(true);
     let mut stream = BufReader::new(stream);
-    // An error is a client that went away, which is its good right.
+    // An error means that the client disconnected, which it may do.
     while let Ok(Some(request)) = read_request(&mut stream).await {
         shared.hits.fetch_add(1, Ordering::SeqCst);
         match answer(&mut stream, &request, &shared).await {
@@ -208,7 +211,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Received, shared: &
     let mode = *shared.mode.borrow();
     match mode {
         Mode::ByPath => {}
-        Mode::Status(status) => return plain(stream, shared, status, b"as told").await,
+        Mode::Status(status) => return plain(stream, shared, status, b"as configured").await,
         Mode::Close => return Ok(false),
         Mode::Slow(ms) => tokio::time::sleep(std::time::Duration::from_millis(ms)).await,
         Mode::Hang => {
@@ -257,7 +260,7 @@ async fn plain(
         _ => (format!("Content-Length: {}\r\n", body.len()), body),
     };
     let mut answer =
-        format!("HTTP/1.1 {status} As Told\r\nX-App: {}\r\n{length}\r\n", shared.name).into_bytes();
+        format!("HTTP/1.1 {status} As Configured\r\nX-App: {}\r\n{length}\r\n", shared.name).into_bytes();
     answer.extend(body);
     stream.get_mut().write_all(&answer).await?;
     Ok(true)

@@ -8,7 +8,7 @@ use tokio::{task::JoinHandle, time};
 /// Something that dies and is started again.
 #[derive(Debug)]
 pub struct Victim {
-    /// To stop it where it is, and to let it go on.
+    /// Stops and resumes the process.
     pub part: PartHandle,
     back: Option<JoinHandle<()>>,
 }
@@ -43,13 +43,13 @@ impl Victim {
         }
     }
 
-    /// Waits until it is there again for good.
+    /// Waits until it runs again permanently.
     ///
     /// # Panics
-    /// When it does not come back.
+    /// When it does not start again.
     pub async fn recover(&mut self) {
         self.part.resume();
         self.rise().await;
-        self.part.wait_ready().await.expect("a part that comes back");
+        self.part.wait_ready().await.expect("a restarted part");
     }
 }

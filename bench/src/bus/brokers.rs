@@ -1,9 +1,9 @@
-//! The bus beside brokers, message for message: one publisher, one consumer, 200 bytes of data, one by one and a
-//! hundred at a time, from the first publish until the last message has been handled and acknowledged.
+//! The bus compared with brokers: one publisher, one consumer, 200 bytes of data, one message at a time and a hundred
+//! at a time, from the first publish until the last message has been handled and acknowledged.
 //!
-//! They do not all do the same, and the table says who does what. The bus takes HTTP and delivers by HTTP, to
-//! consumers it does not know; the others are spoken to by a library in the consumer's own process. A Redis that is
-//! under one of them writes its log as the fabric does.
+//! Their features differ, and the table lists them. The bus accepts and delivers by HTTP, to consumers it does not
+//! know; the others are used through a library in the consumer's own process. A Redis that one of them uses writes its
+//! log as the fabric does.
 
 use std::{path::Path, time::Duration};
 
@@ -19,12 +19,12 @@ use crate::{
     compare::{Comparison, Contender, Measure, Sample},
     load::{Choice, Pace, Plan},
     process::{CpuTime, Pid},
-    report::{Table, bar, grouped, ratio},
+    report::{Table, grouped, ratio, target},
     session::{Output, Session},
 };
 
 /// How long one turn may take.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The systems that are measured in turns.
 pub(crate) enum Broker<'a> {
@@ -48,7 +48,7 @@ pub(crate) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     let folder = session.folder("brokers")?;
     let mut brokers = vec![("bus, in order for each object".to_owned(), None, Broker::Signalbox(testbed))];
     let others = others(&folder, output).await?;
-    brokers.extend(others.into_iter().map(|(name, bar, broker)| (name, Some(bar), broker)));
+    brokers.extend(others.into_iter().map(|(name, target, broker)| (name, Some(target), broker)));
     for batch in [1, 100] {
         let messages = match (session.quick, batch) {
             (true, _) => 2_000,
@@ -58,12 +58,12 @@ pub(crate) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
         let work = Work { messages, batch };
         let mut contenders: Vec<Contender> = brokers
             .iter()
-            .map(|(name, bar, _)| Contender { name: name.clone(), bar: *bar, samples: Vec::new() })
+            .map(|(name, target, _)| Contender { name: name.clone(), target: *target, samples: Vec::new() })
             .collect();
         for round in 0..=session.rounds.min(3) {
             for ((name, _, broker), contender) in brokers.iter_mut().zip(&mut contenders) {
                 let sample = turn(broker, work).await.with_context(|| format!("a turn of {name}"))?;
-                // The first round warms everybody up.
+                // The first round warms everything up.
                 if round > 0 {
                     contender.samples.push(sample);
                 }
@@ -85,7 +85,7 @@ pub(crate) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
                 notes.push(format!("{name}: {failed} messages came out of order or again"));
             }
         }
-        let title = format!("the bus beside brokers, published {how}");
+        let title = format!("the bus and brokers, published {how}");
         output.table(table(&Comparison { title, measure: Measure::Rate, contenders, notes }))?;
     }
     Ok(())
@@ -102,7 +102,7 @@ pub(crate) async fn others(
     let streams = Broker::Streams(Box::new(Streams::start(folder).await?));
     let mut all = vec![("Redis Streams, one consumer of a group, in order".to_owned(), 1.0, streams)];
     let nodes = node::all(folder, output).await?;
-    all.extend(nodes.into_iter().map(|(name, bar, node)| (name, bar, Broker::Node(Box::new(node)))));
+    all.extend(nodes.into_iter().map(|(name, target, node)| (name, target, Broker::Node(Box::new(node)))));
     Ok(all)
 }
 
@@ -110,7 +110,14 @@ pub(crate) async fn others(
 fn table(comparison: &Comparison) -> Table {
     let mut table = Table::new(
         &comparison.title,
-        &["", "messages/s", "CPU µs a message", "CPU ÷ the bus's (range)", "the bus ÷ rate (range)", "bar"],
+        &[
+            "",
+            "messages/s",
+            "CPU µs per message",
+            "CPU ÷ the bus's (range)",
+            "the bus ÷ rate (range)",
+            "target",
+        ],
     );
     for (index, contender) in comparison.contenders.iter().enumerate() {
         table.rows.push(vec![
@@ -119,7 +126,7 @@ fn table(comparison: &Comparison) -> Table {
             format!("{:.1}", contender.median(|sample| sample.cpu_us)),
             ratio(comparison.ratio(index, Measure::Cpu)),
             ratio(comparison.ratio(index, Measure::Rate)),
-            bar(comparison, index),
+            target(comparison, index),
         ]);
     }
     table.notes.clone_from(&comparison.notes);
@@ -146,8 +153,8 @@ pub(crate) async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<
     measured(&pids, work, handling).await
 }
 
-/// What `handling` came to, which handles the messages and says how many came out of order or again. The CPU time is
-/// that of `pids`.
+/// The result of `handling`, which handles the messages and returns how many came out of order or repeatedly. The CPU
+/// time is that of `pids`.
 ///
 /// # Errors
 /// When it fails or takes too long.
@@ -157,7 +164,7 @@ pub(crate) async fn measured(
     handling: impl Future<Output = anyhow::Result<u64>>,
 ) -> anyhow::Result<Sample> {
     let (begun, cpu) = (Instant::now(), cpu(pids));
-    let behind = tokio::time::timeout(LONGEST, handling).await.context("it takes too long")??;
+    let behind = tokio::time::timeout(MAX_WAIT, handling).await.context("it takes too long")??;
     let (elapsed, cpu) = (begun.elapsed(), self::cpu(pids).saturating_sub(cpu));
     #[allow(clippy::cast_precision_loss)]
     let messages = work.messages as f64;
@@ -187,7 +194,7 @@ async fn through_signalbox(testbed: &Testbed, work: Work) -> anyhow::Result<u64>
             connections: if work.batch == 1 { 64 } else { 16 },
             pace: Pace::Closed,
             ramp: Duration::ZERO,
-            duration: LONGEST,
+            duration: MAX_WAIT,
             watch: Vec::new(),
             helpers: Vec::new(),
         })

@@ -18,9 +18,9 @@ use crate::{
     session::{Output, Session},
 };
 
-/// What it must stay below.
-const COMMANDS_BAR: f64 = 20.0;
-const CPU_BAR: f64 = 1.0;
+/// The targets, as upper limits.
+const COMMANDS_TARGET: f64 = 20.0;
+const CPU_TARGET: f64 = 1.0;
 
 /// Commands that a server saw.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,7 +34,7 @@ struct Seen {
 /// Measures it.
 ///
 /// # Errors
-/// When a Redis does not tell.
+/// When a Redis does not answer.
 pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let time = Duration::from_secs(if session.quick { 2 } else { 10 });
     let ports = testbed.stack.ports();
@@ -57,19 +57,20 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
         (CpuTime::of(pids).on_cpu - before).as_secs_f64() / time.as_secs_f64() * 100.0
     };
     let (cpu, fabric_cpu) = (share(&pids, cpu), share(&fabric, fabric_cpu));
-    let mut table = Table::new("an idle pacemaker", &["", "a second", "bar"]);
+    let mut table = Table::new("an idle pacemaker", &["", "per second", "target"]);
     #[allow(clippy::cast_precision_loss)]
     let a_second = |count: u64| count as f64 / time.as_secs_f64();
     for (name, commands) in &seen {
         let rate = a_second(commands.sent);
         table.rows.push(vec![format!("commands to the {name} Redis"), format!("{rate:.1}"), String::new()]);
     }
-    let verdict = |value: f64, bar: f64| format!("< {bar:.0} {}", if value < bar { "met" } else { "missed" });
+    let verdict =
+        |value: f64, target: f64| format!("< {target:.0} {}", if value < target { "met" } else { "missed" });
     let sent = a_second(seen.values().map(|commands| commands.sent).sum());
     let by_scripts = a_second(seen.values().map(|commands| commands.by_scripts).sum());
-    table.rows.push(vec!["commands in all".into(), format!("{sent:.1}"), verdict(sent, COMMANDS_BAR)]);
+    table.rows.push(vec!["commands in all".into(), format!("{sent:.1}"), verdict(sent, COMMANDS_TARGET)]);
     table.rows.push(vec!["and called by scripts".into(), format!("{by_scripts:.1}"), String::new()]);
-    table.rows.push(vec!["CPU of the pacemaker".into(), format!("{cpu:.2} %"), verdict(cpu, CPU_BAR)]);
+    table.rows.push(vec!["CPU of the pacemaker".into(), format!("{cpu:.2} %"), verdict(cpu, CPU_TARGET)]);
     table.rows.push(vec!["CPU of the fabric Redis".into(), format!("{fabric_cpu:.2} %"), String::new()]);
     table.notes.push(format!("over {} s, with 12 subscriptions", time.as_secs()));
     output.table(table)
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clients_send_stands_apart_from_what_scripts_call() {
+    fn commands_of_clients_are_separate_from_those_of_scripts() {
         let mut seen = Seen::default();
         for line in [
             "+1700000000.1 [0 127.0.0.1:4711] \"EVALSHA\" \"abc\" \"1\" \"key]\"",

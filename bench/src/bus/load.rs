@@ -15,8 +15,8 @@ use crate::{
     session::{Output, Session},
 };
 
-/// What p99 of the time from accepted to delivered must stay below, in milliseconds, beyond what was asked for.
-const LATE_BAR: f64 = 100.0;
+/// The target for p99 of the time from acceptance to delivery, in milliseconds, in addition to the requested timeout.
+const LATE_TARGET: f64 = 100.0;
 /// Deliveries keep up when they are done this soon after the load has ended, beyond what subscribers asked for.
 const KEPT_UP: Duration = Duration::from_millis(500);
 
@@ -30,19 +30,19 @@ struct Way {
     /// The share of the highest rate to publish at; nothing for as much as goes.
     share: Option<f64>,
     /// Events a second that must be accepted.
-    bar: Option<f64>,
+    target: Option<f64>,
 }
 
 const WAYS: [Way; 6] = [
-    Way { audience: Audience::Ten, events: 1, connections: 256, share: None, bar: Some(20_000.0) },
-    Way { audience: Audience::One, events: 1, connections: 256, share: None, bar: None },
-    Way { audience: Audience::One, events: ARRAY, connections: 16, share: None, bar: Some(60_000.0) },
-    Way { audience: Audience::Ten, events: ARRAY, connections: 16, share: None, bar: Some(30_000.0) },
-    Way { audience: Audience::Ten, events: 1, connections: 256, share: Some(0.5), bar: None },
-    Way { audience: Audience::AtOnce, events: 1, connections: 256, share: Some(0.5), bar: None },
+    Way { audience: Audience::Ten, events: 1, connections: 256, share: None, target: Some(20_000.0) },
+    Way { audience: Audience::One, events: 1, connections: 256, share: None, target: None },
+    Way { audience: Audience::One, events: ARRAY, connections: 16, share: None, target: Some(60_000.0) },
+    Way { audience: Audience::Ten, events: ARRAY, connections: 16, share: None, target: Some(30_000.0) },
+    Way { audience: Audience::Ten, events: 1, connections: 256, share: Some(0.5), target: None },
+    Way { audience: Audience::AtOnce, events: 1, connections: 256, share: Some(0.5), target: None },
 ];
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug)]
 struct Run {
     elapsed: Duration,
@@ -75,18 +75,18 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
             "delivered/s",
             "late p50, p99 ms",
             "left, drained in ms",
-            "CPU µs an event: pacemaker",
+            "CPU µs per event: pacemaker",
             "Redis",
             "load",
             "receivers",
             "cores busy",
-            "bar",
+            "target",
         ],
     );
     let mut highest = [0.0; 3];
     for way in WAYS {
         let place = Audience::ALL.iter().position(|audience| *audience == way.audience).unwrap_or(0);
-        // What does not wait is published at the rate of what does.
+        // A publisher that does not wait publishes at the rate of one that does.
         let of = if highest[place] > 0.0 { highest[place] } else { highest[0] };
         let pace = way.share.map_or(Pace::Closed, |share| Pace::Sleepy { rate: of * share });
         let mut runs = Vec::new();
@@ -103,7 +103,7 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     }
     table.notes.push(format!(
         "{DATA} bytes of data, {OBJECTS} objects, subscriptions with the default timeout (500 ms), max (100) and \
-         concurrency (4); `at once` has a timeout of 0"
+         concurrency (4); `immediate` has a timeout of 0"
     ));
     table.notes.push(
         "medians of the runs; late: beyond the timeout, or beyond the last event of a full batch; left: deliveries \
@@ -172,14 +172,15 @@ fn row(way: Way, runs: &[Run], rate: f64) -> Vec<String> {
     };
     let (publishing, late) = (quantiles(&|run| &run.publishing), quantiles(&|run| &run.late));
     let kept_up = runs.iter().all(|run| run.drained <= way.audience.timeout() + KEPT_UP);
-    let mut bars = Vec::new();
-    if let Some(bar) = way.bar {
-        let met = rate >= bar && kept_up;
+    let mut targets = Vec::new();
+    if let Some(target) = way.target {
+        let met = rate >= target && kept_up;
         let but = if kept_up { "" } else { ", deliveries do not keep up" };
-        bars.push(format!("≥ {}/s {}{but}", grouped(bar), if met { "met" } else { "missed" }));
+        targets.push(format!("≥ {}/s {}{but}", grouped(target), if met { "met" } else { "missed" }));
     }
     if way.share.is_some() {
-        bars.push(format!("late < {LATE_BAR:.0} {}", if late.1 < LATE_BAR { "met" } else { "missed" }));
+        targets
+            .push(format!("late < {LATE_TARGET:.0} {}", if late.1 < LATE_TARGET { "met" } else { "missed" }));
     }
     vec![
         match (way.events, way.share) {
@@ -188,7 +189,7 @@ fn row(way: Way, runs: &[Run], rate: f64) -> Vec<String> {
             (events, _) => format!("arrays of {events}, {} connections", way.connections),
         },
         if way.audience == Audience::AtOnce {
-            "1, at once".to_owned()
+            "1, immediate".to_owned()
         } else {
             way.audience.subscribers().to_string()
         },
@@ -210,6 +211,6 @@ fn row(way: Way, runs: &[Run], rate: f64) -> Vec<String> {
             median(&|run| run.cpu.machine.as_secs_f64() / run.wall.as_secs_f64()),
             cores().len()
         ),
-        bars.join(", "),
+        targets.join(", "),
     ]
 }

@@ -1,9 +1,9 @@
 //! The event bus, from publishers by HTTP to subscribers by HTTP: how many events a second it accepts while every
 //! delivery keeps up, how late deliveries are, what it costs when nothing happens, and what brokers need for as much.
 //!
-//! Publishers and subscribers are one thread each, beside the pacemaker and its Redis on the same cores: nothing is
-//! pinned, because on a machine this small any division would be a decision about the result. So the figures are of
-//! the whole machine, and who used which part of it stands beside them.
+//! Publishers and subscribers are one thread each, on the same cores as the pacemaker and its Redis: nothing is
+//! pinned, because on a machine this small any division would determine the result. So the figures are of the whole
+//! machine, with each part's CPU usage next to them.
 
 pub(crate) mod brokers;
 mod idle;

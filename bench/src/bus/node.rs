@@ -1,8 +1,8 @@
-//! Queues that are spoken to from Node.js: BullMQ and groupmq on a Redis, RabbitMQ. One process publishes, another
+//! Queues that are used from Node.js: BullMQ and groupmq on a Redis, RabbitMQ. One process publishes, another
 //! consumes.
 //!
-//! Their packages are installed by npm into the run's temporary folder; without Node.js, npm or the registry they are
-//! left out, and said to be.
+//! npm installs their packages into the run's temporary folder. Without Node.js, npm or the registry they are skipped,
+//! and the output lists them as skipped.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ const RABBITMQ: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 /// How long npm may take.
 const INSTALL: Duration = Duration::from_secs(60);
 
-/// What a queue keeps its messages in.
+/// The storage of a queue's messages.
 enum Storage {
     Redis(Server),
     Rabbit(Rabbit),
@@ -69,11 +69,11 @@ pub(crate) async fn all(folder: &Path, output: &mut Output) -> anyhow::Result<Ve
         ("BullMQ, one job at a time, in order", "bullmq", 1, 1.0),
         ("groupmq, 16 jobs at a time, in order for each object", "groupmq", 16, 1.0),
     ];
-    for (place, (name, kind, concurrency, bar)) in queues.into_iter().enumerate() {
+    for (place, (name, kind, concurrency, target)) in queues.into_iter().enumerate() {
         let server = Server::start_durable(folder, &format!("queue-{place}")).await?;
         let port = server.address.port();
         let node = Node::start(folder, kind, port, concurrency, Storage::Redis(server)).await?;
-        all.push((name.to_owned(), bar, node));
+        all.push((name.to_owned(), target, node));
     }
     if Path::new(RABBITMQ).is_file() && installed("epmd") {
         let rabbit = Rabbit::start(folder).await?;
@@ -133,13 +133,13 @@ impl End {
         let input = child.stdin.take().context("a process without an input")?;
         let output = BufReader::new(child.stdout.take().context("a process without an output")?).lines();
         let mut end = Self { child, input, output };
-        // Libraries may say something first.
+        // Libraries may print something first.
         while end.line().await? != "ready" {}
         Ok(end)
     }
 
     async fn line(&mut self) -> anyhow::Result<String> {
-        self.output.next_line().await?.context("the process has ended; its log says why")
+        self.output.next_line().await?.context("the process has ended; its log has the reason")
     }
 
     async fn ask(&mut self, what: &Value) -> anyhow::Result<Value> {
@@ -190,7 +190,7 @@ impl Node {
     }
 }
 
-/// A RabbitMQ of our own, beside one that the machine may have.
+/// A separate RabbitMQ, in addition to one that the machine may have.
 struct Rabbit {
     address: SocketAddr,
     // In this order: the broker takes its leave of the port mapper.
@@ -225,7 +225,7 @@ impl Rabbit {
             .env("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf"))
             .env("RABBITMQ_CONF_ENV_FILE", file("none"))
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", file("enabled_plugins"))
-            // Makes it one process without a shell around it, which ends when it is told to.
+            // Makes it one process without a shell around it, which ends on SIGTERM.
             .env("RUNNING_UNDER_SYSTEMD", "true");
         let log = file("rabbitmq.log");
         let mut server = Process::start("rabbitmq-server", &mut command, &log)?;

@@ -1,9 +1,9 @@
-//! Subscribers, as cheap as they can be: one thread that takes deliveries, counts the events in them, looks whether
-//! each object's come in order, and answers 200.
+//! Minimal subscribers: one thread that accepts deliveries, counts their events, checks that each object's are in
+//! order, and answers 200.
 //!
-//! How late a delivery is counts from the moment when it could have been made: when its last event was accepted if it
-//! is full, and otherwise when its first event had waited for the subscription's timeout. The time between is what the
-//! subscriber asked for. An event's id tells when it was accepted, to the millisecond.
+//! The lateness of a delivery counts from the moment when it could have been made: when its last event was accepted if
+//! it is full, and otherwise when its first event had waited for the subscription's timeout. The time before that is
+//! what the subscriber asked for. An event's ID holds its time of acceptance, in milliseconds.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -25,7 +25,7 @@ use mio::{
 
 use crate::{histogram::Histogram, process::thread_cpu};
 
-/// What every url of the load begins with; the object's number follows.
+/// The prefix of every URL of the load; the object's number follows.
 pub(crate) const URLS: &str = "https://bench.example/";
 
 const WAKE: Token = Token(0);
@@ -41,7 +41,7 @@ static LENGTH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\nco
 static URL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"url\":\"https://bench.example/"));
 static ID: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b",\"id\":"));
 
-/// What one subscriber asked for. A backend gets every event at once and alone.
+/// The settings of one subscription. A backend gets every event immediately and alone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     /// How long a batch may fill.
@@ -50,7 +50,7 @@ pub(crate) struct Terms {
     pub(crate) max: usize,
 }
 
-/// What came in.
+/// The received deliveries.
 #[derive(Debug, Default)]
 struct Counts {
     events: AtomicU64,

@@ -101,7 +101,7 @@ async fn consume(mut connection: MultiplexedConnection, messages: u64) -> anyhow
     while left > 0 {
         let mut read = cmd("XREADGROUP");
         read.arg("GROUP").arg(GROUP).arg("consumer").arg("COUNT").arg(READ);
-        // Not blocking for long: the library's connection gives up on a reply after half a second.
+        // A short block: the library's connection times out after half a second.
         let reply: Value = read
             .arg("BLOCK")
             .arg(100)

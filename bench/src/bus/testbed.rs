@@ -26,9 +26,9 @@ pub(crate) const OBJECTS: u64 = 4_000;
 /// Events in an array.
 pub(crate) const ARRAY: usize = 100;
 /// How long deliveries may take after the load has ended.
-const LONGEST_DRAIN: Duration = Duration::from_secs(60);
+const MAX_DRAIN: Duration = Duration::from_secs(60);
 
-/// Who gets a topic's events.
+/// The recipients of a topic's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
     /// One subscriber.
@@ -60,7 +60,7 @@ impl Audience {
     }
 }
 
-/// CPU time by whom it was used.
+/// CPU time per part.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Split {
     pub(crate) pacemaker: Duration,
@@ -236,7 +236,7 @@ impl Testbed {
     pub(crate) async fn drained(&self, expected: u64) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         while self.receivers.events() < expected {
-            if begun.elapsed() > LONGEST_DRAIN {
+            if begun.elapsed() > MAX_DRAIN {
                 bail!("{} of {expected} events were delivered", self.receivers.events());
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -263,7 +263,7 @@ impl Testbed {
     }
 }
 
-/// A request's head. What existing clients send, no more.
+/// A request's head, as minimal as that of existing clients.
 pub(crate) fn head(method: &str, path: &str, token: &str, length: usize) -> String {
     format!(
         "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\

@@ -23,7 +23,7 @@ pub(super) struct Client {
     proven: bool,
 }
 
-/// What came of an event on a connection.
+/// The result of an event on a connection.
 #[derive(Debug)]
 pub(super) enum Event {
     /// Nothing yet.
@@ -38,7 +38,8 @@ pub(super) enum Event {
 
 impl Client {
     pub(super) fn connect(target: SocketAddr, token: Token, registry: &Registry) -> std::io::Result<Self> {
-        // A blocking connect: over loopback it is done at once, and a failure is seen here and not as an event.
+        // A blocking connect: over loopback it completes immediately, and a failure is reported here instead of as an
+        // event.
         let stream = std::net::TcpStream::connect(target)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;

@@ -116,7 +116,7 @@ impl Engine {
     fn begin(&mut self, job: Job) {
         match Run::begin(job.plan, &self.poll) {
             Ok(run) => self.run = Some(Run { reply: Some(job.reply), ..run }),
-            // Nobody waits any more: then there is nobody to tell.
+            // The caller stopped waiting, so the error has no recipient.
             Err(error) => drop(job.reply.send(Err(error))),
         }
     }
@@ -155,7 +155,7 @@ impl Engine {
     }
 }
 
-/// What is being done with the answers.
+/// How answers are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Not counted yet.
@@ -339,7 +339,7 @@ impl Run {
         }
     }
 
-    /// Goes on to the next phase when it is time, and asks what is due; true when the run is over.
+    /// Enters the next phase when it is time, and sends the requests that are due; true when the run is over.
     fn advance(&mut self, poll: &Poll) -> bool {
         let now = Instant::now();
         match self.phase {

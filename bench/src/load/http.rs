@@ -52,7 +52,7 @@ impl Requests {
     }
 }
 
-/// A complete answer at the start of what was read.
+/// A complete answer at the start of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// The status code.
@@ -63,8 +63,8 @@ pub(crate) struct Answer {
     pub(crate) length: usize,
 }
 
-/// What cannot be an answer this generator understands (it knows no chunks: the instances behind every proxy send a
-/// length, and a proxy has no reason to take it away).
+/// An answer that this generator does not understand. It supports no chunks: the instances behind every proxy send a
+/// length, and a proxy has no reason to remove it.
 #[derive(Debug, thiserror::Error)]
 #[error("an answer without a status or a Content-Length: {0:?}")]
 pub(crate) struct NotUnderstood(String);

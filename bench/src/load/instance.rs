@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 
 use mio::net::TcpStream;
 
-/// A connection from a proxy to an instance. A proxy sends one request and waits for the answer, so that a request is
-/// complete when what was read ends with an empty line: the requests here have no bodies.
+/// A connection from a proxy to an instance. A proxy sends one request and waits for the answer, so a request is
+/// complete when the input ends with an empty line: the requests here have no bodies.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
@@ -15,7 +15,7 @@ pub(super) struct Connection {
     tail: Vec<u8>,
 }
 
-/// What became of a connection.
+/// The state of a connection after an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
     Open,

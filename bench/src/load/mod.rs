@@ -45,7 +45,7 @@ pub(crate) enum Pace {
         rate: f64,
     },
     /// As open, but the generator sleeps in between, so a request may be sent up to a millisecond after it was due.
-    /// For machines on which the generator has no core of its own.
+    /// For machines on which the generator shares its core.
     Sleepy {
         /// Requests a second.
         rate: f64,
@@ -66,7 +66,7 @@ pub(crate) enum Choice {
 pub(crate) struct Plan {
     /// The proxy.
     pub(crate) target: SocketAddr,
-    /// What to ask it.
+    /// The requests to send.
     pub(crate) requests: Arc<Requests>,
     /// In which order.
     pub(crate) choice: Choice,
@@ -76,7 +76,7 @@ pub(crate) struct Plan {
     pub(crate) pace: Pace,
     /// Load that is not measured, so that connections are open and caches warm.
     pub(crate) ramp: Duration,
-    /// What is measured. The longest time to take for [`Choice::EachOnce`].
+    /// The measured time. For [`Choice::EachOnce`], the maximum time.
     pub(crate) duration: Duration,
     /// Processes whose CPU time is taken at both ends of the measured time.
     pub(crate) watch: Vec<Pid>,
@@ -84,7 +84,7 @@ pub(crate) struct Plan {
     pub(crate) helpers: Vec<Pid>,
 }
 
-/// What a slice of load came to.
+/// The result of a slice of load.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     /// Requests answered 2xx within the measured time.
@@ -101,7 +101,7 @@ pub(crate) struct Outcome {
     pub(crate) foreign_cpu: Duration,
     /// Requests that failed or were answered with another status.
     pub(crate) failed: u64,
-    /// What the first of them looked like.
+    /// The first of them.
     pub(crate) first_failure: Option<String>,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Starts the thread on `cores`, with `count` instances that answer on loopback ports of their own. An instance
+    /// Starts the thread on `cores`, with `count` instances that answer on separate loopback ports. An instance
     /// answers 200 with its port and a newline, padded to six bytes.
     ///
     /// # Errors

@@ -15,12 +15,12 @@ use crate::{
     session::{Output, Session},
 };
 
-/// What one core must judge in a second.
-const BAR: f64 = 5_000_000.0;
-/// What the original judged, by its authors' account.
+/// The target: evaluations per second on one core.
+const TARGET: f64 = 5_000_000.0;
+/// The rate that the authors of the original reported.
 const ORIGINAL: f64 = 129_000.0;
 
-/// A condition, and whether the bar is about it.
+/// A condition, and whether the target applies to it.
 struct Subject {
     name: &'static str,
     text: &'static str,
@@ -48,14 +48,14 @@ pub(super) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     let times = if session.quick { 200_000 } else { 2_000_000 };
     let mut table = Table::new(
         "conditions judged on one core",
-        &["condition", "zone", "a second", "ns each", "÷ original", "bar"],
+        &["condition", "zone", "per second", "ns each", "÷ original", "target"],
     );
     for subject in SUBJECTS {
         for zone in ["UTC", "Europe/London"] {
             let mut rates = Vec::new();
             for _ in 0..=session.rounds.min(5) {
                 let (text, core) = (subject.text, session.cores.worker);
-                rates.push(spawn_blocking(move || judge(text, zone, times, core)).await??);
+                rates.push(spawn_blocking(move || evaluate(text, zone, times, core)).await??);
             }
             // The first run warms the core up.
             let rate = median_of(rates.into_iter().skip(1));
@@ -65,22 +65,22 @@ pub(super) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
                 grouped(rate),
                 format!("{:.0}", 1e9 / rate),
                 format!("{:.0}", rate / ORIGINAL),
-                format!("≥ {} {}", grouped(BAR), if rate >= BAR { "met" } else { "MISSED" }),
+                format!("≥ {} {}", grouped(TARGET), if rate >= TARGET { "met" } else { "MISSED" }),
             ]);
         }
     }
     table.notes.push(format!(
-        "medians of the runs of {} each; facts are made anew for each, as they are for each label, and every condition \
-         holds, so that no part of it is passed over; the original: {} by its authors' account",
+        "medians of the runs of {} each; facts are built for each, as they are for each label, and every condition \
+         holds, so that every part of it is evaluated; the original: {} by its authors' account",
         grouped(f64::from(times)),
         grouped(ORIGINAL)
     ));
     output.table(table)
 }
 
-/// Judges a condition so many times on one core; how often a second.
-fn judge(text: &str, zone: &str, times: u32, core: usize) -> anyhow::Result<f64> {
-    // A thread of the runtime's pool would stay where it is pinned.
+/// Evaluates a condition this many times on one core; returns the rate per second.
+fn evaluate(text: &str, zone: &str, times: u32, core: usize) -> anyhow::Result<f64> {
+    // A thread of the runtime's pool would remain pinned.
     std::thread::scope(|scope| {
         let judging = scope.spawn(|| {
             pin_current_thread(&[core])?;
@@ -108,7 +108,7 @@ fn judge(text: &str, zone: &str, times: u32, core: usize) -> anyhow::Result<f64>
     })
 }
 
-/// What a label knows, and what its feed says.
+/// The metadata of a label, and the answer of its feed.
 fn facts() -> (Value, Map<String, Value>) {
     let metadata = json!({
         "has_recommendations": true, "calm_seconds": 600, "plan": "pro", "user": {"blocked": false},
@@ -126,8 +126,8 @@ mod tests {
     fn every_condition_holds() {
         for subject in SUBJECTS {
             let core = crate::machine::cores()[0];
-            assert!(judge(subject.text, "Europe/London", 10, core).unwrap() > 0.0);
+            assert!(evaluate(subject.text, "Europe/London", 10, core).unwrap() > 0.0);
         }
-        judge("metadata.plan = \"free\"", "UTC", 10, crate::machine::cores()[0]).unwrap_err();
+        evaluate("metadata.plan = \"free\"", "UTC", 10, crate::machine::cores()[0]).unwrap_err();
     }
 }

@@ -1,7 +1,7 @@
 //! State machines: evaluated conditions, moved labels, received facts, and a million waiting labels.
 //!
-//! One pacemaker and one fabric (two more pacemakers where it says so), nothing pinned. Afterwards a measurement checks the
-//! labels and the topic of moves, and fails if a label is in a wrong state or its event is missing.
+//! One pacemaker and one fabric (two more pacemakers where noted), nothing pinned. After a measurement the labels and
+//! the topic of transitions are checked; it fails if a label is in a wrong state or its event is missing.
 
 mod evaluating;
 mod moving;
@@ -25,7 +25,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     telling::measure(session, &mut machines, &mut table).await?;
     machines.testbed.stack.stop().await;
     output.table(table)?;
-    // On a fabric of its own: what the others have left there would be counted among its bytes.
+    // On a separate fabric: data of the other measurements would be counted among its bytes.
     let machines = Machines::start().await?;
     parked::measure(session, &machines, output).await?;
     machines.testbed.stack.stop().await;

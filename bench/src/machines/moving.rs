@@ -7,7 +7,7 @@ use super::testbed::{CONNECTIONS, MANY, Machines, Run, row};
 use crate::{report::Table, session::Session};
 
 /// Moves a second.
-const BAR: f64 = 15_000.0;
+const TARGET: f64 = 15_000.0;
 /// Gates that a time of day opens, one after the other: one for each run.
 const DAYS: [&str; 4] = ["first", "second", "third", "fourth"];
 
@@ -43,7 +43,7 @@ async fn facts(
     machines.define("ring", &json!([gate("left", "right"), gate("right", "left")]))?;
     let created = machines.create("ring", "left", labels, |_| json!({"side": "left"})).await?;
     let mut runs = Vec::new();
-    // The first run warms everybody up, and one more brings an even number: all are where they began.
+    // The first run warms everything up, and one more brings an even number: all are where they began.
     for round in 0..=rounds {
         let side = if round % 2 == 0 { "right" } else { "left" };
         let requests = machines.many("PATCH", "ring", labels, |_| json!({"side": side}));
@@ -56,8 +56,8 @@ async fn facts(
             runs.push(run);
         }
     }
-    let what = format!("moves, told {MANY} in a request, {CONNECTIONS} connections");
-    table.rows.push(row(&what, &runs, Some(BAR)));
+    let what = format!("transitions, {MANY} updates in a request, {CONNECTIONS} connections");
+    table.rows.push(row(&what, &runs, Some(TARGET)));
     Ok(vec![created])
 }
 
@@ -76,7 +76,7 @@ async fn days(labels: u64, machines: &Machines, table: &mut Table, rounds: usize
     let mut runs = Vec::new();
     for (round, gate) in DAYS.into_iter().enumerate().take(rounds + 1) {
         let (events, cost) = (machines.events()?, machines.cost());
-        let elapsed = machines.wave("days", gate).await?;
+        let elapsed = machines.sweep("days", gate).await?;
         let run = Run { units: labels, elapsed, cost: machines.cost() - cost };
         machines.expect("days", gate, 0)?;
         machines.expect_events(events, labels)?;
@@ -84,6 +84,6 @@ async fn days(labels: u64, machines: &Machines, table: &mut Table, rounds: usize
             runs.push(run);
         }
     }
-    table.rows.push(row("moves, a time of day has come", &runs, Some(BAR)));
+    table.rows.push(row("transitions, a time-of-day trigger", &runs, Some(TARGET)));
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! A million labels that wait: what each takes in Redis, and a time of day that comes for all of them.
+//! A million waiting labels: their memory in Redis, and a time-of-day trigger for all of them.
 //!
-//! A thousand labels are made and moved over HTTP until they have as many rows of history as are kept; the others are
-//! copies of their records under other names, with the entry that each has in the index of its state. (To make a million
-//! over HTTP would take minutes and leave a million events in the log, which go with time and are no part of a label.)
+//! A thousand labels are created and moved over HTTP until they have the maximum number of history rows; the others
+//! are copies of their records under other names, with the index entry of their state. (Creating a million over HTTP
+//! would take minutes and leave a million events in the log, which expire and are not part of a label.)
 
 use std::time::Duration;
 
@@ -20,23 +20,24 @@ use crate::{
 
 /// Labels that are made as clients make them.
 const ORIGINALS: u64 = 1_000;
-/// One in so many moves.
+/// One in this many transitions.
 const MOVES_ONE_IN: u64 = 100;
 /// Entries into a state until a label has all the rows that are kept.
 const VISITS: u64 = 20;
 /// Copies that are sent together.
 const TOGETHER: u64 = 1_000;
-/// How often the pacemaker's memory is looked at.
-const LOOK: Duration = Duration::from_millis(10);
-/// How long Redis may take to write its log anew.
-const LONGEST_REWRITE: Duration = Duration::from_secs(60);
+/// The polling interval of the pacemaker's memory.
+const POLL: Duration = Duration::from_millis(10);
+/// The time limit for Redis to rewrite its log.
+const MAX_REWRITE: Duration = Duration::from_secs(60);
 
 /// Bytes of a parked label.
-const MOST_BYTES: f64 = 1024.0;
-/// Seconds of the wave.
-const MOST_SECONDS: f64 = 10.0;
-/// What the wave may add to the pacemaker's memory, however many labels there are. More is no slow wave but a failure.
-const MOST_GROWTH: u64 = 128 << 20;
+const MAX_BYTES: f64 = 1024.0;
+/// The target for the sweep, in seconds.
+const MAX_SECONDS: f64 = 10.0;
+/// The limit for the growth of the pacemaker's memory in a sweep, for any number of labels. More is a failure, not a
+/// slow sweep.
+const MAX_GROWTH: u64 = 128 << 20;
 
 /// Measures it.
 ///
@@ -71,13 +72,13 @@ pub(super) async fn measure(
     let used = used_memory(&machines.fabric).await?.saturating_sub(before);
     #[allow(clippy::cast_precision_loss)]
     let bytes = used as f64 / (labels - ORIGINALS) as f64;
-    let wave = wave(machines, labels).await?;
-    output.table(wave.table(labels, bytes))?;
+    let sweep = sweep(machines, labels).await?;
+    output.table(sweep.table(labels, bytes))?;
     ensure!(
-        wave.peak.saturating_sub(wave.before) <= MOST_GROWTH,
-        "a wave over {labels} labels took the pacemaker from {} to {} bytes",
-        wave.before,
-        wave.peak
+        sweep.peak.saturating_sub(sweep.before) <= MAX_GROWTH,
+        "a sweep over {labels} labels took the pacemaker from {} to {} bytes",
+        sweep.before,
+        sweep.peak
     );
     Ok(())
 }
@@ -104,14 +105,14 @@ async fn used_memory(fabric: &Fabric) -> anyhow::Result<u64> {
         let number = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|value| value.trim().parse::<u64>().ok())
-                .with_context(|| format!("no {name} in what Redis says of itself"))
+                .with_context(|| format!("no {name} in Redis's INFO"))
         };
-        // What waits to be written to the log is gone in a moment.
+        // Pending writes to the log are transient.
         if number("aof_rewrite_in_progress")? == 0 {
             return Ok(number("used_memory")?.saturating_sub(number("mem_aof_buffer")?));
         }
-        if begun.elapsed() > LONGEST_REWRITE {
-            bail!("Redis does not come to the end of writing its log anew");
+        if begun.elapsed() > MAX_REWRITE {
+            bail!("Redis does not finish rewriting its log");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -141,9 +142,9 @@ async fn copy(fabric: &Fabric, labels: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the time of day came to.
+/// The result of a sweep.
 #[derive(Debug)]
-struct Wave {
+struct Sweep {
     elapsed: Duration,
     moved: u64,
     /// The pacemaker's memory, in bytes.
@@ -154,16 +155,16 @@ struct Wave {
     redis: Duration,
 }
 
-/// Lets the time of day come, and looks at the pacemaker's memory all the while.
-async fn wave(machines: &Machines, labels: u64) -> anyhow::Result<Wave> {
+/// Triggers the time of day, and polls the pacemaker's memory until the sweep ends.
+async fn sweep(machines: &Machines, labels: u64) -> anyhow::Result<Sweep> {
     let pid = machines.pacemaker();
     let (before, events, cost) = (private_memory(pid)?, machines.events()?, machines.cost());
-    let (mut peak, mut look) = (before, tokio::time::interval(LOOK));
-    let waving = machines.wave("parked", "parked");
-    tokio::pin!(waving);
+    let (mut peak, mut look) = (before, tokio::time::interval(POLL));
+    let sweeping = machines.sweep("parked", "parked");
+    tokio::pin!(sweeping);
     let elapsed = loop {
         tokio::select! {
-            elapsed = &mut waving => break elapsed?,
+            elapsed = &mut sweeping => break elapsed?,
             _ = look.tick() => peak = peak.max(private_memory(pid)?),
         }
     };
@@ -172,36 +173,36 @@ async fn wave(machines: &Machines, labels: u64) -> anyhow::Result<Wave> {
     machines.expect("parked", "turning", moved)?;
     machines.expect_events(events, moved)?;
     let (pacemaker, redis) = (cost.pacemakers, cost.redis);
-    Ok(Wave { elapsed, moved, before, peak: peak.max(after), after, pacemaker, redis })
+    Ok(Sweep { elapsed, moved, before, peak: peak.max(after), after, pacemaker, redis })
 }
 
-impl Wave {
+impl Sweep {
     #[allow(clippy::cast_precision_loss)]
     fn table(&self, labels: u64, bytes: f64) -> Table {
-        let mut table = Table::new("labels that wait", &["", "", "bar"]);
+        let mut table = Table::new("labels that wait", &["", "", "target"]);
         let seconds = self.elapsed.as_secs_f64();
         let each = |time: Duration| time.as_secs_f64() * 1e6 / labels as f64;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let mut row =
-            |what: &str, value: String, bar: String| table.rows.push(vec![what.to_owned(), value, bar]);
-        let below = |value: f64, bar: f64| if value <= bar { "met" } else { "MISSED" };
+            |what: &str, value: String, target: String| table.rows.push(vec![what.to_owned(), value, target]);
+        let below = |value: f64, target: f64| if value <= target { "met" } else { "MISSED" };
         row(
-            "bytes of Redis' memory a label",
+            "bytes of Redis's memory per label",
             format!("{bytes:.0}"),
-            format!("≤ {MOST_BYTES:.0} {}", below(bytes, MOST_BYTES)),
+            format!("≤ {MAX_BYTES:.0} {}", below(bytes, MAX_BYTES)),
         );
         row(
             "a time of day comes for all of them, until all are judged",
             format!("{seconds:.2} s"),
-            format!("< {MOST_SECONDS:.0} s {}", below(seconds, MOST_SECONDS)),
+            format!("< {MAX_SECONDS:.0} s {}", below(seconds, MAX_SECONDS)),
         );
-        row("labels judged a second", grouped(labels as f64 / seconds), String::new());
-        row("CPU of the pacemaker", format!("{:.2} µs a label", each(self.pacemaker)), String::new());
-        row("CPU of Redis", format!("{:.2} µs a label", each(self.redis)), String::new());
+        row("labels evaluated per second", grouped(labels as f64 / seconds), String::new());
+        row("CPU of the pacemaker", format!("{:.2} µs per label", each(self.pacemaker)), String::new());
+        row("CPU of Redis", format!("{:.2} µs per label", each(self.redis)), String::new());
         row(
             "the pacemaker's memory: before, at most, after",
             format!("{:.1}, {:.1}, {:.1} MiB", mib(self.before), mib(self.peak), mib(self.after)),
-            format!("+ {:.0} MiB met", mib(MOST_GROWTH)),
+            format!("+ {:.0} MiB met", mib(MAX_GROWTH)),
         );
         table.notes.push(format!(
             "{} labels with half a kilobyte of metadata and 20 rows of history each, of which {} move; all but {} of them \

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Updates a second.
-const BAR: f64 = 10_000.0;
+const TARGET: f64 = 10_000.0;
 /// Connections in all.
 const CONNECTIONS: usize = 192;
 
@@ -32,11 +32,11 @@ pub(super) async fn measure(
     let gate = json!({
         "gate": "waiting",
         "exit_condition": "metadata.opened >= 1000000000 and 12h has passed since system.entered_state",
-        // A gate that reads the clock is refused without a time at which it looks again.
+        // A gate that reads the clock is rejected without a time trigger.
         "triggers": [{"metadata": "opened"}, {"time": "18:30"}], "next": "done",
     });
-    machines.define("told", &json!([gate, {"gate": "done"}]))?;
-    machines.create("told", "waiting", labels, |_| json!({"opened": 0})).await?;
+    machines.define("updated", &json!([gate, {"gate": "done"}]))?;
+    machines.create("updated", "waiting", labels, |_| json!({"opened": 0})).await?;
     let mut opened = 0;
     for pacemakers in [1, 3] {
         while machines.others.len() + 1 < pacemakers {
@@ -59,15 +59,15 @@ pub(super) async fn measure(
             send_to_each(&ends, &targets, requests, connections).await?;
             let elapsed = begun.elapsed().max(Duration::from_nanos(1));
             let run = Run { units: share * pacemakers as u64, elapsed, cost: machines.cost() - cost };
-            // The first run warms everybody up.
+            // The first run warms everything up.
             if round > 0 {
                 runs.push(run);
             }
         }
-        machines.expect("told", "waiting", labels)?;
+        machines.expect("updated", "waiting", labels)?;
         let which =
             if pacemakers == 1 { "one pacemaker".to_owned() } else { format!("{pacemakers} pacemakers") };
-        table.rows.push(row(&format!("updates over HTTP, {which}"), &runs, Some(BAR)));
+        table.rows.push(row(&format!("updates over HTTP, {which}"), &runs, Some(TARGET)));
     }
     table.notes.push(format!(
         "updates: a PATCH for one label each, {CONNECTIONS} connections in all, every one changes the label's metadata and is \
@@ -79,7 +79,7 @@ pub(super) async fn measure(
 fn updates(machines: &Machines, labels: std::ops::Range<u64>, opened: u64) -> Requests {
     let token = machines.testbed.stack.token();
     Requests::of(labels.map(|number| {
-        let path = format!("/state-machines/told/labels/{}", label(number));
+        let path = format!("/state-machines/updated/labels/{}", label(number));
         let body = json!({"metadata": {"opened": opened}}).to_string();
         (head("PATCH", &path, token, body.len()) + &body).into_bytes()
     }))

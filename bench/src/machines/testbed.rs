@@ -17,16 +17,16 @@ use crate::{
     report::{Table, grouped},
 };
 
-/// Labels in one request that tells many.
+/// Labels per request that updates many.
 pub(super) const MANY: u64 = 100;
 /// Requests of that kind under way at a time.
 pub(super) const CONNECTIONS: usize = 16;
 /// The longest that requests of one run, or a time of day, may take.
-const LONGEST: Duration = Duration::from_secs(120);
-/// How often a wave is looked at.
-const LOOK: Duration = Duration::from_millis(5);
+const MAX_WAIT: Duration = Duration::from_secs(120);
+/// The polling interval of a sweep.
+const POLL: Duration = Duration::from_millis(5);
 
-/// CPU time by whom it was used.
+/// CPU time per part.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
     pub(super) pacemakers: Duration,
@@ -49,10 +49,10 @@ impl Sub for Cost {
     }
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
-    /// Labels moved, or told.
+    /// Labels moved, or updated.
     pub(super) units: u64,
     pub(super) elapsed: Duration,
     pub(super) cost: Cost,
@@ -60,20 +60,21 @@ pub(super) struct Run {
 
 /// The columns of [`row`].
 pub(super) fn table() -> Table {
-    let columns = ["", "a second", "CPU µs each: pacemaker", "Redis", "load", "cores busy", "bar"];
-    Table::new("labels moved and told", &columns)
+    let columns = ["", "per second", "CPU µs each: pacemaker", "Redis", "load", "cores busy", "target"];
+    Table::new("labels moved and updated", &columns)
 }
 
 /// Medians of the runs.
 #[allow(clippy::cast_precision_loss)]
-pub(super) fn row(what: &str, runs: &[Run], bar: Option<f64>) -> Vec<String> {
+pub(super) fn row(what: &str, runs: &[Run], target: Option<f64>) -> Vec<String> {
     let median = |property: &dyn Fn(&Run) -> f64| median_of(runs.iter().map(property));
     let cost = |part: &dyn Fn(&Cost) -> Duration| {
         format!("{:.1}", median(&|run| part(&run.cost).as_secs_f64() * 1e6 / run.units as f64))
     };
     let rate = median(&|run| run.units as f64 / run.elapsed.as_secs_f64());
     let busy = median(&|run| run.cost.machine.as_secs_f64() / run.elapsed.as_secs_f64());
-    let verdict = |bar: f64| format!("≥ {} {}", grouped(bar), if rate >= bar { "met" } else { "MISSED" });
+    let verdict =
+        |target: f64| format!("≥ {} {}", grouped(target), if rate >= target { "met" } else { "MISSED" });
     vec![
         what.to_owned(),
         grouped(rate),
@@ -81,14 +82,14 @@ pub(super) fn row(what: &str, runs: &[Run], bar: Option<f64>) -> Vec<String> {
         cost(&|cost| cost.redis),
         cost(&|cost| cost.load),
         format!("{busy:.1} of {}", cores().len()),
-        bar.map(verdict).unwrap_or_default(),
+        target.map(verdict).unwrap_or_default(),
     ]
 }
 
 /// Everything that runs.
 pub(super) struct Machines {
     pub(super) testbed: Testbed,
-    /// Pacemakers beside the first.
+    /// Pacemakers in addition to the first.
     pub(super) others: Vec<PartHandle>,
     pub(super) fabric: Fabric,
 }
@@ -139,7 +140,7 @@ impl Machines {
     /// When it is refused.
     pub(super) fn define(&self, machine: &str, states: &Value) -> anyhow::Result<()> {
         let (token, path) = (self.testbed.stack.token(), format!("/state-machines/{machine}"));
-        // YAML takes JSON for what it is.
+        // JSON is valid YAML.
         let definition = json!({"state_machines": {machine: {"states": states}}});
         let plan = self.testbed.call("POST", &format!("{path}/plan"), token, Some(&definition))?;
         self.testbed.call("POST", &format!("{path}/apply"), token, Some(&json!({"plan": plan["plan"]})))?;
@@ -163,7 +164,7 @@ impl Machines {
         }))
     }
 
-    /// Sends each request once, from so many connections to each pacemaker, and all have to be taken.
+    /// Sends each request once, from this many connections to each pacemaker, and expects that all are accepted.
     ///
     /// # Errors
     /// When one is not.
@@ -192,7 +193,8 @@ impl Machines {
         Ok(Run { units: count, elapsed, cost })
     }
 
-    /// Fails unless so many labels are in the state: results of requests about many labels are not looked at one by one.
+    /// Fails unless exactly `count` labels are in the state: results of requests about many labels are not checked
+    /// individually.
     ///
     /// # Errors
     /// When there are more or fewer.
@@ -232,11 +234,11 @@ impl Machines {
         Ok(())
     }
 
-    /// Lets the time of day of a gate come now, and waits until its wave is over.
+    /// Triggers a gate's time of day now, and waits until its sweep is over.
     ///
     /// # Errors
-    /// When there is no such time of day, or its wave does not come to its end.
-    pub(super) async fn wave(&self, machine: &str, gate: &str) -> anyhow::Result<Duration> {
+    /// When there is no such trigger, or its sweep does not end.
+    pub(super) async fn sweep(&self, machine: &str, gate: &str) -> anyhow::Result<Duration> {
         let keys = tag();
         let due = machines::machines(&keys).due();
         let prefix = format!("w {machine} {gate} ");
@@ -249,12 +251,12 @@ impl Machines {
         let channel = machines::machines(&keys).wake_channel();
         self.fabric.command("PUBLISH").arg(channel).arg(now_ms).run().await?;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL).await;
             if self.instant(&due, &member).await? > now_ms {
                 return Ok(begun.elapsed());
             }
-            if begun.elapsed() > LONGEST {
-                bail!("the wave of {gate} did not come to its end");
+            if begun.elapsed() > MAX_WAIT {
+                bail!("the sweep of {gate} did not end");
             }
         }
     }
@@ -284,7 +286,7 @@ fn plan(target: SocketAddr, requests: Requests, connections: usize) -> Plan {
         connections,
         pace: Pace::Closed,
         ramp: Duration::ZERO,
-        duration: LONGEST,
+        duration: MAX_WAIT,
         watch: Vec::new(),
         helpers: Vec::new(),
     }
@@ -296,10 +298,10 @@ fn check(outcome: &Outcome) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends requests to several pacemakers at once, each its own.
+/// Sends requests to several pacemakers in parallel, different ones to each.
 ///
 /// # Errors
-/// When one is not taken.
+/// When one is rejected.
 pub(super) async fn send_to_each(
     ends: &[Ends],
     targets: &[SocketAddr],
@@ -322,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_held_against_its_bar() {
+    fn a_rate_is_compared_with_its_target() {
         let run = |ms| Run {
             units: 1_000,
             elapsed: Duration::from_millis(ms),

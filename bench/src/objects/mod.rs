@@ -1,5 +1,5 @@
-//! Objects: events of many objects, each object's in order, from producers by HTTP to whoever consumes them: subscribers
-//! of the bus, and HTTP backends with one worker and with more.
+//! Objects: events of many objects, in order for each object, from producers by HTTP to consumers: subscribers of the
+//! bus, and HTTP backends with one worker and with more.
 
 mod peers;
 
@@ -26,7 +26,7 @@ use crate::{
 /// Producers' requests under way at a time, as many as the brokers' producers have.
 const CONNECTIONS: usize = 64;
 
-/// Who consumes an object's events.
+/// The consumer of an object's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sink {
     /// A subscriber of the bus.
@@ -43,7 +43,7 @@ const WIDEST: Sink = Sink::Backend(WORKERS.len() - 1);
 impl Sink {
     const ALL: [Self; 4] = [Self::Bus, Self::Backend(0), Self::Backend(1), Self::Backend(2)];
 
-    /// What the names of its objects begin with.
+    /// The prefix of its objects' names.
     fn prefix(self) -> String {
         match self {
             Self::Bus => "bus".to_owned(),
@@ -69,7 +69,7 @@ impl Sink {
     }
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug)]
 struct Run {
     events: u64,
@@ -106,7 +106,7 @@ async fn sinks(session: &Session, testbed: &Testbed, output: &mut Output) -> any
             "consumed by",
             "received/s",
             "accepted/s",
-            "CPU µs an event: pacemaker",
+            "CPU µs per event: pacemaker",
             "Redis",
             "load",
             "receivers",
@@ -118,7 +118,7 @@ async fn sinks(session: &Session, testbed: &Testbed, output: &mut Output) -> any
         let mut runs = Vec::new();
         for run in 0..=session.rounds.min(3) {
             let done = once(testbed, sink, sink.events(session.quick)).await?;
-            // The first run warms everybody up.
+            // The first run warms everything up.
             if run > 0 {
                 runs.push(done);
             }

@@ -1,8 +1,8 @@
-//! Ordered work beside brokers: the same number of messages of the same objects, one by one, from the first publish until
-//! the last one is handled, for the bus, a backend, a queue and each broker in turn.
+//! Ordered work compared with brokers: the same number of messages of the same objects, one at a time, from the first
+//! publish until the last one is handled, for the bus, a backend, a queue and each broker in turn.
 //!
-//! What the bus and a backend do is to be compared with those that keep an order; a queue is fair and keeps each tenant's
-//! messages in order only as far as its consumers do, so its counterpart is the broker that keeps none.
+//! The bus and a backend are comparable with brokers that keep an order. A queue is fair and keeps each tenant's
+//! messages in order only as far as its consumers do, so its counterpart is the broker without an order.
 
 use anyhow::Context as _;
 
@@ -24,7 +24,7 @@ const WAIT_SECONDS: u32 = 10;
 /// How many contenders are ours. They come first: the bus, a backend, a queue.
 const OURS: usize = 3;
 
-/// Who takes turns.
+/// A party that takes turns.
 enum Party {
     Objects(Sink),
     Queue(Queue),
@@ -51,16 +51,17 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
         ),
     ];
     let others = brokers::others(&folder, output).await?;
-    parties.extend(others.into_iter().map(|(name, bar, broker)| (name, Some(bar), Party::Broker(broker))));
+    parties
+        .extend(others.into_iter().map(|(name, target, broker)| (name, Some(target), Party::Broker(broker))));
     let work = Work { messages: if session.quick { 400 } else { 20_000 }, batch: 1 };
     let mut contenders: Vec<Contender> = parties
         .iter()
-        .map(|(name, bar, _)| Contender { name: name.clone(), bar: *bar, samples: Vec::new() })
+        .map(|(name, target, _)| Contender { name: name.clone(), target: *target, samples: Vec::new() })
         .collect();
     for round in 0..=session.rounds.min(3) {
         for ((name, _, party), contender) in parties.iter_mut().zip(&mut contenders) {
             let sample = turn(testbed, party, work).await.with_context(|| format!("a turn of {name}"))?;
-            // The first round warms everybody up.
+            // The first round warms everything up.
             if round > 0 {
                 contender.samples.push(sample);
             }
@@ -96,15 +97,15 @@ async fn turn(testbed: &Testbed, party: &mut Party, work: Work) -> anyhow::Resul
 /// Rates, costs, and how often each of ours is as fast.
 fn table(contenders: &[Contender], messages: u64) -> Table {
     let mut table = Table::new(
-        "ordered work beside brokers, one by one",
+        "ordered work and brokers, one by one",
         &[
             "",
             "messages/s",
-            "CPU µs a message",
+            "CPU µs per message",
             "bus ÷ rate (range)",
             "backend ÷ rate",
             "queue ÷ rate",
-            "bar",
+            "target",
         ],
     );
     for (index, contender) in contenders.iter().enumerate() {
@@ -117,7 +118,7 @@ fn table(contenders: &[Contender], messages: u64) -> Table {
         ];
         let cells = ratios.iter().enumerate();
         row.extend(cells.map(|(ours, of)| if ours == index { "1".to_owned() } else { ratio(*of) }));
-        row.push(bars(contender, &ratios));
+        row.push(targets(contender, &ratios));
         table.rows.push(row);
         let failed: u64 = contender.samples.iter().map(|sample| sample.failed).sum();
         if failed > 0 {
@@ -135,13 +136,14 @@ fn rates(ours: &Contender, other: &Contender) -> Option<Ratio> {
     Ratio::of_pairs(ours.samples.iter().zip(&other.samples).map(|(ours, other)| (ours.rate, other.rate)))
 }
 
-/// Whether those of ours that do the same as a broker are as fast. Who keeps no order has a bar below 1.
-fn bars(contender: &Contender, ratios: &[Option<Ratio>]) -> String {
-    let Some(bar) = contender.bar else { return String::new() };
-    let alike: &[(usize, &str)] = if bar < 1.0 { &[(2, "queue")] } else { &[(0, "bus"), (1, "backend")] };
+/// Whether our parties are as fast as the brokers with the same guarantees. A party without an order has a target
+/// below 1.
+fn targets(contender: &Contender, ratios: &[Option<Ratio>]) -> String {
+    let Some(target) = contender.target else { return String::new() };
+    let alike: &[(usize, &str)] = if target < 1.0 { &[(2, "queue")] } else { &[(0, "bus"), (1, "backend")] };
     let verdicts = alike.iter().filter_map(|(index, name)| {
-        let met = ratios.get(*index)?.as_ref()?.median >= bar;
-        Some(format!("{name} ≥ {bar:.2} {}", if met { "met" } else { "missed" }))
+        let met = ratios.get(*index)?.as_ref()?.median >= target;
+        Some(format!("{name} ≥ {target:.2} {}", if met { "met" } else { "missed" }))
     });
     verdicts.collect::<Vec<_>>().join(", ")
 }
@@ -150,13 +152,13 @@ fn bars(contender: &Contender, ratios: &[Option<Ratio>]) -> String {
 mod tests {
     use super::*;
 
-    fn contender(name: &str, bar: Option<f64>, rate: f64) -> Contender {
+    fn contender(name: &str, target: Option<f64>, rate: f64) -> Contender {
         let sample = Sample { rate, cpu_us: 1.0, ..Sample::default() };
-        Contender { name: name.to_owned(), bar, samples: vec![sample] }
+        Contender { name: name.to_owned(), target, samples: vec![sample] }
     }
 
     #[test]
-    fn each_broker_is_held_against_what_does_the_same() {
+    fn each_broker_is_compared_with_the_party_of_equal_guarantees() {
         let contenders = [
             contender("bus", None, 10_000.0),
             contender("backend", None, 2_000.0),

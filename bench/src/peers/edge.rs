@@ -28,13 +28,13 @@ impl Default for Variant {
 /// An edge that runs, and its listener for operators.
 #[derive(Debug)]
 pub(crate) struct Edge {
-    /// What is measured.
+    /// The measured proxy.
     pub(crate) proxy: Proxy,
     /// Where `/edge/status` is.
     pub(crate) admin: SocketAddr,
 }
 
-/// Starts one that looks its routes up in `replica` (`unix:` and a path, or host and port).
+/// Starts one that looks up its routes in `replica` (`unix:` and a path, or host and port).
 ///
 /// # Errors
 /// When nginx does not start.
@@ -54,7 +54,7 @@ pub(crate) async fn start(
     Ok(Edge { proxy, admin })
 }
 
-/// What stands for each name of the template.
+/// The values of the template's names.
 fn values(
     prefix: &Path,
     source: &Path,
@@ -62,7 +62,7 @@ fn values(
     listen: SocketAddr,
     admin: SocketAddr,
 ) -> Vec<(&'static str, String)> {
-    // Nobody listens there: neither daemon takes part.
+    // Nothing listens there: neither daemon takes part.
     let absent = "127.0.0.1:1";
     vec![
         ("PREFIX", prefix.display().to_string()),
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// `${NAME}` in upper case; lower-case names are nginx' own variables.
+    /// `${NAME}` in upper case; lower-case names are nginx's own variables.
     fn names(text: &str) -> impl Iterator<Item = &str> {
         let names = text.split("${").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
         names.filter(|name| {
@@ -145,6 +145,6 @@ mod tests {
         }
         let asked: BTreeSet<&str> = asked.iter().map(String::as_str).collect();
         assert_eq!(known, asked, "the names of nginx/*.conf against those of the bench");
-        assert_eq!(known.len(), values.len(), "a name stands twice");
+        assert_eq!(known.len(), values.len(), "a repeated name");
     }
 }

@@ -98,7 +98,7 @@ async fn start(
     let output = prefix.join("output.log");
     let mut command = on_core(core, &program.display().to_string());
     command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]);
-    // What a file of hosts is asked for in the name of.
+    // The identity that Envoy requires for a file of hosts.
     command.args(["--service-node", "bench", "--service-cluster", "bench", "-c"]).arg(&config);
     let mut process = Process::start(name, &mut command, &output)?;
     process.listens_on(listen, &output).await?;

@@ -1,5 +1,5 @@
-//! The proxies that are compared. Each is started with one worker on the measured core, in a folder of its own, with a
-//! configuration out of `bench/peers/`.
+//! The compared proxies. Each is started with one worker on the measured core, in a separate folder, with a
+//! configuration from `bench/peers/`.
 
 pub(crate) mod caddy;
 pub(crate) mod edge;
@@ -24,7 +24,7 @@ use crate::process::{Pid, Process};
 /// A proxy that runs.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub(crate) name: String,
     /// Where it listens.
     pub(crate) address: SocketAddr,
@@ -39,7 +39,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Empties the access log. All of them append, so that they go on at the new end.
+    /// Empties the access log. All of them append, so they continue at the new end.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -60,7 +60,8 @@ pub(crate) fn on_core(core: usize, program: &str) -> Command {
     command
 }
 
-/// A loopback address nobody listens on. Another process could take it before the proxy does, which then says so.
+/// A loopback address without a listener. If another process takes it before the proxy does, the proxy reports the
+/// error.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr())?)
 }
@@ -72,7 +73,7 @@ pub(crate) fn folder(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Fills the `${NAME}` places of a template and writes it to `path`. nginx' own variables are lower case and stay.
+/// Fills the `${NAME}` places of a template and writes it to `path`. nginx's own variables are lower case and stay.
 pub(crate) fn render(template: &str, values: &[(&str, &str)], path: &Path) -> anyhow::Result<()> {
     let mut text = template.to_owned();
     for (name, value) in values {

@@ -25,7 +25,7 @@ pub(crate) fn load_modules() -> String {
         .collect()
 }
 
-/// Who the workers run as: whoever runs this, so that they reach its folders.
+/// The user of the workers: the one who runs the benchmark, so that they can access its folders.
 pub(crate) fn user() -> String {
     nix::unistd::User::from_uid(nix::unistd::geteuid())
         .ok()

@@ -49,7 +49,7 @@ pub(crate) async fn plain(
         address: listen,
         workers,
         helpers: Vec::new(),
-        // Both kinds of lines go there. It is not written by appending: what is cut leaves a hole, which takes no room.
+        // Both kinds of lines go there. sozu does not append, so truncating leaves a hole, which takes no disk space.
         log: output,
         _process: process,
     })

@@ -1,5 +1,5 @@
-//! Consumers of a queue: connections that pull, look at what came, and acknowledge it. All of them live in one thread,
-//! which decodes no JSON: what is measured is the queue and not its consumers.
+//! Consumers of a queue: connections that pull messages, check them and acknowledge them. All of them run in one
+//! thread, which decodes no JSON: the queue is measured and not its consumers.
 
 use std::{
     net::SocketAddr,
@@ -31,13 +31,13 @@ use crate::{
 };
 
 /// How long everything may take.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 static RECEIPT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"{\"receipt\":\""));
 static ID: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\",\"id\":"));
 static ACKED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"result\":\"acked\""));
 
-/// What to do.
+/// The task of the consumers.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     /// The pacemaker.
@@ -50,11 +50,12 @@ pub(crate) struct Task {
     pub(crate) max: usize,
     /// How long a pull may wait. No time at all for a queue that has enough.
     pub(crate) wait_seconds: u32,
-    /// How many messages to pull: at least so many if pulls do not wait, else exactly, and then nobody waits longer.
+    /// The number of messages to pull: a minimum if pulls do not wait, else the exact number, after which no consumer
+    /// waits.
     pub(crate) wanted: u64,
 }
 
-/// What it came to.
+/// The result of a task.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) pulled: u64,
@@ -80,7 +81,7 @@ pub(crate) async fn consume(task: Task) -> anyhow::Result<Tally> {
     let (reply, tally) = oneshot::channel();
     std::thread::Builder::new()
         .name("bench-consumers".to_owned())
-        // When nobody waits any more, the run is being stopped.
+        // If the receiver is gone, the run is being stopped.
         .spawn(move || drop(reply.send(on_this_thread(&task))))
         .context("starting the consumers")?;
     tally.await.context("the consumers' thread has ended")?
@@ -111,7 +112,7 @@ fn on_this_thread(task: &Task) -> anyhow::Result<Tally> {
         tokio::select! {
             ended = all => ended?,
             () = enough => {}
-            () = tokio::time::sleep(LONGEST) => {
+            () = tokio::time::sleep(MAX_WAIT) => {
                 bail!("{} of {} messages were pulled", seen.pulled.load(Ordering::Relaxed), task.wanted)
             }
         }
@@ -128,7 +129,7 @@ fn on_this_thread(task: &Task) -> anyhow::Result<Tally> {
     })
 }
 
-/// What all consumers have seen.
+/// The messages that all consumers have received.
 #[derive(Debug, Default)]
 struct Seen {
     pulled: AtomicU64,
@@ -196,14 +197,14 @@ fn request(task: &Task, what: &str, body: &str) -> Vec<u8> {
     (head("POST", &path, &task.token, body.len()) + body).into_bytes()
 }
 
-/// What a pull brought.
+/// The result of a pull.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pulled {
     messages: u64,
     /// Those that had been handed out before.
     again: u64,
     ids: Vec<u64>,
-    /// As they stand in an array.
+    /// As a list of array elements.
     receipts: String,
 }
 

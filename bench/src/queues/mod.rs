@@ -25,7 +25,7 @@ const ARRAY: u64 = 100;
 const PUBLISHERS: usize = 16;
 /// Messages that are prepared at a time.
 const PREPARED: u64 = 20_000;
-const LONGEST_FILLING: Duration = Duration::from_secs(60);
+const MAX_FILLING: Duration = Duration::from_secs(60);
 
 /// Measures it.
 ///
@@ -76,7 +76,7 @@ impl Queue {
         Requests::of(requests)
     }
 
-    /// Sends that many messages in arrays, and looks whether all of them, and nothing else, are waiting.
+    /// Sends `count` messages in arrays, and checks that exactly these are waiting.
     async fn fill(&mut self, testbed: &Testbed, count: u64) -> anyhow::Result<()> {
         let mut left = count;
         while left > 0 {
@@ -94,7 +94,7 @@ impl Queue {
         Ok(())
     }
 
-    /// What its consumers have to do for `wanted` messages.
+    /// The task of its consumers for `wanted` messages.
     pub(crate) fn task(&self, testbed: &Testbed, wanted: u64, wait_seconds: u32) -> Task {
         Task {
             target: testbed.pacemaker(),
@@ -125,7 +125,7 @@ pub(crate) async fn send(
         connections,
         pace,
         ramp: Duration::ZERO,
-        duration: LONGEST_FILLING,
+        duration: MAX_FILLING,
         watch: Vec::new(),
         helpers: Vec::new(),
     };

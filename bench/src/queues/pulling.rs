@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Messages a second that must be pulled and acknowledged, and the share of that with many tenants.
-const RATE_BAR: f64 = 20_000.0;
-const SHARE_BAR: f64 = 0.8;
+const RATE_TARGET: f64 = 20_000.0;
+const SHARE_TARGET: f64 = 0.8;
 const FEW: u64 = 10;
 
 /// How much there is to do.
@@ -40,7 +40,7 @@ impl Size {
     }
 }
 
-/// What one turn came to.
+/// The result of one turn.
 #[derive(Debug)]
 struct Turn {
     tally: Tally,
@@ -68,7 +68,7 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     for round in 0..=size.turns {
         for (queue, turns) in queues.iter_mut().zip(&mut turns) {
             let turn = once(testbed, queue, size.turn).await?;
-            // The first round warms everybody up.
+            // The first round warms everything up.
             if round > 0 {
                 turns.push(turn);
             }
@@ -94,11 +94,11 @@ fn table(size: Size, turns: &[Vec<Turn>; 2]) -> Table {
             "messages/s",
             "÷ that of 10 (range)",
             "pull p50, p99 ms",
-            "CPU µs a message: pacemaker",
+            "CPU µs per message: pacemaker",
             "Redis",
             "consumers",
             "cores busy",
-            "bar",
+            "target",
         ],
     );
     let [few, many] = turns;
@@ -106,11 +106,11 @@ fn table(size: Size, turns: &[Vec<Turn>; 2]) -> Table {
     let verdict = |met| if met { "met" } else { "missed" };
     for (facets, turns, share) in [(FEW, few, None), (size.many, many, share)] {
         let rate = median_of(turns.iter().map(Turn::rate));
-        let mut bars = vec![format!("≥ {}/s {}", grouped(RATE_BAR), verdict(rate >= RATE_BAR))];
+        let mut targets = vec![format!("≥ {}/s {}", grouped(RATE_TARGET), verdict(rate >= RATE_TARGET))];
         if let Some(share) = share {
-            bars.push(format!("≥ {SHARE_BAR:.2} of that {}", verdict(share.median >= SHARE_BAR)));
+            targets.push(format!("≥ {SHARE_TARGET:.2} of that {}", verdict(share.median >= SHARE_TARGET)));
         }
-        table.rows.push(row(facets, turns, rate, share, &bars.join(", ")));
+        table.rows.push(row(facets, turns, rate, share, &targets.join(", ")));
     }
     table.notes.push(format!(
         "{CONSUMERS} consumers, each of which pulls up to {MAX} messages and acknowledges them in one array; 200 bytes \
@@ -127,7 +127,7 @@ fn table(size: Size, turns: &[Vec<Turn>; 2]) -> Table {
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn row(facets: u64, turns: &[Turn], rate: f64, share: Option<Ratio>, bars: &str) -> Vec<String> {
+fn row(facets: u64, turns: &[Turn], rate: f64, share: Option<Ratio>, targets: &str) -> Vec<String> {
     let median = |property: &dyn Fn(&Turn) -> f64| median_of(turns.iter().map(property));
     let cost = |part: &dyn Fn(&Turn) -> Duration| {
         format!("{:.1}", median(&|turn| part(turn).as_secs_f64() * 1e6 / turn.tally.pulled.max(1) as f64))
@@ -146,7 +146,7 @@ fn row(facets: u64, turns: &[Turn], rate: f64, share: Option<Ratio>, bars: &str)
             median(&|turn| turn.cpu.machine.as_secs_f64() / turn.tally.elapsed.as_secs_f64()),
             cores().len()
         ),
-        bars.to_owned(),
+        targets.to_owned(),
     ]
 }
 

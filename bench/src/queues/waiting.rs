@@ -33,7 +33,7 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
         let mut runs = Vec::new();
         for run in 0..=session.rounds.min(3) {
             let waited = once(testbed, &mut queue, *rate, rate * seconds).await?;
-            // The first run warms everybody up.
+            // The first run warms everything up.
             if run > 0 {
                 runs.push(waited);
             }

@@ -228,14 +228,14 @@ impl Collection {
         let answer = subscribers(&self.client).await;
         self.facts.bus = match &answer {
             Ok(_) => Checked::Known(Bus { accepts_events: true }),
-            Err(error) if error.code() == Some("fabric_uninitialised") => {
+            Err(error) if error.code() == Some("fabric_uninitialized") => {
                 Checked::Known(Bus { accepts_events: false })
             }
             Err(error) => Checked::Skipped(error.to_string()),
         };
         self.facts.subscribers = match answer {
             // The bus is the finding.
-            Err(error) if error.code() == Some("fabric_uninitialised") => Checked::Skipped(error.to_string()),
+            Err(error) if error.code() == Some("fabric_uninitialized") => Checked::Skipped(error.to_string()),
             answer => self.checked("subscribers", answer)?,
         };
         let answer = self.client.queues().list().await.map(|queues| {

@@ -21,7 +21,7 @@ impl Metrics {
         Self(samples.collect())
     }
 
-    /// What the sidecar reports.
+    /// The sidecar's report.
     pub(super) fn counting(&self) -> Checked<Counting> {
         if self.greatest("signalbox_sidecar_following").is_none() {
             return Checked::Skipped("the metrics page has no sidecar; use the admin listener".to_owned());

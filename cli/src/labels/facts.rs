@@ -113,7 +113,7 @@ fn without_null(update: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Value {
+    fn parsed(text: &str) -> Value {
         let Fact { path, value } = fact(text).unwrap();
         merge::at_path(&path, value)
     }
@@ -132,7 +132,7 @@ mod tests {
             ("user.\"signed up\"=null", json!({"user": {"signed up": null}})),
             ("\"a=b\".c=1", json!({"a=b": {"c": 1}})),
         ] {
-            assert_eq!(told(text), expected, "{text}");
+            assert_eq!(parsed(text), expected, "{text}");
         }
         for text in ["paid", "=1", "metadata=1", "a..b=1", "\"a=1"] {
             fact(text).unwrap_err();

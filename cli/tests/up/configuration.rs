@@ -1,4 +1,4 @@
-//! Bad configuration is told with its place, and exits 64 before anything is touched.
+//! Invalid configuration is reported with its place, and exits 64 before anything is changed.
 
 use std::{fs, net::TcpListener};
 
@@ -66,7 +66,7 @@ async fn the_default_file_is_printed() {
 
 #[tokio::test]
 async fn file_then_environment_then_flag() {
-    // Taken ports, so that it says at once which one it would take.
+    // Occupied ports, so that the error shows which one it would use.
     let taken: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let [file, environment, flag] =
         [0, 1, 2].map(|index| taken[index].local_addr().unwrap().port().to_string());

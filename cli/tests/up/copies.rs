@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::running::{Place, Up, get, members, until_nothing_is_left};
 
 #[tokio::test]
-async fn a_second_copy_runs_beside_the_first_but_not_in_its_folder() {
+async fn a_second_copy_runs_in_parallel_but_not_in_the_same_folder() {
     let (first, second) = (Place::new(), Place::new());
     let one = Up::start(&first, &[]).await;
     let mut two = Up::start(&second, &[]).await;
@@ -26,7 +26,7 @@ async fn a_second_copy_runs_beside_the_first_but_not_in_its_folder() {
     two.signal(Signal::SIGTERM);
     assert_eq!(two.ended().await.code(), Some(0), "{}", two.output());
     until_nothing_is_left(two_group, &second).await;
-    get(first.ports.admin, "admin", "/edge/status").expect("the first one goes on");
+    get(first.ports.admin, "admin", "/edge/status").expect("the first one still runs");
     assert!(!members(one_group).is_empty());
 }
 

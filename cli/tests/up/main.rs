@@ -1,5 +1,5 @@
-//! `signalbox up` as an operator meets it: real processes, looked at from outside.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+//! `signalbox up` as an operator uses it: real processes, observed from outside.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue has failed")]
 
 mod configuration;
 mod copies;

@@ -49,7 +49,7 @@ impl Place {
         let mut reservation = Reservation::default();
         let demo = [(); 6].map(|()| reservation.add().unwrap());
         let folder = TempDir::with_prefix("signalbox-up-").unwrap();
-        // As an ordinary folder: nginx' workers come through when they run as a user of their own.
+        // As an ordinary folder: nginx's workers need access when they run as another user.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Self { ports: Ports::free().unwrap(), demo, _reservation: reservation, folder }
     }
@@ -104,7 +104,7 @@ impl Place {
 
     async fn failed(mut command: Command) -> (Option<i32>, String) {
         let output = command.output();
-        let output = time::timeout(WITHIN, output).await.expect("it goes on running").unwrap();
+        let output = time::timeout(WITHIN, output).await.expect("it keeps running").unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     }
 }
@@ -141,12 +141,12 @@ impl Up {
         up
     }
 
-    /// Everything said so far.
+    /// The output so far.
     pub(crate) fn output(&self) -> String {
         self.lines.lock().unwrap().join("\n")
     }
 
-    /// Waits until it has said `text`.
+    /// Waits until it has printed `text`.
     pub(crate) async fn until_line(&mut self, text: &str) {
         let lines = Arc::clone(&self.lines);
         let child = &mut self.child;
@@ -211,7 +211,7 @@ pub(crate) async fn until_nothing_is_left(group: i32, place: &Place) {
     }
 }
 
-/// A request by hand, on a connection of its own; the whole answer.
+/// A request written by hand on a new connection; returns the whole answer.
 pub(crate) fn get(port: u16, host: &str, path: &str) -> Result<String, String> {
     use std::io::{Read, Write};
     let read = || -> std::io::Result<String> {

@@ -1,4 +1,4 @@
-//! What dies comes back.
+//! Ended parts are restarted.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ async fn a_part_that_is_killed_is_started_again() {
     let place = Place::new();
     let mut up = Up::start(&place, &[]).await;
     let before = up.pids();
-    // nginx' master takes none of its workers along; they would hold the ports.
+    // When nginx's master dies, its workers continue; they would hold the ports.
     for part in ["nginx", "stats", "sidecar", "pacemaker", "routes-replica", "guard"] {
         let old = before[part];
         kill(Pid::from_raw(old), Signal::SIGKILL).unwrap();

@@ -11,7 +11,7 @@ pub struct ExternalToken {
     pub digest: String,
     /// The name of its owner.
     pub name: String,
-    /// What the token allows.
+    /// The permissions of the token.
     pub scopes: Vec<Scope>,
 }
 

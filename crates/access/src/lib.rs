@@ -6,7 +6,7 @@
 //!
 //! **Data.** Fabric `tokens` HASH digest → JSON, and `tokens:names` HASH name → digests; written together by a script.
 //! Stats `tokens` HASH is a copy for the sidecars, which do not reach the fabric. It is written after the fabric and
-//! compared by the reconciler, so a revoked token can read statistics for as long as the stats Redis is away. The copy
+//! compared by the reconciler, so a revoked token can read statistics while the stats Redis is unavailable. The copy
 //! also holds the digests of the event bus's tokens ([`ExternalTokens`]), which may read statistics if they have the scope.
 //!
 //! `tokens:used` HASH name → last use is written every half minute from memory, never by a request.

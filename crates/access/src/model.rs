@@ -1,4 +1,4 @@
-//! What a token allows. Pure.
+//! The permissions of a token. Pure.
 
 use std::{borrow::Cow, fmt};
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_some_environments_is_no_token_of_others() {
+    fn a_token_confined_to_environments_is_rejected_by_others() {
         let caller = Caller::named("a".to_owned(), vec![Scope::Publish], None);
         assert!(caller.may_use("5") && caller.environments().is_none());
         let caller = caller.within(Some(vec!["5".to_owned()]));

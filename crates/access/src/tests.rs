@@ -127,7 +127,7 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
     tokens.create(wanted("own", Scope::Read)).await.unwrap();
     tokens.sync(&external("a", Scope::Read)).await.unwrap();
     assert_eq!(names().await, [r#"A ["read"]"#, r#"own ["read"]"#]);
-    // A bus that is not known yet takes nobody's entry away.
+    // A bus whose registry is not known yet removes no token's entry.
     tokens.reconcile().await.unwrap();
     assert_eq!(names().await.len(), 2);
     *known.lock().unwrap() = Some(vec![external("b", Scope::Publish), external("c", Scope::Read)]);

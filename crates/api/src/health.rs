@@ -20,7 +20,7 @@ pub struct Ready {
     /// The fabric.
     pub fabric: bool,
     /// The fabric and the routes primary have agreed on a table, so changes are possible.
-    pub initialised: bool,
+    pub initialized: bool,
 }
 
 /// A pacemaker that serves.
@@ -77,6 +77,6 @@ pub struct Finding {
     /// The object, queue, subscriber or label that it concerns.
     #[cfg_attr(feature = "schema", schema(example = "work:1"))]
     pub name: String,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }

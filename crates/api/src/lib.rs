@@ -1,4 +1,4 @@
-//! The wire types of Signalbox's HTTP API: what the pacemaker serializes, its clients deserialize, and the reverse.
+//! The wire types of Signalbox's HTTP API: answers of the pacemaker, and requests of its clients.
 //!
 //! One module per subsystem. The types contain no logic: values are checked where they are used. A request rejects unknown
 //! fields, so that a typing error is reported; an answer ignores them, so that a client can read a newer server.

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 
-/// The definition of a queue to be created or replaced; what is left out has its default.
+/// The definition of a queue to be created or replaced; a missing field has its default.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -113,7 +113,7 @@ pub struct Count {
     pub messages: u64,
 }
 
-/// What to pull.
+/// The parameters of a pull.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PullBody))]
 #[serde(deny_unknown_fields)]
@@ -146,7 +146,7 @@ pub struct Peek {
     pub max: Option<usize>,
 }
 
-/// What to drop.
+/// The parameters of a purge.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PurgeBody))]
 #[serde(deny_unknown_fields)]
@@ -273,7 +273,7 @@ pub struct Outcome {
     /// `invalid_receipt`, `receipt_of_other_queue`, `receipt_used`, `receipt_expired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Cow<'static, str>>,
-    /// What is wrong.
+    /// The problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

@@ -107,7 +107,7 @@ pub struct Rotation {
 pub struct Token {
     /// Its name.
     pub name: String,
-    /// What it permits.
+    /// Its permissions.
     pub scopes: Vec<Scope>,
     /// The hosts that it is confined to.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
-//! Backends: what takes the events of some objects, in order, in place of the bus.
+//! Backends: ordered consumers that receive the events of some objects in place of the bus.
 //!
-//! They are part of the registry, so a publish that was computed from an older one is refused and computed again: no
-//! event goes to the lanes of subscribers behind a backend's back, and none to a backend that is gone. What delivers to
-//! them is the sequencer; here is only what the publish path has to know.
+//! They are part of the registry, so a publish that was computed from an older registry is rejected and computed
+//! again: no event reaches the lanes of subscribers although a backend exists, and none goes to a removed backend. The
+//! sequencer delivers to backends; this module holds only what the publish path needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use signalbox_egress::Secret;
 /// An HTTP backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
-    /// What the names of its objects begin with.
+    /// The prefix of its objects' names.
     pub prefix: String,
     /// Where events are sent.
     pub callback: String,
@@ -20,7 +20,7 @@ pub struct Backend {
     pub uuid: String,
     /// Signing secrets, newest first.
     pub secrets: Vec<Secret>,
-    /// What becomes of an event that fails.
+    /// The treatment of an event that fails.
     pub on_failure: OnFailure,
     /// How often an event is tried before that.
     pub max_attempts: u32,
@@ -29,10 +29,10 @@ pub struct Backend {
     /// Why deliveries are stopped (the callback answered 410). Defining the backend again starts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// It was removed, and goes when nothing is queued for it any more.
+    /// It was removed, and disappears once its queues are empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
-    /// While it is being drained: what becomes of what is queued.
+    /// While it is being drained: the treatment of queued events.
     #[serde(default)]
     pub queued: Queued,
 }
@@ -44,10 +44,10 @@ impl Backend {
     }
 }
 
-/// What an operator asks for with `PUT /backends/{name}`.
+/// The settings of `PUT /backends/{name}`.
 #[derive(Debug, Clone)]
 pub struct WantedBackend {
-    /// What the names of its objects begin with.
+    /// The prefix of its objects' names.
     pub prefix: String,
     /// Where to send events.
     pub callback: String,
@@ -55,7 +55,7 @@ pub struct WantedBackend {
     pub uuid: String,
     /// The secret that signs; the present one, or else a new one, when absent.
     pub secret: Option<String>,
-    /// What becomes of an event that fails.
+    /// The treatment of an event that fails.
     pub on_failure: OnFailure,
     /// How often an event is tried before that.
     pub max_attempts: u32,
@@ -104,7 +104,7 @@ impl Registry {
     }
 }
 
-/// Backends. What takes effect when is the sequencer's to say.
+/// Backends. The sequencer decides when a change takes effect.
 impl Handle {
     /// Defines or replaces a backend; from now on events of its objects go to it. Whether it is new.
     ///
@@ -126,8 +126,8 @@ impl Handle {
             .await
     }
 
-    /// Lets a backend take no new objects, and says what becomes of what is queued for it. A repeat makes sure that every
-    /// shard knows.
+    /// Closes a backend for new objects, and sets the treatment of the events that are queued for it. A repeat makes
+    /// sure that every shard knows.
     ///
     /// # Errors
     /// [`Error::NoSuchBackend`] when there is none.
@@ -157,7 +157,7 @@ impl Handle {
             .await
     }
 
-    /// Stops a backend whose callback says that it is gone, unless it has another one by now.
+    /// Stops a backend whose callback answered that it is gone, unless it has another callback by now.
     ///
     /// # Errors
     /// When the fabric does not answer.

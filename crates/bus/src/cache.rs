@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{Event, EventId};
 
-/// Ids are spread well enough by one multiplication, and nobody outside chooses them.
+/// One multiplication spreads IDs well enough, and no client chooses them.
 #[derive(Default)]
 struct IdHasher(u64);
 
@@ -77,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// The events that are here, in the places of their ids.
+    /// The cached events, at the positions of their IDs.
     pub(super) fn get(&self, ids: impl IntoIterator<Item = EventId>) -> Vec<Option<Arc<Event>>> {
         let shelf = self.shelf();
         ids.into_iter().map(|id| shelf.events.get(&id.0).cloned()).collect()

@@ -1,9 +1,9 @@
-//! What is written of a label in the step that publishes its events.
+//! The part of a label's record that is written in the step that publishes its events.
 //!
-//! The bus knows nothing of labels; it hands these words to the fragment of the publish script that does
-//! (`scripts/labels.lua`), so that a label's move and the event of it are one step.
+//! The bus does not interpret labels; it passes these words to the fragment of the publish script that does
+//! (`scripts/labels.lua`), so that a label's transition and its event are one atomic step.
 
-/// A change of a label: what must stand there, and what is written then.
+/// A change of a label: the record that must exist, and the record that replaces it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
     /// The label's machine.
@@ -18,7 +18,7 @@ pub struct Change {
     pub tail: Vec<u8>,
     /// After how many milliseconds the record is forgotten.
     pub ttl_ms: Option<u64>,
-    /// What changes in the indexes.
+    /// The changes of the indexes.
     pub indexes: Vec<Index>,
 }
 
@@ -29,7 +29,7 @@ pub struct Index {
     pub key: String,
     /// The member.
     pub member: String,
-    /// Its score; nothing to take it out.
+    /// Its score; `None` removes the entry.
     pub score: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
-//! What must hold of lanes, jobs and gauges, looked at on a running system.
+//! Consistency of lanes, jobs and gauges, checked on a running system.
 //!
-//! A subscriber's lanes are looked at in one script, so what is read of them is of one moment. What looks wrong is
-//! looked at again before it is told.
+//! One script reads all lanes of a subscriber, so the data is of one moment. A suspected violation is checked again
+//! before it is reported.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::time::sleep;
 
 use super::{Error, Handle};
 
-/// Batches of one subscriber whose events are counted; of more only the lanes are looked at.
+/// Maximum number of batches of one subscriber whose events are counted; beyond that only the lanes are checked.
 const MAX_BATCHES: u64 = 10_000;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 impl Handle {
-    /// What must never be and is: nothing, when all is well. `name` is the subscriber's token.
+    /// Lists the consistency violations, none if all is well. `name` is the subscriber's token.
     ///
     /// # Errors
     /// When the fabric does not answer.

@@ -1,9 +1,9 @@
-//! Group commit: publishes that come while a call is under way share the next one.
+//! Group commit: publishes that arrive while a call is under way share the next one.
 //!
-//! One task for each shard has at most one call under way. What a call costs Redis is mostly paid once, so the more
-//! publishers there are, the less an event costs. A call whose reply was lost is sent again as it was: the script
-//! knows its sequence and returns the first reply. A call that was given up is never carried out later, because the
-//! next one has a higher sequence.
+//! One task for each shard has at most one call under way. Most of a call's cost in Redis is fixed, so the more
+//! publishers there are, the less an event costs. A call whose reply was lost is repeated unchanged: the script
+//! recognizes its sequence and returns the first reply. An abandoned call is never executed later, because the next
+//! one has a higher sequence.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -44,7 +44,7 @@ struct Answers {
 }
 
 impl Gather {
-    /// For `count` events; the receiver hears when all are answered.
+    /// For `count` events; the receiver is notified when all are answered.
     pub(super) fn new(count: usize) -> (Arc<Self>, oneshot::Receiver<()>) {
         let (done, all) = oneshot::channel();
         let answers = Answers { results: vec![None; count], left: count, done: Some(done) };
@@ -53,7 +53,7 @@ impl Gather {
 
     fn answer(&self, place: usize, result: Result<EventId, Refusal>) {
         let mut answers = self.answers.lock();
-        // Taken already when nobody waits any more; answered already when this is the ticket's end.
+        // The result is absent if the caller stopped waiting, and already set if the ticket is being dropped.
         if answers.results.get(place).is_some_and(Option::is_none) {
             answers.results[place] = Some(result);
             answers.left -= 1;
@@ -63,7 +63,7 @@ impl Gather {
         }
     }
 
-    /// All answers; what was never answered is unknown.
+    /// All answers; a missing one is reported as unknown.
     pub(super) fn take(&self) -> Vec<Result<EventId, Refusal>> {
         let mut answers = self.answers.lock();
         std::mem::take(&mut answers.results)
@@ -103,7 +103,7 @@ enum Content {
         topic: Arc<str>,
         event: NewEvent,
     },
-    /// A message has no topic: nobody claims it and nobody is subscribed to it. It is called `object`.
+    /// A message has no topic: it has no publisher and no subscribers. Its name is `object`.
     Message {
         object: String,
     },
@@ -120,7 +120,7 @@ impl Part {
         }
     }
 
-    /// A message, whose object and live channel are what it is called: `environment:type:name`.
+    /// A message, whose object and live channel are its name: `environment:type:name`.
     pub(super) fn message(message: NewMessage) -> Self {
         let object = format!("{}:{}:{}", message.environment, message.kind, message.name);
         Self {
@@ -150,7 +150,7 @@ impl Part {
         self.rest.len() + 256
     }
 
-    /// Notes what this task is doing as what it was published by.
+    /// Records the current span as the cause of the publish.
     fn note_cause(&mut self) {
         self.cause = Cause::current();
         if let Some(cause) = &self.cause {
@@ -161,7 +161,7 @@ impl Part {
 
 /// Events of one object on their way to its shard: all of them are accepted, in this order, or none is. A publish to
 /// a topic is a group of one. Within a call ids follow each other by [`ID_STEP`], and a group is never cut apart, so
-/// the id of its first event tells those of the others.
+/// the ID of its first event determines those of the others.
 #[derive(Debug)]
 pub(super) struct Item {
     client: Arc<str>,
@@ -206,7 +206,7 @@ impl Item {
         }
     }
 
-    /// A change of a label with the events that tell of it, which may be none.
+    /// A change of a label with its events, of which there may be none.
     pub(super) fn changing(
         client: &Arc<str>,
         object: String,
@@ -316,13 +316,13 @@ impl Committer {
     async fn commit(&mut self, mut items: Vec<Item>) {
         for _ in 0..STALE_TRIES {
             let mut view = self.core.view();
-            if view.state == State::Uninitialised {
+            if view.state == State::Uninitialized {
                 match self.core.reload(&view.stamp).await {
                     Ok(reloaded) => view = reloaded,
                     Err(error) => return refuse_all(items, refusal_of(&error)),
                 }
-                if view.state == State::Uninitialised {
-                    return refuse_all(items, Refusal::Uninitialised);
+                if view.state == State::Uninitialized {
+                    return refuse_all(items, Refusal::Uninitialized);
                 }
             }
             items = self.claimed(items, &mut view).await;
@@ -338,7 +338,7 @@ impl Committer {
                 }
                 Ok(PublishReply::Empty) => {
                     let _ = self.core.reload(&view.stamp).await;
-                    return refuse_all(items, Refusal::Uninitialised);
+                    return refuse_all(items, Refusal::Uninitialized);
                 }
                 // Only a later call of this same task could have been before this one.
                 Ok(PublishReply::Late) => return refuse_all(items, Refusal::Unavailable),
@@ -357,7 +357,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Claims topics that nobody has published to yet, and refuses the groups with events of those that another has.
+    /// Claims topics without a publisher, and rejects the groups with events of topics that belong to another client.
     async fn claimed(&self, items: Vec<Item>, view: &mut Arc<View>) -> Vec<Item> {
         let mut kept = Vec::with_capacity(items.len());
         for item in items {
@@ -446,7 +446,7 @@ impl Committer {
             match accepted.get(place) {
                 Some(Accepted::New(numbers)) => {
                     let Item { parts, ticket, .. } = item;
-                    // A change without events has no id to tell.
+                    // A change without events has no ID to return.
                     let first = Ok(numbers.first().map_or(EventId(0), |(id, _, _)| *id));
                     for (Part { content, environment, cause, .. }, numbers) in parts.into_iter().zip(numbers)
                     {
@@ -468,7 +468,7 @@ impl Committer {
     }
 }
 
-/// Where the queues of a call stand in it, by their places in the view.
+/// The positions of queues within a call, by their positions in the view.
 struct Queues(HashMap<usize, usize>);
 
 impl Queues {
@@ -520,10 +520,10 @@ fn refusal_of(error: &Error) -> Refusal {
     match error {
         Error::Forbidden => Refusal::Claimed,
         Error::TooMany(_) => Refusal::TooManyTopics,
-        Error::Uninitialised | Error::OtherShards { .. } => Refusal::Uninitialised,
+        Error::Uninitialized | Error::OtherShards { .. } => Refusal::Uninitialized,
         Error::Store(error) => refusal_of_store(error),
         error => {
-            tracing::error!(%error, "an event could not be accepted");
+            tracing::error!(%error, "event not accepted");
             Refusal::Unavailable
         }
     }
@@ -534,7 +534,7 @@ fn refusal_of_store(error: &signalbox_store::Error) -> Refusal {
         Kind::Unavailable => Refusal::Unavailable,
         Kind::Refused => Refusal::Full,
         Kind::Broken => {
-            tracing::error!(%error, source = ?std::error::Error::source(error), "an event could not be accepted");
+            tracing::error!(%error, source = ?std::error::Error::source(error), "event not accepted");
             Refusal::Unavailable
         }
     }

@@ -1,4 +1,4 @@
-//! What all parts of the bus share in one process: the shards, the registry as last seen, the cache.
+//! State that all parts of the bus share in one process: the shards, the last known registry, the cache.
 
 use std::sync::{
     Arc,
@@ -19,7 +19,7 @@ use super::{
 };
 use signalbox_queues as queues;
 
-/// Changes of the registry are tried so often before giving up.
+/// Maximum number of attempts to change the registry.
 const CHANGE_TRIES: usize = 10;
 
 pub(super) struct Core {
@@ -95,7 +95,7 @@ impl Core {
         *self.trusted.write() = Some(fabric.to_owned());
     }
 
-    /// Reads the registry again, unless somebody did since `seen` was the stamp.
+    /// Reads the registry again, unless another task did so since `seen` was the stamp.
     pub(super) async fn reload(&self, seen: &str) -> Result<Arc<View>, Error> {
         let _one_at_a_time = self.reloading.lock().await;
         let view = self.view();
@@ -114,8 +114,8 @@ impl Core {
             if before.state == State::Ready {
                 tracing::error!(
                     known = before.fabric,
-                    "the fabric has been replaced by an empty or another one: events are refused until it is \
-                     initialised anew"
+                    "the fabric has been replaced by an empty or another one: events are rejected until it is \
+                     initialized again"
                 );
             }
             return Ok(self.set_view(View::unknown()));
@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Trusts the fabric as it is now, and lays a registry where there is none.
-    pub(super) async fn initialise(&self) -> Result<Arc<View>, Error> {
+    pub(super) async fn initialize(&self) -> Result<Arc<View>, Error> {
         let _nobody_reloads = self.reloading.lock().await;
         let wanted = Stored {
             fabric: self.rng.characters(20),
@@ -136,12 +136,12 @@ impl Core {
             snapshot: serde_json::to_string(&Registry::default()).map_err(Error::BadRegistry)?,
             shards: self.stores.len(),
         };
-        let home = self.stores[0].initialise(&wanted).await?.ok_or(Error::Uninitialised)?;
+        let home = self.stores[0].initialize(&wanted).await?.ok_or(Error::Uninitialized)?;
         if home.shards != self.stores.len() {
             return Err(Error::OtherShards { stored: home.shards, configured: self.stores.len() });
         }
         for store in &self.stores[1..] {
-            store.initialise(&home).await?;
+            store.initialize(&home).await?;
         }
         self.trust(&home.fabric);
         let view = self.set_view(View::read(home, &self.view())?);
@@ -156,17 +156,18 @@ impl Core {
         self.read_registry().await.map(drop)
     }
 
-    /// On start: a fabric that nobody knows yet is laid out; one that is known to have existed must still be there.
+    /// Startup: a fabric that was never seen before gets an empty registry; one that existed before must still have
+    /// its own.
     pub(super) async fn start(&self) -> Result<Arc<View>, Error> {
         let view = self.reload("").await?;
-        if view.state == State::Uninitialised && self.trusted().is_none() {
-            return self.initialise().await;
+        if view.state == State::Uninitialized && self.trusted().is_none() {
+            return self.initialize().await;
         }
         Ok(view)
     }
 
-    /// Changes the registry: computed from what stands in the fabric, written only if that still stands, and
-    /// answered when every shard has it.
+    /// Changes the registry: computed from the stored one, written only if that has not changed, and answered when
+    /// every shard has it.
     pub(super) async fn change<T>(
         &self,
         change: impl Fn(&mut Registry, u64) -> Result<T, Error>,
@@ -177,8 +178,8 @@ impl Core {
                 let _nobody_reloads = self.reloading.lock().await;
                 self.read_registry().await?
             };
-            if view.state == State::Uninitialised {
-                return Err(Error::Uninitialised);
+            if view.state == State::Uninitialized {
+                return Err(Error::Uninitialized);
             }
             let mut registry = Registry::clone(&view.registry);
             let version = view.version() + 1;
@@ -210,14 +211,14 @@ impl Core {
         match result? {
             Committed::Done => Ok(true),
             Committed::Stale => Ok(false),
-            Committed::Empty => Err(Error::Uninitialised),
+            Committed::Empty => Err(Error::Uninitialized),
         }
     }
 
     /// Brings every other shard to the registry of the first.
     pub(super) async fn spread(&self, view: &View) -> Result<(), Error> {
         for store in &self.stores[1..] {
-            let Some(there) = store.registry().await? else { return Err(Error::Uninitialised) };
+            let Some(there) = store.registry().await? else { return Err(Error::Uninitialized) };
             if there.stamp == view.stamp || super::view::version(&there.stamp) > view.version() {
                 continue;
             }
@@ -229,7 +230,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes `bytes` of the memory for waiting events, if there is room.
+    /// Reserves `bytes` of the memory for waiting events, if that much is free.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let limit = 64 * self.options.call_bytes;
         if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= limit {

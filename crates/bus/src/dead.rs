@@ -46,7 +46,7 @@ pub(super) async fn list(
 fn letter(entry: &DeadEntry) -> Option<DeadLetter> {
     let dead = entry.read()?;
     let event = Event::read(&dead.entry)
-        .inspect_err(|error| tracing::error!(%error, "a dead letter cannot be read"))
+        .inspect_err(|error| tracing::error!(%error, "dead letter not readable"))
         .ok()?;
     Some(DeadLetter {
         event: Arc::new(event),
@@ -56,7 +56,7 @@ fn letter(entry: &DeadEntry) -> Option<DeadLetter> {
     })
 }
 
-/// Puts a client's dead letters back into its lanes: those that there are now, not those that die meanwhile.
+/// Returns a client's dead letters to its lanes: those that exist now, not those that are added in the meantime.
 pub(super) async fn redrive(core: &Core, client: &str) -> Result<u64, Error> {
     let mut redriven = 0;
     for store in &core.stores {
@@ -88,8 +88,8 @@ fn resend(entry: &DeadEntry) -> Resend {
         Some((event, body)) => {
             Resend { id: event.id, hash: lane_hash(&event.object), body, letter: entry.0.clone() }
         }
-        // It cannot be read, so it cannot be delivered; a body that says so takes it out of the list, and the
-        // delivery counts it as lost.
+        // An unreadable entry cannot be delivered; this body removes it from the list, and the delivery counts it as
+        // lost.
         None => Resend { id: super::EventId(0), hash: 0, body: Vec::new(), letter: entry.0.clone() },
     }
 }

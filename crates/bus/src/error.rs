@@ -31,15 +31,15 @@ pub enum Refusal {
     /// accepted later than this answer.
     #[error("the fabric is unavailable")]
     Unavailable,
-    /// The fabric is empty or not the one that this pacemaker knows: see [`super::Handle::initialise`].
+    /// The fabric is empty or not the one that this pacemaker knows: see [`super::Handle::initialize`].
     #[error("the fabric is empty or not the one that this pacemaker knows")]
-    Uninitialised,
+    Uninitialized,
 }
 
 /// Why an operation other than publishing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A command failed. [`signalbox_store::Error::kind`] says whether anything may have changed.
+    /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
     #[error("the event bus cannot reach its data")]
     Store(#[from] signalbox_store::Error),
     /// Every attempt conflicted with a change by another pacemaker.
@@ -47,8 +47,8 @@ pub enum Error {
     Contended,
     /// The fabric is empty or not the one that this pacemaker knows.
     #[error("the fabric is empty or not the one that this pacemaker knows")]
-    Uninitialised,
-    /// The fabric was initialised for another number of shards.
+    Uninitialized,
+    /// The fabric was initialized for another number of shards.
     #[error("the fabric has {stored} shards, but {configured} are configured")]
     OtherShards {
         /// Shards of the fabric.

@@ -42,7 +42,7 @@ impl fmt::Display for EventId {
     }
 }
 
-/// What happened to the thing that the event's url names.
+/// The kind of change of the resource that the event's URL names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -52,7 +52,7 @@ pub enum Kind {
     Update,
     /// It is gone.
     Delete,
-    /// Nothing: the publisher tells the state it is in.
+    /// No change: the publisher reports the resource's current state.
     Noop,
 }
 
@@ -68,10 +68,10 @@ impl Kind {
     }
 }
 
-/// An event that a publisher wants to send. Whoever makes one has validated it (lengths, schemes, characters).
+/// An event that a publisher wants to send. Its creator has validated it (lengths, schemes, characters).
 #[derive(Debug, Clone)]
 pub struct NewEvent {
-    /// What happened.
+    /// The kind of change.
     pub kind: Kind,
     /// Where the thing can be fetched.
     pub url: String,
@@ -100,7 +100,7 @@ pub struct Event {
     pub object: String,
     /// The topic.
     pub topic: String,
-    /// What happened.
+    /// The kind of change.
     pub kind: Kind,
     /// Whose environment it concerns.
     pub environment: String,
@@ -110,7 +110,7 @@ pub struct Event {
     pub timestamp_ms: u64,
     /// The publisher's JSON, verbatim.
     pub data: Option<Box<RawValue>>,
-    /// What published it, when that is recorded as a span.
+    /// The span that published it, if it was recorded.
     pub cause: Option<Cause>,
     /// The event as it is delivered, made at the first delivery.
     pub rendered: OnceLock<Box<[u8]>>,
@@ -157,7 +157,7 @@ impl Event {
     }
 }
 
-/// An event in the log: what the publish script writes around [`NewEvent::rest`].
+/// An event in the log: the members that the publish script writes around [`NewEvent::rest`].
 #[derive(Deserialize)]
 struct Entry<'a> {
     id: EventId,
@@ -239,7 +239,7 @@ impl NewEvent {
     }
 }
 
-/// A message for queues, and for whoever watches live. Whoever makes one has validated it.
+/// A message for queues and for live streams. Its creator has validated it.
 #[derive(Debug, Clone)]
 pub struct NewMessage {
     /// The tenant; no `:`, no `|`.
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_the_log_reads_back_as_what_was_accepted() {
+    fn an_entry_of_the_log_reads_back_as_the_accepted_event() {
         for data in [None, Some("null"), Some("{ \"b\" : 1.10,\n\"a\":[] }"), Some("\"\u{1F600}\"")] {
             let new = event(data);
             let read = Event::read(&stored(&new)).expect("an entry");

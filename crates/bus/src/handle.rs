@@ -41,9 +41,9 @@ pub struct TopicStatus {
 /// A subscription as `GET /subscriptions` lists it.
 #[derive(Debug, Clone)]
 pub struct SubscriptionStatus {
-    /// What was asked for.
+    /// Its subscription.
     pub subscription: Arc<Subscription>,
-    /// What it has received and what waits for it.
+    /// Its counters: delivered and waiting events.
     pub gauges: SubscriberGauges,
 }
 
@@ -88,7 +88,7 @@ pub struct Gauges {
 pub struct DeadLetter {
     /// The event.
     pub event: Arc<Event>,
-    /// When it was given up, unix milliseconds.
+    /// When it became a dead letter, unix milliseconds.
     pub died_ms: u64,
     /// Attempts made with the batch it was in.
     pub attempts: u32,
@@ -101,7 +101,7 @@ pub struct DeadLetter {
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// What to ask with for the next part; nothing when this is the last.
+    /// The cursor of the next part; `None` after the last part.
     pub cursor: Option<String>,
 }
 
@@ -113,7 +113,7 @@ pub struct NewGroup {
     /// The object's new state as JSON, if it changes.
     pub state: Option<Box<RawValue>>,
     /// The main event and its sub-events, each with its topic; at least one. Their own `object` and
-    /// `idempotency_key` are not looked at.
+    /// and `idempotency_key` are ignored.
     pub events: Vec<(String, NewEvent)>,
     /// A repeat under the same key, client and object returns the first group's ids.
     pub idempotency_key: Option<String>,
@@ -130,8 +130,8 @@ impl Handle {
         Self { core }
     }
 
-    /// Publishes events of one client to one topic; one result for each, in order. `environment` of an event that
-    /// names none is the client's name, for which the token stands when it has none.
+    /// Publishes events of one client to one topic; returns one result for each, in order. The default `environment`
+    /// of an event is the client's name, or its token if it has no name.
     pub async fn publish(
         &self,
         client: &str,
@@ -144,7 +144,7 @@ impl Handle {
         self.publish_as(client, topic, events).await
     }
 
-    /// Publishes Signalbox' own events; `topic` without its prefix (`subscriber.disabled`).
+    /// Publishes Signalbox's own events; `topic` without its prefix (`subscriber.disabled`).
     pub async fn announce(&self, topic: &str, events: Vec<NewEvent>) -> Vec<Result<EventId, Refusal>> {
         let topic = format!("{RESERVED}{topic}");
         if !is_reserved_topic(&topic) {
@@ -164,7 +164,7 @@ impl Handle {
             return Vec::new();
         }
         let view = self.core.view();
-        // Said at once from memory when it is known; a claim that this process does not know of is found later.
+        // Known claims are rejected from memory; a claim that this process does not know yet is detected later.
         if let Some(Some(publisher)) = view.registry.topics.get(topic)
             && publisher != client
         {
@@ -188,8 +188,7 @@ impl Handle {
     /// Publishes events of one object together, with its new state: all are accepted, in this order, or none. The ids
     /// of the events; those of the first time for a repeat under the group's key.
     ///
-    /// # Errors
-    /// Why it was not accepted; nothing was done then, unless it says that this is unknown.
+    /// The reason for the rejection; nothing was done then, unless the error is that the outcome is unknown.
     pub async fn publish_group(&self, client: &str, group: NewGroup) -> Result<Vec<EventId>, Refusal> {
         let NewGroup { object, state, events, idempotency_key } = group;
         if events.is_empty() || events.iter().any(|(topic, _)| !is_topic_name(topic)) {
@@ -213,8 +212,8 @@ impl Handle {
         Ok((0..count).map(|place| EventId(first.0 + place * ID_STEP)).collect())
     }
 
-    /// Publishes messages of one client: to the queues that take them and to whoever watches live. One result for each,
-    /// in order.
+    /// Publishes messages of one client to the matching queues and to live streams. Returns one result for each, in
+    /// order.
     pub async fn publish_messages(
         &self,
         client: &str,
@@ -235,12 +234,11 @@ impl Handle {
         gather.take()
     }
 
-    /// Changes a label and publishes what tells of it, events of the topic `signalbox.labels`, in one step: both happen
-    /// or neither. The first event's id; those of further ones follow it by 64. Without events it is 0.
+    /// Changes a label and publishes the events of the change, of the topic `signalbox.labels`, in one atomic step.
+    /// Returns the first event's ID; those of further ones follow it by 64. Without events it is 0.
     ///
-    /// # Errors
-    /// [`Refusal::Outdated`] when the label is not as the change expects it. Nothing was done then, as with every other
-    /// refusal that does not say that the outcome is unknown.
+    /// [`Refusal::Outdated`] when the label is not in the state that the change expects. Nothing was done then, nor
+    /// for any other refusal except an unknown outcome.
     pub async fn change(
         &self,
         object: String,
@@ -352,7 +350,7 @@ impl Handle {
         self.core.change(|registry, _| registry.unsubscribe_topic(client, topic)).await
     }
 
-    /// Deletes a topic. `by` is the client that asks; nobody for root.
+    /// Deletes a topic. `by` is the requesting client; `None` for root.
     ///
     /// # Errors
     /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's.
@@ -619,17 +617,17 @@ impl Handle {
         Ok(gauges)
     }
 
-    /// Trusts the fabric as it is now, and lays a registry where there is none. What an operator does after the
-    /// fabric was replaced on purpose.
+    /// Trusts the fabric as it is now, and creates a registry if there is none. Operators call this after they
+    /// replaced the fabric on purpose.
     ///
     /// # Errors
     /// When the fabric does not answer, or was laid out for another number of shards.
-    pub async fn initialise(&self) -> Result<(), Error> {
-        self.core.initialise().await.map(drop)
+    pub async fn initialize(&self) -> Result<(), Error> {
+        self.core.initialize().await.map(drop)
     }
 
-    /// Trusts the fabric of this identity in place of the one that was known: an operator initialised it by way of
-    /// another process.
+    /// Trusts the fabric with this identity in place of the known one: an operator initialized it through another
+    /// process.
     ///
     /// # Errors
     /// When the fabric does not answer, or was laid out for another number of shards.
@@ -639,8 +637,8 @@ impl Handle {
 
     async fn fresh(&self) -> Result<Arc<Registry>, Error> {
         let view = self.core.reload(&self.core.view().stamp).await?;
-        if view.state == State::Uninitialised {
-            return Err(Error::Uninitialised);
+        if view.state == State::Uninitialized {
+            return Err(Error::Uninitialized);
         }
         Ok(Arc::clone(&view.registry))
     }
@@ -649,7 +647,7 @@ impl Handle {
         if self.core.view().subscription(client).is_some() { Ok(()) } else { Err(Error::NoSuchSubscription) }
     }
 
-    /// Clears lanes away in the background; what this does not finish, housekeeping does.
+    /// Removes lanes in the background; housekeeping completes the removal.
     fn clear_away(&self) {
         let core = Arc::clone(&self.core);
         tokio::spawn(async move {

@@ -1,8 +1,8 @@
-//! What has to be done now and then, whoever does it: dead workers, old segments, full memory, shards left behind.
+//! Periodic maintenance by any one pacemaker: dead workers, old segments, full memory, shards left behind.
 //!
-//! One pacemaker at a time does it, the one that holds the duty `bus`. That saves work and nothing else: every step is
-//! safe to do twice and safe to leave half done, so no fencing is needed. It runs beside the workers, never as jobs, so
-//! that no job can hold it up.
+//! One pacemaker at a time does it, the one that holds the lease `bus`. That only saves work: every step may safely be
+//! repeated or left incomplete, so no fencing is needed. It runs separately from the workers, never as jobs, so that
+//! no job can delay it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,29 +25,29 @@ use signalbox_lease::Lease;
 
 /// Batches cleared away in one call.
 const PURGE_PART: usize = 200;
-/// Batches dropped in one round, before memory is looked at again.
+/// Batches dropped in one round, before memory is checked again.
 const DROP_PART: usize = 100;
 /// Segments forgotten in one call.
 const TRIM_PART: usize = 100;
-/// Between two looks at the memory.
+/// Interval between two checks of the memory.
 const MEMORY_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps one shard in order until `shutdown`.
-pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Lease, shutdown: CancellationToken) {
+pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, shutdown: CancellationToken) {
     let mut watch = Watch::default();
     let mut keeping = QueueMaintenance::default();
     let every = Duration::from_millis(core.options.housekeeping_ms);
     let mut last_round: Option<Instant> = None;
     loop {
-        if holds(&mut duty).await {
+        if holds(&mut lease).await {
             if let Err(error) = relieve(&core, &store).await {
-                tracing::debug!(%error, "memory cannot be looked after now");
+                tracing::debug!(%error, "memory cannot be checked now");
             }
             if last_round.is_none_or(|at| at.elapsed() >= every) {
                 last_round = Some(Instant::now());
                 if let Err(error) = round(&core, &store, &mut watch, &mut keeping).await {
                     tracing::debug!(%error, "housekeeping is interrupted");
-                    // What was seen before an interruption says nothing about who lives now.
+                    // Observations from before an interruption do not show which workers are alive.
                     watch.forget();
                 }
             }
@@ -59,12 +59,12 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Lease, shu
             () = shutdown.cancelled() => break,
         }
     }
-    duty.release().await;
+    lease.release().await;
 }
 
-/// A server that is too full to note a duty needs its memory freed most of all.
-async fn holds(duty: &mut Lease) -> bool {
-    match duty.hold().await {
+/// A server that is too full to write a lease needs its memory freed most of all.
+async fn holds(lease: &mut Lease) -> bool {
+    match lease.hold().await {
         Ok(epoch) => epoch.is_some(),
         Err(error) => error.kind() == signalbox_store::Kind::Refused,
     }
@@ -89,9 +89,9 @@ async fn round(
     Ok(())
 }
 
-/// When each busy worker was first seen with its present heartbeat, on this process' own clock. A worker is dead when
-/// this process has watched it without a beat for long enough, and not when two clocks say so: an outage of Redis, or
-/// a clock that is set, stops the heartbeats of the living too.
+/// When each busy worker was first seen with its present heartbeat, on this process's clock. A worker is dead when
+/// this process has observed it without a beat for long enough, rather than by a comparison of two clocks: an outage
+/// of Redis, or a clock change, also stops the heartbeats of living workers.
 #[derive(Debug, Default)]
 pub(super) struct Watch(HashMap<String, (String, Instant)>);
 
@@ -127,8 +127,8 @@ async fn scrub(core: &Core, store: &Store, watch: &mut Watch) -> Result<(), Erro
     let beats = store.heartbeats().await?;
     for (worker, seen) in watch.note(beats, Instant::now(), core.options.dead_after()) {
         match store.scrub(&worker, &seen).await? {
-            Some(freed) => tracing::warn!(worker, freed, "a worker died; its job can be taken by another"),
-            None => tracing::debug!(worker, "a worker lives after all"),
+            Some(freed) => tracing::warn!(worker, freed, "worker died; another can take its job"),
+            None => tracing::debug!(worker, "worker heartbeat recovered"),
         }
     }
     Ok(())
@@ -159,7 +159,7 @@ async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
                 subscriber = core.name_of(&token),
                 events,
                 dropped,
-                "a subscriber's oldest batches were dropped: its limit"
+                "subscriber's oldest batches dropped: limit reached"
             );
             core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "limit" }));
         }
@@ -189,8 +189,8 @@ async fn trim(core: &Core, store: &Store) -> Result<(), Error> {
     trim_all(store, &outdated).await
 }
 
-/// Forgets segments, as far as nobody needs them. A queue may need an old one and none of those after it, so the rest
-/// is tried as well.
+/// Removes segments that are no longer needed. A queue may need an old one and none of those after it, so all of them
+/// are tried.
 async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
     for part in segments.chunks(TRIM_PART) {
         store.trim(part).await?;
@@ -198,8 +198,8 @@ async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees memory when the fabric is nearly full: first what is only kept for replay, then the oldest batches of
-/// whoever has most waiting.
+/// Frees memory when the fabric is nearly full: first events that are kept only for replay, then the oldest batches of
+/// the subscriber with the most events.
 async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let full = |(used, limit): (u64, u64)| {
         limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(u64::from(core.options.memory_percent))
@@ -228,7 +228,7 @@ async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
         tracing::warn!(
             subscriber = core.name_of(&token),
             dropped,
-            "memory is short: the noisiest subscriber's oldest batches were dropped"
+            "memory low: oldest batches of the noisiest subscriber dropped"
         );
         core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "memory" }));
     }
@@ -241,7 +241,7 @@ async fn forget_log(store: &Store) -> Result<(), Error> {
     trim_all(store, &segments).await
 }
 
-/// Who has most events waiting.
+/// The subscriber with the most waiting events.
 fn noisiest(events: BTreeMap<String, u64>) -> Option<String> {
     events
         .into_iter()
@@ -264,11 +264,15 @@ mod tests {
         assert_eq!(watch.note(beats("100"), Instant::now(), dead_after), []);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(watch.note(beats("100"), Instant::now(), dead_after), beats("100"));
-        // A beat that came, however old it says it is, begins the watch anew.
+        // A new heartbeat, whatever its timestamp, restarts the observation.
         assert_eq!(watch.note(beats("7"), Instant::now(), dead_after), []);
         tokio::time::advance(Duration::from_secs(20)).await;
         watch.forget();
-        assert_eq!(watch.note(beats("7"), Instant::now(), dead_after), [], "an outage is nobody's death");
+        assert_eq!(
+            watch.note(beats("7"), Instant::now(), dead_after),
+            [],
+            "an outage does not make a worker dead"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What publishers and subscribers send, checked before anything else sees it. Pure.
+//! Validation of the input of publishers and subscribers, before any other module handles it. Pure.
 //!
-//! The original's checks came one at a time and half-way through the work: a body that was no object raised, a string
-//! for a timestamp failed after the first subscribers had the event. Here a request is either understood as a whole
-//! or refused with the name of the member that is wrong, and what is behind this door holds for everybody behind it.
+//! Routemaster checked one property at a time in the middle of its work: a body that was not an object raised an
+//! exception, and a string as timestamp failed after the first subscribers had the event. Here a request is either
+//! parsed as a whole or rejected with the name of the invalid member, and all later code relies on the result.
 
 mod backend;
 mod callback;
@@ -21,10 +21,10 @@ use serde::Deserialize;
 
 use super::Options;
 
-/// What is accepted.
+/// The limits of accepted input.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Plain `http` besides `https`.
+    /// Plain `http` in addition to `https`.
     pub allow_http: bool,
     /// Bytes of an event's `data`.
     pub data_bytes: usize,
@@ -43,12 +43,12 @@ impl Limits {
     }
 }
 
-/// Why something was refused: a stable code, and a sentence for whoever sent it.
+/// The reason for a rejection: a stable code, and a sentence for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
     /// The stable code of the response.
     pub code: &'static str,
-    /// What is wrong, with the limit or the expected form.
+    /// The problem, with the limit or the expected form.
     pub detail: String,
 }
 
@@ -59,7 +59,7 @@ impl Flaw {
     }
 }
 
-/// Reads an object. serde would take an array for a struct as well, so the brace is looked for first.
+/// Parses an object. serde would accept an array for a struct as well, so the brace is checked first.
 pub fn object<'a, T: Deserialize<'a>>(text: &'a str, code: &'static str) -> Result<T, Flaw> {
     if !text.trim_start_matches(JSON_SPACE).starts_with('{') {
         return Err(other_shape(text, Flaw::new(code, "the body must be a JSON object")));
@@ -85,7 +85,7 @@ fn other_shape(text: &str, flaw: Flaw) -> Flaw {
 }
 
 fn malformed(error: &serde_json::Error) -> Flaw {
-    Flaw::new("malformed_json", format!("the body is no JSON: {error}"))
+    Flaw::new("malformed_json", format!("the body is not valid JSON: {error}"))
 }
 
 /// serde's message; line and column of a one-line body only distract.
@@ -100,12 +100,12 @@ fn web_url(text: &str, allow_http: bool) -> Result<url::Url, String> {
     if text.chars().count() > MAX_CHARACTERS {
         return Err(format!("is longer than {MAX_CHARACTERS} characters"));
     }
-    // The parser would mend what is not allowed; but what we keep and hand on is the text as it came.
+    // The parser would correct invalid characters, but the stored and forwarded text is the original.
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     if !text.bytes().all(allowed) {
         return Err("holds characters that a URL must write as %XX".to_owned());
     }
-    let url = url::Url::parse(text).map_err(|error| format!("is no URL: {error}"))?;
+    let url = url::Url::parse(text).map_err(|error| format!("is not a valid URL: {error}"))?;
     let scheme_fits = url.scheme() == "https" || (allow_http && url.scheme() == "http");
     if !scheme_fits {
         let schemes = if allow_http { "https or http" } else { "https" };

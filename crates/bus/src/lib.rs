@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  Handle::publish ─▶ commit.rs ─▶ publish.lua ──┬─▶ bus:log:<segment>     each body once
-//!   (many at once)    one call at  one atomic    ├─▶ lanes of subscribers  only ids: batches, jobs
+//!   (concurrently)    one call at  one atomic    ├─▶ lanes of subscribers  only ids: batches, jobs
 //!                     a time       call          └─▶ PUBLISH environment:type:topic
 //!
 //!  worker.rs ─ acquire.lua ─▶ Deliverer ─▶ ack.lua │ nack.lua (wait, halve) │ bury.lua (dead letter, gap)
@@ -77,8 +77,8 @@
 //! * **Redis restarts.** Publishers get [`Refusal::Unavailable`]. Workers keep their outcomes and settle them when Redis is
 //!   available again. An outage scrubs no worker: a worker is dead only after a *running* pacemaker has observed it
 //!   without a heartbeat, on its own clock, for an uninterrupted period.
-//! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialised`], and an error is logged, until an
-//!   operator calls [`Handle::initialise`]. The empty server has no subscriptions, so accepted events would be lost.
+//! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialized`], and an error is logged, until an
+//!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Housekeeping removes events
 //!   that are retained only for replay, then the oldest batches of the subscriber with the most events, each with a gap.
 //! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they

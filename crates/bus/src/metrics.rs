@@ -1,9 +1,9 @@
-//! What the bus counts, in Prometheus' text format.
+//! The metrics of the bus, in Prometheus text format.
 //!
-//! Two kinds. What this process did (requests it took, deliveries it made) is counted here. What the bus holds is
-//! counted by the fabric and read at each scrape: every pacemaker tells the same numbers of those, so they are to be
-//! looked at with `max`, not with `sum`. The only label without a fixed set of values is the subscriber's name, and
-//! the number of subscriptions is bounded.
+//! This process counts its own work: requests it accepted, deliveries it made. The fabric counts what the bus holds,
+//! and each scrape reads it: every pacemaker reports the same numbers of those, so aggregate them with `max`, not with
+//! `sum`. The only label without a fixed set of values is the subscriber's name, and the number of subscriptions is
+//! bounded.
 
 use std::{fmt, time::Duration};
 
@@ -65,7 +65,7 @@ impl Deliveries {
 /// All counts of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// What becomes of deliveries.
+    /// The outcomes of deliveries.
     pub deliveries: Deliveries,
     published: Family<Result, Counter>,
 }
@@ -90,12 +90,12 @@ impl Metrics {
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",
             Err(Refusal::Unavailable) => "unavailable",
-            Err(Refusal::Uninitialised) => "uninitialised",
+            Err(Refusal::Uninitialized) => "uninitialized",
         };
         self.published.get_or_create(&Result { result }).inc();
     }
 
-    /// Counts one event that was no event.
+    /// Counts one invalid event.
     pub fn invalid(&self) {
         self.published.get_or_create(&Result { result: "invalid" }).inc();
     }
@@ -129,7 +129,7 @@ impl Metrics {
     }
 }
 
-/// What the fabric knows, as of now.
+/// The fabric's counters, as of now.
 fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
     let by_subscriber = |read: fn(&SubscriberGauges) -> Option<u64>| {
         let family = Family::<Subscriber, Gauge>::default();

@@ -1,8 +1,8 @@
-//! Queues as part of the registry: made, changed, deleted, and looked after now and then.
+//! Queues as part of the registry: their creation, change, deletion and periodic maintenance.
 //!
-//! What a queue takes is decided from the registry, so a publish that was computed before a queue was made or deleted is
-//! refused and computed again, like that of any subscription. What the queue does with messages is told to each shard
-//! afterwards (`configure`), and whoever notices that a shard was not told tells it.
+//! The registry determines which messages a queue receives, so a publish that was computed before a queue was created
+//! or deleted is rejected and computed again, as with subscriptions. Each shard is informed of a queue's settings
+//! afterwards (`configure`), and any process that detects an outdated shard does so.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,10 +11,10 @@ use signalbox_store::Error as StoreError;
 use super::{Error, Handle, core::Core, store::Store};
 use signalbox_queues::{self as queues, Configured, Definition, Matcher};
 
-/// How often a shard is told of a definition again because the registry moved on meanwhile.
+/// Maximum number of repetitions when the registry changes while a shard is configured.
 const CONFIGURE_TRIES: usize = 10;
 
-/// Messages looked at in one round for being too old.
+/// Messages checked for their age in one round.
 const RETENTION_PART: usize = 1_000;
 
 impl Handle {
@@ -47,7 +47,7 @@ impl Handle {
         clear(&self.core, name).await
     }
 
-    /// Tells every shard how the queue is defined, from what stands in the fabric now. Whether there is such a queue.
+    /// Configures the queue on every shard, as it is defined in the fabric now. Returns whether the queue exists.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -66,7 +66,7 @@ impl Handle {
         Err(Error::Contended)
     }
 
-    /// Looks at the queues as this pacemaker knows them.
+    /// Reads the queues as this pacemaker knows them.
     pub fn queues<T>(&self, look: impl FnOnce(&Matcher) -> T) -> T {
         look(&self.core.view().queues)
     }
@@ -103,7 +103,7 @@ async fn clear(core: &Core, name: &str) -> Result<(), Error> {
     .await
 }
 
-/// What housekeeping remembers of the queues of a shard between two rounds.
+/// State that housekeeping keeps of a shard's queues between two rounds.
 #[derive(Debug, Default)]
 pub(super) struct QueueMaintenance {
     /// Queue → the facet after which the next look for messages that are too old begins.
@@ -125,7 +125,7 @@ impl QueueMaintenance {
         for (name, state) in names.iter().zip(shard.states(&names).await?) {
             let Some(definition) = view.registry.queues.get(*name) else { continue };
             if state.revision.is_none_or(|revision| revision < definition.revision) {
-                // What is stale by now is looked at again in the next round.
+                // An outdated definition is updated in the next round.
                 let _ = shard.configure(name, &view.stamp, definition).await?;
             }
             if state.waiting > 0 {
@@ -145,7 +145,7 @@ impl QueueMaintenance {
         let cursor = self.cursors.remove(name).unwrap_or_default();
         let (dropped, next) = shard.drop_part(name, None, Some(before), &cursor, RETENTION_PART).await?;
         if dropped > 0 {
-            tracing::info!(queue = name, dropped, "messages that had waited for too long were dropped");
+            tracing::info!(queue = name, dropped, "messages beyond their retention dropped");
         }
         self.cursors.insert(name.to_owned(), next);
         Ok(())

@@ -11,7 +11,7 @@ use super::{
 };
 use signalbox_queues::Definition;
 
-/// The prefix of Signalbox' own topics.
+/// The prefix of Signalbox's own topics.
 pub const RESERVED: &str = "signalbox.";
 
 /// The topic of the audit log, without [`RESERVED`]. Its events go to subscribers and streams that may read the audit log,
@@ -24,21 +24,21 @@ const MAX_SECRETS: usize = 4;
 /// The client that Signalbox' own events are published by. No token can have this name: they have no dots.
 pub(super) const OWN_CLIENT: &str = "signalbox.";
 
-/// Subscriptions that ended, kept so that a shard that was away learns of them.
+/// Ended subscriptions, kept for shards that were unavailable when they ended.
 const RETIRED: usize = 1_000;
 
-/// What happens to a batch that is exhausted.
+/// The treatment of a batch whose attempts are exhausted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExhausted {
-    /// It becomes a dead letter, a gap tells the subscriber, and its lane goes on.
+    /// It becomes a dead letter, a gap is reported to the subscriber, and its lane continues.
     #[default]
     Dead,
-    /// It is tried for ever; its lane waits.
+    /// It is retried without a limit; its lane waits.
     Block,
 }
 
-/// What a client asks for with `POST /subscription`.
+/// The settings of `POST /subscription`.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// All topics it wants from now on; others are unsubscribed.
@@ -53,7 +53,7 @@ pub struct Wanted {
     pub max_events: Option<u64>,
     /// Lanes: 1…64, 4 when absent.
     pub concurrency: Option<u64>,
-    /// What happens to an exhausted batch.
+    /// The treatment of an exhausted batch.
     pub on_exhausted: Option<OnExhausted>,
 }
 
@@ -74,7 +74,7 @@ pub struct Subscription {
     pub concurrency: u64,
     /// Names the present set of lanes; a change of `concurrency` makes a higher one.
     pub generation: u64,
-    /// What happens to an exhausted batch.
+    /// The treatment of an exhausted batch.
     #[serde(default)]
     pub on_exhausted: OnExhausted,
     /// Signing secrets, newest first; each signs until it is retired.
@@ -82,7 +82,7 @@ pub struct Subscription {
     /// Why deliveries are stopped (the callback answered 410). Subscribing again starts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// What it is subscribed to.
+    /// The subscribed topics.
     pub topics: BTreeSet<String>,
 }
 
@@ -91,7 +91,7 @@ pub struct Subscription {
 pub struct ApiToken {
     /// The client's name.
     pub name: String,
-    /// What it may do.
+    /// The permissions of the token.
     pub scopes: BTreeSet<String>,
     /// SHA-256 of each of its tokens in hexadecimal → when the token ends, in unix milliseconds; `None` if it does not.
     pub secrets: BTreeMap<String, Option<u64>>,
@@ -278,7 +278,7 @@ impl Registry {
         if subscription.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
     }
 
-    /// Deletes a topic and takes it out of every subscription. `by` is the client that asks; nobody for root.
+    /// Deletes a topic and removes it from every subscription. `by` is the requesting client; `None` for root.
     pub(super) fn delete_topic(&mut self, topic: &str, by: Option<&str>) -> Result<(), Error> {
         let publisher = self.topics.get(topic).ok_or(Error::NoSuchTopic)?;
         if by.is_some_and(|client| publisher.as_deref() != Some(client)) {
@@ -318,7 +318,7 @@ impl Registry {
         }
     }
 
-    /// Deletes a queue. Its name is free again when [`Self::queue_ended`] says that it has been cleared away.
+    /// Deletes a queue. Its name is free again when [`Self::queue_ended`] reports that its data was removed.
     pub(super) fn delete_queue(&mut self, name: &str) -> Result<(), Error> {
         self.queues.remove(name).ok_or(Error::NoSuchQueue)?;
         self.retired_queues.insert(name.to_owned());
@@ -376,8 +376,8 @@ impl Registry {
     }
 }
 
-/// What has to be written beside the snapshot so that the registry can be looked up key by key, as the original's
-/// could. A pure difference: whatever the change was, what is looked up follows.
+/// The commands that keep the keys for single lookups consistent with the snapshot, as Routemaster had them. A pure
+/// difference: any change of the registry is projected.
 pub(super) fn projection(before: &Registry, after: &Registry) -> Vec<Command> {
     let mut commands = Vec::new();
     let mut write = |name, target, args: Vec<String>| commands.push(Command { name, target, args });
@@ -470,7 +470,7 @@ fn secrets(registry: &Registry) -> BTreeMap<&str, String> {
 pub(super) fn projection_elsewhere(after: &Registry) -> Vec<Command> {
     let mut commands = Vec::new();
     for (token, generation) in &after.retired {
-        // One that subscribed again has newer lanes, but what it was is not what it is.
+        // A client that subscribed again has newer lanes; its old generation still has to be removed.
         if !after.subscriptions.contains_key(token) {
             let mut write = |name, target, args: Vec<String>| commands.push(Command { name, target, args });
             retire(token, *generation, &mut write);

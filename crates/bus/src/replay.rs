@@ -1,8 +1,8 @@
-//! Replay: what the log holds of a subscriber's topics, once more and at a limited rate.
+//! Replay: events of the log, delivered to a subscriber of their topics again, at a limited rate.
 //!
-//! A replay is a cursor in the fabric, moved by whichever pacemaker comes first: the script that puts a part into the
-//! lanes also moves the cursor, from where it was read to where it goes. So a pacemaker that dies costs nothing, two
-//! at once do not double anything, and a repeated call finds the cursor moved.
+//! A replay is a cursor in the fabric, which any pacemaker may advance: the script that puts a part into the lanes
+//! also moves the cursor, from where it was read to where it ends. So a pacemaker that dies costs nothing, two in
+//! parallel duplicate nothing, and a repeated call finds the cursor moved.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,13 +17,13 @@ use super::{
     view::target,
 };
 
-/// Events looked at in one step, wanted or not.
+/// Events examined in one step, whether they match or not.
 const LOOK: u64 = 1_000;
 /// Events put into lanes in one step.
 const PART: u64 = 400;
 /// The fastest replay, events a second.
 const MAX_RATE: u64 = 100_000;
-/// How long nothing is looked for when there is nothing to replay; another pacemaker's replay is found then.
+/// Pause when there is nothing to replay; another pacemaker's replay is found after it.
 const IDLE: Duration = Duration::from_secs(30);
 
 pub(super) async fn start(
@@ -44,7 +44,7 @@ pub(super) async fn start(
         let state = ReplayState {
             cursor: format!("{}:0", EventId::at_ms(from_ms).0 / SEGMENT_IDS),
             from_ms,
-            // What is published from now on comes by itself.
+            // Events that are published from now on are delivered anyway.
             to_ms: to_ms.min(now_ms),
             rate,
         };
@@ -104,7 +104,7 @@ async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
     Ok(Duration::ZERO)
 }
 
-/// The next events of a replay, and where it stands after them; nothing when it has come to its end.
+/// The next events of a replay, and its position after them; `None` at its end.
 async fn part(
     store: &Store,
     state: &ReplayState,
@@ -116,7 +116,7 @@ async fn part(
         .and_then(|(segment, place)| Some((segment.parse().ok()?, place.parse().ok()?)))
         .unwrap_or((0, 0));
     let last = EventId::at_ms(state.to_ms).0 / SEGMENT_IDS;
-    // Segments without events are not there, so the list says where to go on.
+    // Segments without events do not exist, so the list shows where to continue.
     let segments = store.segments().await?;
     let Some((&current, _)) = segments.range::<u64, _>(segment..=last.max(segment)).next() else {
         return Ok((Vec::new(), None));

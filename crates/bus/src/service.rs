@@ -33,9 +33,9 @@ impl<D> std::fmt::Debug for Bus<D> {
 }
 
 impl<D: Deliverer> Bus<D> {
-    /// Prepares the bus on a fabric of `shards` shards. `known_fabric` is the identity that [`Handle::fabric`] told
-    /// when the fabric was seen last: when another or an empty one is there now, events are refused until
-    /// [`Handle::initialise`]. Without it, an empty fabric is laid out on start.
+    /// Prepares the bus on a fabric of `shards` shards. `known_fabric` is the identity that [`Handle::fabric`]
+    /// returned when the fabric was last seen: if it has been replaced by another or an empty one, events are rejected
+    /// until [`Handle::initialize`]. Without it, an empty fabric is initialized on start.
     pub fn open(
         redis: &Fabric,
         shards: usize,
@@ -76,8 +76,8 @@ impl<D: Deliverer> Bus<D> {
         (handle, Self { core, committers, deliverer: Arc::new(deliverer) })
     }
 
-    /// Runs until `shutdown`: what was accepted for publishing is answered, deliveries under way are abandoned and
-    /// put back. A fabric that is away on start is waited for; publishers are told meanwhile.
+    /// Runs until `shutdown`: then accepted publishes are answered, and deliveries under way are abandoned and their
+    /// jobs returned. If the fabric is down on start, this waits for it; publishers get an error in the meantime.
     ///
     /// # Errors
     /// When the fabric was laid out for another number of shards.
@@ -92,13 +92,13 @@ impl<D: Deliverer> Bus<D> {
         tasks.spawn(follow(Arc::clone(&self.core), shutdown.clone()));
         for store in &self.core.stores {
             let (core, store) = (&self.core, store);
-            let duty = Lease::new(
+            let lease = Lease::new(
                 store.shard().redis().clone(),
                 "bus",
                 core.incarnation.clone(),
                 core.options.dead_after(),
             );
-            tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), duty, shutdown.clone()));
+            tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), lease, shutdown.clone()));
             if core.options.deliver {
                 let busy: Busy = Arc::new(Mutex::default());
                 tasks.spawn(Fetcher::new(core, store, &self.deliverer, &busy).run(shutdown.clone()));
@@ -127,7 +127,7 @@ async fn follow(core: Arc<Core>, shutdown: CancellationToken) {
         if let Err(error) = core.start().await {
             tracing::debug!(%error, "the registry cannot be read now");
         }
-        // `start` looks only when nothing is known; a change is read here.
+        // `start` reads only if nothing is known; a change is read here.
         if let Err(error) = core.reload(&seen).await {
             tracing::debug!(%error, "the registry cannot be read now");
         }

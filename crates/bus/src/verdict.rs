@@ -1,4 +1,4 @@
-//! What becomes of a batch that was not delivered, and how a subscriber's health moves. Pure.
+//! The verdict on a batch that was not delivered, and the changes of a subscriber's health. Pure.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::OnExhausted;
 /// Health of a subscriber that never failed.
 pub(super) const FULL_HEALTH: u8 = 100;
 
-/// What is known about a failed delivery.
+/// The facts about a failed delivery.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     /// Attempts made, this one included.
@@ -18,7 +18,7 @@ pub(super) struct Failure {
     pub events: usize,
     /// The subscriber's health after this failure.
     pub health: u8,
-    /// What the subscriber asked for.
+    /// The pause that the subscriber asked for.
     pub retry_after: Option<Duration>,
 }
 
@@ -29,18 +29,18 @@ pub(super) struct Patience {
     pub max_attempts: u32,
     /// Age at which a batch counts as exhausted.
     pub max_age: Duration,
-    /// What then.
+    /// The treatment after the last attempt.
     pub on_exhausted: OnExhausted,
 }
 
-/// What becomes of the batch.
+/// The next step of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The same batch again, after this pause.
     Retry(Duration),
-    /// Two halves in its place, the first one after this pause: one poison event must not condemn its neighbours.
+    /// Two halves in its place, the first one after this pause: one poison event must not fail its neighbors.
     Split(Duration),
-    /// A dead letter and a gap; the lane goes on.
+    /// A dead letter and a gap; the lane continues.
     Dead,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Verdict {
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
-/// Every so many failures the batch is halved.
+/// The batch is halved after every this many failures.
 const SPLIT_EVERY: u32 = 4;
 
 /// Health after a delivery: one point up, two down, between 0 and 100.
@@ -71,7 +71,8 @@ pub(super) fn judge(failure: &Failure, patience: &Patience, uniform: f64) -> Ver
     Verdict::Retry(pause)
 }
 
-/// Exponential from the first failure on, capped, between half and the whole of it; never less than what was asked.
+/// Exponential from the first failure on, capped, between half and the whole of it; never less than the requested
+/// pause.
 fn pause(failure: &Failure, uniform: f64) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << failure.attempts.saturating_sub(1).min(16)).min(MAX_PAUSE);
     let jittered = doubled.mul_f64(0.5 + uniform.clamp(0.0, 1.0) / 2.0);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_subscriber_asked_for_is_never_shortened() {
+    fn the_requested_pause_is_never_shortened() {
         let asked = Failure { retry_after: Some(Duration::from_secs(900)), ..failure(1) };
         assert_eq!(
             judge(&asked, &patience(OnExhausted::Dead), 0.0),

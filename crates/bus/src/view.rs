@@ -20,7 +20,7 @@ pub(super) enum State {
     /// Yes.
     Ready,
     /// The fabric has no registry, or another one than it had.
-    Uninitialised,
+    Uninitialized,
 }
 
 /// The registry as of one stamp.
@@ -29,8 +29,8 @@ pub(super) struct View {
     pub(super) state: State,
     /// Identity of the fabric.
     pub(super) fabric: String,
-    /// `version.nonce`. The nonce tells apart two changes to the same version, which happen when a server has lost its
-    /// last second.
+    /// `version.nonce`. The nonce distinguishes two changes to the same version, which occur when a server has lost
+    /// its last second.
     pub(super) stamp: String,
     pub(super) registry: Arc<Registry>,
     subscriptions: BTreeMap<String, Arc<Subscription>>,
@@ -42,10 +42,10 @@ pub(super) struct View {
 }
 
 impl View {
-    /// What is known before the first look, and of an empty fabric.
+    /// The view before the first read, and of an empty fabric.
     pub(super) fn unknown() -> Self {
         Self {
-            state: State::Uninitialised,
+            state: State::Uninitialized,
             fabric: String::new(),
             stamp: String::new(),
             registry: Arc::default(),
@@ -57,7 +57,7 @@ impl View {
         }
     }
 
-    /// Reads a stored registry. What `before` has compiled of it is not compiled again.
+    /// Reads a stored registry. Patterns that `before` has compiled are reused.
     pub(super) fn read(stored: Stored, before: &Self) -> Result<Self, Error> {
         let registry: Registry = serde_json::from_str(&stored.snapshot).map_err(Error::BadRegistry)?;
         Ok(Self::new(stored.fabric, stored.stamp, registry, before))
@@ -67,7 +67,8 @@ impl View {
         let mut targets = Vec::new();
         let mut by_topic: HashMap<String, Vec<usize>> = HashMap::new();
         for subscription in registry.subscriptions.values() {
-            // One that said it is gone gets nothing new; what waits for it stays until it comes back or grows old.
+            // A disabled subscription gets no new events; waiting ones stay until it is enabled again or they exceed
+            // their age.
             if subscription.disabled.is_some() {
                 continue;
             }
@@ -130,7 +131,7 @@ impl View {
     }
 
     /// The backend that takes an object's events in place of the bus: the one whose prefix fits best. One that is being
-    /// drained takes no new objects; what has its queue there stays there, which the script knows.
+    /// drained takes no new objects; objects with a queue there stay there, which the script handles.
     pub(super) fn backend_of(&self, object: &str) -> Option<&str> {
         if self.registry.backends.is_empty() || is_reserved_object(object) {
             return None;

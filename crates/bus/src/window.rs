@@ -1,8 +1,8 @@
 //! The retained window: the log in order of ids, for streams.
 //!
-//! A reader stands after some id and reads on. It finds its place in a segment from the end backwards, so catching up
-//! costs what there is to catch up and not what the segment holds. Events put into a lane again are in the log a
-//! second time, in a later segment than their ids'; a reader passes them over.
+//! A reader continues after a given ID. It finds its place in a segment from the end backwards, so catching up costs
+//! as much as was missed and not as much as the segment holds. Redriven and replayed events are in the log a second
+//! time, in a later segment than their IDs'; a reader skips them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
     store::{SEGMENT_IDS, Store},
 };
 
-/// Ids looked at in one step backwards.
+/// IDs read in one step backwards.
 const LOOK: u64 = 1_000;
 
 /// An event as the log has it, and as it is published live.
@@ -32,7 +32,7 @@ pub struct Window {
     core: Arc<Core>,
     shard: usize,
     after: EventId,
-    /// Segment and place in it of the next id to look at; nothing before the first look.
+    /// Segment and position in it of the next ID to read; `None` before the first read.
     at: Option<(u64, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl Handle {
         self.core.stores.len()
     }
 
-    /// The id given out last in a shard; nothing when there was none yet.
+    /// The last ID assigned in a shard; `None` before the first.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -50,20 +50,20 @@ impl Handle {
         Ok(self.core.stores[shard].last_id().await?.map(EventId))
     }
 
-    /// An event, as long as the log holds it where its id says. One that was put into a lane again lives on elsewhere and
-    /// is not found then.
+    /// An event, as long as the log holds it in the segment of its ID. A redriven or replayed copy is elsewhere and is
+    /// not found after that.
     ///
     /// # Errors
     /// When the fabric does not answer.
     pub async fn event(&self, id: EventId) -> Result<Option<Event>, Error> {
-        // The low six bits say which shard numbered it.
+        // The low six bits are the shard that numbered it.
         let shard = usize::try_from(id.0 & 63).unwrap_or(usize::MAX);
         let Some(store) = self.core.stores.get::<usize>(shard) else { return Ok(None) };
         let bodies = store.bodies(&BTreeMap::from([(id.0 / SEGMENT_IDS, vec![id])])).await?;
         let entry = bodies.into_iter().find_map(|(_, entry)| entry);
         Ok(entry.and_then(|entry| {
             let read = Event::read(&entry);
-            read.inspect_err(|error| tracing::error!(%error, %id, "an event of the log cannot be read")).ok()
+            read.inspect_err(|error| tracing::error!(%error, %id, "event in the log not readable")).ok()
         }))
     }
 
@@ -72,10 +72,10 @@ impl Handle {
         Window { core: Arc::clone(&self.core), shard, after, at: None }
     }
 
-    /// Hears every event of every shard as it is accepted: entries as in [`Logged`]. What was missed meanwhile, the log
-    /// has.
+    /// A live subscription to every event of every shard as it is accepted: entries as in [`Logged`]. The log has the
+    /// events that were missed.
     pub fn live(&self) -> Subscription {
-        // Pub/sub knows no shards: whatever node one listens at, one hears all.
+        // Pub/sub is not sharded: every node delivers all messages.
         self.core.stores[0].live()
     }
 }
@@ -122,7 +122,7 @@ impl Window {
             return Ok(Vec::new());
         }
         let bodies = store.bodies(&BTreeMap::from([(segment, ids)])).await?;
-        // A segment may be trimmed between the two reads; the hole shows in what the events say of each other.
+        // A segment may be trimmed between the two reads; the hole is visible in the events' `prev`.
         Ok(bodies.into_iter().filter_map(|(id, entry)| Some(Logged { id, entry: entry? })).collect())
     }
 

@@ -1,9 +1,9 @@
 //! Workers: take jobs, deliver their batches, settle them.
 //!
 //! One fetcher for each shard gives jobs to its idle workers in one call. It sleeps until the earliest scheduled job
-//! is due, and is woken when that time moves forward or when a job can be taken at once; it never polls. A delivery
-//! runs in a task of its own, so a panic in one is a failed delivery and nothing else. One that takes long stops
-//! counting as a worker, so receivers that hang cannot use up the workers of those that do not.
+//! is due, and is woken when that time is brought forward or when a job becomes available; it never polls. A delivery
+//! runs in a separate task, so a panic in one is only a failed delivery. A long delivery stops counting as a worker,
+//! so hanging receivers cannot use up the workers of the others.
 //!
 //! Taking a job and settling it each wait behind the publish call that Redis is busy with. A
 //! [`DeliverySlot`] is therefore held only while a batch is sent. It is released when the receiver has answered, and the
@@ -32,17 +32,17 @@ use super::{
 };
 use signalbox_egress::Outcome;
 
-/// The longest time without a look at the jobs.
+/// The maximum time between two checks for jobs.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
-/// Jobs held for each delivery at a time: one is sent, and others are taken or settled meanwhile.
+/// Jobs held per concurrent delivery: one is sent while others are taken or settled.
 const HELD: usize = 3;
 /// Due jobs made instant in one call.
 const PROMOTE: usize = 1_000;
-/// How long a disabled subscription's lane rests before its age is looked at again.
+/// How long a disabled subscription's lane pauses before its age is checked again.
 const DISABLED_PAUSE_MS: u64 = 3_600_000;
 /// How long a lane rests whose subscription this process does not know (it was ended just now).
 const UNKNOWN_PAUSE_MS: u64 = 1_000;
-/// Between two attempts to settle a job while the fabric is away.
+/// Between two attempts to settle a job while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Attempts to settle a job that the fabric cannot understand; then it stays where it is until its worker asks again.
@@ -51,7 +51,7 @@ const BROKEN_TRIES: u32 = 10;
 /// The busy workers of a shard, for their heartbeats.
 pub(super) type Busy = Arc<Mutex<BTreeSet<String>>>;
 
-/// What a delivery tells its fetcher.
+/// A delivery's notification of its fetcher.
 enum Note {
     /// It has been under way for long.
     Slow,
@@ -77,7 +77,7 @@ pub(super) struct Fetcher<D> {
     more: bool,
     next_due: Option<Instant>,
     retry_at: Option<Instant>,
-    /// The server's time, and ours when it was told.
+    /// The server's time, and this process's time when it was received.
     clock: (u64, Instant),
     pause: Duration,
     deliveries: TaskTracker,
@@ -119,14 +119,14 @@ impl<D: Deliverer> Fetcher<D> {
             while let Ok(note) = self.notes.1.try_recv() {
                 self.note(Some(note));
             }
-            if self.more && self.retry_at.is_none() && self.room() > 0 {
+            if self.more && self.retry_at.is_none() && self.free_slots() > 0 {
                 self.fetch(&shutdown).await;
                 continue;
             }
-            // Without room there is nothing to wake up for. The last look is a safety net, not a poll: a clock that
-            // was set and a message that was lost cost a minute at most.
-            let look = (self.room() > 0).then_some(self.clock.1 + MAX_SLEEP);
-            let due = self.next_due.filter(|_| self.room() > 0);
+            // Without a free worker there is no reason to wake up. The last check is a safety net and not polling:
+            // after a clock change or a lost notification, jobs wait a minute at most.
+            let look = (self.free_slots() > 0).then_some(self.clock.1 + MAX_SLEEP);
+            let due = self.next_due.filter(|_| self.free_slots() > 0);
             let due = [due, self.retry_at, look].into_iter().flatten().min();
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -144,12 +144,12 @@ impl<D: Deliverer> Fetcher<D> {
     }
 
     /// How many more jobs may be taken.
-    fn room(&self) -> usize {
+    fn free_slots(&self) -> usize {
         self.most.saturating_sub(self.quick).min(self.idle.len())
     }
 
     async fn fetch(&mut self, shutdown: &CancellationToken) {
-        let asked = self.room();
+        let asked = self.free_slots();
         let workers: Vec<String> = self.idle[self.idle.len() - asked..].to_vec();
         match self.store.acquire(&workers, PROMOTE).await {
             Ok(turn) => {
@@ -161,7 +161,7 @@ impl<D: Deliverer> Fetcher<D> {
             }
             Err(error) => {
                 if error.kind() == Kind::Unavailable {
-                    tracing::debug!(%error, "no jobs while the fabric is away");
+                    tracing::debug!(%error, "no jobs while the fabric is unavailable");
                 } else {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "jobs cannot be taken");
                 }
@@ -229,7 +229,7 @@ impl<D: Deliverer> Fetcher<D> {
 
     fn wake(&mut self, notice: &Notice) {
         match notice {
-            // What was said while nobody listened is found out by looking.
+            // Notifications missed while disconnected are recovered by a check.
             Notice::Resumed => self.more = true,
             Notice::Message { payload, .. } => match payload.parse::<u64>() {
                 Err(_) => self.more = true,
@@ -243,7 +243,7 @@ impl<D: Deliverer> Fetcher<D> {
     }
 }
 
-/// The moment on this process' clock of `at_ms` on the server's, which shows `now_ms`.
+/// The moment on this process's clock of `at_ms` on the server's, which shows `now_ms`.
 fn in_future(at_ms: u64, now_ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(at_ms.saturating_sub(now_ms))
 }
@@ -273,7 +273,7 @@ struct Delivery<D> {
     shutdown: CancellationToken,
 }
 
-/// What is to be done with a job in the end.
+/// How to settle a job in the end.
 enum Settle {
     Ack { events: usize },
     Nack(Nack),
@@ -299,7 +299,7 @@ impl<D: Deliverer> Delivery<D> {
         self.settle(&taken, timeout_ms, settle).await;
     }
 
-    /// A disabled subscription gets nothing. What waits for it becomes dead letters when it is old enough.
+    /// A disabled subscription gets no deliveries. Its waiting events become dead letters when they are old enough.
     fn rest(&self, taken: &Taken, now_ms: u64) -> Settle {
         if now_ms.saturating_sub(taken.created_ms) >= self.core.options.max_age_seconds * 1000 {
             return Settle::Bury { why: "the subscription is disabled".into(), attempted: false };
@@ -320,7 +320,7 @@ impl<D: Deliverer> Delivery<D> {
                 subscriber = self.core.name_of(&taken.held.token),
                 batch = taken.held.batch,
                 missing,
-                "events of a batch are not in the log any more"
+                "events of a batch are no longer in the log"
             );
         }
         if events.is_empty() {
@@ -334,7 +334,7 @@ impl<D: Deliverer> Delivery<D> {
             events,
         });
         let count = batch.events.len();
-        // In a task of its own: a deliverer that panics has failed to deliver, and nothing more.
+        // In a separate task: a panic in a deliverer is only a failed delivery.
         let deliverer = Arc::clone(&self.deliverer);
         let to = Arc::clone(subscription);
         let mut delivering = tokio::spawn(async move { deliverer.deliver(to, batch).await });
@@ -400,14 +400,14 @@ impl<D: Deliverer> Delivery<D> {
         }
     }
 
-    /// The callback said that it is gone for good.
+    /// The callback answered that it is gone permanently.
     async fn disable(&self, subscription: &Subscription) {
         let token = &subscription.token;
         let callback = &subscription.callback;
         let disabled = self
             .core
             .change(|registry, _| {
-                // Unless it subscribed again meanwhile, with another callback.
+                // Unless it subscribed again in the meantime, with another callback.
                 if let Some(one) = registry.subscriptions.get_mut(token)
                     && one.callback == *callback
                 {
@@ -419,18 +419,18 @@ impl<D: Deliverer> Delivery<D> {
         match disabled {
             Ok(()) => {
                 let subscriber = self.core.name_of(token);
-                tracing::warn!(subscriber, "a subscription is disabled: its callback is gone");
+                tracing::warn!(subscriber, "subscription disabled: its callback is gone");
                 self.core.announce("subscriber.disabled", token, json!({ "reason": "gone" }));
             }
             // The next attempt finds the same answer.
             Err(error) => {
                 let subscriber = self.core.name_of(token);
-                tracing::warn!(subscriber, %error, "a subscription cannot be disabled now");
+                tracing::warn!(subscriber, %error, "subscription not disabled; it stays active");
             }
         }
     }
 
-    /// The batch's events in order, and how many are in the log no more.
+    /// The batch's events in order, and how many are no longer in the log.
     async fn contents(&self, taken: &Taken) -> Result<(Vec<Arc<Event>>, usize), signalbox_store::Error> {
         let items: Vec<(EventId, u64)> = taken.items.iter().filter_map(|item| read_item(item)).collect();
         let mut events = self.core.cache.get(items.iter().map(|(id, _)| *id));
@@ -443,9 +443,7 @@ impl<D: Deliverer> Delivery<D> {
             for (id, body) in self.store.bodies(&wanted).await? {
                 let event = body.and_then(|body| {
                     Event::read(&body)
-                        .inspect_err(
-                            |error| tracing::error!(%id, %error, "an event in the log cannot be read"),
-                        )
+                        .inspect_err(|error| tracing::error!(%id, %error, "event in the log not readable"))
                         .ok()
                 });
                 read.extend(event.map(|event| (id, Arc::new(event))));
@@ -459,8 +457,8 @@ impl<D: Deliverer> Delivery<D> {
         Ok((events.into_iter().flatten().collect(), missing))
     }
 
-    /// Settles the job, for as long as the fabric does not answer. Until then the worker's heart beats and nobody
-    /// else takes the job; the scripts make a repeat harmless.
+    /// Settles the job, and retries while the fabric does not answer. Until then the worker's heartbeat continues, so
+    /// no other worker takes the job; the scripts make a repeat harmless.
     async fn settle(&self, taken: &Taken, timeout_ms: u64, settle: Settle) {
         let mut pause = Duration::from_millis(50);
         let mut broken = 0;
@@ -472,7 +470,7 @@ impl<D: Deliverer> Delivery<D> {
                     return;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
-                    tracing::error!(%error, source = ?std::error::Error::source(&error), "a job cannot be settled");
+                    tracing::error!(%error, source = ?std::error::Error::source(&error), "job not settled");
                     broken += 1;
                     if broken == BROKEN_TRIES {
                         return;
@@ -482,7 +480,7 @@ impl<D: Deliverer> Delivery<D> {
             }
             tokio::select! {
                 () = sleep(pause) => {}
-                // Whoever comes next scrubs this worker.
+                // Another pacemaker will scrub this worker.
                 () = self.shutdown.cancelled(), if pause == MAX_SETTLE_PAUSE => return,
             }
             pause = (pause * 2).min(MAX_SETTLE_PAUSE);
@@ -501,7 +499,7 @@ impl<D: Deliverer> Delivery<D> {
             Settle::Ack { events } => self.store.ack(held, timeout_ms, *events, &taken.gaps).await,
             Settle::Nack(nack) => {
                 let nacked = self.store.nack(held, nack, &self.core.rng.seed()).await?;
-                // Told once: again only after it has been in full health. If this reply is lost, not at all.
+                // Reported once: again only after full health was restored. If this reply is lost, not at all.
                 if nacked == Nacked::PacingBegins {
                     self.core.announce("subscriber.paced", &held.token, json!({ "pause_ms": nack.pause_ms }));
                 }
@@ -516,7 +514,7 @@ impl<D: Deliverer> Delivery<D> {
     }
 }
 
-/// A reason is for people; what a receiver answered may be of any length.
+/// A reason is for people; a receiver's answer may be of any length.
 fn shortened(why: &str) -> &str {
     let end = (0..=why.len().min(500)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or_default();
     &why[..end]
@@ -533,7 +531,7 @@ fn read_item(item: &str) -> Option<(EventId, u64)> {
     }
 }
 
-/// Beats the heart of busy workers, off their path: neither a slow delivery nor a slow reply holds it up.
+/// Writes the heartbeats of busy workers in a separate task: neither a slow delivery nor a slow reply delays it.
 pub(super) async fn beat(core: Arc<Core>, store: Arc<Store>, busy: Busy, shutdown: CancellationToken) {
     let every = Duration::from_millis(core.options.beat_ms);
     loop {
@@ -556,8 +554,8 @@ impl Core {
         self.view().registry.name_of(client)
     }
 
-    /// Tells of something that happened to a subscriber, under Signalbox' own topics; `data` is an object, to which its
-    /// name is added. Nobody waits for it.
+    /// Announces an event about a subscriber, under Signalbox's own topics; `data` is an object, to which its name is
+    /// added. The caller does not wait for the publish.
     pub(super) fn announce(self: &Arc<Self>, topic: &'static str, client: &str, mut data: serde_json::Value) {
         let handle = super::Handle::from_core(Arc::clone(self));
         let subscriber = self.name_of(client);
@@ -573,7 +571,7 @@ impl Core {
         };
         tokio::spawn(async move {
             for refusal in handle.announce(topic, vec![event]).await.into_iter().filter_map(Result::err) {
-                tracing::warn!(topic, %refusal, "an own event was not accepted");
+                tracing::warn!(topic, %refusal, "own event not accepted");
             }
         });
     }

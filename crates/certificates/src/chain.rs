@@ -108,7 +108,7 @@ fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, Invalid> {
 fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
-        _ => Err(bad_chain("a block of it is no X.509 certificate")),
+        _ => Err(bad_chain("a block of it is not an X.509 certificate")),
     }
 }
 
@@ -138,10 +138,10 @@ fn in_order(chain: &[X509Certificate<'_>]) -> Result<(), Invalid> {
 /// The key in PEM, if it is that of `leaf`.
 fn private_key(text: &str, leaf: &X509Certificate<'_>) -> Result<String, Invalid> {
     let der = PrivateKeyDer::from_pem_slice(text.as_bytes())
-        .map_err(|_| bad_key("it is no PEM of an unencrypted private key"))?;
+        .map_err(|_| bad_key("it is not the PEM of an unencrypted private key"))?;
     let signer =
         any_supported_type(&der).map_err(|_| bad_key("RSA, ECDSA (P-256, P-384) and Ed25519 are known"))?;
-    let public = signer.public_key().ok_or_else(|| bad_key("its public part cannot be told"))?;
+    let public = signer.public_key().ok_or_else(|| bad_key("its public part cannot be derived"))?;
     if public.as_ref() != leaf.public_key().raw {
         let detail = "the private key is not that of the first certificate of the chain";
         return Err(Invalid::new("key_mismatch", "key", detail));
@@ -175,7 +175,7 @@ fn facts_of(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Facts, Inva
 }
 
 /// Whether clients that ask for `name` accept one of `names` (RFC 9525: a wildcard stands for exactly one label). For a
-/// wildcard of the table the same wildcard is needed; `*` is shown to whoever finds no other, and may be for any name.
+/// wildcard of the table the same wildcard is needed; `*` is the default for all others, and may be for any name.
 fn covers(names: &[String], name: &str) -> bool {
     if name == "*" {
         return true;
@@ -260,7 +260,7 @@ mod tests {
                 assert_eq!(checked.facts.issuer, "CN=middle");
                 assert!(!checked.chain.contains("text"));
                 assert_eq!(facts(&checked.chain).unwrap(), checked.facts);
-                // What was written is what was read.
+                // The result can be parsed again.
                 assert_eq!(check(name, &checked.chain, &checked.key, NOW).unwrap().chain, checked.chain);
             }
         }

@@ -1,8 +1,8 @@
-//! The key file: what private keys are encrypted with.
+//! The key file, whose keys encrypt private keys.
 //!
-//! AES-256-GCM with a random nonce of 96 bits for each text, which at a few thousand certificates is far from the bound
-//! of 2^32 texts of one key. The server name is authenticated beside the text, so that a private key cannot be moved
-//! under another name.
+//! AES-256-GCM with a random nonce of 96 bits for each text, which at a few thousand certificates is far from the
+//! bound of 2^32 texts per key. The server name is authenticated along with the text, so that a private key cannot be
+//! moved to another name.
 
 use std::{fmt, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -17,8 +17,8 @@ use ring::{
 const KEY_BYTES: usize = 32;
 /// Keys of one file. A rotation needs two.
 const MAX_KEYS: usize = 8;
-/// What the file must not allow: its group may read it (nginx' master and the pacemaker may be different users), and
-/// nobody else anything.
+/// The forbidden permissions of the file: its group may read it (nginx's master and the pacemaker may be different
+/// users), and other users have no access.
 const FORBIDDEN_MODE: u32 = 0o037;
 
 /// The keys of the file, the one that encrypts first. Their `Debug` does not show them.
@@ -32,7 +32,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads a file of keys, one a line, each 64 hexadecimal digits. What is wrong is said without showing any of it.
+    /// Reads a file of keys, one per line, each 64 hexadecimal digits. Errors do not show any part of a key.
     pub fn read(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let about = fs::metadata(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
@@ -63,7 +63,7 @@ impl Keys {
         }
     }
 
-    /// A key of its own for `purpose`, derived from the first as the edge does it (`lua/signalbox/secret.lua`).
+    /// A separate key for `purpose`, derived from the first as the edge does it (`lua/signalbox/secret.lua`).
     pub(super) fn of(&self, purpose: &str) -> Option<[u8; KEY_BYTES]> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.first()?);
         hmac::sign(&key, format!("signalbox {purpose}").as_bytes()).as_ref().try_into().ok()
@@ -88,7 +88,7 @@ impl Keys {
         Some(STANDARD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// What [`Self::seal`] was given, when the first key made it.
+    /// The input of [`Self::seal`], if it was encrypted with the first key.
     pub(super) fn open_with_first(&self, name: &str, sealed: &str) -> Option<Vec<u8>> {
         open(self.0.first()?, name, sealed)
     }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_with_its_key_and_name_only() {
+    fn a_sealed_key_opens_only_with_its_key_and_name() {
         let one = keys(&['a']);
         let sealed = one.seal("a.test", b"secret").unwrap();
         assert_ne!(sealed, one.seal("a.test", b"secret").unwrap(), "a nonce is used once");

@@ -4,7 +4,7 @@
 //! work with them ([`chain`]), encrypts the key ([`keys`]) and passes both to the route table, which brings them to every
 //! router like any other change. Nothing is reloaded, and `?wait=` waits until every worker has them.
 //!
-//! **Data.** None of its own. The route table stores a certificate as a text: the JSON that routers read in
+//! **Data.** This crate stores none. The route table stores a certificate as a text: the JSON that routers read in
 //! `cert:<server name>` (`lua/signalbox/certificates.lua` has the format), with the private key already encrypted. So
 //! neither Redis, nor its files, nor a replica, nor a router's snapshot ever has a private key in clear text. Only
 //! processes with the key file can decrypt one.
@@ -64,7 +64,7 @@ pub enum Error {
     Table(#[from] TableError),
 }
 
-/// What routers read.
+/// The document that routers read.
 #[derive(Debug, Serialize, Deserialize)]
 struct Document {
     v: u8,
@@ -79,7 +79,7 @@ struct Document {
 /// A certificate that was set.
 #[derive(Debug)]
 pub struct Put {
-    /// What the certificate contains.
+    /// The content of the certificate.
     pub facts: Facts,
     /// The change of the route table.
     pub change: ResourceChange,
@@ -92,7 +92,7 @@ pub struct Put {
 pub struct Found {
     /// PEM.
     pub chain: String,
-    /// What the certificate contains.
+    /// The content of the certificate.
     pub facts: Facts,
 }
 

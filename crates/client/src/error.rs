@@ -1,4 +1,4 @@
-//! What can go wrong with a call.
+//! Errors of calls.
 
 use std::path::PathBuf;
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::More;
 
-/// Why a call did not bring what was asked for.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be one of an API.
-    #[error("{url} is no address of an API: {why}")]
+    #[error("{url} is not an API address: {why}")]
     Address {
         /// As it was given.
         url: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// The token holds what no header can.
     #[error("the token cannot be sent: it may hold visible ASCII characters only")]
     Token,
-    /// The certificates to believe cannot be read.
+    /// The file of trusted certificates cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]
     Trust {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// No answer: nobody listens, the connection broke, or the server's certificate is not believed.
+    /// No answer: the connection was refused or broke, or the server's certificate is not trusted.
     #[error("{url} does not answer: {why}")]
     Silent {
-        /// What was asked.
+        /// The requested URL.
         url: String,
         /// The innermost cause.
         why: String,
@@ -39,23 +39,23 @@ pub enum Error {
     /// No whole answer in time. Whether a change happened is unknown; it may be sent again.
     #[error("{url} did not answer within {seconds} s")]
     Late {
-        /// What was asked.
+        /// The requested URL.
         url: String,
         /// The limit.
         seconds: u64,
     },
-    /// The server refused, and said why.
+    /// The server rejected the request with a reason.
     #[error("{} ({})", problem.detail, problem.code)]
     Refused {
-        /// What was asked.
+        /// The requested URL.
         url: String,
-        /// What it said.
+        /// The server's problem document.
         problem: Box<Problem>,
     },
-    /// The answer is not what this API answers; often somebody else's server.
-    #[error("{url} answered {status}, and not as Signalbox does")]
+    /// The answer is not one of this API, often because another program's server answered.
+    #[error("{url} answered {status}, but not in the form of the Signalbox API")]
     Foreign {
-        /// What was asked.
+        /// The requested URL.
         url: String,
         /// The HTTP status.
         status: u16,
@@ -63,7 +63,7 @@ pub enum Error {
     /// A good answer that has another shape than the one that was asked for.
     #[error("cannot read the answer of {url}")]
     Unreadable {
-        /// What was asked.
+        /// The requested URL.
         url: String,
         /// Where it differs.
         #[source]
@@ -89,7 +89,7 @@ impl Error {
         }
     }
 
-    /// Whether nobody answered, or only somebody in between: trying again later makes sense.
+    /// Whether there was no answer, or only one of a proxy: a later retry makes sense.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Silent { .. } | Self::Late { .. } => true,
@@ -108,7 +108,7 @@ pub struct Problem {
     pub title: String,
     /// The stable name of the error.
     pub code: String,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     #[serde(default)]
     pub detail: String,
     /// Members that belong to this code.

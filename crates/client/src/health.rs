@@ -12,14 +12,14 @@ use crate::{Client, Error, More, with_query};
 #[derive(Debug, Clone, Copy)]
 pub struct Health<'a>(pub(crate) &'a Client);
 
-/// What one nginx says of itself.
+/// The status of one nginx.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Edge {
     /// Whether it is connected to its replica.
     pub connected: bool,
     /// Whether what it serves may be old.
     pub stale: bool,
-    /// Why it does not believe the table.
+    /// Why it does not accept the table.
     pub alarm: Option<String>,
     /// The table's serial.
     pub serial: u64,
@@ -57,7 +57,7 @@ impl Health<'_> {
             .map_err(|source| Error::Unreadable { url: self.0.transport.address("/health/ready"), source })
     }
 
-    /// What nginx says of itself; only the admin listener answers it.
+    /// The status of nginx; only the admin listener serves it.
     ///
     /// # Errors
     /// As every call.

@@ -61,7 +61,7 @@ pub struct Client {
     transport: Arc<Transport>,
 }
 
-/// What a [`Client`] is made of.
+/// The settings of a [`Client`].
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(crate) url: String,
@@ -78,7 +78,7 @@ impl Builder {
         self
     }
 
-    /// A file of PEM certificates to believe besides those of the operating system.
+    /// A file of PEM certificates to trust in addition to those of the operating system.
     #[must_use]
     pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(file.into());
@@ -95,7 +95,8 @@ impl Builder {
     /// Makes the client. Nothing is connected yet.
     ///
     /// # Errors
-    /// [`Error::Address`] for an address that is no `http` or `https` URL, [`Error::Trust`] when the certificates of the
+    /// [`Error::Address`] for an address that is not an `http` or `https` URL, [`Error::Trust`] when the certificates
+    /// of the
     /// file cannot be read.
     pub fn build(self) -> Result<Client, Error> {
         Ok(Client { transport: Arc::new(Transport::new(self)?) })
@@ -165,7 +166,7 @@ impl Client {
 
     /// Any call, for what has no function here: the answer's JSON, `null` when it has no body.
     ///
-    /// `path` begins with `/` and may have a query; what comes from outside must be encoded ([`segment`]).
+    /// `path` begins with `/` and may have a query; external values must be encoded ([`segment`]).
     ///
     /// # Errors
     /// As every call: see [`Error`].
@@ -230,7 +231,7 @@ impl Client {
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<T, Error> {
         let answer = self.transport.call(method, path, body).await?;
-        // 204 has no body; what is asked for then is `()` or a `Value`, and both read `null`.
+        // 204 has no body; callers then expect `()` or a `Value`, and both parse `null`.
         let text: &[u8] = if answer.body.is_empty() { b"null" } else { &answer.body };
         serde_json::from_slice(text)
             .map_err(|source| Error::Unreadable { url: self.transport.address(path), source })

@@ -34,7 +34,7 @@ impl Machines<'_> {
         self.0.get(&path(machine, "")).await
     }
 
-    /// What a definition (YAML) would change. Nothing changes.
+    /// The changes that a definition (YAML) would make. Nothing changes.
     ///
     /// # Errors
     /// `invalid_definition`.

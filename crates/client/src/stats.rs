@@ -1,4 +1,4 @@
-//! What was counted, asked from the sidecar.
+//! Statistics, from the sidecar.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -23,7 +23,7 @@ pub enum Subject {
     Workspace(String),
     /// All that have instances on a node.
     Node(String),
-    /// Requests of host names that nobody serves.
+    /// Requests for unknown host names.
     Uncaught,
     /// Requests to the admin listener.
     Pacemaker,
@@ -78,7 +78,7 @@ impl std::str::FromStr for Subject {
 /// Everything counted so far.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Totals {
-    /// What kind of subject.
+    /// The kind of subject.
     pub kind: String,
     /// Which one.
     pub id: String,
@@ -132,7 +132,7 @@ impl Stats<'_> {
     /// Points of the past: unix second and value.
     ///
     /// # Errors
-    /// As every call; a range that cannot be answered has a code of its own.
+    /// Those of every call; an unavailable range has a specific code.
     pub async fn history(
         &self,
         subject: &Subject,

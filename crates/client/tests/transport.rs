@@ -1,5 +1,5 @@
-//! Calls against small servers of the test's own: what the transport makes of answers, of silence and of certificates.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Calls against small servers of the tests: how the transport handles answers, silence and certificates.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio_rustls::{
     rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
 };
 
-/// Reads one request: its head, and as much body as `Content-Length` says.
+/// Reads one request: its head, and as much body as `Content-Length` announces.
 async fn request(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut text = Vec::new();
     loop {
@@ -47,7 +47,7 @@ async fn answer(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), status: &str
     asked
 }
 
-/// A server that gives every request the same answer; its address, and what it was asked.
+/// A server that answers every request in the same way; its address, and the requests it received.
 async fn server(status: &'static str, body: &'static str) -> (String, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -96,7 +96,7 @@ async fn a_refusal_has_its_code() {
 }
 
 #[tokio::test]
-async fn somebody_elses_answer_is_not_believed() {
+async fn an_answer_of_another_program_is_not_accepted() {
     let (url, _requests) = server("502 Bad Gateway", "<html>").await;
     let error = client(&url).tokens().list().await.unwrap_err();
     assert!(matches!(error, Error::Foreign { status: 502, .. }) && error.is_unavailable(), "{error}");
@@ -106,7 +106,7 @@ async fn somebody_elses_answer_is_not_believed() {
 }
 
 #[tokio::test]
-async fn silence_and_slowness_are_told_apart() {
+async fn silence_and_slowness_are_distinguished() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let patient = Client::builder(&url).timeout(Duration::from_millis(50)).build().unwrap();
@@ -118,7 +118,7 @@ async fn silence_and_slowness_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_believed_only_when_its_authority_is() {
+async fn a_certificate_is_trusted_only_with_its_authority() {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -133,7 +133,7 @@ async fn a_certificate_is_believed_only_when_its_authority_is() {
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            // Who does not believe the certificate hangs up.
+            // A client that does not trust the certificate disconnects.
             if let Ok(mut stream) = acceptor.accept(stream).await {
                 answer(&mut stream, "200 OK", "{}").await;
                 let _gone = stream.shutdown().await;

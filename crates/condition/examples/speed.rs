@@ -40,13 +40,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let run = |times: u32| {
                 let begun = Instant::now();
                 for _ in 0..times {
-                    // Facts are made anew each time, as they are for each label.
+                    // The facts are built each time, as they are for each label.
                     let facts = Facts::new(black_box(&metadata), &feeds, visit, black_box(now), &zone_found);
                     assert!(condition.evaluate(&facts).is_ok_and(|verdict| verdict.truth.holds()), "{name}");
                 }
                 f64::from(times) / begun.elapsed().as_secs_f64()
             };
-            // The best of many short runs: what else runs on this machine is not what is measured.
+            // The best of many short runs, which is least affected by other load on the machine.
             let best = (0..200).map(|_| run(20_000)).fold(0.0, f64::max);
             println!("{name:<12} {zone:<14} {best:>12.0} evaluations/s");
         }

@@ -1,8 +1,8 @@
 //! When a condition can first be true while nothing but time changes.
 //!
-//! Between two *turns* no test that reads the clock changes its result: a turn is a midnight, a literal time of day, the
-//! end of a `passed since`, a jump of the zone. So it is enough to judge the condition at each of them. What a feed will
-//! say nobody knows, so a test that reads one counts as possibly true at any moment.
+//! Between two *turns* no test that reads the clock changes its result: a turn is a midnight, a literal time of day,
+//! the end of a `passed since`, or a clock change of the zone. So it suffices to evaluate the condition at each of
+//! them. The future value of a feed is unknown, so a test that reads one is possibly true at any moment.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -27,19 +27,19 @@ pub enum Earliest {
     Now,
     /// At this moment.
     At(Timestamp),
-    /// Nobody looked further than to this moment; not before it.
+    /// The search ended at this moment; not before it.
     NotBefore(Timestamp),
     /// Not unless a fact changes.
     Never,
 }
 
-/// How far a condition on the time and the weekday is looked through: a week, and what a jump of the zone may hide.
+/// The searched days for a condition on the time and the weekday: a week, and what a clock change may hide.
 const DAYS_OF_A_WEEK: u16 = 9;
-/// How far a condition on the date is looked through at a time.
+/// The searched days at a time for a condition on the date.
 const DAYS_OF_A_MONTH: u16 = 40;
 /// How many turns are judged before the answer is "not before this one". Usual conditions have a hundred; a list of
 /// thousands of times in the metadata shall not keep a worker busy for seconds.
-const MOST_TURNS: usize = 500;
+const MAX_TURNS: usize = 500;
 
 impl Condition {
     /// The earliest moment, from that of `facts` on, at which the condition can be true if only time passes.
@@ -50,7 +50,7 @@ impl Condition {
         let mut starts = BTreeSet::from([facts.now]);
         starts.extend(turns.once.iter().copied().filter(|turn| *turn > facts.now));
         let starts: Vec<Timestamp> = starts.into_iter().collect();
-        let mut left = MOST_TURNS;
+        let mut left = MAX_TURNS;
         for (n, start) in starts.iter().enumerate() {
             if left == 0 {
                 return Earliest::NotBefore(*start);
@@ -75,7 +75,7 @@ impl Condition {
         Earliest::Never
     }
 
-    /// Looks through the days of a stretch in which only the wall clock turns.
+    /// Searches the days of a period in which only the wall clock turns.
     fn in_days(
         &self,
         facts: &Facts<'_>,
@@ -175,7 +175,7 @@ impl Turns {
         }
     }
 
-    /// The turns of a clock that is compared with a value: when it gets there, and when it goes on.
+    /// The turns of a clock that is compared with a value: when it becomes equal, and when it passes it.
     fn around(&mut self, clock: Option<System>, value: Value<'_>) {
         match clock {
             Some(System::Now) => {
@@ -196,7 +196,7 @@ impl Turns {
         }
     }
 
-    /// The turns of so many days from the day of `start` on, sorted, and the end of those days.
+    /// The turns of this many days from the day of `start` on, sorted, and the end of those days.
     fn of_days(&self, zone: &TimeZone, start: Timestamp, days: u16) -> (BTreeSet<Timestamp>, Timestamp) {
         let first = zone.to_datetime(start).date();
         let mut moments = BTreeSet::new();

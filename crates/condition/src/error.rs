@@ -1,12 +1,12 @@
-//! What is wrong with a text, and where.
+//! Errors of a text, with their places.
 
 use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-/// Where something stands in the text, in bytes.
+/// A place in the text, in bytes.
 ///
-/// Any two are equal: where a thing stands is no part of what it says, so trees can be compared as they are.
+/// Any two are equal: places are not part of the content, so trees can be compared directly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) start: usize,
@@ -54,10 +54,10 @@ impl Fault {
     }
 }
 
-/// What is wrong with a condition, or what is odd about it. `Display` is for a person at a terminal:
+/// An error or a warning about a condition. `Display` is for terminals:
 ///
 /// ```text
-/// line 1: `==` is no operator
+/// line 1: `==` is not a valid operator
 /// metadata.plan == "pro"
 ///               ^^
 /// hint: did you mean `=`?
@@ -88,13 +88,13 @@ impl Error {
         self.place.length
     }
 
-    /// What is wrong.
+    /// The problem.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What may have been meant.
+    /// A suggestion.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
@@ -127,7 +127,7 @@ struct Place {
     column: usize,
     length: usize,
     source: Box<str>,
-    /// What puts a caret below the place: a tab for each tab, so that both lines are as wide in any editor.
+    /// The text before the caret: a tab for each tab, so that both lines have the same width in any editor.
     indent: Box<str>,
 }
 

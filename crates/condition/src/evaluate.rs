@@ -11,7 +11,7 @@ use crate::{
     value::{Kind, List, Value},
 };
 
-/// What an evaluation came to.
+/// The result of an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
     /// Only [`Truth::True`] opens a gate.
@@ -19,13 +19,13 @@ pub struct Verdict {
     mishap: Option<Mishap>,
 }
 
-/// The evaluation reached a feed that nobody asked yet: ask it, and evaluate again.
+/// The evaluation needs a feed that was not queried yet: query it, and evaluate again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the feed {0} has to be asked first")]
+#[error("the feed {0} must be queried first")]
 pub struct NeedsFeed<'a>(pub &'a str);
 
 /// Operands that cannot be compared. Kept small, because a wrong fact may come a million times; it becomes a message
-/// only when somebody asks.
+/// only when it is requested.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mishap {
     /// Where the test begins, in bytes.
@@ -39,7 +39,7 @@ enum What {
     NoOrder(Kind),
     /// These two do not come before or after each other.
     NoOrderBetween(Kind, Kind),
-    /// The string could be read as a time of day or an instant, but says none.
+    /// The string should be a time of day or an instant, but is not.
     Unreadable(Kind),
     NotIn(Kind),
     NoKey(Kind, Kind),
@@ -61,7 +61,7 @@ impl Condition {
         }
     }
 
-    /// What could not be evaluated, the first of it: `line 2: a string and a number have no order`.
+    /// The first part that could not be evaluated: `line 2: a string and a number have no order`.
     #[must_use]
     pub fn error_of(&self, verdict: &Verdict) -> Option<String> {
         verdict.mishap.map(|mishap| self.describe(mishap))
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
         if !equality {
             match left_kind {
                 Kind::Null => return Truth::Unknown,
-                // Whatever stands on the right: it is decided.
+                // The right side does not matter: the result is decided.
                 kind if !kind.has_order() => return self.fail(test, What::NoOrder(kind)),
                 _ => {}
             }
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The moment from which on so many seconds have passed, if there is one that a clock can show.
+/// The moment from which on this many seconds have passed, if a clock can show it.
 pub(crate) fn passed_at(seconds: crate::number::Number, since: jiff::Timestamp) -> Option<jiff::Timestamp> {
     let at = since.as_nanosecond().checked_add(seconds.seconds_to_nanos())?;
     jiff::Timestamp::from_nanosecond(at).ok()

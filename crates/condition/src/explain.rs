@@ -1,4 +1,4 @@
-//! Why a condition comes to what it comes to: every test with its operands, also those that the evaluation never
+//! Why a condition has its value: every test with its operands, including those that the evaluation never
 //! reached.
 
 use serde_json::{Map, Value as Json, json};
@@ -15,7 +15,7 @@ use crate::{
 /// An evaluation with all that went into it.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// What the condition comes to.
+    /// The value of the condition.
     pub truth: Truth,
     /// The condition as a tree.
     pub tree: Node,
@@ -26,37 +26,37 @@ pub struct Explanation {
     pub fewest: Option<Vec<Change>>,
 }
 
-/// A test, and what it would have to come to.
+/// A test, and the value it should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The test, without any `not` in front of it.
     pub text: String,
-    /// What it comes to now.
+    /// Its value now.
     pub is: Truth,
-    /// What would help.
+    /// The value that would help.
     pub should_be: bool,
 }
 
 /// A part of a condition that has a truth.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// What kind of part it is.
+    /// The kind of part.
     pub shape: Shape,
     /// As it reads.
     pub text: String,
-    /// What it comes to.
+    /// Its value.
     pub truth: Truth,
     /// Whether the evaluation got here, or was decided before.
     pub reached: bool,
-    /// What it consists of, unless it is a test.
+    /// Its parts, unless it is a test.
     pub parts: Vec<Node>,
-    /// What a test compares: one or two.
+    /// The operands of a test: one or two.
     pub operands: Vec<Operand>,
     /// Why the test could not be evaluated.
     pub error: Option<String>,
 }
 
-/// What a [`Node`] is.
+/// The kind of a [`Node`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// True when all parts are.
@@ -80,7 +80,7 @@ pub struct Operand {
     pub source: Source,
     /// Why the value is null, where that is not the value itself: `missing`, `feed_failed`, `feed_not_asked`, `unknown`.
     pub note: Option<&'static str>,
-    /// What stands in the parentheses that the operand is.
+    /// The condition in parentheses that the operand consists of.
     pub tree: Option<Node>,
 }
 
@@ -102,7 +102,7 @@ pub enum Source {
 }
 
 impl Condition {
-    /// Judges the facts and shows how. Everything is evaluated; what reads a feed that nobody asked is unknown.
+    /// Evaluates the condition in full and returns every value; tests of feeds that were not queried are unknown.
     #[must_use]
     pub fn explain(&self, facts: &Facts<'_>) -> Explanation {
         let tree = Explainer { condition: self, facts }.program(&self.program, true);
@@ -144,7 +144,7 @@ impl<'a> Explainer<'a> {
         if let Some(program) = test.group() {
             let inner = self.program(program, reached);
             if test.nots == 0 {
-                // Parentheses alone are no level of their own.
+                // Parentheses alone are not a level.
                 return inner;
             }
             let truth = inner.truth.negated(test.nots);
@@ -266,7 +266,7 @@ impl Operand {
     }
 }
 
-/// Unknown is a word of its own: null would read as "no result".
+/// Unknown has its own word: null would read as "no result".
 fn truth_json(truth: Truth) -> Json {
     match truth {
         Truth::True => true.into(),

@@ -1,4 +1,4 @@
-//! What a condition is judged by.
+//! The input of a condition.
 
 use std::cell::OnceCell;
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value as Json};
 
 use crate::instant::TimeOfDay;
 
-/// What a feed has to say at the moment.
+/// The current state of a feed.
 #[derive(Debug, Clone, Copy)]
 pub enum Feed<'a> {
     /// This. Null where there is nothing.
     Value(&'a Json),
     /// It could not be fetched, and its policy is to hold: whatever is read from it is unknown.
     Failed,
-    /// Nobody asked it yet. An evaluation that gets there stops with [`crate::NeedsFeed`].
+    /// It was not queried yet. An evaluation that needs it stops with [`crate::NeedsFeed`].
     NotAsked,
 }
 
@@ -61,7 +61,7 @@ pub struct Facts<'a> {
     pub(crate) visit: Visit<'a>,
     pub(crate) now: Timestamp,
     pub(crate) zone: &'a TimeZone,
-    /// Found out when first asked for: most conditions never look at the wall clock.
+    /// Computed on first use: most conditions never read the wall clock.
     local: OnceCell<Local>,
 }
 
@@ -73,7 +73,7 @@ impl std::fmt::Debug for Facts<'_> {
 }
 
 impl<'a> Facts<'a> {
-    /// Facts as they stand at `now`; `zone` is that of `system.time`, `system.date` and `system.weekday`.
+    /// Facts as of `now`; `zone` is that of `system.time`, `system.date` and `system.weekday`.
     #[must_use]
     pub fn new(
         metadata: &'a Json,
@@ -92,7 +92,7 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// What the wall clock shows.
+    /// The time on the wall clock.
     #[must_use]
     pub fn local(&self) -> &Local {
         self.local.get_or_init(|| Local::at(self.now, self.zone))
@@ -104,7 +104,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What a clock and a calendar on the wall show.
+/// The reading of a wall clock and a calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Local {
     pub(crate) time: TimeOfDay,
@@ -126,7 +126,7 @@ impl Local {
         Self { time: TimeOfDay::of(time), ..self }
     }
 
-    /// With this date; the weekday stays what it is.
+    /// With this date; the weekday is unchanged.
     #[must_use]
     pub fn with_date(self, day: civil::Date) -> Self {
         Self { date: date(day), ..self }

@@ -1,4 +1,4 @@
-//! What keeps a condition from being true, and the fewest tests that would have to come out otherwise.
+//! The tests that keep a condition from being true, and the smallest set that would have to change.
 
 use crate::{
     evaluate::Run,
@@ -8,12 +8,12 @@ use crate::{
     truth::Truth,
 };
 
-/// More different tests than that are not searched: nobody reads such an answer, and the search would be long.
-pub(crate) const MOST_LEAVES: usize = 64;
+/// With more distinct tests there is no search: such an answer is not useful, and the search would be long.
+pub(crate) const MAX_LEAVES: usize = 64;
 /// How many steps the search for a smaller answer may take.
 const STEPS: usize = 50_000;
 
-/// A leaf, by its number, and what it should come to.
+/// A leaf, by its number, and the value it should have.
 pub(crate) type Wish = (usize, bool);
 
 /// A condition over its different tests: equal tests are one leaf, `not x` is the opposite of leaf x.
@@ -21,7 +21,7 @@ pub(crate) type Wish = (usize, bool);
 pub(crate) struct Formula<'a> {
     root: Junction,
     leaves: Vec<Leaf<'a>>,
-    /// Whether a leaf stands in more than one place.
+    /// Whether a leaf is in more than one place.
     shared: bool,
 }
 
@@ -30,7 +30,7 @@ struct Leaf<'a> {
     test: &'a Test,
     /// Without the nots in front of it.
     truth: Truth,
-    /// Not so when no fact and no clock stands in it.
+    /// False when it contains neither a fact nor a clock.
     can_change: bool,
 }
 
@@ -75,13 +75,13 @@ impl<'a> Formula<'a> {
         self.leaves.len() - 1
     }
 
-    /// The test of a leaf as it reads without the nots in front of it, and what it comes to.
+    /// The test of a leaf as written without its leading nots, and its value.
     pub(crate) fn show(&self, leaf: usize) -> (String, Truth) {
         let leaf = &self.leaves[leaf];
         (Test { nots: 0, ..leaf.test.clone() }.to_string(), leaf.truth)
     }
 
-    /// The leaves that do not come to what would help: false and unknown ones, and below a `not` true and unknown ones.
+    /// The leaves that do not have a helpful value: false and unknown ones, and below a `not` true and unknown ones.
     pub(crate) fn blocking(&self) -> Vec<Wish> {
         let mut found = Vec::new();
         self.collect_blocking(&self.root, true, &mut found);
@@ -90,7 +90,7 @@ impl<'a> Formula<'a> {
 
     fn collect_blocking(&self, junction: &Junction, wish: bool, found: &mut Vec<Wish>) {
         match junction {
-            // What has come true already blocks nothing, also where parts of it have not.
+            // A part that is true already blocks nothing, even where parts of it are not.
             _ if self.truth(junction) == wish.into() => {}
             Junction::Leaf(leaf) if !found.contains(&(*leaf, wish)) => found.push((*leaf, wish)),
             Junction::Leaf(_) => {}
@@ -111,9 +111,9 @@ impl<'a> Formula<'a> {
     }
 
     /// The fewest leaves that have to change for the condition to become true, each taken as independent of the others.
-    /// None when no change of leaves makes it true, or when there are too many leaves to say.
+    /// `None` when no change of leaves makes it true, or when there are too many leaves.
     pub(crate) fn fewest(&self) -> Option<Vec<Wish>> {
-        if self.leaves.len() > MOST_LEAVES {
+        if self.leaves.len() > MAX_LEAVES {
             return None;
         }
         let guess = self.apart(&self.root, true);
@@ -137,7 +137,7 @@ impl<'a> Formula<'a> {
         guess
     }
 
-    /// What is needed of leaves for the fewest changes, if no leaf stood in two places.
+    /// The leaves to change for the fewest changes, if no leaf were in two places.
     fn apart(&self, junction: &Junction, wish: bool) -> Option<Vec<Wish>> {
         let parts = match (junction, wish) {
             (Junction::Leaf(leaf), _) => {
@@ -168,13 +168,13 @@ impl<'a> Formula<'a> {
 /// A depth-first search through the ways to make the condition true.
 struct Search<'f, 'a> {
     formula: &'f Formula<'a>,
-    /// What a leaf was already needed to be.
+    /// The value that a leaf is already required to have.
     pinned: Vec<Option<bool>>,
     steps: usize,
 }
 
 impl<'f> Search<'f, '_> {
-    /// Whether all goals can be met with so many changes. None when the steps ran out.
+    /// Whether all goals can be met with this many changes. `None` when the steps ran out.
     fn all(&mut self, goals: &mut Vec<(&'f Junction, bool)>, changes: usize) -> Option<bool> {
         self.steps = self.steps.checked_sub(1)?;
         let Some((junction, wish)) = goals.pop() else { return Some(true) };

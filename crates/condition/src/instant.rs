@@ -4,7 +4,7 @@ use jiff::{Timestamp, civil, tz::Offset};
 
 /// Reads an RFC 3339 date-time (`2026-01-31T18:30:00.5+01:00`), and nothing else that ISO 8601 has: not the week
 /// dates, the missing separators or the zone names that jiff's own parser takes, because facts come from programs that
-/// were told "RFC 3339".
+/// specify RFC 3339.
 ///
 /// A leap second is the second before it, as usual; digits beyond the nanosecond are dropped.
 #[must_use]
@@ -29,7 +29,7 @@ pub fn instant(text: &str) -> Option<Timestamp> {
     offset(zone)?.to_timestamp(date.to_datetime(time)).ok()
 }
 
-/// What stands behind the seconds, in nanoseconds, and the rest of the text.
+/// The fraction after the seconds, in nanoseconds, and the rest of the text.
 fn fraction(text: &str) -> Option<(i32, &str)> {
     let Some(text) = text.strip_prefix('.') else { return Some((0, text)) };
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rfc_3339_writes_is_read() {
+    fn rfc_3339_is_accepted() {
         for (text, expected) in [
             ("2026-01-31T18:30:00Z", "2026-01-31T18:30:00Z"),
             ("2026-01-31t18:30:00z", "2026-01-31T18:30:00Z"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rfc_3339_does_not_write_is_no_instant() {
+    fn formats_other_than_rfc_3339_are_not_instants() {
         for text in [
             "",
             "now",

@@ -100,7 +100,7 @@ impl<'a> Lexer<'a> {
     fn token(&mut self) -> Result<Token, Fault> {
         let Some(c) = self.peek() else { return Ok(Token::End) };
         if let Some((mistake, hint)) = suggest::operator(self.rest()) {
-            let fault = Fault::new(self.ahead(mistake.len()), format!("`{mistake}` is no operator here"));
+            let fault = Fault::new(self.ahead(mistake.len()), format!("`{mistake}` is not a valid operator"));
             return Err(fault.hint(hint));
         }
         let rest = self.rest();

@@ -1,4 +1,4 @@
-//! The language in which a gate says when a label may pass: `12h has passed since system.entered_state and
+//! The language of a gate's exit condition: `12h has passed since system.entered_state and
 //! system.time >= 18:30`. `docs/conditions.md` is its reference.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! The crate is pure: facts, the present moment and the zone are passed in ([`Facts`]), nothing is read from anywhere.
 //!
 //! Invariants:
-//! * an evaluation never fails and never panics; what cannot be compared is *unknown*, and only *true* opens a gate;
+//! * an evaluation never fails and never panics; an impossible comparison is *unknown*, and only *true* opens a gate;
 //! * whatever [`Condition::parse`] accepts prints ([`std::fmt::Display`]) as a text that parses to the same condition;
 //! * [`Condition::earliest`] is never later than the moment at which an evaluation would first be true.
 
@@ -52,13 +52,13 @@ pub use truth::Truth;
 use tree::Program;
 
 /// The longest text of a condition, in bytes.
-pub const LONGEST: usize = 16 * 1024;
+pub const MAX_BYTES: usize = 16 * 1024;
 /// How deep parentheses may nest.
-pub const DEEPEST: usize = 64;
+pub const MAX_DEPTH: usize = 64;
 
 /// A condition that was read and found to be in order.
 ///
-/// Two are equal when they say the same in the same words: space, comments and the way a literal is written do not count.
+/// Two are equal when they have the same content: whitespace, comments and the notation of literals do not matter.
 #[derive(Debug, Clone)]
 pub struct Condition {
     text: Box<str>,
@@ -67,13 +67,13 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Reads a condition; `feeds` says which names may stand behind `feeds.`.
+    /// Parses a condition; `feeds` has the names that are allowed after `feeds.`.
     ///
     /// # Errors
-    /// The first thing that is wrong with it. Syntax is judged before the roots of paths.
+    /// The first problem. Syntax is checked before the roots of paths.
     pub fn parse(text: &str, feeds: KnownFeeds<'_>) -> Result<Self, Error> {
-        // A text that is refused for its length is not shown again.
-        let shown = if text.len() > LONGEST { "" } else { text };
+        // A text that is rejected for its length is not shown.
+        let shown = if text.len() > MAX_BYTES { "" } else { text };
         let program = parser::parse(text, feeds).map_err(|fault| fault.in_text(shown))?;
         let reads = reads::Reads::of(&program);
         Ok(Self { text: text.into(), program, reads })

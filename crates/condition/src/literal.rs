@@ -1,4 +1,4 @@
-//! Literals: what begins with a digit, and what stands in quotes.
+//! Literals: tokens that begin with a digit or a quote.
 
 use crate::{
     error::{Fault, Span},
@@ -24,7 +24,7 @@ pub(crate) fn from_digits(text: &str, span: Span) -> Result<Literal, Fault> {
         Some(Some(seconds)) => Ok(Literal::Duration(seconds)),
         Some(None) => Err(Fault::new(span, format!("`{text}` is too long for a duration"))),
         None => {
-            let fault = Fault::new(span, format!("`{text}` is no number, no duration and no time"));
+            let fault = Fault::new(span, format!("`{text}` is not a number, a duration or a time"));
             Err(fault.hint(hint(text)))
         }
     }
@@ -56,16 +56,15 @@ fn hint(text: &str) -> String {
     {
         "durations and times have no sign; a number of seconds may be negative".into()
     } else if bytes.len() >= 10 && bytes[4] == b'-' && bytes[7] == b'-' {
-        format!("a date or an instant stands in quotes: \"{text}\"")
+        format!("a date or an instant needs quotes: \"{text}\"")
     } else if text.contains(':') {
         "a time is written 9:05, 18:30 or 18:30:15, from 00:00 to 23:59:59".into()
     } else if text.ends_with(|c: char| c.is_ascii_alphabetic()) {
-        "a duration is written 1d2h30m5s, units in this order, in whole numbers; a text stands in quotes"
-            .into()
+        "a duration is written 1d2h30m5s, units in this order, in whole numbers; text needs quotes".into()
     } else if text.len() > 1 && text[1..].contains(['-', '+']) {
-        "there is no arithmetic; a text stands in quotes".into()
+        "arithmetic is not supported; text needs quotes".into()
     } else {
-        "a number is written as in JSON: 0.5, not .5 or 5. or 05; a text stands in quotes".into()
+        "a number is written as in JSON: 0.5, not .5 or 5. or 05; text needs quotes".into()
     }
 }
 
@@ -122,7 +121,7 @@ fn escape(text: &str) -> Result<(char, usize), BadEscape> {
                 Some('\'') => "put the text in double quotes, or write \\u0027",
                 _ => "the escapes are those of JSON: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\u0041",
             };
-            let message = format!("`{}` is no escape", &text[..length]);
+            let message = format!("`{}` is not a valid escape", &text[..length]);
             return Err(BadEscape { length, message, hint: Some(hint.into()) });
         }
     };
@@ -137,7 +136,7 @@ fn unicode(text: &str) -> Result<(char, usize), BadEscape> {
         digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u16::from_str_radix(digits, 16).ok())?
     };
     let Some(first) = unit(0) else {
-        let message = "four hexadecimal digits stand behind `\\u`".into();
+        let message = "`\\u` needs four hexadecimal digits".into();
         return Err(BadEscape { length: 2, message, hint: None });
     };
     let (pair, length) = match unit(6) {
@@ -147,7 +146,7 @@ fn unicode(text: &str) -> Result<(char, usize), BadEscape> {
     match char::decode_utf16(pair).next() {
         Some(Ok(c)) => Ok((c, length)),
         _ => {
-            let message = "half of a surrogate pair is no character".into();
+            let message = "half of a surrogate pair is not a character".into();
             Err(BadEscape { length: 6, message, hint: None })
         }
     }

@@ -37,7 +37,7 @@ impl Number {
         }
     }
 
-    /// As a number of seconds, in nanoseconds (the nearest; what is too far to count stays at the end).
+    /// As a number of seconds, in nanoseconds (the nearest; limited to the range).
     pub(crate) fn seconds_to_nanos(self) -> i128 {
         match self {
             Self::Integer(seconds) => seconds.saturating_mul(NANOS),
@@ -64,7 +64,7 @@ pub(crate) const NANOS: i128 = 1_000_000_000;
 /// that is exact, and saturates far outside of what 64 bits hold.
 fn integer_with_float(integer: i128, float: f64) -> Ordering {
     integer.cmp(&whole(float)).then_with(|| {
-        // Equal whole parts: what is behind the point decides, and has the float's sign.
+        // Equal whole parts: the fraction decides, and has the float's sign.
         0.0_f64.partial_cmp(&float.fract()).unwrap_or(Ordering::Equal)
     })
 }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_point_counts_on_both_sides_of_zero() {
+    fn the_fraction_is_compared_on_both_sides_of_zero() {
         assert_eq!(order(Number::Integer(1), Number::Float(1.5)), Ordering::Less);
         assert_eq!(order(Number::Integer(-1), Number::Float(-1.5)), Ordering::Greater);
         assert_eq!(order(Number::Integer(0), Number::Float(-0.0)), Ordering::Equal);

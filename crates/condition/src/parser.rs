@@ -1,7 +1,7 @@
-//! Tokens to tree, by recursive descent; the grammar stands in `docs/conditions.md`.
+//! Tokens to tree, by recursive descent; the grammar is in `docs/conditions.md`.
 
 use crate::{
-    DEEPEST, LONGEST,
+    MAX_BYTES, MAX_DEPTH,
     error::{Fault, Span},
     lexer::{Keyword, Lexer, Token},
     roots::{self, KnownFeeds},
@@ -10,8 +10,8 @@ use crate::{
 
 /// Reads a whole text.
 pub(crate) fn parse(source: &str, feeds: KnownFeeds<'_>) -> Result<Program, Fault> {
-    if source.len() > LONGEST {
-        let message = format!("the condition is {} bytes long, and may be {LONGEST}", source.len());
+    if source.len() > MAX_BYTES {
+        let message = format!("the condition is {} bytes long, and may be {MAX_BYTES}", source.len());
         return Err(Fault::new(Span { start: 0, end: 0 }, message));
     }
     let mut lexer = Lexer::new(source);
@@ -50,7 +50,7 @@ enum Joint {
 }
 
 impl Parser<'_> {
-    /// Takes the token, and looks at the next one.
+    /// Takes the token, and reads the next one.
     fn take(&mut self) -> Result<Token, Fault> {
         let (token, span) = self.lexer.next()?;
         self.behind = std::mem::replace(&mut self.span, span);
@@ -92,14 +92,11 @@ impl Parser<'_> {
 
     /// `a and b or c` is not guessed at; both ways to write it are shown.
     fn mixed(&mut self, mut tests: Vec<Test>, joint: Joint) -> Fault {
-        let fault = Fault::new(
-            self.span,
-            "`and` and `or` stand side by side, and only parentheses can say which goes first",
-        );
+        let fault = Fault::new(self.span, "`and` and `or` side by side need parentheses to set the order");
         let mut joints = vec![joint; tests.len() - 1];
         while let Some(joint) = self.joint() {
             joints.push(joint);
-            // What is wrong further on is not what is reported, but the ways cannot be shown then.
+            // A later error is not reported here, but then the two readings cannot be shown.
             match self.take().and_then(|_| self.test()) {
                 Ok(test) => tests.push(test),
                 Err(_) => return fault.hint("write `(a and b) or c`, or `a and (b or c)`"),
@@ -189,7 +186,7 @@ impl Parser<'_> {
                     Ok(Operand::Path(path))
                 }
                 Token::Literal(literal) => Ok(Operand::Literal(literal)),
-                // What `match` saw is what `take` gave.
+                // `take` returns the token that was matched.
                 _ => Err(self.no_value()),
             },
             _ => Err(self.no_value()),
@@ -198,8 +195,8 @@ impl Parser<'_> {
 
     fn group(&mut self) -> Result<Operand, Fault> {
         let open = self.span;
-        if self.depth == DEEPEST {
-            return Err(Fault::new(open, format!("parentheses nest deeper than {DEEPEST}")));
+        if self.depth == MAX_DEPTH {
+            return Err(Fault::new(open, format!("parentheses nest deeper than {MAX_DEPTH}")));
         }
         self.depth += 1;
         self.take()?;
@@ -226,11 +223,10 @@ impl Parser<'_> {
                 }
                 Token::End => return Err(Fault::new(open, "this `[` is never closed")),
                 _ => {
-                    let fault =
-                        Fault::new(self.span, format!("a literal must stand here, not {}", self.found()));
+                    let fault = Fault::new(self.span, format!("expected a literal, not {}", self.found()));
                     let text = matches!(&self.token, Token::Path(segments) if segments.len() == 1);
                     let hint = if text {
-                        "a text stands in quotes"
+                        "text needs quotes"
                     } else {
                         "a list holds literals only, no paths, lists or tests"
                     };
@@ -242,7 +238,7 @@ impl Parser<'_> {
                 Token::Comma => {}
                 Token::ListClose => break,
                 Token::End => return Err(Fault::new(open, "this `[` is never closed")),
-                _ => return Err(Fault::new(self.behind, "a `,` or `]` must stand here")),
+                _ => return Err(Fault::new(self.behind, "expected `,` or `]`")),
             }
         }
         Ok(Operand::List(literals.into()))
@@ -257,20 +253,20 @@ impl Parser<'_> {
     }
 
     fn no_value(&self) -> Fault {
-        let fault = Fault::new(self.span, format!("a value must stand here, not {}", self.found()));
+        let fault = Fault::new(self.span, format!("expected a value, not {}", self.found()));
         match self.token {
             Token::Keyword(Keyword::Not) => fault.hint("put it in parentheses: (not …)"),
             Token::Keyword(_) => {
-                fault.hint(format!("a text stands in quotes: \"{}\"", self.found().trim_matches('`')))
+                fault.hint(format!("text needs quotes: \"{}\"", self.found().trim_matches('`')))
             }
             Token::Close => fault.hint("parentheses cannot be empty"),
             _ => fault,
         }
     }
 
-    /// A value is complete, and what follows cannot go on from it.
+    /// A value is complete, and the next token cannot continue it.
     fn no_operator(&self) -> Fault {
-        let message = format!("an operator, `and` or `or` must stand here, not {}", self.found());
+        let message = format!("expected an operator, `and` or `or`, not {}", self.found());
         let word = match &self.token {
             Token::Path(segments) => segments[0].to_lowercase(),
             _ => String::new(),
@@ -300,7 +296,7 @@ impl Parser<'_> {
     }
 }
 
-/// Tests as they would stand if `first` went before the other joint.
+/// The tests as they would be grouped if `first` had precedence.
 fn grouped(tests: &[Test], joints: &[Joint], first: Joint) -> String {
     let mut runs: Vec<Vec<String>> = Vec::new();
     for (n, test) in tests.iter().enumerate() {

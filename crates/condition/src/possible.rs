@@ -1,4 +1,4 @@
-//! Which truths a condition can come to when some of its tests are open.
+//! The possible values of a condition when some of its tests are open.
 
 use crate::{
     tree::{Program, Test},
@@ -28,7 +28,7 @@ impl Possible {
         Self(joined)
     }
 
-    /// Of a program, when `leaf` says what each of its tests can come to (with the nots in front of it).
+    /// For a program, with `leaf` giving the possible values of each of its tests (with the leading nots).
     ///
     /// Tests are taken as independent, so the set may be too large (`x and not x`), but nothing is missing from it.
     pub(crate) fn of<'a>(program: &'a Program, leaf: &mut impl FnMut(&'a Test) -> Self) -> Self {

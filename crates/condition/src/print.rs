@@ -100,7 +100,7 @@ impl Display for Literal {
             Self::Null => f.write_str("null"),
             Self::Bool(value) => value.fmt(f),
             Self::Number(Number::Integer(value)) => value.fmt(f),
-            // Debug keeps the point, which tells 1.0 from 1, and writes 1e300 as such.
+            // Debug keeps the point, which distinguishes 1.0 from 1, and writes 1e300 as such.
             Self::Number(Number::Float(value)) => write!(f, "{value:?}"),
             Self::Duration(seconds) => duration(f, *seconds),
             Self::Time(time) => time.fmt(f),

@@ -1,4 +1,4 @@
-//! What a condition looks at, known without any fact.
+//! The inputs of a condition, known without any fact.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ pub(crate) fn any_path(test: &Test, is: &mut impl FnMut(&Path) -> bool) -> bool 
 }
 
 impl Condition {
-    /// Every path that stands in it, sorted, without repeats.
+    /// Every path in it, sorted, without repeats.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.reads.variables.iter().map(|path| &**path)
     }

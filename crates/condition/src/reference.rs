@@ -1,4 +1,4 @@
-//! Parts of the language that also stand outside of conditions: a path alone, a duration, a time of day.
+//! Parts of the language that are also used outside of conditions: a single path, a duration, a time of day.
 
 use jiff::civil;
 use serde_json::Value as Json;
@@ -15,7 +15,7 @@ use crate::{
     value::Value,
 };
 
-/// A path that stands alone, like the one that a transition looks at.
+/// A single path, like the one that a transition reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
     operand: Operand,
@@ -23,10 +23,10 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reads one path and nothing besides.
+    /// Parses one path and nothing else.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first problem.
     pub fn parse(text: &str, feeds: KnownFeeds<'_>) -> Result<Self, Error> {
         Self::read(text, feeds).map_err(|fault| fault.in_text(text))
     }
@@ -76,10 +76,10 @@ impl Reference {
         matches!(self.path.root, Root::System(System::Time | System::Date | System::Now | System::Weekday))
     }
 
-    /// What it leads to, null where there is nothing; none when that is unknown, because its feed failed.
+    /// The value at the path, null if there is none; `None` when it is unknown, because its feed failed.
     ///
     /// # Errors
-    /// When its feed was not asked yet.
+    /// When its feed was not queried yet.
     pub fn value<'a>(&'a self, facts: &'a Facts<'_>) -> Result<Option<Json>, NeedsFeed<'a>> {
         let mut run = Run::new(facts);
         let value = run.operand(&self.operand);
@@ -110,7 +110,7 @@ pub fn same(left: &Json, right: &Json) -> bool {
     Value::from(left).equals(right.into())
 }
 
-/// The seconds of a duration like `1d2h30m5s`. None for what is no duration, or too long to be counted.
+/// The seconds of a duration like `1d2h30m5s`. `None` for an invalid duration, or one that is too long.
 #[must_use]
 pub fn duration(text: &str) -> Option<u64> {
     literal::duration(text).flatten().and_then(|seconds| u64::try_from(seconds).ok())
@@ -129,7 +129,7 @@ pub fn comment(text: &str) -> Option<(usize, usize)> {
     let mut behind = 0;
     loop {
         let (token, Span { start, end }) = lexer.next().ok()?;
-        // Between two tokens stand only space and comments.
+        // Between two tokens there are only whitespace and comments.
         if let Some(at) = text[behind..start].find('#').map(|at| behind + at) {
             let length = text[at..].find(['\n', '\r']).unwrap_or(text.len() - at);
             return Some((at, length));

@@ -1,4 +1,4 @@
-//! Which paths there are: what a path may begin with, and what to say when it begins with something else.
+//! The valid roots of paths, and the messages for other roots.
 
 use crate::{
     error::{Fault, Span},
@@ -28,8 +28,8 @@ const SYSTEM: [(&str, System); 7] = [
     ("label", System::Label),
 ];
 
-/// A path of segments, at least one. A root that does not exist gives a fault besides, because syntax is judged first:
-/// parsing goes on, and the tree with the stand-in is thrown away in the end.
+/// A path of segments, at least one. An unknown root also gives a fault, because syntax is checked first: parsing
+/// continues, and the tree with the placeholder is discarded in the end.
 pub(crate) fn resolve(segments: &[String], span: Span, feeds: KnownFeeds<'_>) -> (Path, Option<Fault>) {
     let (root, used, fault) = match root(segments, span, feeds) {
         Ok((root, used)) => (root, used, None),
@@ -55,11 +55,11 @@ fn root(segments: &[String], span: Span, feeds: KnownFeeds<'_>) -> Result<(Root,
         (root @ ("system" | "history"), None) => {
             let names =
                 if root == "system" { SYSTEM.map(|(name, _)| name).to_vec() } else { HISTORY.to_vec() };
-            let fault = Fault::new(span, format!("`{root}` is no value itself"));
+            let fault = Fault::new(span, format!("`{root}` is not a value"));
             Err(fault.hint(format!("write `{root}.` and one of {}", names.join(", "))))
         }
         ("feeds", None) => {
-            Err(Fault::new(span, "`feeds` is no value itself").hint("name the feed: `feeds.NAME`"))
+            Err(Fault::new(span, "`feeds` is not a value").hint("name the feed: `feeds.NAME`"))
         }
         _ => Err(unknown_root(segments, span)),
     }
@@ -77,7 +77,7 @@ fn feed(name: &str, span: Span, feeds: KnownFeeds<'_>) -> Result<Root, Fault> {
                 None if known.is_empty() => "the state machine has no feeds".into(),
                 None => format!("the feeds are {}", known.join(", ")),
             };
-            Err(Fault::new(span, format!("there is no feed `{name}`")).hint(hint))
+            Err(Fault::new(span, format!("unknown feed `{name}`")).hint(hint))
         }
         _ => Ok(Root::Feed(name.into())),
     }
@@ -89,7 +89,7 @@ fn unknown_child(root: &str, name: &str, names: impl IntoIterator<Item = &'stati
         Some(near) => format!("did you mean `{root}.{near}`?"),
         None => format!("`{root}.` is followed by one of {}", names.join(", ")),
     };
-    Fault::new(span, format!("there is no `{}`", print::path(&[root.into(), name.into()]))).hint(hint)
+    Fault::new(span, format!("unknown name `{}`", print::path(&[root.into(), name.into()]))).hint(hint)
 }
 
 fn unknown_root(segments: &[String], span: Span) -> Fault {
@@ -122,7 +122,7 @@ fn bare_word(word: &str) -> String {
         name => match suggest::nearest(name, ROOTS) {
             Some(near) => format!("did you mean `{near}`, or the text \"{word}\"?"),
             None => {
-                format!("did you mean \"{word}\"? A text stands in quotes, a fact is written metadata.{word}")
+                format!("did you mean \"{word}\"? Text needs quotes, a fact is written metadata.{word}")
             }
         },
     }

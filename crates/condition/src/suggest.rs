@@ -1,6 +1,6 @@
-//! What may have been meant: the habits of other languages, and slips of the finger.
+//! Suggestions: the habits of other languages, and typing errors.
 
-/// An operator of another language at the beginning of `text`, and what it is called here.
+/// An operator of another language at the beginning of `text`, and its name here.
 pub(crate) fn operator(text: &str) -> Option<(&'static str, String)> {
     const MEANT: [(&str, &str); 16] = [
         ("===", "="),
@@ -24,17 +24,17 @@ pub(crate) fn operator(text: &str) -> Option<(&'static str, String)> {
     Some((mistake, format!("did you mean `{meant}`?")))
 }
 
-/// What to say of a character that begins nothing.
+/// The hint for a character that begins no token.
 pub(crate) fn character(c: char) -> Option<String> {
     let hint = match c {
         '+' | '-' | '*' | '/' | '%' => {
-            "there is no arithmetic; a negative number has its minus right before its digits"
+            "arithmetic is not supported; a negative number has its minus right before its digits"
         }
         '.' => "a path begins with its root and has no space around its dots; a number begins with a digit",
         '“' | '”' | '„' | '‘' | '’' | '`' | '«' | '»' => {
-            "text stands in straight quotes: \"…\" or '…'"
+            "text needs straight quotes: \"…\" or '…'"
         }
-        '{' | '}' => "there are no literal objects; `is in` asks an object for a key",
+        '{' | '}' => "object literals are not supported; `is in` asks an object for a key",
         '$' => "paths are written as they are: metadata.plan",
         ';' => "tests are joined by `and` or `or`",
         c if c.is_whitespace() || c == '\u{feff}' => "only space, tab and line break may separate",
@@ -56,7 +56,7 @@ pub(crate) fn shown(c: char) -> String {
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
-    // Nobody's key is that long by a slip, and the distance takes a time that grows with the square.
+    // A key of that length is not a typing error, and the distance takes quadratic time.
     if word.len() > 64 {
         return None;
     }
@@ -66,8 +66,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     (distance * 3 <= word.chars().count().max(3)).then_some(candidate)
 }
 
-/// How many characters have to be put in, taken out, replaced or swapped with their neighbour (optimal string
-/// alignment; `tiem` is one step from `time`, as fingers see it).
+/// How many characters have to be inserted, removed, replaced or swapped with their neighbor (optimal string
+/// alignment; `tiem` is one step from `time`, as in typing).
 fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=right.len()).collect()];

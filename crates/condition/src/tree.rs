@@ -22,7 +22,7 @@ impl Program {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Test {
-    /// How often `not` stands in front. It covers the whole test.
+    /// The number of leading nots. They apply to the whole test.
     pub(crate) nots: u16,
     pub(crate) value: Operand,
     pub(crate) check: Check,
@@ -43,7 +43,7 @@ impl Test {
     }
 }
 
-/// What is asked of a test's value.
+/// The check of a test's value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Check {
     /// Nothing: the value itself counts as true or false.
@@ -129,7 +129,7 @@ pub(crate) enum Literal {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Path {
     pub(crate) root: Root,
-    /// What follows the root.
+    /// The keys after the root.
     pub(crate) keys: Box<[Key]>,
     /// The whole path with quotes only where they are needed.
     pub(crate) text: Box<str>,
@@ -170,7 +170,7 @@ impl Key {
     }
 }
 
-/// Whether a key can stand in a path without quotes.
+/// Whether a key can be in a path without quotes.
 pub(crate) fn needs_no_quotes(name: &str) -> bool {
     !name.is_empty() && name.chars().all(of_a_word)
 }

@@ -2,14 +2,14 @@
 
 use std::ops::Not;
 
-/// What an evaluation comes to. Only [`Truth::True`] opens a gate.
+/// The value of an evaluation. Only [`Truth::True`] opens a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Truth {
     /// It holds.
     True,
     /// It does not hold.
     False,
-    /// It cannot be told, because a fact is missing, of the wrong type, or could not be fetched.
+    /// It is undecided, because a fact is missing, of the wrong type, or could not be fetched.
     Unknown,
 }
 

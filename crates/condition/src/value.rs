@@ -14,7 +14,7 @@ use crate::{
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
-    /// Of a failed feed, or of a test that came to nothing.
+    /// Of a failed feed, or of a test that failed.
     Unknown,
     Null,
     Bool(bool),
@@ -56,7 +56,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// The type of a value, for messages and for what can be told without a value.
+/// The type of a value, for messages and for checks without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Null,
@@ -116,7 +116,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// What it counts as where it stands alone.
+    /// Its truth as a test on its own.
     pub(crate) fn truth(self) -> Truth {
         match self {
             Self::Unknown => Truth::Unknown,
@@ -185,7 +185,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// As an instant, where it is one or a text that says one.
+    /// As an instant, if it is one or a text that represents one.
     pub(crate) fn instant(self) -> Option<Timestamp> {
         match self {
             Self::Instant(instant) => Some(instant),

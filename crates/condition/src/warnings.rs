@@ -1,4 +1,4 @@
-//! What is odd about a condition, told without any fact: it is read, but was hardly meant.
+//! Warnings about a condition that need no facts: it is valid, but probably unintended.
 
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value as Json;
@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Condition {
-    /// What is odd about it, from the beginning of the text on: tests that can never hold, paths that are always null,
-    /// and a condition that is true, or not true, whatever the facts are.
+    /// The warnings, in text order: tests that can never hold, paths that are always null, and a condition whose value
+    /// does not depend on the facts.
     #[must_use]
     pub fn warnings(&self) -> Vec<Error> {
         let mut found = Vec::new();
@@ -44,7 +44,7 @@ impl Condition {
     }
 }
 
-/// What a test can come to, whatever the facts are.
+/// The possible values of a test, for any facts.
 fn leaf(test: &Test) -> Possible {
     if let Some((truth, _)) = foregone(test) {
         return truth.negated(test.nots).into();
@@ -54,7 +54,7 @@ fn leaf(test: &Test) -> Possible {
     }
     let visit =
         Visit { entered: Timestamp::UNIX_EPOCH, previous_state: None, state_machine: None, label: None };
-    // No fact is looked at; there only has to be one to look at.
+    // No fact is read; a value is only needed for the type.
     let zone = TimeZone::UTC;
     let facts = Facts::new(&Json::Null, &NoFeeds, visit, Timestamp::UNIX_EPOCH, &zone);
     Run::new(&facts).test(test).truth().into()
@@ -123,7 +123,7 @@ fn kind(operand: &Operand) -> Option<Kind> {
     }
 }
 
-/// A text that stands in the condition.
+/// A text in the condition.
 fn text(operand: &Operand) -> Option<&str> {
     match operand.bare() {
         Operand::Literal(Literal::Text(text)) => Some(text),
@@ -181,14 +181,16 @@ fn never_in(left: &Operand, right: &Operand) -> Option<String> {
 
 fn never_passed(left: &Operand, right: &Operand) -> Option<String> {
     match (kind(left), kind(right)) {
-        (Some(kind), _) if kind != Kind::Number => Some(format!("{} is no number of seconds", kind.name())),
+        (Some(kind), _) if kind != Kind::Number => {
+            Some(format!("{} is not a number of seconds", kind.name()))
+        }
         (_, Some(Kind::Text)) => match text(right) {
             Some(text) if instant(text).is_none() => Some(format!("{text:?} is not RFC 3339")),
             Some(_) => None,
             // A date or a weekday.
-            None => Some("a date is no instant".into()),
+            None => Some("a date is not an instant".into()),
         },
-        (_, Some(kind)) if kind != Kind::Instant => Some(format!("{} is no instant", kind.name())),
+        (_, Some(kind)) if kind != Kind::Instant => Some(format!("{} is not an instant", kind.name())),
         _ => None,
     }
 }

@@ -14,12 +14,12 @@ use crate::{
     traffic::{self, Host, Instance, VersionType},
 };
 
-/// What a caller knows of one check.
+/// A caller's result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checked<T> {
     /// The facts.
     Known(T),
-    /// They could not be collected, or nobody asked for them; with the reason.
+    /// They were not collected; with the reason.
     Skipped(String),
 }
 
@@ -44,7 +44,7 @@ pub struct Facts {
     pub routers: Checked<Vec<Router>>,
     /// The nginx behind the admin address.
     pub nginx: Checked<Nginx>,
-    /// What the sidecar behind the admin address reports.
+    /// The report of the sidecar behind the admin address.
     pub counting: Checked<Counting>,
     /// Whether a request that was made for this was counted.
     pub request_counted: Checked<bool>,
@@ -168,7 +168,7 @@ pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
     diagnosis
 }
 
-/// The nginx and the sidecar behind the admin address belong to one of the routers. What that router reports is more
+/// The nginx and the sidecar behind the admin address belong to one of the routers. That router's own report is more
 /// precise, because it names the router.
 fn remove_local_duplicates(findings: &mut Vec<Finding>) {
     let reported: BTreeSet<&'static str> =

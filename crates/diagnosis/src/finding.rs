@@ -1,4 +1,4 @@
-//! What a diagnosis consists of.
+//! The parts of a diagnosis.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum Severity {
     Warning,
 }
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "a variant names a kind of thing, and its fields identify one")]
 pub enum Subject {
@@ -81,11 +81,11 @@ pub struct Finding {
     pub id: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// What it is about.
+    /// Its subject.
     pub subject: Subject,
-    /// A sentence that says what is wrong.
+    /// A sentence that describes the problem.
     pub problem: String,
-    /// One or two sentences that say what to do.
+    /// One or two sentences that describe the fix.
     pub fix: String,
 }
 
@@ -113,7 +113,7 @@ pub struct Skipped {
 /// The outcome of all checks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Diagnosis {
-    /// What is wrong, the worst first.
+    /// The problems, the worst first.
     pub findings: Vec<Finding>,
     /// Checks that were not performed.
     pub skipped: Vec<Skipped>,

@@ -5,11 +5,11 @@
 //! and reads no clock.
 //!
 //! # Invariants
-//! * The same facts give the same findings, whoever collected them.
+//! The same facts give the same findings, independent of the caller.
 //! * A check whose facts are [`Checked::Skipped`] is reported as skipped and never as healthy. A caller starts from
 //!   [`Facts::skipped`], so a fact that it does not collect is skipped by default.
 //! * A finding's [`Finding::id`] is stable: programs compare it, and documentation links to it.
-//! * Facts of one check do not change the findings of another, with one exception: what a router reports of itself
+//! * Facts of one check do not change the findings of another, with one exception: a router's own report
 //!   replaces the same finding of the local nginx or sidecar ([`diagnose`]).
 
 pub mod certificates;

@@ -66,7 +66,7 @@ pub struct Parked {
 pub fn bus(bus: &Bus) -> Option<Finding> {
     (!bus.accepts_events).then(|| {
         let problem = "Events are rejected: the fabric Redis is empty, or is not the one used before.";
-        let fix = "Restore its data, or accept it as the new one with POST /bus/initialise.";
+        let fix = "Restore its data, or accept it as the new one with POST /bus/initialize.";
         Finding::new(Critical, "events-rejected", Subject::Bus, problem, fix)
     })
 }

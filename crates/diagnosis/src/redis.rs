@@ -9,7 +9,7 @@ use crate::{
     thresholds::{MAX_CLOCK_SKEW_MS, MIN_REDIS_MAJOR, REDIS_MEMORY_PERCENT, REPLICA_SILENT_SECONDS},
 };
 
-/// What a server is used for.
+/// The use of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The primary of the route table.
@@ -49,7 +49,7 @@ impl Role {
         }
     }
 
-    /// What happens while no server has the role.
+    /// The consequence while no server has the role.
     fn without(self) -> &'static str {
         match self {
             Self::Routes => "Until then routers keep their last table, and routes cannot change.",
@@ -67,7 +67,7 @@ impl Role {
 /// A server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// What it is used for.
+    /// Its use.
     pub role: Role,
     /// Its address; absent if there is one server for the role.
     pub address: Option<String>,
@@ -75,7 +75,7 @@ pub struct Server {
     pub state: Result<State, String>,
 }
 
-/// What a server reports of itself. A field that it does not report is empty or absent, and is not judged.
+/// A server's report. A field that it does not report is empty or absent, and is not evaluated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// `redis_version`.

@@ -16,7 +16,7 @@ pub struct Router {
     pub node: String,
     /// Milliseconds since its last report.
     pub age_ms: u64,
-    /// What its nginx or its sidecar reports to be wrong.
+    /// The problem that its nginx or its sidecar reports.
     pub alarm: Option<String>,
     /// Which table it serves.
     pub table: Table,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_report_says_nothing_of_the_table() {
+    fn an_old_report_does_not_describe_the_table() {
         let found = ids(|router| {
             router.age_ms = 5_000;
             router.table = Table::Behind(9);

@@ -57,7 +57,7 @@ impl Fault {
             Self::Fenced => (
                 "sidecar-fenced",
                 "stopped counting: a newer sidecar counts the same router's log",
-                "Two sidecars share a `node`. Stop one of them, or give it a node of its own.",
+                "Two sidecars share a `node`. Stop one of them, or give it another `node`.",
             ),
             Self::StatsUnreachable => (
                 "sidecar-stats-unreachable",
@@ -89,10 +89,10 @@ const LATE_ID: &str = "sidecar-late";
 const LATE_FIX: &str = "It catches up automatically if it is faster than the traffic. Otherwise the stats Redis is too \
                         slow or too far away.";
 
-/// What the metrics of the local sidecar say.
+/// The metrics of the local sidecar.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counting {
-    /// What stops it from counting.
+    /// The reasons why it does not count.
     pub faults: Vec<Fault>,
     /// How far its counters are behind the log.
     pub lag_seconds: f64,

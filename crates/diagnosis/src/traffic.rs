@@ -25,7 +25,7 @@ pub struct Instance {
     pub id: String,
     /// A host that it serves.
     pub host: String,
-    /// What the health check that failed found.
+    /// The result of the failed health check.
     pub unhealthy: Option<String>,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_errors_are_no_finding() {
+    fn a_few_errors_are_not_a_finding() {
         for (requests, server_errors, expected) in
             [(1000, 0, false), (1000, 49, false), (1000, 50, true), (19, 19, false), (20, 1, true)]
         {

@@ -213,7 +213,7 @@ proptest! {
     fn each_check_without_facts_is_skipped_and_has_no_finding(facts in facts(), known in 0..1_u32 << CHECKS) {
         let diagnosis = diagnose(&seen_by(&facts, known), NOW_MS);
         prop_assert_eq!(diagnosis.skipped.len(), CHECKS - known.count_ones() as usize);
-        let nothing = diagnose(&Facts::skipped("nobody asked"), NOW_MS);
+        let nothing = diagnose(&Facts::skipped("not requested"), NOW_MS);
         prop_assert_eq!(nothing.skipped.len(), CHECKS);
         prop_assert!(nothing.findings.is_empty());
     }

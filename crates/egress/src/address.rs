@@ -103,14 +103,14 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(from(12)),
         [0x2002, ..] => Some(from(2)),
-        // ::1 and :: are addresses of their own.
+        // ::1 and :: are not mapped addresses.
         [0, 0, 0, 0, 0, 0, high, _] if high != 0 => Some(from(12)),
         _ => None,
     }
 }
 
-/// The callback leads to where none may lead. Which address it was is not said: the subscriber reads this text, and
-/// would learn from it what names mean inside the operator's network.
+/// The callback leads to a forbidden network. The message does not contain the address: subscribers read it, and would
+/// learn how names resolve inside the operator's network.
 #[derive(Debug, thiserror::Error)]
 #[error("the callback leads to a network that is not allowed")]
 pub(super) struct Forbidden;
@@ -122,7 +122,7 @@ pub(super) struct Insecure;
 
 type Pending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Looks a name up. The system's resolver, but for tests.
+/// Resolves a name. The system's resolver, except in tests.
 pub type Lookup = Arc<dyn Fn(String) -> Pending<Vec<SocketAddr>, io::Error> + Send + Sync>;
 
 /// Asks the system's resolver.
@@ -161,7 +161,7 @@ impl Service<Name> for FencedResolver {
     }
 }
 
-/// Opens connections within the fence. A literal address never reaches a resolver, so it is looked at here.
+/// Opens connections to allowed addresses. A literal address never reaches a resolver, so it is checked here.
 #[derive(Clone)]
 pub(super) struct FencedConnector {
     fence: Fence,

@@ -1,4 +1,4 @@
-//! What a subscriber's answer means. Pure.
+//! The interpretation of a subscriber's answer. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use super::Outcome;
 /// The longest pause that a subscriber can ask for: a day typed by mistake must not stop its deliveries for a day.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Reads an answer. Only the head counts: whoever sent a 2xx has taken the batch, whatever comes of the body.
+/// Interprets an answer. Only the head matters: a 2xx acknowledges the batch, whatever happens to the body.
 pub(super) fn outcome(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Outcome {
     if status.is_success() {
         return Outcome::Delivered;

@@ -36,7 +36,7 @@ use super::{
 
 /// The largest head of an answer, and the most that is read of its body.
 const ANSWER_BYTES: usize = 64 * 1024;
-/// How long a finished answer's body may take to end before its connection is given up.
+/// How long the rest of an answer's body may take before its connection is closed.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Bodies that are read to their end at a time. Beyond that, connections are closed instead of kept.
 const DRAINS: usize = 256;
@@ -141,7 +141,7 @@ impl Client {
 
     async fn make(&self, post: Post<'_>, span: Option<Cause>) -> Outcome {
         let Ok(request) = Prepared::new(post, span, (self.now)()) else {
-            // Looked at when the subscription was made; only another version's data can lead here.
+            // Validated when the subscription was created; only another version's data can lead here.
             return failed("the callback or its credential cannot be used");
         };
         match time::timeout(self.timeout, self.send(&request)).await {
@@ -160,7 +160,7 @@ impl Client {
     /// of its span.
     ///
     /// # Errors
-    /// Why there is no answer, or none of that size.
+    /// The reason why there is no answer of at most that size.
     pub async fn call(
         &self,
         name: &'static str,
@@ -221,7 +221,7 @@ impl Client {
         }
     }
 
-    /// Reads what is left of an answer so that its connection can be used again, without anybody waiting for it.
+    /// Reads the rest of an answer in the background, so that its connection can be used again.
     fn finish(&self, mut body: Incoming) {
         if body.is_end_stream() || body.size_hint().lower() > ANSWER_BYTES as u64 {
             return;
@@ -249,12 +249,12 @@ pub struct Called {
     pub body: Option<Vec<u8>>,
 }
 
-/// What is sent where, and under whose name.
+/// A request's target, content and credentials.
 #[derive(Debug)]
 pub struct Post<'a> {
     /// The name of its span.
     pub name: &'static str,
-    /// What published its events.
+    /// The causes of its events.
     pub causes: Vec<Cause>,
     /// How many events it carries.
     pub events: usize,
@@ -270,13 +270,13 @@ pub struct Post<'a> {
     pub id: &'a str,
     /// The body, as it is sent and signed.
     pub body: Vec<u8>,
-    /// Beside those that every delivery has.
+    /// Headers in addition to those of every delivery.
     pub headers: Vec<(&'static str, String)>,
 }
 
 impl Post<'_> {
     fn span(&self) -> Span {
-        // Looked at only when somebody records it.
+        // Computed only when the span is recorded.
         let to = || self.callback.parse::<Uri>().ok();
         let span = traces::call(self.name, &http::Method::POST, to, &self.causes);
         span.record("messaging.batch.message_count", self.events);
@@ -286,7 +286,7 @@ impl Post<'_> {
     }
 }
 
-/// W3C Trace Context. It is not signed: whatever stands between may go on with it.
+/// W3C Trace Context. It is not signed, because proxies may continue the trace.
 const TRACEPARENT: &str = "traceparent";
 
 fn traceparent(span: Option<Cause>) -> Option<HeaderValue> {
@@ -338,7 +338,7 @@ impl<'a> Prepared<'a> {
         *request.method_mut() = http::Method::POST;
         *request.uri_mut() = self.callback.clone();
         let headers = request.headers_mut();
-        // Exactly this: receivers of the original bus compare it as text.
+        // Exactly this value: receivers written for Routemaster compare it as text.
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         headers.insert(header::AUTHORIZATION, self.authorization.clone());
@@ -360,8 +360,8 @@ fn failed(why: impl Into<String>) -> Outcome {
     Outcome::Failed { why: why.into(), retry_after: None }
 }
 
-/// Looks for an error of type `E` behind `error`. What an [`io::Error`] holds counts as behind it, which its `source`
-/// passes over.
+/// Looks for an error of type `E` in the chain of `error`, including the content of an [`io::Error`], which its
+/// `source` skips.
 fn find<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let behind = |error: &'a (dyn StdError + 'static)| match error.downcast_ref::<io::Error>() {
         Some(io) => io.get_ref().map(|held| held as &(dyn StdError + 'static)),
@@ -377,7 +377,7 @@ fn broke_before_answer(error: &legacy::Error) -> bool {
             || find::<io::Error>(error).is_some_and(|error| broken(error.kind())))
 }
 
-/// A failure in words for the subscriber: what kind it was, without what it tells of our network.
+/// A description of a failure for the subscriber: its kind, without details of the operator's network.
 fn describe(error: &legacy::Error) -> String {
     if find::<Forbidden>(error).is_some() {
         return Forbidden.to_string();
@@ -398,7 +398,7 @@ fn describe(error: &legacy::Error) -> String {
     }
     let parse = find::<hyper::Error>(error).is_some_and(hyper::Error::is_parse);
     if parse {
-        "the answer was no HTTP".to_owned()
+        "the answer was not HTTP".to_owned()
     } else {
         "the connection broke before an answer".to_owned()
     }

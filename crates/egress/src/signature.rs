@@ -1,6 +1,6 @@
 //! Signatures of deliveries, as Standard Webhooks 1.0 has them, and the secrets behind them.
 //!
-//! What is signed is `webhook-id.webhook-timestamp.body`, with HMAC-SHA256. While a secret is being replaced, the old
+//! The signed text is `webhook-id.webhook-timestamp.body`, with HMAC-SHA256. While a secret is being replaced, the old
 //! one signs as well, and a receiver that knows either of them is content.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -56,7 +56,7 @@ mod tests {
         Secret { secret: new_secret([fill; SECRET_BYTES]), until_ms }
     }
 
-    /// The reference implementation looks at the real clock.
+    /// The reference implementation reads the real clock.
     #[allow(clippy::disallowed_methods, reason = "its clock cannot be passed in")]
     fn real_ms() -> u64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

@@ -1,4 +1,4 @@
-//! Whose certificates are believed: those that the operating system believes, and those of the operator's own file.
+//! The trusted certificate authorities: those of the operating system, and those of the operator's file.
 
 use std::{path::Path, sync::Arc};
 
@@ -23,7 +23,7 @@ pub(super) fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Erro
         }
     }
     if roots.is_empty() {
-        tracing::warn!("no certificate authority is known: no delivery to an https callback can succeed");
+        tracing::warn!("no certificate authority known: every delivery to an https callback will fail");
     }
     tracing::debug!(roots = roots.len(), unusable, "certificate authorities for deliveries");
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -1,13 +1,13 @@
-//! What becomes of an attempt: the action is done, is tried again later, or has failed for good.
+//! The outcome of an attempt: the action is done, is retried later, or has failed permanently.
 
 use std::time::Duration;
 
 use crate::definition::Retry;
 
 /// The longest that a receiver may ask to be left alone.
-pub const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// The longest between two attempts to ask a feed.
-const LONGEST_FEED_WAIT: Duration = Duration::from_secs(300);
+const MAX_FEED_WAIT: Duration = Duration::from_secs(300);
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,20 +19,20 @@ pub enum Outcome {
         /// And asked to be left alone for so long.
         retry_after: Option<Duration>,
     },
-    /// Nobody answered, or not in time, or with something that is no answer.
+    /// No answer, none in time, or an invalid one.
     Silence,
-    /// It cannot succeed as it is, so it is not repeated: a fact is missing, or the change was refused.
+    /// It cannot succeed unchanged, so it is not repeated: a value is missing, or the change was rejected.
     Refused,
 }
 
-/// What follows.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The action is done.
     Done,
     /// It is tried again after so long.
     Again(Duration),
-    /// It is errored, until somebody asks to retry.
+    /// It is errored, until an operator retries it.
     Errored,
 }
 
@@ -41,17 +41,17 @@ pub enum Verdict {
 pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Verdict {
     let asked = match outcome {
         Outcome::Status { code: 200..=299, .. } => return Verdict::Done,
-        // Gone: it will not come back.
+        // Gone: the resource will not return.
         Outcome::Status { code: 410, .. } | Outcome::Refused => return Verdict::Errored,
         Outcome::Status { retry_after, .. } => {
-            retry_after.map_or(Duration::ZERO, |asked| asked.min(LONGEST_RETRY_AFTER))
+            retry_after.map_or(Duration::ZERO, |asked| asked.min(MAX_RETRY_AFTER))
         }
         Outcome::Silence => Duration::ZERO,
     };
     if attempts >= retry.attempts {
         return Verdict::Errored;
     }
-    // Full jitter: anything between nothing and the bound, so that those who failed together do not come back together.
+    // Full jitter: anything between zero and the bound, so that actions that failed together are not retried together.
     Verdict::Again(bound(retry, attempts).mul_f64(chance.clamp(0.0, 1.0)).max(asked))
 }
 
@@ -63,10 +63,10 @@ pub fn bound(retry: &Retry, attempts: u32) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(retry.longest).min(retry.longest)
 }
 
-/// How long after so many failures in a row a feed is asked again: a second, doubling up to five minutes.
+/// The pause before a feed is queried again after consecutive failures: a second, doubling up to five minutes.
 #[must_use]
 pub fn feed_wait(failures: u32) -> Duration {
-    Duration::from_secs(1 << failures.saturating_sub(1).min(9)).min(LONGEST_FEED_WAIT)
+    Duration::from_secs(1 << failures.saturating_sub(1).min(9)).min(MAX_FEED_WAIT)
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     const NO: Outcome = Outcome::Status { code: 500, retry_after: None };
 
     #[test]
-    fn success_ends_it_and_gone_errs_at_once() {
+    fn success_ends_it_and_gone_errs_immediately() {
         let retry = Retry::default();
         for code in [200, 204, 299] {
             let outcome = Outcome::Status { code, retry_after: None };
@@ -109,7 +109,7 @@ mod tests {
         let retry = Retry::default();
         let asked = |seconds| Outcome::Status { code: 503, retry_after: Some(Duration::from_secs(seconds)) };
         assert_eq!(judge(&retry, 1, asked(90), 1.0), Verdict::Again(Duration::from_secs(90)));
-        assert_eq!(judge(&retry, 1, asked(86_400), 1.0), Verdict::Again(LONGEST_RETRY_AFTER));
+        assert_eq!(judge(&retry, 1, asked(86_400), 1.0), Verdict::Again(MAX_RETRY_AFTER));
     }
 
     #[test]

@@ -1,26 +1,26 @@
-//! State machines: what they are and what they do next, as functions of a definition, a label and a moment.
+//! State machines: their definition and their next steps, as functions of a definition, a label and a moment.
 //!
-//! Nothing here talks to Redis, to the network or to a clock. The engine in the pacemaker keeps labels, calls webhooks
-//! and asks feeds; what it does with them is decided here, and so is what `simulate`, `why` and `plan` say: by the very
-//! same functions.
+//! This crate uses no Redis, no network and no clock. The engine in the pacemaker stores labels, calls webhooks and
+//! queries feeds; this crate decides what to do with them, and the results of `simulate`, `why` and `plan` come from
+//! the same functions.
 //!
 //! | module | what it answers |
 //! |---|---|
 //! | [`definition`] | Is this file a machine, and which? ([`load`], [`Machine`]) |
 //! | [`merge`] | What becomes of metadata, and which paths does an update mention? |
-//! | [`time`] | When does a gate look by itself? |
+//! | [`time`] | When is a gate evaluated because of time? |
 //! | [`step`] | Something happened: where does the label go? ([`step::decide`]) |
 //! | [`render`] | What is sent: address, body, token, headers? |
 //! | [`attempt`] | An attempt ended: done, again, or errored? |
 //! | [`why`](mod@why) | Why is the label still here, and what would open the gate? |
 //! | [`simulate`](mod@simulate) | Where will it be if nothing comes but what is assumed? |
 //! | [`plan`] | What would another version of the machine change? |
-//! | [`scenario`] | Does the machine do what the file beside it expects? |
+//! | [`scenario`] | Does the machine do what the scenario file expects? |
 //!
 //! Invariants:
 //! * [`step::decide`] is a function: the same definition, label, event, moment and feeds give the same moves;
 //! * a label never moves but by [`step::decide`], so that `simulate` and `plan` agree with what then happens;
-//! * what is not there, cannot be compared or could not be fetched opens no gate.
+//! * a value that is missing, not comparable or not available opens no gate.
 
 pub mod attempt;
 pub mod definition;

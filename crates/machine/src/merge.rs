@@ -1,28 +1,28 @@
 //! How facts change metadata, and which paths a change mentions.
 //!
-//! A metadata trigger fires by *mention*: its path stands in the update, whether or not the value is another than before.
-//! So a program that says something again is heard again, and one that says nothing of a path never fires its gate.
+//! A metadata trigger fires by *mention*: its path is in the update, whether or not the value changes. So a repeated
+//! value triggers again, and an update without the path never does.
 
 use serde_json::{Map, Value as Json};
 
 use crate::definition::Path;
 
 /// Bytes that metadata may have as compact JSON.
-pub const MOST_BYTES: usize = 64 * 1024;
+pub const MAX_BYTES: usize = 64 * 1024;
 /// Levels of objects and lists, the outermost counted.
-pub const MOST_LEVELS: usize = 32;
+pub const MAX_LEVELS: usize = 32;
 
 /// Why metadata cannot be as it would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
-    /// It is no object.
-    #[error("metadata is an object")]
+    /// It is not an object.
+    #[error("metadata must be an object")]
     NoObject,
     /// It is too long.
-    #[error("metadata has at most {MOST_BYTES} bytes, and would have {0}")]
+    #[error("metadata would have {0} bytes; the maximum is {MAX_BYTES}")]
     Bytes(usize),
     /// It is too deep.
-    #[error("metadata has at most {MOST_LEVELS} levels")]
+    #[error("metadata would have more than {MAX_LEVELS} levels")]
     Levels,
 }
 
@@ -59,7 +59,7 @@ pub fn patch(metadata: &mut Json, update: &Json) {
     }
 }
 
-/// What is no object makes room for one.
+/// Replaces a value that is not an object by an empty object.
 fn as_object(value: &mut Json) -> &mut Map<String, Json> {
     if !value.is_object() {
         *value = Json::Object(Map::new());
@@ -77,7 +77,7 @@ pub fn at_path(path: &Path, data: Json) -> Json {
     path.keys().iter().rev().fold(data, |value, key| Json::Object(Map::from_iter([(key.to_string(), value)])))
 }
 
-/// Whether an update mentions a path: the path stands in it, or something other than an object stands above.
+/// Whether an update mentions a path: it contains the path, or a value other than an object above it.
 #[must_use]
 pub fn mentions(update: &Json, path: &Path) -> bool {
     let mut found = update;
@@ -102,11 +102,11 @@ pub fn check(metadata: &Json) -> Result<(), TooMuch> {
     if !metadata.is_object() {
         return Err(TooMuch::NoObject);
     }
-    if !within(metadata, MOST_LEVELS) {
+    if !within(metadata, MAX_LEVELS) {
         return Err(TooMuch::Levels);
     }
     match length(metadata) {
-        bytes if bytes > MOST_BYTES => Err(TooMuch::Bytes(bytes)),
+        bytes if bytes > MAX_BYTES => Err(TooMuch::Bytes(bytes)),
         _ => Ok(()),
     }
 }
@@ -196,7 +196,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_put_somewhere_stands_there(metadata in any_object(), path in any_path(), data in any_object()) {
+        fn a_stored_value_is_at_its_path(metadata in any_object(), path in any_path(), data in any_object()) {
             let update = at_path(&path, data.clone());
             prop_assert!(mentions(&update, &path));
             let whole = merged(Json::Object(Map::new()), &update);
@@ -209,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn a_merge_patch_is_what_the_rfc_says(metadata in any_object(), update in any_object()) {
+        fn a_merge_patch_follows_the_rfc(metadata in any_object(), update in any_object()) {
             fn rfc(target: Json, patch: &Json) -> Json {
                 let Json::Object(patch) = patch else { return patch.clone() };
                 let mut target = match target { Json::Object(object) => object, _ => Map::new() };
@@ -262,11 +262,11 @@ mod tests {
     fn the_limits_are_exact() {
         assert_eq!(check(&json!([])), Err(TooMuch::NoObject));
         let of = |bytes: usize| json!({"a": "x".repeat(bytes - 8)});
-        assert_eq!(check(&of(MOST_BYTES)), Ok(()));
-        assert_eq!(check(&of(MOST_BYTES + 1)), Err(TooMuch::Bytes(MOST_BYTES + 1)));
+        assert_eq!(check(&of(MAX_BYTES)), Ok(()));
+        assert_eq!(check(&of(MAX_BYTES + 1)), Err(TooMuch::Bytes(MAX_BYTES + 1)));
         let deep = |levels: usize| (1..levels).fold(json!({}), |inner, _| json!({ "a": inner }));
-        assert_eq!(check(&deep(MOST_LEVELS)), Ok(()));
-        assert_eq!(check(&deep(MOST_LEVELS + 1)), Err(TooMuch::Levels));
-        assert_eq!(check(&json!({"a": deep(MOST_LEVELS)})), Err(TooMuch::Levels));
+        assert_eq!(check(&deep(MAX_LEVELS)), Ok(()));
+        assert_eq!(check(&deep(MAX_LEVELS + 1)), Err(TooMuch::Levels));
+        assert_eq!(check(&json!({"a": deep(MAX_LEVELS)})), Err(TooMuch::Levels));
     }
 }

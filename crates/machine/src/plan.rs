@@ -1,4 +1,4 @@
-//! What another version of a machine would change.
+//! The changes that another version of a machine makes.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub struct States {
     pub added: Vec<String>,
     /// Only in the old one.
     pub removed: Vec<String>,
-    /// In both, and saying something else, or the same with other feeds, inputs or another zone.
+    /// In both, with other content, or the same content with other feeds, inputs or another zone.
     pub changed: Vec<String>,
 }
 
@@ -33,8 +33,8 @@ pub fn states(old: &Machine, new: &Machine) -> States {
     }
 }
 
-/// The states of both whose labels have to be looked over when `new` follows `old`: what they say is another, or the
-/// times at which they look.
+/// The states of both versions whose labels have to be evaluated again when `new` replaces `old`: their content or the
+/// times of their evaluation differ.
 #[must_use]
 pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
     let differ = |was: &State, is: &State| was.says() != is.says() || looks_at_other_times(was, is);
@@ -58,7 +58,7 @@ fn names(machine: &Machine, keep: impl Fn(&State) -> bool) -> Vec<String> {
     machine.states().iter().filter(|state| keep(state)).map(|state| state.name().to_owned()).collect()
 }
 
-/// Names of what stands outside of states and is not the same in both.
+/// Names of parts other than states that differ.
 struct Outside<'a> {
     feeds: BTreeSet<&'a str>,
     inputs: BTreeSet<&'a str>,
@@ -80,7 +80,7 @@ impl<'a> Outside<'a> {
         }
     }
 
-    /// Whether a state that says the same comes to something else by it.
+    /// Whether they change the meaning of a state with the same content.
     fn matters(&self, was: &State, is: &State) -> bool {
         let by_input =
             |trigger: &Trigger| matches!(trigger, Trigger::Topic(topic) if self.inputs.contains(&**topic));
@@ -113,7 +113,7 @@ fn chooses_by_clock(state: &State) -> bool {
     by_value || conditions_of_next(state).any(Condition::reads_clock)
 }
 
-/// Whether a gate that says the same goes by another clock.
+/// Whether a gate with the same content has other evaluation times.
 fn looks_at_other_times(was: &State, is: &State) -> bool {
     let (Some(was), Some(gate)) = (was.gate(), is.gate()) else { return false };
     let reads_clock = gate.condition.reads_clock() || chooses_by_clock(is);
@@ -121,7 +121,7 @@ fn looks_at_other_times(was: &State, is: &State) -> bool {
     zones(was) != zones(gate) || (reads_clock && was.zone != gate.zone)
 }
 
-/// What would become of a label if its gate looked under another version.
+/// The result for a label if its gate were evaluated under another version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlook {
     /// It would move.
@@ -134,7 +134,7 @@ pub enum Outlook {
     Removed,
 }
 
-/// Whether a label in the state of that name would move if its gate looked at it now, under `new`.
+/// Whether a label in the state of that name would move if its gate were evaluated now, under `new`.
 ///
 /// `label.state` is not used: places in two versions do not belong together, names do.
 #[must_use]

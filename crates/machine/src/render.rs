@@ -1,7 +1,7 @@
-//! What goes out: addresses, bodies, headers and tokens, with everything filled in.
+//! Outgoing data: addresses, bodies, headers and tokens, with all placeholders filled in.
 //!
-//! Inside an address a value is percent-encoded, so that it can never become another path, query or host. Where a
-//! placeholder is all there is, its value keeps its type.
+//! Inside an address a value is percent-encoded, so that it can never become another path, query or host. A value that
+//! consists of a single placeholder keeps its type.
 
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value as Json, json};
@@ -9,16 +9,16 @@ use sha2::{Digest, Sha256};
 
 use crate::definition::{Call, Header, HeaderPart, Machine, Part, Path, Template, Text, Webhook};
 
-/// A placeholder whose fact is not there, is null, or cannot stand where it should.
+/// A placeholder whose value is missing, is null, or is not allowed in its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfilled {
     /// `missing_fact`: it is null.
     #[error("missing_fact: {0} is null")]
     Missing(String),
     /// A list or an object within a text.
-    #[error("{0} is a list or an object, and cannot stand within a text")]
+    #[error("{0} is a list or an object, and cannot be part of a text")]
     NotText(String),
-    /// What came of it is not what a route action takes.
+    /// The result is not valid for a route action.
     #[error("{0}")]
     Unfit(String),
 }
@@ -34,7 +34,7 @@ impl Unfilled {
     }
 }
 
-/// What placeholders are filled in from.
+/// The values of placeholders.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling<'a> {
     /// `<state_machine>`.
@@ -98,7 +98,7 @@ impl Text {
     }
 }
 
-/// Whether a segment of the path is `.` or `..`, which whoever reads an address takes for a step, encoded or not.
+/// Whether a segment of the path is `.` or `..`, which servers treat as a step, encoded or not.
 fn leaves_its_path(address: &str) -> bool {
     let path = address.split_once("://").map_or(address, |(_, rest)| rest);
     let path = path.split(['?', '#']).next().unwrap_or_default();
@@ -129,7 +129,7 @@ impl Template {
     /// With everything filled in.
     ///
     /// # Errors
-    /// When a fact is missing, or is no text where it has to be one.
+    /// When a value is missing, or is not a text where a text is required.
     pub fn fill(&self, filling: Filling<'_>) -> Result<Json, Unfilled> {
         Ok(match self {
             Self::Constant(value) => value.clone(),
@@ -148,7 +148,7 @@ impl Template {
     }
 }
 
-/// What an action asks for, ready to be sent.
+/// The request of an action, ready to be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// POST this body there.
@@ -166,9 +166,9 @@ pub enum Request {
         topic: String,
         /// The type of the event.
         kind: String,
-        /// What it is about.
+        /// The URL of its subject.
         url: String,
-        /// What it says.
+        /// Its payload.
         data: Option<Json>,
     },
 }
@@ -195,7 +195,7 @@ pub struct Register {
     pub instances: Vec<Json>,
 }
 
-/// A version type that is taken out.
+/// A version type to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retire {
     /// The version type.
@@ -220,7 +220,7 @@ impl Call {
                 let text = |key: &str| match template.get(key).map(|value| value.fill(filling)).transpose()? {
                     Some(Json::String(text)) => Ok(text),
                     Some(other @ (Json::Number(_) | Json::Bool(_))) => Ok(other.to_string()),
-                    _ => Err(Unfilled::Unfit(format!("`{key}` of the event is no text"))),
+                    _ => Err(Unfilled::Unfit(format!("`{key}` of the event is not a text"))),
                 };
                 let url = match template.get("url") {
                     // Alone it is an address already; inside one it is a part of it.
@@ -240,7 +240,7 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
     let id = |value: &Json, what: &str| match value {
         Json::String(text) if !text.is_empty() => Ok(text.clone()),
         Json::Number(number) => Ok(number.to_string()),
-        other => Err(unfit(&format!("{what} cannot be {other}: it is no text, as is needed in `{what}`"))),
+        other => Err(unfit(&format!("{what} cannot be {other}: `{what}` needs a text"))),
     };
     let shares = match filled.get("shares") {
         None => None,
@@ -249,17 +249,16 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
                 .iter()
                 .map(|share| {
                     let percent = share["percent"].as_f64().filter(|percent| (0.0..=100.0).contains(percent));
-                    let percent =
-                        percent.ok_or_else(|| unfit("a percent is no number from 0 to 100 in `shares`"))?;
+                    let percent = percent.ok_or_else(|| unfit("`shares` needs percentages from 0 to 100"))?;
                     Ok((id(&share["version_type"], "version_type")?, percent))
                 })
                 .collect::<Result<Vec<_>, Unfilled>>()?,
         ),
-        Some(_) => return Err(unfit("no list stands in `shares`")),
+        Some(_) => return Err(unfit("`shares` must be a list")),
     };
     let register = filled.get("register").map(|register| {
         let instances = register["instances"].as_array().filter(|list| !list.is_empty());
-        let instances = instances.ok_or_else(|| unfit("no list of instances stands in `register`"))?;
+        let instances = instances.ok_or_else(|| unfit("`register` must be a list of instances"))?;
         Ok(Register {
             version_type: id(&register["version_type"], "version_type")?,
             instances: instances.clone(),
@@ -272,7 +271,7 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
             Some(other) => other.as_u64(),
         };
         let drain = drain.filter(|seconds| *seconds <= 86_400);
-        let drain = drain.ok_or_else(|| unfit("no duration up to a day stands in `drain`"))?;
+        let drain = drain.ok_or_else(|| unfit("`drain` must be a duration of at most a day"))?;
         Ok(Retire {
             version_type: id(&retire["version_type"], "version_type")?,
             drain: std::time::Duration::from_secs(drain),

@@ -1,8 +1,8 @@
-//! Scenarios: facts and times in, states out, written beside a definition (`drip.yaml`, `drip.test.yaml`) and run without
-//! anything else, by `signalbox machines test`.
+//! Scenarios: metadata and times in, states out, written next to a definition (`drip.yaml`, `drip.test.yaml`) and run
+//! without any server, by `signalbox machines test`.
 //!
-//! A scenario is a label on its way: a simulation to which facts come at certain moments. After the facts of a moment, and
-//! what follows from them at once, the label has to be where it is expected.
+//! A scenario simulates a label that gets metadata at certain times. After the updates of a time, and their immediate
+//! consequences, the label has to be in the expected state.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     simulate::{Assumed, End, Simulator, Start, What},
 };
 
-/// What a scenario came to.
+/// The result of a scenario.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct Outcome {
     pub failed: Option<Problem>,
 }
 
-/// Runs the scenarios of a file; `file` is what it is called in messages.
+/// Runs the scenarios of a file; `file` is its name in messages.
 ///
 /// # Errors
 /// When the file itself is not in order.
@@ -88,7 +88,7 @@ fn read<'m>(reader: &mut Reader<'_>, root: &Node, machines: &'m [Arc<Machine>]) 
     let Some(node) = reader.required(&fields, "scenarios", "the file") else { return Vec::new() };
     let items = reader.list(node, "`scenarios`").unwrap_or_default();
     if items.is_empty() {
-        reader.refuse(node.at, "there is no scenario");
+        reader.refuse(node.at, "no scenario found");
     }
     items.iter().filter_map(|item| scenario(reader, item, machines)).collect()
 }
@@ -102,7 +102,7 @@ fn scenario<'m>(reader: &mut Reader<'_>, node: &Node, machines: &'m [Arc<Machine
             let name = reader.text(node, "a machine")?;
             let found = machines.iter().find(|machine| machine.name() == name);
             if found.is_none() {
-                reader.refuse(node.at, format!("there is no machine `{name}` in the file beside this one"));
+                reader.refuse(node.at, format!("unknown machine `{name}` in the file next to this one"));
             }
             found
         }
@@ -136,7 +136,7 @@ fn instant(reader: &mut Reader<'_>, node: &Node) -> Option<Timestamp> {
     let text = reader.text(node, "a moment")?;
     let found = signalbox_condition::instant(text);
     if found.is_none() {
-        reader.refuse_hint(node.at, "this is no moment", "write RFC 3339, like 2026-01-31T18:30:00Z");
+        reader.refuse_hint(node.at, "invalid time", "write RFC 3339, like 2026-01-31T18:30:00Z");
     }
     found
 }
@@ -223,7 +223,7 @@ fn expect(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Exp
         if machine.state(name).is_none() {
             let near = signalbox_condition::nearest(name, machine.states().iter().map(|state| state.name()));
             let hint = near.map_or("see the definition".to_owned(), |near| format!("did you mean `{near}`?"));
-            reader.refuse_hint(node.at, format!("there is no state `{name}`"), hint);
+            reader.refuse_hint(node.at, format!("unknown state `{name}`"), hint);
         }
         Some(name.to_owned())
     };
@@ -270,7 +270,7 @@ impl Scenario<'_> {
                 return Err(wrong(step.place, format!("{at} is before the step above, at {clock}")));
             }
             clock = at;
-            // Up to the moment, then what comes at the moment, then what follows at once.
+            // Up to the time, then the updates of that time, then their immediate consequences.
             needs(simulator.run_until(at), step.place, reader)?;
             simulator.at(at);
             simulator.assume(&step.assumed);
@@ -312,8 +312,8 @@ impl Scenario<'_> {
 
 fn needs(end: End, place: Mark, reader: &Reader<'_>) -> Result<(), Box<Problem>> {
     let message = match end {
-        End::NeedsFeed(feed) => format!("the scenario has to say what the feed `{feed}` answers"),
-        End::Steps => "the label never comes to rest".to_owned(),
+        End::NeedsFeed(feed) => format!("the scenario needs an answer of the feed `{feed}`"),
+        End::Steps => "the label never settles".to_owned(),
         _ => return Ok(()),
     };
     Err(Box::new(reader.problem(place, message, None)))

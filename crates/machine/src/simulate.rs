@@ -1,4 +1,4 @@
-//! What a label will do when nothing comes but what is assumed: the engine's own step with a clock that jumps.
+//! The future of a label under assumptions: the engine's own step function with a clock that jumps.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::{
 };
 
 /// Steps that a simulation takes at most.
-pub const MOST_STEPS: usize = 1000;
-/// Times that gates are looked at by a simulation at most.
-const MOST_LOOKS: usize = 100_000;
-/// How long a label rests after [`step::MOST_MOVES`] moves.
+pub const MAX_STEPS: usize = 1000;
+/// Maximum number of gate evaluations in a simulation.
+const MAX_LOOKS: usize = 100_000;
+/// How long a label rests after [`step::MAX_MOVES`] moves.
 const LOOP_REST: Duration = Duration::from_secs(1);
 
 /// Where a simulation begins.
@@ -27,7 +27,7 @@ pub struct Start {
     pub name: String,
     /// Where it is.
     pub state: StateIndex,
-    /// How it stands there.
+    /// Its status in the state.
     pub status: Status,
     /// Its facts.
     pub metadata: Json,
@@ -39,22 +39,22 @@ pub struct Start {
     pub facts_waiting: bool,
     /// Attempts of the action that were made.
     pub attempts: u32,
-    /// When it goes on by itself, if it loops or waits for a feed that failed; now, where nothing is said.
+    /// When it continues, if it loops or waits for a feed that failed; by default now.
     pub again: Option<Timestamp>,
     /// How often in a row that feed failed.
     pub feed_failures: u32,
-    /// What its gate is to be judged for then, if it is: the cause, and the trigger.
+    /// The pending evaluation of its gate: the cause, and the trigger.
     pub held: Option<(Cause, Option<String>)>,
-    /// Whether it has just come to be there, so that a gate that looks on entry has not done so.
+    /// Whether it has just arrived, so that a gate with an entry trigger has not been evaluated.
     pub fresh: bool,
 }
 
-/// What is assumed.
+/// The assumptions.
 #[derive(Debug, Clone, Default)]
 pub struct Assumed {
-    /// Values of feeds. Null says that the feed fails.
+    /// Values of feeds. Null means that the feed fails.
     pub feeds: BTreeMap<String, Option<Json>>,
-    /// What the action of a state answers; 200 where nothing is said.
+    /// The answer to a state's action; default 200.
     pub webhooks: BTreeMap<String, u16>,
 }
 
@@ -67,7 +67,7 @@ pub struct Step {
     pub what: What,
 }
 
-/// What happens.
+/// A step of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum What {
     /// It moves.
@@ -102,15 +102,15 @@ pub enum What {
 pub enum End {
     /// The time that was asked for is over.
     Until,
-    /// The label has come to an end state.
+    /// The label has reached an end state.
     Ended,
-    /// Nothing will look at it again.
+    /// It will not be evaluated again.
     Stuck,
     /// Its action failed for good.
     Errored,
     /// This feed would have to be known.
     NeedsFeed(String),
-    /// It took [`MOST_STEPS`] steps, or looked at gates very often.
+    /// It reached [`MAX_STEPS`] steps, or the maximum number of evaluations.
     Steps,
 }
 
@@ -129,7 +129,7 @@ impl End {
     }
 }
 
-/// What a label would do.
+/// The simulated future of a label.
 #[derive(Debug, Clone)]
 pub struct Simulation {
     /// Step by step.
@@ -200,7 +200,7 @@ pub fn simulate(
     simulator.into_simulation(end)
 }
 
-/// A label with a clock of its own, to which facts may come on the way.
+/// A label with a simulated clock, whose metadata may be updated on the way.
 #[derive(Debug)]
 pub struct Simulator<'m> {
     machine: &'m Machine,
@@ -212,15 +212,15 @@ pub struct Simulator<'m> {
     /// When the action is tried, a feed asked again, or the rest after many moves over.
     again: Option<Timestamp>,
     failures: u32,
-    /// What the last look was for, if a feed kept it from being judged.
+    /// The cause of the last evaluation, if a feed prevented it.
     held: Option<(Cause, Option<String>)>,
-    /// Moves since it rested last: an action that is done at once is no rest.
+    /// Transitions since the last rest: an action that is done immediately is not a rest.
     moved: usize,
     steps: Vec<Step>,
     looks: usize,
 }
 
-/// What happens to the label next by itself.
+/// The next step of the label without an update.
 enum Wake {
     At(Timestamp, Then),
     End(End),
@@ -228,7 +228,7 @@ enum Wake {
 
 enum Then {
     Look(usize),
-    /// A feed is there now, or failed and is asked again, or the label has rested.
+    /// A feed is there now, or failed and is queried again, or the label has rested.
     Again,
     /// Another attempt.
     Act,
@@ -236,7 +236,7 @@ enum Then {
 }
 
 impl<'m> Simulator<'m> {
-    /// A label as it stands at `now`.
+    /// A label as it is at `now`.
     #[must_use]
     pub fn new(machine: &'m Machine, start: Start, assumed: &Assumed, now: Timestamp) -> Self {
         let mut simulator = Self {
@@ -263,7 +263,7 @@ impl<'m> Simulator<'m> {
         simulator.failures = simulator.label.feed_failures;
         match simulator.label.status {
             Status::Waiting if simulator.held.is_some() => {
-                // Which feed it was will be seen when the gate looks.
+                // The evaluation will show which feed it was.
                 let failed_feed = Some(String::new());
                 (simulator.rest, simulator.again) = (Rest::Waiting { failed_feed }, again);
             }
@@ -276,7 +276,7 @@ impl<'m> Simulator<'m> {
         simulator
     }
 
-    /// From here on this is assumed, besides what was.
+    /// Adds assumptions from here on.
     pub fn assume(&mut self, assumed: &Assumed) {
         for (name, value) in &assumed.feeds {
             self.feeds.learn(name, value.clone());
@@ -312,21 +312,21 @@ impl<'m> Simulator<'m> {
         self.now
     }
 
-    /// What happened so far.
+    /// The steps so far.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
     fn into_simulation(mut self, end: End) -> Simulation {
-        self.steps.truncate(MOST_STEPS);
+        self.steps.truncate(MAX_STEPS);
         Simulation { steps: self.steps, end, at: self.now, last: self.label }
     }
 
     /// Lets time pass until `until`, that moment included, or until nothing happens any more.
     pub fn run_until(&mut self, until: Timestamp) -> End {
         loop {
-            if self.steps.len() >= MOST_STEPS || self.looks >= MOST_LOOKS {
+            if self.steps.len() >= MAX_STEPS || self.looks >= MAX_LOOKS {
                 return End::Steps;
             }
             self.looks += 1;
@@ -363,7 +363,7 @@ impl<'m> Simulator<'m> {
             Rest::Looping => Wake::At(again, Then::Again),
             Rest::Acting if self.label.status == Status::Errored => Wake::End(End::Errored),
             Rest::Acting => Wake::At(again, Then::Act),
-            // What is assumed to fail goes on failing, but time passes between the questions.
+            // A feed that is assumed to fail keeps failing, but time passes between the queries.
             Rest::Waiting { failed_feed: Some(_) } => match self.next_look() {
                 Wake::At(at, then) if at <= again => Wake::At(at, then),
                 _ => Wake::At(again, Then::Again),
@@ -457,7 +457,7 @@ impl<'m> Simulator<'m> {
         }
     }
 
-    /// The next time that the gate looks by itself.
+    /// The next evaluation of the gate because of time.
     fn next_look(&self) -> Wake {
         let label = borrowed(&self.label);
         let Some(gate) = self.machine.at(label.state).gate() else { return Wake::End(End::Ended) };

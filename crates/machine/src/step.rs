@@ -1,16 +1,16 @@
-//! What a label does when something happens: the one function that moves labels.
+//! The reaction of a label to an event: the one function that moves labels.
 //!
 //! ```text
 //! facts, a time, an event ─▶ gate judged ─ not true ─▶ stays
 //!                                │ true
 //!                                ▼
-//!                    next chosen (from the same facts) ─▶ gate: judged again if it looks on entry, else rests
+//!                    next chosen (from the same facts) ─▶ gate: evaluated if it has an entry trigger, else rests
 //!                                                      ├▶ action: rests until it is done, then next is chosen
 //!                                                      └▶ end: rests
 //! ```
 //!
-//! The engine calls [`decide`] with the label as it stands, commits what comes out, and calls again when an action is done
-//! or a feed has answered. [`crate::simulate()`] calls the same function with a clock of its own.
+//! The engine calls [`decide`] with the current label, commits the result, and calls again when an action is done or a
+//! feed has answered. [`crate::simulate()`] calls the same function with a simulated clock.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -23,10 +23,10 @@ use crate::{
     merge,
 };
 
-/// Moves in one go. A label that has made so many goes on a second later.
-pub const MOST_MOVES: usize = 50;
+/// Maximum number of consecutive transitions. A label that reaches it continues a second later.
+pub const MAX_MOVES: usize = 50;
 
-/// How a label stands in its state.
+/// The status of a label in its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Status {
     /// At a gate.
@@ -37,7 +37,7 @@ pub enum Status {
     Choosing,
     /// The action failed for good.
     Errored,
-    /// It goes on a second later.
+    /// It continues a second later.
     Looping,
     /// In a state without a next.
     Ended,
@@ -69,7 +69,7 @@ pub enum Cause {
     Time,
     /// An interval.
     Interval,
-    /// It had just come to the gate.
+    /// It had just arrived at the gate.
     Entry,
     /// An event of a topic.
     Topic,
@@ -77,7 +77,7 @@ pub enum Cause {
     Feed,
     /// The action is done.
     Action,
-    /// Its state is not part of the definition any more.
+    /// Its state is no longer part of the definition.
     Migrated,
 }
 
@@ -99,14 +99,14 @@ impl Cause {
     }
 }
 
-/// A label as it stands.
+/// The current state of a label.
 #[derive(Debug, Clone, Copy)]
 pub struct Label<'a> {
     /// Its name.
     pub name: &'a str,
     /// Where it is.
     pub state: StateIndex,
-    /// How it stands there.
+    /// Its status in the state.
     pub status: Status,
     /// Its facts, with what has just come.
     pub metadata: &'a Json,
@@ -114,14 +114,14 @@ pub struct Label<'a> {
     pub entered: Timestamp,
     /// Where it was before.
     pub previous_state: Option<&'a str>,
-    /// Whether facts came while it was in an action, which the next gate has not looked at yet.
+    /// Whether updates arrived while it was in an action, which the next gate has not evaluated yet.
     pub facts_waiting: bool,
 }
 
-/// What has happened.
+/// An event of a label.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event<'a> {
-    /// The label has just come to be where it is: it was created there, or moved there by a map.
+    /// The label has just arrived: it was created there, or moved there by a map.
     Entered,
     /// This update was merged.
     Facts(&'a Json),
@@ -131,7 +131,8 @@ pub enum Event<'a> {
     Topic(&'a str),
     /// The gate is judged (again): a feed that was needed has been asked, or a second of rest is over.
     Again {
-        /// What a move is put down to: [`Decision::cause`] where only a feed had to be asked first, [`Cause::Feed`] where it
+        /// The cause of the transition: [`Decision::cause`] if only a feed had to be queried first, [`Cause::Feed`] if
+        /// it
         /// had failed before.
         cause: Cause,
         /// The trigger that goes with it: [`Decision::trigger`].
@@ -154,32 +155,32 @@ pub struct Move {
     pub trigger: Option<String>,
 }
 
-/// How a label stands after its moves.
+/// How a label rests after its transitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing looked at it: as before.
+    /// It was not evaluated: as before.
     Unchanged,
     /// At a gate that did not open, or was not asked to.
     Waiting {
-        /// A feed that could not be fetched had a say in it: it is to be asked again, and then the gate.
+        /// A failed feed was needed: it has to be queried again, and then the gate evaluated.
         failed_feed: Option<String>,
     },
-    /// At a gate whose condition reads this feed: ask it, and call again with [`Event::Again`].
+    /// At a gate whose condition reads this feed: query it, and call again with [`Event::Again`].
     NeedsFeed(String),
     /// In an action that is to be started.
     Acting,
-    /// In an action that is done, but where to go depends on this feed, which failed: ask it again later.
+    /// In an action that is done, but where to go depends on this feed, which failed: query it again later.
     Choosing(String),
-    /// The same, but nobody has asked the feed yet: ask it, and call again with [`Event::Done`].
+    /// The same, but the feed was not queried yet: query it, and call again with [`Event::Done`].
     ChoosingNeedsFeed(String),
-    /// It has moved [`MOST_MOVES`] times: call again with [`Event::Again`] a second later. At a gate it is judged then, in an
+    /// It has moved [`MAX_MOVES`] times: call again with [`Event::Again`] a second later. At a gate it is judged then, in an
     /// action that is started then.
     Looping,
-    /// In a state without a next; what it does, if anything, is done.
+    /// In a state without a successor; its action, if any, is done.
     Ended,
 }
 
-/// What a label does.
+/// The decision for a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// Its moves, in order.
@@ -190,16 +191,16 @@ pub struct Decision {
     pub facts_waiting: bool,
     /// How many conditions of gates were judged.
     pub evaluations: usize,
-    /// What the last of them could not compare.
+    /// The comparison that failed in the last of them.
     pub error: Option<String>,
-    /// What the last gate was judged for, if any was, or is to be judged for.
+    /// The cause of the last evaluation of a gate, or of the pending one.
     pub cause: Option<Cause>,
     /// The trigger that goes with it.
     pub trigger: Option<String>,
 }
 
 impl Decision {
-    /// The status that it leaves the label in; none where it stays what it was.
+    /// The label's new status; `None` if it is unchanged.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self.rest {
@@ -213,7 +214,7 @@ impl Decision {
     }
 }
 
-/// What is known of a machine's feeds, with their policies for failures.
+/// The known values of a machine's feeds, with their policies for failures.
 #[derive(Debug, Clone)]
 pub struct Known<'m> {
     machine: &'m Machine,
@@ -232,7 +233,7 @@ impl<'m> Known<'m> {
         self.answers.insert(feed.to_owned(), answer);
     }
 
-    /// Whether the feed was asked, with whatever result.
+    /// Whether the feed was queried, with whatever result.
     #[must_use]
     pub fn has(&self, feed: &str) -> bool {
         self.answers.contains_key(feed)
@@ -292,7 +293,7 @@ pub fn gate_zone(machine: &Machine, label: &Label<'_>) -> Zone {
     rule.of(label.metadata).zone
 }
 
-/// What a label does that has rested until now.
+/// Decides for a label that rested until now.
 #[must_use]
 pub fn decide(
     machine: &Machine,
@@ -304,8 +305,8 @@ pub fn decide(
     decide_after(0, machine, label, event, now, feeds)
 }
 
-/// What a label does that has moved so many times without a rest: actions that are done at once, and feeds that answer, are
-/// none, so a circle through them is one too.
+/// Decides for a label with this many transitions since its last rest: actions that are done immediately, and feeds
+/// that answer, are not rests, so a circle through them is detected too.
 #[must_use]
 pub fn decide_after(
     moved: usize,
@@ -345,7 +346,7 @@ struct Walk<'a> {
     decision: Decision,
 }
 
-/// What made a gate look.
+/// The reason of an evaluation.
 struct Look {
     cause: Cause,
     trigger: Option<String>,
@@ -368,7 +369,7 @@ impl<'a> Walk<'a> {
                     self.look(gate, look);
                 }
             }
-            // A late event of a state that the label has left, or facts for one that has come to its end.
+            // A late event of a state that the label has left, or an update of an ended label.
             (Kind::Action(_) | Kind::End, _) => {}
         }
     }
@@ -407,10 +408,10 @@ impl<'a> Walk<'a> {
 
     /// Whether it has moved so often that it rests for a second.
     fn is_tired(&self) -> bool {
-        self.moved + self.decision.moves.len() >= MOST_MOVES
+        self.moved + self.decision.moves.len() >= MAX_MOVES
     }
 
-    /// Judges the gate that the label stands at, and goes on if it opens.
+    /// Evaluates the label's gate, and continues if it opens.
     fn look(&mut self, gate: &'a Gate, look: Look) {
         self.decision.evaluations += 1;
         self.decision.cause = Some(look.cause);
@@ -488,7 +489,7 @@ fn looks(gate: &Gate, event: Event<'_>) -> Option<Look> {
     }
 }
 
-/// Where a label goes. What hangs on a feed that failed is not taken for true.
+/// The target of a label. A condition on a failed feed is not true.
 fn choose<'a>(next: &'a Next, facts: &'a Facts<'_>) -> Result<StateIndex, NeedsFeed<'a>> {
     match next {
         Next::Constant(state) => Ok(*state),
@@ -498,7 +499,7 @@ fn choose<'a>(next: &'a Next, facts: &'a Facts<'_>) -> Result<StateIndex, NeedsF
                     return Ok(*state);
                 }
             }
-            // Also without any destination the value is asked for: whether its feed can be had may matter.
+            // Also without any destination the value is queried for: whether its feed can be had may matter.
             path.value(facts)?;
             Ok(*default)
         }

@@ -1,7 +1,7 @@
-//! When a gate looks at its condition by itself.
+//! When a gate is evaluated because of time.
 //!
-//! A time of day that the clock on the wall jumps over comes as much later as the clock jumps; one that it shows twice
-//! comes at its first showing. An interval counts from the entry.
+//! A time of day that is skipped by a clock change is delayed by the length of the change; one that occurs twice is
+//! used the first time. An interval starts at the entry.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::definition::{Daily, Gate, Zone, ZoneRule};
 pub struct Local {
     /// The zone.
     pub zone: Zone,
-    /// What stood in the metadata where a zone should have, if that is why the zone is the default one. Null where nothing
-    /// stood.
+    /// The invalid value in the metadata that should name a zone, if that is why the zone is the default one. Null if
+    /// it was missing.
     pub instead_of: Option<Json>,
     /// Whether the label named the zone itself.
     pub own: bool,
@@ -56,7 +56,7 @@ fn on(date: civil::Date, time: civil::Time, zone: &TimeZone) -> Option<Timestamp
 /// The moments of a time of day on the days around one, in order.
 fn around(time: civil::Time, zone: &TimeZone, at: Timestamp) -> impl Iterator<Item = Timestamp> {
     let today = zone.to_datetime(at).date();
-    // A zone may skip a day (Samoa did), and a skipped time comes later than its date says.
+    // A zone may skip a day (Samoa did), and a skipped time is later than its date.
     (-3..=3_i64).filter_map(move |days| on(today.checked_add(days.days()).ok()?, time, zone))
 }
 
@@ -73,7 +73,7 @@ pub fn last_daily(time: civil::Time, zone: &TimeZone, at: Timestamp) -> Option<T
 }
 
 impl Daily {
-    /// Whether a wake time that is looked at only now still counts: its last moment is no older than the grace.
+    /// Whether a wake time that is processed only now is still valid: its last moment is no older than the grace.
     #[must_use]
     pub fn still_counts(&self, zone: &TimeZone, now: Timestamp) -> bool {
         last_daily(self.time, zone, now).is_some_and(|last| {
@@ -83,7 +83,7 @@ impl Daily {
     }
 }
 
-/// The first moment of an interval after `after`: the entry and so many times the interval, once at least.
+/// The first moment of an interval after `after`: the entry plus a multiple of the interval, at least one.
 #[must_use]
 pub fn next_interval(entered: Timestamp, every: Duration, after: Timestamp) -> Option<Timestamp> {
     let every = i128::try_from(every.as_nanos()).ok()?.max(1);
@@ -98,8 +98,8 @@ fn interval_from(entered: Timestamp, every: Duration, from: Timestamp) -> Option
 }
 
 impl Gate {
-    /// When the gate looks at a label next because of an interval: which trigger, and when. Moments at which the condition
-    /// cannot be true are passed over. None when there is no interval, or when only another fact could help.
+    /// The next evaluation of a label by an interval: the trigger and the time. Moments at which the condition cannot
+    /// be true are skipped. `None` without an interval, or when only an update could help.
     ///
     /// `facts` are those of the present moment; an evaluation at that moment is taken for done.
     #[must_use]
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_a_zone_skips_has_no_moment_of_its_own() {
+    fn a_day_that_a_zone_skips_has_no_moment() {
         assert_eq!(
             days("Pacific/Apia", (12, 0), "2011-12-29T00:00:00Z", 3),
             ["2011-12-29T22:00:00Z", "2011-12-30T22:00:00Z", "2011-12-31T22:00:00Z"]
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_counts_within_the_grace() {
+    fn a_missed_time_is_valid_within_the_grace() {
         let utc = Zone::utc();
         let daily = Daily {
             time: civil::time(18, 30, 0, 0),
@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_day_has_its_moment_and_none_is_passed_over(
+        fn every_day_has_its_moment_and_none_is_skipped(
             zone_name in prop_oneof![
                 Just("Europe/London"), Just("America/New_York"), Just("Asia/Tokyo"),
                 Just("Australia/Lord_Howe"), Just("Africa/Casablanca"), Just("UTC"),

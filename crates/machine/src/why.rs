@@ -1,4 +1,4 @@
-//! Why a label is where it is: what its gate comes to, what would open it, and when it will be looked at again.
+//! Why a label is in its state: the value of its gate's condition, what would open it, and its next evaluation.
 
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
@@ -10,32 +10,32 @@ use crate::{
     time,
 };
 
-/// What is to be said about a label at a gate.
+/// The explanation of a label at a gate.
 #[derive(Debug, Clone)]
 pub struct Why {
     /// The condition as a tree, with every operand's value and source, what blocks, and the fewest changes that would help.
     pub explanation: Explanation,
     /// The text of the condition.
     pub condition: String,
-    /// When the gate could first open if nothing but time changes. What a feed keeps from being true can change only when the
-    /// feed is asked next.
+    /// When the gate could first open if only time changes. A part that depends on a feed can change only when the
+    /// feed is queried next.
     pub earliest: Earliest,
-    /// The next time that the gate looks by itself: when, and by which trigger (or `feed`, `looping`).
+    /// The next evaluation because of time: when, and by which trigger (or `feed`, `looping`).
     pub next: Option<(Timestamp, String)>,
-    /// What else would make it look.
+    /// The other triggers of an evaluation.
     pub triggers: Vec<String>,
-    /// Whether any of the triggers can fire for a label that is there already.
+    /// Whether any of the triggers can fire for a label that is already at the gate.
     pub looks_again: bool,
-    /// Whether one of them is an interval: it rests while only facts could help, and comes again with whatever facts help.
+    /// Whether one of them is an interval: it pauses while only an update could help, and resumes with that update.
     pub has_interval: bool,
     /// The zone of its clock.
     pub zone: time::Local,
 }
 
-/// Why a label at a gate does not go on; none when it is not at a gate that could open.
+/// Why a label at a gate does not continue; `None` when it is not at a gate that could open.
 ///
-/// What a feed says that nobody has asked is unknown: ask those of [`signalbox_condition::Condition::feeds`] first. `again` is
-/// when a label goes on that loops, or that waits for a feed that failed.
+/// A feed that was not queried is unknown: query those of [`signalbox_condition::Condition::feeds`] first. `again` is
+/// when a label continues that loops, or that waits for a feed that failed.
 #[must_use]
 pub fn why(
     machine: &Machine,
@@ -50,7 +50,7 @@ pub fn why(
     let explanation = gate.condition.explain(&facts);
     let next = next_look(gate, label, &facts, now, again);
     let earliest = match (gate.condition.earliest(&facts), &next) {
-        // Only a feed that says something else could open it now, and nobody asks before then.
+        // Only another answer of a feed could open it now, and the feed is not queried before then.
         (Earliest::Now, Some((at, _))) if !explanation.truth.holds() => Earliest::At(*at),
         (earliest, _) => earliest,
     };
@@ -85,7 +85,7 @@ fn next_look(
 }
 
 impl Why {
-    /// Whether nothing will ever look at the label again unless facts or events come for one of its triggers.
+    /// Whether the label is never evaluated again without an update or event for one of its triggers.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.next.is_none() && !self.has_interval
@@ -121,7 +121,7 @@ impl Why {
             json["stuck"] = if self.looks_again {
                 "nothing will evaluate this again, unless facts come for one of its triggers".into()
             } else {
-                "nothing will evaluate this again: the gate looks on entry only, and the label is there"
+                "nothing will evaluate this again: the gate is evaluated only on entry, and the label is already there"
                     .into()
             };
         }

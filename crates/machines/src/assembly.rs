@@ -32,7 +32,7 @@ use crate::{
     sweeps::Sweeps,
 };
 
-/// What the machines need from the process that they run in.
+/// The dependencies of machines on their process.
 #[derive(Debug)]
 pub struct Dependencies {
     /// The fabric, where labels and definitions are stored.
@@ -51,7 +51,7 @@ pub struct Dependencies {
     pub environment: Secrets,
 }
 
-/// What differs between a pacemaker and a test. The default is a pacemaker.
+/// The differences between a pacemaker and a test. The default is a pacemaker.
 #[derive(Debug)]
 pub(crate) struct Hooks {
     pub(crate) clock: signalbox_store::Clock,

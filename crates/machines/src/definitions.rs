@@ -39,7 +39,7 @@ pub struct Version {
 pub struct StoredVersion {
     /// When it was applied, Unix milliseconds.
     pub at_ms: u64,
-    /// Who applied it.
+    /// The token that applied it.
     pub by: String,
     /// The digest of the source.
     pub hash: String,

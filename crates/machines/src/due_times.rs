@@ -1,7 +1,7 @@
 //! Works on the due set of a shard: times of labels (retries, feeds, intervals), and sweeps.
 //!
-//! A shard's entries are worked on under its lease, so that pacemakers share the work. The lease only avoids doing work
-//! twice: every commit compares what it was computed from.
+//! A shard's entries are processed under its lease, so that pacemakers share the work. The lease only avoids duplicate
+//! work: every commit compares the record that it was computed from.
 
 use std::{sync::Arc, time::Duration};
 

@@ -8,13 +8,13 @@ use crate::record::Unreadable;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The machine does not exist.
-    #[error("there is no such machine")]
+    #[error("unknown machine")]
     NoSuchMachine,
     /// The version does not exist.
-    #[error("there is no such version")]
+    #[error("unknown version")]
     NoSuchVersion,
     /// The label does not exist, and was not deleted in the last thirty days.
-    #[error("there is no such label")]
+    #[error("unknown label")]
     NoSuchLabel,
     /// The label was deleted.
     #[error("the label was deleted")]
@@ -38,7 +38,7 @@ pub enum Error {
     #[error("the definition has changed since the plan was made")]
     DefinitionChanged,
     /// The plan does not exist, or has expired.
-    #[error("there is no such plan")]
+    #[error("unknown plan")]
     NoSuchPlan,
     /// Another change of the definition is under way.
     #[error("another change of the definition is under way")]
@@ -50,7 +50,7 @@ pub enum Error {
     #[error("{0}")]
     BadMap(String),
     /// A stored definition or record is damaged, or was written by a later version.
-    #[error("what is stored cannot be read")]
+    #[error("a stored record cannot be read")]
     Unreadable,
     /// The label was changed by others in every round of the compare-and-set.
     #[error("the label is changed too often at the moment; try again")]

@@ -1,4 +1,4 @@
-//! Fault injection: what may go wrong between two calls of the fabric.
+//! Fault injection: faults between two calls of the fabric.
 //!
 //! A pacemaker runs without an injector, which costs one comparison with `None` per call. Tests pass one in that makes
 //! the process "die" at a call, or loses a commit before or after it is made.

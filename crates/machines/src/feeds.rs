@@ -100,7 +100,7 @@ impl Inspected {
             Self::Failed(why, true) => json!({"result": "default", "error": why}),
             Self::Failed(why, false) => json!({"result": "failed", "error": why}),
             Self::NotAsked => {
-                json!({"result": "not_asked", "error": "it was asked too often in this second; look again"})
+                json!({"result": "not_asked", "error": "it was queried too often in this second; retry"})
             }
         }
     }
@@ -343,7 +343,7 @@ impl Feeds {
             return Err(format!("answered {}", answer.status));
         }
         let body = answer.body.ok_or("the answer is larger than 1 MiB")?;
-        serde_json::from_slice(&body).map_err(|_| "the answer is no JSON".to_owned())
+        serde_json::from_slice(&body).map_err(|_| "the answer is not JSON".to_owned())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What handlers of requests use.
+//! The interface for request handlers.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Inputs: each event of an input's topic updates the label that it names, once.
 //!
-//! The log of every shard is read from a stored position; live events only tell when to read. The position is stored after
+//! The log of every shard is read from a stored position; live events only trigger a read. The position is stored after
 //! the updates of a page are committed. Every label stores, for each shard, the last event that it took, in the same commit
 //! as the update: a page that is read twice updates labels once, and a late pacemaker applies no event that is older than
 //! what the label has taken.

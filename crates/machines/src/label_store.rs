@@ -31,11 +31,11 @@ const MAX_ROUNDS: usize = 200;
 const ROUNDS_WITHOUT_JITTER: usize = 2;
 /// Maximum of that pause, ms.
 const MAX_JITTER_MS: u64 = 20;
-/// How often a label is polled that a client waits for: first, and at last.
+/// The initial and the maximum polling interval for a label that a client waits for.
 const FIRST_POLL: Duration = Duration::from_millis(20);
 const MAX_POLL: Duration = Duration::from_millis(250);
 
-/// What a change does to a label.
+/// The change that an edit makes to a label.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way from a closure to its caller")]
 pub(crate) enum Edit<'a> {
     /// Nothing.

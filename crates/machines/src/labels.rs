@@ -104,7 +104,7 @@ impl Labels {
         let sent = || serde_json::to_vec(metadata).unwrap_or_default();
         let request = update.key.map(|key| KeyedRequest::new(key, kind, &sent()));
         if !metadata.is_object() {
-            return Err(Error::BadMetadata("metadata is an object".to_owned()));
+            return Err(Error::BadMetadata("metadata must be an object".to_owned()));
         }
         self.keyed((machine, label), request, |before, _, _| {
             let mut record = match before {
@@ -126,7 +126,7 @@ impl Labels {
     /// Updates a label by an event, once: the label stores which event it took last.
     pub(crate) async fn take(&self, machine: &str, label: &str, event: InputEvent<'_>) -> Result<(), Error> {
         if event.metadata.is_some_and(|metadata| !metadata.is_object()) {
-            return Err(Error::BadMetadata("metadata is an object".to_owned()));
+            return Err(Error::BadMetadata("metadata must be an object".to_owned()));
         }
         let taken = (event.id, event.input);
         let changed = self.keyed((machine, label), None, |before, _, _| {

@@ -28,21 +28,22 @@
 //! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
 //! | `commit`, `sweep_entries`, `unreadable` | parts of a change: the commit, the sweeps it needs, labels to skip |
 //! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
-//! | `runner` | `Runner`: what follows a change, in the background |
+//! | `runner` | `Runner`: the consequences of a change, in the background |
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
 //! | `inspector` | [`Inspector`]: read-only questions |
-//! | `handle` | [`Handle`]: what handlers of requests use |
+//! | `handle` | [`Handle`]: the interface for request handlers |
 //! | `assembly` | puts the parts together |
 //! | `service` | [`Service`]: runs everything that happens without a request |
 //!
 //! # Data
 //!
-//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`), stored as the state of an object
-//! of the bus; its events are the object's events, so they have an order of their own and `prev`. `machine:<m>:in:<state>`
-//! and similar keys are sorted sets of names, used for lists, counts and sweeps. `machine:due` has one entry for each label
-//! with a time of its own (a retry, a feed to ask again, an interval, an attempt that is under way), and one for each gate,
-//! time of day and zone: a *sweep*, which evaluates the gate's labels page by page and stores its progress.
+//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`), stored as the state of an
+//! object of the bus; its events are the object's events, so they are ordered and have `prev`.
+//! `machine:<m>:in:<state>` and similar keys are sorted sets of names, used for lists, counts and sweeps.
+//! `machine:due` has one entry for each label with a pending time (a retry, a repeated feed query, an interval, an
+//! attempt in progress), and one for each gate, time of day and zone: a *sweep*, which evaluates the gate's labels
+//! page by page and stores its progress.
 //!
 //! # Invariants
 //!
@@ -61,7 +62,7 @@
 //!   503 and can repeat the request with its idempotency key; every other change reads the label again.
 //! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue, and
 //!   the check and a metric report it.
-//! * **Redis has lost its last second**: what this process remembers is forgotten, and a time of day that is missing in the
+//! * **Redis has lost its last second**: this process clears its memory of entries, and a time of day that is missing in the
 //!   due set is restored (`reconcile.rs`).
 //! * **Redis restarts**: an outcome of an action is kept in memory for a quarter of an hour, and written afterwards.
 //! * **A label is deleted during an attempt**: the outcome is added to its history, and nothing follows.

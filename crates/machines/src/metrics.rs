@@ -97,7 +97,7 @@ impl Metrics {
         registry.register("feeds", "Requests to feeds, by result", self.feeds.clone());
         registry.register("inputs", "Events taken by inputs, by result", self.inputs.clone());
         registry.register(
-            "waves",
+            "sweeps",
             "Sweeps: times of day at which the labels of a gate were evaluated",
             self.sweeps.clone(),
         );

@@ -25,7 +25,7 @@ use crate::{
 
 /// The pause before an outcome that could not be written is written again.
 pub(crate) const OUTCOME_PAUSE: Duration = Duration::from_millis(250);
-/// How often writing an outcome is tried while the fabric is away: for a quarter of an hour.
+/// How often writing an outcome is tried while the fabric is unavailable: for a quarter of an hour.
 const MAX_OUTCOME_WRITES: usize = 3_600;
 /// Feeds that one label may need in a row: more than a machine's conditions can name.
 const MAX_FEEDS: usize = 100;

@@ -65,7 +65,7 @@ impl Service {
         }
     }
 
-    /// What handlers of requests use.
+    /// The interface for request handlers.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -1,6 +1,6 @@
-//! Sees to it that the due set contains the sweeps that gates need.
+//! Ensures that the due set contains the sweeps that gates need.
 //!
-//! A process asks the fabric for each sweep once and then remembers that the entry exists. What it remembers is forgotten
+//! A process asks the fabric for each sweep once and then remembers that the entry exists. This memory is cleared
 //! when the connection was lost, because the fabric may have lost the entry ([`crate::reconcile`]).
 
 use std::{

@@ -1,7 +1,7 @@
-//! What must hold of queues, looked at on a running system.
+//! Consistency of queues, checked on a running system.
 //!
-//! A queue's shard is looked at in one script, so what is read of it is of one moment. What looks wrong is looked at
-//! again before it is told.
+//! One script reads a queue's shard, so the data is of one moment. A suspected violation is checked again before it is
+//! reported.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use tokio::time::sleep;
 
 use super::{Error, handle::Handle};
 
-/// Facets, and messages in flight or delayed, of one queue that are looked at. Of a larger one only a part is.
+/// Maximum number of facets, and of messages in flight or delayed, that are checked per queue. Of a larger queue only
+/// a part is checked.
 const MAX_ITEMS: usize = 10_000;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
@@ -26,12 +27,12 @@ pub struct Finding {
     /// The object, subscriber, queue or label that it was found in. A facet of a queue is `queue:environment`.
     #[schema(example = "work:1")]
     pub name: String,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
 }
 
 impl Handle {
-    /// What must never be and is: nothing, when all is well.
+    /// Lists the consistency violations, none if all is well.
     ///
     /// # Errors
     /// When the fabric does not answer.

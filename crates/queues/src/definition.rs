@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::{self, Pattern};
 
-/// The weight of a facet without a weight of its own.
+/// The weight of a facet without an explicit weight.
 pub const DEFAULT_WEIGHT: u32 = 1;
 /// The maximum weight, in messages of one turn.
 const MAX_WEIGHT: u32 = 10_000;
-/// Facets of one queue that can have a weight of their own. Every pacemaker holds them in memory.
+/// Maximum number of facets of one queue with an explicit weight. Every pacemaker holds them in memory.
 const MAX_WEIGHTS: usize = 1_000;
 /// Characters of a queue's name.
 const MAX_NAME_CHARACTERS: usize = 64;
@@ -34,7 +34,7 @@ pub struct Definition {
     /// Messages of one facet that may be in flight at a time (in each shard); no limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
-    /// How often a message is handed out before it becomes a dead letter; 0 for no limit.
+    /// How often a message is delivered before it becomes a dead letter; 0 for no limit.
     pub max_attempts: u32,
     /// How long a message may wait before it is dropped.
     pub retention_seconds: u64,
@@ -100,7 +100,7 @@ pub fn is_queue_name(name: &str) -> bool {
 }
 
 /// Whether the text is valid as an environment, or as a message's type or name. Keys separate these with colons, and a
-/// queue's own keys follow a bar, so neither character is allowed.
+/// queue's own keys follow a vertical bar, so neither character is allowed.
 pub fn is_part(name: &str) -> bool {
     !name.is_empty()
         && name.chars().count() <= MAX_PART_CHARACTERS
@@ -111,7 +111,7 @@ fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<u6
     if (least..=most).contains(&value) { Ok(value) } else { Err(Flaw::OutOfRange { field, least, most }) }
 }
 
-/// Converts seconds to milliseconds. Returns nothing unless `seconds` is between `least` and `most`.
+/// Converts seconds to milliseconds. Returns `None` unless `seconds` is between `least` and `most`.
 pub fn milliseconds(seconds: f64, least: f64, most: f64) -> Option<u64> {
     // In range, so neither sign nor size is lost.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_the_default() {
+    fn missing_fields_have_defaults() {
         let queue = Definition::new("email_events", wanted(".*")).unwrap();
         assert_eq!((queue.lease_ms, queue.max_attempts, queue.in_flight_limit), (30_000, 20, None));
         assert_eq!(queue.weight("anybody"), 1);

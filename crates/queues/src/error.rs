@@ -3,7 +3,7 @@
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A command failed. [`signalbox_store::Error::kind`] says whether anything may have changed.
+    /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
     #[error("the queues cannot reach their data")]
     Store(#[from] signalbox_store::Error),
     /// The fabric does not know the queue.

@@ -26,25 +26,25 @@ use signalbox_store::{Clock, Fabric, Shard};
 /// known by them, gives the ids; the scripts here have the same numbers.
 pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
-/// Dead letters that one call puts back.
+/// Dead letters that one call returns.
 const REDRIVE_PART: u64 = 500;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// What a consumer asks for.
+/// The parameters of a pull.
 #[derive(Debug, Clone, Copy)]
 pub struct PullRequest<'a> {
     /// Most messages.
     pub most: usize,
     /// How long to wait for the first.
     pub wait: Duration,
-    /// Forget the messages at once.
+    /// Acknowledge the messages on pull.
     pub auto_ack: bool,
-    /// Hand out messages of this environment only, whoever's turn it is.
+    /// Pull messages of this environment only, regardless of turns.
     pub environment: Option<&'a str>,
 }
 
-/// What a consumer gets.
+/// The result of a pull.
 #[derive(Debug, Clone, Default)]
 pub struct Handed {
     /// The messages with their receipts, in the order of their turns.
@@ -58,7 +58,7 @@ pub struct Handed {
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Behind what the next part begins; nothing when this is the last.
+    /// The position of the next part; `None` after the last part.
     pub next: Option<String>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Inner {
     pub(super) metrics: Metrics,
     /// The shard that the next pull begins with.
     turn: AtomicUsize,
-    /// Cancelled when pulls that wait must come to an end.
+    /// Cancelled to end waiting pulls.
     pub(super) closing: CancellationToken,
 }
 
@@ -120,12 +120,11 @@ impl Handle {
         &self.inner.options
     }
 
-    /// Hands out messages, and waits for the first if that is wanted. `revision` is that of the queue's definition as the
+    /// Delivers messages, and waits for the first if that is wanted. `revision` is that of the queue's definition as the
     /// caller knows it.
     ///
-    /// # Errors
-    /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; else when the fabric does not answer: then messages
-    /// may have been handed out to nobody, and come back when their leases end.
+    /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; also when the fabric does not answer: then messages
+    /// may have been leased without reaching the consumer, and become available again when their leases expire.
     pub async fn pull(&self, queue: &str, revision: u64, request: PullRequest<'_>) -> Result<Handed, Error> {
         let inner = &*self.inner;
         let place = waiting_place(queue, request.environment);
@@ -140,7 +139,7 @@ impl Handle {
         let slot = inner.waiting.acquire(&place, inner.options.waiting_pulls).ok_or(Error::Busy)?;
         let mut notice = None;
         loop {
-            // Listening before looking: what comes in between is heard.
+            // Subscribes before it queries, so that no notification in between is missed.
             let mut woken = Box::pin(slot.notify.notified());
             woken.as_mut().enable();
             let (handed, more) = self.pull_once(queue, revision, request).await?;
@@ -191,14 +190,14 @@ impl Handle {
     ) -> Result<(Handed, bool), Error> {
         let inner = &*self.inner;
         let shards = inner.stores.len();
-        // Each pull begins with the next shard, so that none comes first for ever.
+        // Each pull begins with the next shard, so that no shard is always preferred.
         let first = inner.turn.fetch_add(1, Ordering::Relaxed);
         let nonce = nonce();
         let (mut handed, mut more, mut bytes) = (Handed::default(), false, 0);
         for shard in (0..shards).map(|n| (first + n) % shards) {
             let most = request.most - handed.messages.len();
             if most == 0 || bytes >= inner.options.pull_bytes {
-                // Nobody looked there, so there may be something.
+                // The shard was not checked, so it may have messages.
                 more = true;
                 break;
             }
@@ -214,14 +213,14 @@ impl Handle {
             };
             let pulled = match inner.stores[shard].pull(call).await {
                 Ok(PullReply::Pulled(pulled)) => pulled,
-                // What an earlier shard handed out goes to the consumer; whoever asks next meets this again.
+                // Messages of an earlier shard go to the consumer; the next pull meets this error again.
                 _ if !handed.messages.is_empty() => break,
                 Ok(PullReply::Gone) => return Err(Error::NoSuchQueue),
                 Ok(PullReply::Behind) => return Err(Error::Behind),
                 Err(error) => return Err(error.into()),
             };
             if pulled.lost > 0 {
-                tracing::error!(queue, lost = pulled.lost, "bodies of messages are not in the log any more");
+                tracing::error!(queue, lost = pulled.lost, "bodies of messages are no longer in the log");
             }
             more |= pulled.more;
             let due_in = pulled.next_due_ms.map(|due| due.saturating_sub(pulled.now_ms));
@@ -277,7 +276,7 @@ impl Handle {
         Ok(shown)
     }
 
-    /// Drops what waits or is delayed, in one facet or in all; what is in flight stays. How many messages.
+    /// Drops the waiting and delayed messages of one facet or of all, not those in flight; returns their number.
     ///
     /// # Errors
     /// When the fabric does not answer: a part may have been dropped.
@@ -297,13 +296,14 @@ impl Handle {
     pub async fn drop_facet(&self, queue: &str, environment: &str) -> Result<u64, Error> {
         let mut dropped = 0;
         for store in &self.inner.stores {
-            // What is in flight first: it could come back to what is dropped after it, and not the other way round.
+            // Messages in flight first: one of them could be returned to the list that is dropped after it, and not
+            // the other way round.
             dropped += store.drop_flying(queue, environment).await?;
         }
         Ok(dropped + self.purge(queue, Some(environment)).await?)
     }
 
-    /// Dead letters, oldest first in each shard, from `after` on: what [`Page::next`] told.
+    /// Dead letters, oldest first in each shard, after `after`, a value of [`Page::next`].
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -331,7 +331,8 @@ impl Handle {
     /// of.
     ///
     /// # Errors
-    /// [`Error::Stale`] when the registry moved on; else when the fabric does not answer. What was put back stays so.
+    /// [`Error::Stale`] when the registry has changed; also when the fabric does not answer. Messages that were
+    /// returned stay so.
     pub async fn redrive(&self, queue: &str, stamp: &str, definition: &Definition) -> Result<u64, Error> {
         let mut put = 0;
         for store in &self.inner.stores {
@@ -362,7 +363,7 @@ impl Handle {
         Ok(dropped)
     }
 
-    /// A queue is gone: what was counted of it is forgotten.
+    /// Removes the metrics of a deleted queue.
     pub fn forget(&self, queue: &str) {
         self.inner.metrics.forget(queue);
     }
@@ -375,7 +376,7 @@ impl Handle {
         let names: Vec<&str> = queues.iter().map(String::as_str).collect();
         let numbers = self.numbers(&names).await;
         let numbers = numbers
-            .inspect_err(|error| tracing::debug!(%error, "the fabric tells no numbers at the moment"))
+            .inspect_err(|error| tracing::debug!(%error, "the numbers of the queues cannot be read now"))
             .map(|numbers| queues.iter().cloned().zip(numbers).collect::<Vec<_>>());
         self.inner.metrics.encode(self.inner.waiting.count(), numbers.as_deref().ok())
     }
@@ -390,7 +391,7 @@ fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> std::borrow::
     }
 }
 
-/// For how long scripts have to know that somebody waits: a while longer than that.
+/// How long scripts have to know of a waiting pull: somewhat longer than it waits.
 fn wait_ms(wait: Duration) -> u64 {
     if wait.is_zero() {
         return 0;
@@ -398,7 +399,7 @@ fn wait_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX / 2).saturating_add(10_000)
 }
 
-/// Random characters of a pull, which make its receipts ones that nobody can guess.
+/// Random characters of a pull, which make its receipts impossible to guess.
 fn nonce() -> String {
     let mut rng = rand::rng();
     (0..16).map(|_| char::from(DIGITS[rng.random_range(0..DIGITS.len())])).collect()

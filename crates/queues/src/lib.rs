@@ -18,7 +18,7 @@
 //! # Fairness
 //!
 //! Deficit round robin, counted in messages. The facet at the head of the ring keeps its turn until as many of its
-//! messages were handed out as its weight, then it moves to the tail. Weight 0 pauses a facet. A facet is in the ring
+//! messages were delivered as its weight, then it moves to the tail. Weight 0 pauses a facet. A facet is in the ring
 //! exactly while it can be pulled from: its weight is not 0, it has waiting messages, and fewer messages are in flight
 //! than `in_flight_limit`. So in any window of *w* + 1 messages of a facet of weight *w*, each other facet that could be
 //! pulled from throughout is served its own weight, or all it has. This holds in each shard; pulls rotate over the shards.
@@ -28,14 +28,14 @@
 //! ```text
 //!             pull                        ack, auto-ack
 //!  waiting ─────────▶ in flight ─────────────────────────▶ removed
-//!     ▲  ▲               │ │ └── nack, lease over, and handed out max_attempts times ──▶ dead ──redrive──┐
+//!     ▲  ▲               │ │ └── nack, lease over, and delivered max_attempts times ──▶ dead ──redrive──┐
 //!     │  └─ lease over, nack ┘                                                                          │
 //!     │                  └── nack with a delay ──▶ delayed                                              │
 //!     └──────── delay over ───────────────────────────┴─────────────────────────────────────────────────┘
 //! ```
 //!
 //! A message's ID is in exactly one of these places, and dropping removes it from any of them. A message that is requeued
-//! goes to the head of its facet, in the order of IDs. All others are handed out first in, first out.
+//! goes to the head of its facet, in the order of IDs. All others are delivered first in, first out.
 //!
 //! # Invariants
 //!

@@ -1,8 +1,8 @@
 //! Which queues a message goes into.
 //!
-//! One compiled pattern for each queue, and not one set of all: a set has one size limit, so that one large pattern,
-//! valid by itself, would break everybody's. What was found for `environment:type:name` is remembered for as long as
-//! the queues stay the same, which is what makes matching cheap: most messages are called like one before.
+//! There is one compiled pattern for each queue, and not one set of all: a set has one size limit, so one large valid
+//! pattern would break all the others. The result for `environment:type:name` is cached while the queues stay the
+//! same, which makes matching cheap: most messages have a name that was seen before.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,7 +23,8 @@ pub struct Matchable {
     pub name: Arc<str>,
     /// Its definition.
     pub definition: Arc<Definition>,
-    /// Nothing when what is stored is no pattern (of a newer version): then nothing matches, and nobody else suffers.
+    /// `None` when the stored pattern is invalid here (of a newer version): then it matches nothing, and other queues
+    /// are not affected.
     pattern: Option<Pattern>,
 }
 
@@ -53,7 +54,7 @@ impl Matcher {
         Self { queues, found: RwLock::default() }
     }
 
-    /// Whether there is no queue at all.
+    /// Whether there are no queues.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
@@ -96,7 +97,7 @@ impl Matcher {
 
 fn compile(queue: &str, pattern: &str) -> Option<Pattern> {
     Pattern::new(pattern)
-        .inspect_err(|flaw| tracing::error!(queue, pattern, %flaw, "a stored pattern cannot be used: the queue takes nothing"))
+        .inspect_err(|flaw| tracing::error!(queue, pattern, %flaw, "stored pattern not valid: the queue receives nothing"))
         .ok()
 }
 
@@ -131,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_cannot_be_read_breaks_nobody_elses_queue() {
+    fn a_pattern_that_cannot_be_read_breaks_no_other_queue() {
         let matcher = Matcher::new(&queues(&[("bad", "("), ("good", ".*")]), &Matcher::default());
         assert_eq!(names(&matcher, "5:mail:sent"), ["good"]);
     }
 
     #[test]
-    fn what_was_found_holds_for_one_version_only() {
+    fn cached_matches_hold_for_one_version_only() {
         let before = Matcher::new(&queues(&[("a", "5:.*")]), &Matcher::default());
         assert_eq!(names(&before, "6:x:y"), [""; 0]);
         let after = Matcher::new(&queues(&[("a", "6:.*")]), &before);

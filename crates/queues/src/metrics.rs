@@ -1,8 +1,8 @@
-//! What queues count, in Prometheus' text format.
+//! The metrics of queues, in Prometheus text format.
 //!
-//! What this process did is counted here; what queues hold is read from the fabric at each scrape, so that every
-//! pacemaker tells the same numbers. The one label without a fixed set of values is the queue's name, and the number of
-//! queues is bounded. Environments are never labels: `GET /queues/{name}/facets` tells of each.
+//! This process counts its own work; the content of queues is read from the fabric at each scrape, so every pacemaker
+//! reports the same numbers of it. The only label without a fixed set of values is the queue's name, and the number of
+//! queues is bounded. Environments are never labels: `GET /queues/{name}/facets` lists them.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use super::QueueNumbers;
 
 const PREFIX: &str = "signalbox_queues";
 
-/// What can become of a receipt, and of a pull.
+/// The results of a receipt, and of a pull.
 const RESULTS: [&str; 9] =
     ["messages", "empty", "acked", "back", "delayed", "dead", "extended", "refused", "auto_acked"];
 
@@ -69,7 +69,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a pull that was answered with so many messages.
+    /// Counts a pull that returned this many messages.
     pub(super) fn pulled(&self, queue: &str, messages: usize, auto_ack: bool) {
         let result = if messages == 0 { "empty" } else { "messages" };
         self.pulls.get_or_create(&Counted { queue: queue.to_owned(), result }).inc();
@@ -85,7 +85,7 @@ impl Metrics {
         }
     }
 
-    /// Counts how long a message had waited when it was handed out for the first time.
+    /// Counts how long a message had waited when it was delivered for the first time.
     pub(super) fn dwelt(&self, queue: &str, noisy: bool, seconds: f64) {
         let tenant = if noisy { "noisy" } else { "quiet" };
         self.dwell.get_or_create(&Dwelt { queue: queue.to_owned(), tenant }).observe(seconds);
@@ -133,7 +133,7 @@ impl Metrics {
     }
 }
 
-/// What the fabric knows, as of now.
+/// The fabric's counters, as of now.
 fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) {
     let (held, facets) = (Family::<Held, Gauge>::default(), Family::<Of, Gauge>::default());
     let moved = Family::<Held, Counter>::default();

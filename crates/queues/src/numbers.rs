@@ -16,9 +16,9 @@ const SEGMENT_IDS: u64 = 64_000_000;
 pub struct QueueNumbers {
     /// Messages that wait.
     pub waiting: u64,
-    /// Messages that were handed out and not settled.
+    /// Messages that were delivered and not settled.
     pub in_flight: u64,
-    /// Messages that were given back with a delay.
+    /// Messages that were returned with a delay.
     pub delayed: u64,
     /// Dead letters.
     pub dead: u64,
@@ -26,26 +26,26 @@ pub struct QueueNumbers {
     pub facets: u64,
     /// Messages that came in, in all.
     pub pushed: u64,
-    /// Messages that were handed out, in all.
+    /// Messages that were delivered, in all.
     pub pulled: u64,
     /// Messages that were acknowledged, in all.
     pub acked: u64,
-    /// Messages that were given back, in all.
+    /// Messages that were returned, in all.
     pub nacked: u64,
     /// Messages whose lease ended, in all.
     pub expired: u64,
     /// Messages that became dead letters, in all.
     pub died: u64,
-    /// Dead letters that were put back, in all.
+    /// Dead letters that were returned, in all.
     pub redriven: u64,
     /// Messages that were dropped, in all.
     pub dropped: u64,
-    /// Messages whose bodies were not in the log any more, in all.
+    /// Messages whose bodies were no longer in the log, in total.
     pub lost: u64,
 }
 
 impl QueueNumbers {
-    /// What happened in all, by name.
+    /// The totals of all changes, by name.
     pub(super) fn moved(&self) -> [(&'static str, u64); 9] {
         [
             ("pushed", self.pushed),
@@ -88,9 +88,9 @@ pub struct FacetStatus {
     pub weight: u32,
     /// Messages that wait.
     pub waiting: u64,
-    /// Messages that were handed out and not settled.
+    /// Messages that were delivered and not settled.
     pub in_flight: u64,
-    /// Messages that were given back with a delay.
+    /// Messages that were returned with a delay.
     pub delayed: u64,
     /// How long ago the message at its head was accepted.
     pub oldest_age_ms: Option<u64>,
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_tells_its_age() {
+    fn an_items_age_follows_from_its_id() {
         assert_eq!(since_ms("6400000"), Some(ID_EPOCH_MS + 1000));
         assert_eq!(since_ms("6400000#3"), Some(ID_EPOCH_MS + 1000));
         assert_eq!(since_ms("6400000@7#3"), Some(ID_EPOCH_MS + 70_000), "stored again later");

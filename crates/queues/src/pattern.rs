@@ -5,7 +5,7 @@ use std::fmt;
 use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{Hir, Look};
 
-/// Characters of a pattern. A longer one is a list in disguise, which several queues say better.
+/// Maximum characters of a pattern. A longer one is usually a list, for which several queues are better.
 pub(crate) const MAX_PATTERN_CHARACTERS: usize = 4_096;
 
 /// Bytes that the compiled form may take. `(a{100}){100}` is a short text and a large program.
@@ -17,7 +17,7 @@ const SCRATCH_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern(Regex);
 
-/// Why a text is no pattern.
+/// The reason why a pattern is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// More characters than [`MAX_PATTERN_CHARACTERS`].
@@ -28,7 +28,7 @@ pub enum Flaw {
     Syntax {
         /// The place in the pattern, in characters, from 1.
         position: usize,
-        /// What is wrong there.
+        /// The problem.
         reason: String,
     },
     /// The compiled form would take too much memory.
@@ -49,11 +49,11 @@ impl Flaw {
 impl Pattern {
     /// Compiles a pattern.
     ///
-    /// It is anchored as a *tree*: what is parsed stands between two anchors. Around the text they could be broken out
-    /// of, as with `a|b)|(?:c`, which would then match another tenant's messages.
+    /// It is anchored as a *tree*: the parsed pattern is placed between two anchors. Anchors around the text could be
+    /// bypassed, as with `a|b)|(?:c`, which would then match another tenant's messages.
     ///
     /// # Errors
-    /// When it is too long, no regular expression, or too large when compiled.
+    /// When it is too long, not a regular expression, or too large when compiled.
     pub(crate) fn new(text: &str) -> Result<Self, Flaw> {
         let characters = text.chars().count();
         if characters > MAX_PATTERN_CHARACTERS {
@@ -114,7 +114,7 @@ mod tests {
         {
             assert!(!matches(pattern, message), "{pattern} on {message:?}");
         }
-        // A comment to the end of the line would swallow a `)$` that stands behind it.
+        // A comment to the end of the line would hide a `)$` that follows it.
         assert!(!matches("(?x) a:x:y #", "a:x:yz"));
         assert!(matches("(?x) a:x:y #", "a:x:y"));
         assert!(Pattern::new("a|b)|(?:c").is_err(), "brackets that only the anchors would close");
@@ -145,7 +145,7 @@ mod tests {
             pattern in "[ab:.*|()?+]{0,12}", message in "[ab:]{0,6}",
         ) {
             if let Ok(compiled) = Pattern::new(&pattern) {
-                // The tree as text in brackets of its own; it was parsed alone, so the brackets hold.
+                // The tree as text in a group; it was parsed alone, so its parentheses are balanced.
                 let tree = regex_syntax::parse(&pattern).unwrap();
                 let plain = Regex::new(&format!(r"\A(?:{tree})\z")).unwrap();
                 prop_assert_eq!(compiled.matches(&message), plain.is_match(&message));

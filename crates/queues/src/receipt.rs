@@ -1,8 +1,8 @@
-//! Receipts: what a consumer says to settle a message.
+//! Receipts: a consumer presents one to settle a message.
 //!
-//! `queue~shard~id~attempt~until~nonce`. Everything but the nonce tells which message, which attempt and until when it
-//! was held; the nonce makes it one that cannot be guessed from another. A receipt is only believed when the message
-//! is in flight with the same nonce, so a forged one settles nothing.
+//! `queue~shard~id~attempt~until~nonce`. Everything but the nonce identifies the message, the attempt and the end of
+//! its lease; the nonce cannot be guessed from another receipt. A receipt is only accepted when the message is in
+//! flight with the same nonce, so a forged one settles nothing.
 
 use std::{fmt, str::FromStr};
 
@@ -15,7 +15,7 @@ pub struct Receipt {
     pub shard: usize,
     /// The message.
     pub id: u64,
-    /// The how-manieth time it was handed out, from 1.
+    /// The number of this delivery, from 1.
     pub attempt: u32,
     /// Until when it was held at first, unix milliseconds of the shard's clock.
     pub until_ms: u64,
@@ -30,9 +30,9 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// A text that is no receipt.
+/// A text that is not a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is no receipt")]
+#[error("invalid receipt")]
 pub struct Malformed;
 
 impl FromStr for Receipt {
@@ -78,7 +78,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_no_receipt_is_refused(text in ".{0,80}") {
+        fn any_other_text_is_rejected(text in ".{0,80}") {
             if let Ok(receipt) = text.parse::<Receipt>() {
                 prop_assert_eq!(receipt.queue.is_empty(), false);
             }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_nearly_like_a_receipt_is_none() {
+    fn near_misses_are_not_receipts() {
         for bad in
             ["", "q~0~64~1~5", "q~0~64~1~5~", "q~0~+64~1~5~n", "q~0~64~-1~5~n", "q|x~0~64~1~5~n", "~~~~~"]
         {

@@ -1,4 +1,4 @@
-//! What consumers do with the messages that they hold, by their receipts.
+//! Settling messages by their receipts, on behalf of consumers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{
     store::{Nacked, Store},
 };
 
-/// What became of a receipt.
+/// The result for a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// The message is forgotten.
@@ -16,11 +16,11 @@ pub enum Settled {
     Back,
     /// The message waits for its delay.
     Delayed,
-    /// The message was handed out often enough and is a dead letter.
+    /// The message was delivered often enough and is a dead letter.
     Dead,
     /// The lease ends at this moment, unix milliseconds of the shard's clock.
     Extended(u64),
-    /// This is no receipt.
+    /// The receipt is invalid.
     Malformed,
     /// The receipt is of another queue.
     OtherQueue,
@@ -31,15 +31,15 @@ pub enum Settled {
 }
 
 impl Handle {
-    /// Forgets messages; what became of each receipt.
+    /// Removes messages; returns the result of each receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated: what was acknowledged then says that it was used.
+    /// When the fabric does not answer. It can be repeated: receipts that were acknowledged are then reported as used.
     pub async fn ack(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         self.settle(queue, receipts, Action::Ack).await
     }
 
-    /// Gives messages back, at once or after `delay`; what became of each receipt.
+    /// Returns messages, immediately or after `delay`; returns the result of each receipt.
     ///
     /// # Errors
     /// When the fabric does not answer. It can be repeated.
@@ -48,7 +48,7 @@ impl Handle {
         self.settle(queue, receipts, Action::Nack { delay_ms, keep_dead }).await
     }
 
-    /// Makes leases end `lease_ms` from now; what became of each receipt.
+    /// Sets the end of leases to `lease_ms` from now; returns the result of each receipt.
     ///
     /// # Errors
     /// When the fabric does not answer. It can be repeated.
@@ -56,7 +56,7 @@ impl Handle {
         self.settle(queue, receipts, Action::Extend { lease_ms }).await
     }
 
-    /// Reads receipts, settles those of each shard, and says of those that were not held why.
+    /// Parses receipts, settles those of each shard, and reports why others were not held.
     async fn settle(&self, queue: &str, receipts: &[&str], action: Action) -> Result<Vec<Settled>, Error> {
         let stores = &self.inner.stores;
         let mut answers = vec![Settled::Malformed; receipts.len()];
@@ -94,7 +94,7 @@ impl Handle {
     }
 }
 
-/// What is done with messages in flight.
+/// The action on messages in flight.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Ack,
@@ -103,7 +103,7 @@ enum Action {
 }
 
 impl Action {
-    /// What became of each message; nothing for one that was not held.
+    /// The result for each message; `None` for one that was not held.
     async fn carry_out(
         self,
         store: &Store,

@@ -1,8 +1,8 @@
-//! What consumers lost comes back: leases that ended, delays that are over.
+//! Returns messages whose lease expired or whose delay is over.
 //!
-//! Each shard keeps when its queues have something due next. A sweeper sleeps until the first of these moments, or until
-//! it hears of an earlier one; so nothing due costs nothing. Every pacemaker sweeps: whoever comes second finds
-//! nothing, and none has to notice that another died.
+//! Each shard stores when its queues have something due next. A sweeper sleeps until the first of these moments, or
+//! until it is notified of an earlier one, so it costs nothing while nothing is due. Every pacemaker sweeps: the
+//! second one finds nothing, and none has to detect that another died.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{
     store::Store,
 };
 
-/// Messages of either kind that one call gives back.
+/// Messages of either kind that one call returns.
 const PART: usize = 500;
 /// Before another try when the fabric does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ impl Handle {
     }
 }
 
-/// Hears what the scripts tell: there is something to pull, or something is due earlier than was known.
+/// Receives the scripts' notifications: a message is available, or something is due earlier than was known.
 async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: CancellationToken) {
     let Some(mut wakes) = Store::wakes(&inner.stores) else { return };
     loop {
@@ -44,7 +44,7 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
             () = shutdown.cancelled() => return,
         };
         match notice {
-            // What was said while nobody listened is found out by looking.
+            // Notifications missed while disconnected are recovered by a check.
             Notice::Resumed => {
                 inner.waiting.wake_all();
                 dues.iter().for_each(|due| due.notify_one());
@@ -98,9 +98,9 @@ async fn sweep_due(inner: &Inner, store: &Store) -> Result<Option<Duration>, sig
             tracing::warn!(
                 queue,
                 dead = swept.dead,
-                "messages were handed out too often and are dead letters"
+                "messages exhausted their attempts and became dead letters"
             );
         }
-        tracing::debug!(queue, expired = swept.expired, due = swept.due, "messages came back");
+        tracing::debug!(queue, expired = swept.expired, due = swept.due, "messages returned");
     }
 }

@@ -1,8 +1,8 @@
 //! Pulls that wait for a message: woken, never polling.
 //!
-//! A notice wakes *one* waiter of the queue in each pacemaker. Whoever got something and left something wakes the next,
-//! so a hundred waiters do not all ask because of one message. Whoever is woken and goes away before it has asked
-//! passes the notice on.
+//! A notification wakes *one* waiter of the queue in each pacemaker. A pull that got messages and left others wakes
+//! the next waiter, so one message does not make a hundred waiters query Redis. A waiter that is woken and ends before
+//! it has queried passes the notification on.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -21,7 +21,7 @@ struct Waiters {
     count: usize,
 }
 
-/// A waiter's place; given back when dropped.
+/// A waiter's place; returned when dropped.
 #[derive(Debug)]
 pub(super) struct WaitSlot<'a> {
     waiting: &'a Waiting,
@@ -34,7 +34,7 @@ impl Waiting {
         self.queues.lock()
     }
 
-    /// A place among those who wait for `queue`; nothing when `most` wait already.
+    /// A slot among the waiters of `queue`; `None` when `most` wait already.
     pub(super) fn acquire(&self, queue: &str, most: usize) -> Option<WaitSlot<'_>> {
         let mut queues = self.queues();
         if queues.values().map(|waiters| waiters.count).sum::<usize>() >= most {
@@ -113,7 +113,7 @@ mod tests {
         drop(first);
         assert_eq!(waiting.count(), 1);
         drop(second);
-        assert!(waiting.queues().is_empty(), "queues that nobody waits for are forgotten");
+        assert!(waiting.queues().is_empty(), "queues without waiters are forgotten");
     }
 
     #[tokio::test]

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_half_addresses_are_no_addresses() {
+    fn names_and_incomplete_addresses_are_rejected() {
         for text in [
             "",
             "localhost:9001",

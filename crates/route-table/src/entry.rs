@@ -1,4 +1,4 @@
-//! What the route table holds for a name and for an address.
+//! The route table's entries of a name and of an address.
 
 /// The keys of one host name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -60,7 +60,7 @@ impl Policy {
         (name(&by["header"]), name(&by["cookie"]))
     }
 
-    /// What is hashed of a request, when the algorithm hashes and the request has it.
+    /// The attribute of a request that is hashed, if the algorithm hashes and the request has it.
     pub(super) fn hash_key<'a>(&self, asked: &'a Asked) -> Option<&'a str> {
         let balance = &self.0["balance"];
         if balance["algorithm"] != "hash" {
@@ -75,7 +75,7 @@ impl Policy {
         asked.address().filter(|_| balance["address"] == true)
     }
 
-    /// What part of its weight an address has that started a moment ago; nothing when it has the whole.
+    /// The part of its weight that applies to an address during slow start; `None` for the whole weight.
     pub(super) fn slow_start(&self, address: &str, now_ms: u64) -> Option<f64> {
         let takes = self.0["slow_start_ms"].as_f64().filter(|ms| (1.0..=MAX_SLOW_START_MS).contains(ms))?;
         let joined = self.0["joined"][address].as_f64().filter(|at| *at >= 0.0)?;
@@ -95,9 +95,9 @@ impl Policy {
         self.0["log_keys"][address].as_str()
     }
 
-    /// Who is out and why, address by address, and whether the host fails open. The edge decides by the same rules in
-    /// its own code (`candidates.lua`): what drains is out; what is unhealthy is, unless that is more than half of the
-    /// rest; weight 0 is, unless nothing else is left.
+    /// Which addresses are excluded and why, and whether the host fails open. The edge decides by the same rules in
+    /// its own code (`candidates.lua`): draining addresses are excluded; unhealthy ones are, unless they are more than
+    /// half of the rest; those with weight 0 are, unless no other is left.
     fn reasons(&self, addresses: &[String]) -> (Vec<Option<&'static str>>, bool) {
         let draining = |address: &str| self.lists("draining", address);
         let unhealthy = |address: &str| self.lists("unhealthy", address);
@@ -116,7 +116,8 @@ impl Policy {
         (addresses.iter().map(reason).collect(), fail_open)
     }
 
-    /// The part of the requests that each address gets. Without a share that somebody can serve, weights alone decide.
+    /// The part of the requests that each address gets. Without a share that an instance can serve, weights alone
+    /// decide.
     fn chances<'a>(
         &self,
         addresses: &[String],
@@ -176,7 +177,7 @@ fn name(value: &serde_json::Value) -> Option<&str> {
     value.as_str().filter(|name| !name.is_empty() && name.len() <= 128 && name.bytes().all(plain))
 }
 
-/// Somebody asks what one request gets: what it says of itself, and what sessions are read with.
+/// A request to explain: its attributes, and the key that sessions are read with.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Question<'a> {
     /// The request; `None` explains the host in general.
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draining_address_is_out_and_says_why() {
+    fn a_draining_address_is_excluded_with_its_reason() {
         let policy = r#"{"v":1,"draining":["127.0.0.1:1"],"weights":{}}"#;
         let records = [host(&["127.0.0.1:1", "127.0.0.1:2"], None, Some(policy)), empty(), empty()];
         let explanation = explained(&records);
@@ -361,11 +362,11 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_nobody_goes_to_the_others() {
+    fn a_share_without_instances_goes_to_the_others() {
         let policy = r#"{"balance":{"algorithm":"p2c"},"log_keys":{"127.0.0.1:1":"17","127.0.0.1:2":"18"},
             "draining":["127.0.0.1:2"],"shares":[{"version_type":"17","percent":60},
             {"version_type":"18","percent":20},{"version_type":"19","percent":20}]}"#;
-        // The third has no log key of its own and counts as the host's.
+        // The third address has no log key and is counted under the host's.
         let explanation = explained(&[host(&THREE, Some("19"), Some(policy)), empty(), empty()]);
         let shares: Vec<_> = explanation
             .shares
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_says_who_it_is_gets_one_instance_and_the_same() {
+    fn a_request_with_an_identity_always_gets_the_same_instance() {
         let by_header = r#"{"balance":{"algorithm":"hash","header":"X-User"},"draining":["127.0.0.1:3"]}"#;
         let first = choice(by_header, Some("x-user: ann"), None);
         assert_eq!((first.by, &first), (By::Hash, &choice(by_header, Some("X-User: ann"), Some("a=b"))));
@@ -424,13 +425,13 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_cannot_be_read_is_said_to_be() {
+    fn an_unreadable_session_is_reported() {
         let policy = r#"{"sticky":{"cookie":"stay"}}"#;
         let records = [host(&THREE, None, Some(policy)), empty(), empty()];
         let question = Asked::parse(None, Some("stay=a.b"), None).unwrap();
         let without = asked(&records, Question { asked: question.as_ref(), secret: None });
         assert_eq!(without.request.unwrap().by, By::UnreadableSession);
-        // With the key it is seen to be nobody's.
+        // With the key it is recognized as forged.
         assert_eq!(choice(policy, None, Some("stay=a.b")).by, By::Chance);
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_normalised() {
+    fn a_name_is_normalized() {
         for (text, name) in [
             ("Shop.Example", "shop.example"),
             ("shop.example.", "shop.example"),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_client_could_ask_for_is_refused() {
+    fn impossible_host_names_are_rejected() {
         let long_label = format!("{}.example", "a".repeat(64));
         let long_name = ["abcdefghi."; 26].concat();
         for text in [

@@ -158,8 +158,8 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// What a registration leads to. A PUT that does not change the instance's address is no reason to send requests
-    /// to what an operator drains; another address is another process.
+    /// The desired state after a registration. A PUT with the same address does not send requests to an instance that
+    /// an operator drains; another address is another process.
     pub fn registered(spec: Spec, before: Option<&Self>) -> Self {
         match before {
             Some(before) if before.spec.address == spec.address => Self { spec, ..before.clone() },
@@ -173,7 +173,7 @@ impl Desired {
 pub struct Record {
     /// Rises with every change of any instance; decides which of two projections is the later one.
     pub revision: u64,
-    /// What is wanted of the instance.
+    /// The desired state of the instance.
     #[serde(flatten)]
     pub desired: Desired,
 }

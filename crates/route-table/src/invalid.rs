@@ -8,7 +8,7 @@ pub struct Invalid {
     pub code: &'static str,
     /// The field that is wrong.
     pub field: &'static str,
-    /// What is wrong, with the limit or the expected form.
+    /// The problem, with the limit or the expected form.
     pub detail: String,
 }
 

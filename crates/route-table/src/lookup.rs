@@ -1,7 +1,7 @@
 //! Which key of the table answers for a host. The edge decides by the same rules in its own code; this is the copy
 //! that explains, so the two must be changed together.
 
-/// The most keys that are looked at for one host: a name of a hundred labels must not cost a hundred lookups.
+/// Maximum number of keys that are looked up for one host: a name of a hundred labels must not cost a hundred lookups.
 const MAX_CANDIDATES: usize = 10;
 
 /// Brings a Host header's value to what nginx makes of it: lower case, without port and trailing dot.
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_becomes_what_nginx_looks_up() {
+    fn a_header_becomes_the_name_that_nginx_looks_up() {
         for (header, host) in [
             ("Shop.Example:8080", "shop.example"),
             ("shop.example.", "shop.example"),

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn an_invalid_cursor_is_rejected() {
         for bad in ["", "%%%", "AQ", "AmE", &URL_SAFE_NO_PAD.encode([1, 0xff])] {
             assert_eq!(decode(bad).unwrap_err().code, "invalid_cursor", "{bad}");
         }

@@ -6,7 +6,7 @@ use signalbox_route_table::{InstanceId, Record};
 /// A change of the route table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteChange {
-    /// What happened.
+    /// The kind of change.
     pub kind: ChangeKind,
     /// The instance's id, or the host name.
     pub subject: String,
@@ -20,7 +20,7 @@ pub struct RouteChange {
     pub displaced: Option<InstanceId>,
 }
 
-/// What kind of change it was.
+/// The kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// An instance was registered.

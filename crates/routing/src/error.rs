@@ -17,7 +17,7 @@ pub enum Error {
     Table {
         /// Whether the fabric has the change.
         recorded: bool,
-        /// What the connection reported.
+        /// The error of the connection.
         #[source]
         source: redis::Error,
     },
@@ -72,7 +72,7 @@ pub enum Error {
         hostname: String,
         /// The version type to switch to.
         version_type: String,
-        /// What is missing.
+        /// The reason.
         reason: NotSwitched,
     },
     /// A value in the request is invalid.
@@ -86,7 +86,7 @@ pub enum Error {
     Reply {
         /// The name of the script.
         script: &'static str,
-        /// What it returned.
+        /// The reply.
         reply: String,
     },
 }

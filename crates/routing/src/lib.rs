@@ -1,6 +1,7 @@
 //! The route table: which instances serve which host.
 //!
-//! **Purpose.** Clients register instances over HTTP. What they want is *desired state* in the fabric. The route table on
+//! **Purpose.** Clients register instances over HTTP. Their registrations are *desired state* in the fabric. The route
+//! table on
 //! the routes master, which routers replicate and nginx reads, is its *projection* and can be rebuilt at any time.
 //!
 //! **Data.** Fabric: `routes:instances` (ID → record with revision), `routes:addresses` (address → owner), `routes:hosts`
@@ -10,13 +11,13 @@
 //! `routes:revision`.
 //! Routes master, read by the edge: `instances:`, `logkey:`, `instance_ids:` and `policy:` per host, `cert:` per server
 //! name, and `serial`. Not read by the edge: `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`,
-//! `leases`, `drains`, `checks`, `revision`, `duties`, `changes`, `epoch`.
+//! `leases`, `drains`, `checks`, `revision`, `fencing`, `changes`, `epoch`.
 //!
-//! **A change** is one script in the fabric (compare with what was read, assign a revision, note as unprojected), then
-//! one script on the master (compare revisions, change everything, raise the serial last), then the note is removed.
-//! Each step can be repeated, and the reconciler completes what was interrupted. The script on the master also records
-//! what it did under the same serial, and the announcer publishes that to subscribers. Policies and certificates are
-//! resources, which all take this way through the same code (`store/resource.rs`).
+//! **A change** is one script in the fabric (compare with the state that was read, assign a revision, mark as
+//! unprojected), then one script on the primary (compare revisions, change everything, raise the serial last), then
+//! the mark is removed. Each step can be repeated, and the reconciler completes interrupted changes. The script on the
+//! primary also records the change under the same serial, and the announcer publishes it to subscribers. Policies and
+//! certificates are resources, which all use the same code (`store/resource.rs`).
 //!
 //! ```text
 //!            PUT             POST drain            deadline, DELETE

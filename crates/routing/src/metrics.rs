@@ -1,4 +1,4 @@
-//! What this process did to the route table and saw of it, in Prometheus' text format.
+//! The metrics of the route table in this process, in Prometheus text format.
 
 use std::sync::atomic::AtomicU64;
 

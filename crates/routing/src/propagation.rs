@@ -50,7 +50,7 @@ pub struct Percentiles {
 impl Propagation {
     /// A change of this pacemaker got `serial`.
     pub(crate) fn applied(&mut self, serial: u64, now: Instant) {
-        // A table that was seeded again counts on from above; an unchanged serial is no change.
+        // A reseeded table continues with higher serials; an unchanged serial is not a change.
         if self.changes.back().is_some_and(|(last, _)| *last >= serial) {
             return;
         }
@@ -65,7 +65,7 @@ impl Propagation {
         if !self.routers.contains_key(node) && self.routers.len() == MAX_ROUTERS {
             return;
         }
-        // What came before a router's first announcement may have waited for the router to exist.
+        // Changes before a router's first announcement may have waited for the router to exist.
         let router = self
             .routers
             .entry(node.to_owned())
@@ -80,7 +80,7 @@ impl Propagation {
         router.acknowledged = router.acknowledged.max(serial);
     }
 
-    /// What was measured of a router.
+    /// The measurements of a router.
     pub(crate) fn percentiles(&self, node: &str) -> Option<Percentiles> {
         let mut samples: Vec<Duration> = self.routers.get(node)?.samples.iter().copied().collect();
         samples.sort_unstable();
@@ -109,9 +109,9 @@ mod tests {
         let measured = propagation.percentiles("a").unwrap();
         assert_eq!(measured.samples, 99);
         assert_eq!((measured.p50, measured.p99), (Duration::from_millis(51), Duration::from_millis(99)));
-        // The first announcement of a router is no sample: 2 to 100 ms are.
+        // The first announcement of a router is not a sample: 2 to 100 ms are.
         assert_eq!(measured.within, [0, 1, 4, 9, 19, 49, 99, 99, 99, 99]);
-        // One announcement may stand for several changes.
+        // One announcement may acknowledge several changes.
         propagation.applied(101, at(20_000));
         propagation.applied(102, at(20_001));
         propagation.acknowledged("a", 102, at(20_005));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_bounds() {
+    fn memory_is_bounded() {
         let mut propagation = Propagation::default();
         let now = Instant::now();
         for number in 1..5000 {

@@ -1,4 +1,4 @@
-//! What the routers have acknowledged, and waiting for it.
+//! The serials that the routers have acknowledged, and waiting for them.
 //!
 //! Each sidecar writes its router's state to the stats Redis and announces new serials on a channel. One task here
 //! keeps a view of it: announcements update it immediately, and while a request waits it is read again regularly,
@@ -29,7 +29,7 @@ pub const LIVE_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_EXCLUDED_MS;
 const SILENT_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_SILENT_MS;
 /// A router that has been silent for longer is forgotten.
 pub const KNOWN_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_FORGOTTEN_MS;
-/// What ends an announcement that is made because of another alarm.
+/// The suffix of an announcement that is made because of another alarm.
 const ALARM: &str = " alarm";
 const REFRESH: Duration = Duration::from_millis(500);
 
@@ -38,7 +38,7 @@ const REFRESH: Duration = Duration::from_millis(500);
 pub(crate) struct View {
     /// Nothing while the stats Redis does not answer.
     pub(crate) routers: Option<Vec<RouterReport>>,
-    /// Rises with every reading, so that a waiter can tell a reading later than its change.
+    /// Rises with every reading, so that a waiter can recognize a reading that is later than its change.
     reading: u64,
 }
 
@@ -117,7 +117,7 @@ impl Routers {
         routers
     }
 
-    /// Changes when a router announced another alarm, or may have while nobody heard.
+    /// Changes when a router announced another alarm, or may have done so while disconnected.
     pub fn alarms(&self) -> watch::Receiver<()> {
         self.alarms.subscribe()
     }
@@ -146,7 +146,7 @@ impl Routers {
         shutdown: &CancellationToken,
     ) -> Convergence {
         let mut view = self.view.subscribe();
-        // Who is live must be known from a reading after the change, not from one before a router came up.
+        // The set of live routers must come from a reading after the change, not from one before a router started.
         let reading = view.borrow_and_update().reading;
         self.wanted.notify_one();
         let deadline = time::Instant::now() + patience;
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_is_heard_beside_the_serial() {
+    fn an_alarm_is_announced_along_with_the_serial() {
         let routers = Routers::new(view(vec![router("a", "e", 5)]));
         let mut alarms = routers.alarms();
         assert!(routers.announce("a 7"));

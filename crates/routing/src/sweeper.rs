@@ -1,8 +1,8 @@
 //! Ends leases and drains.
 //!
-//! One pacemaker sweeps at a time. The deadlines and the clock they are compared with are the routes master's, so
+//! One pacemaker sweeps at a time. The deadlines and the clock they are compared with are the routes primary's, so
 //! pacemakers' clocks do not matter; the check and the removal are one script there, so a heartbeat either comes
-//! before it and counts, or after it and is told that the instance is gone.
+//! before it and has an effect, or after it and is answered that the instance is gone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// `gap` is the silence that counts as absence of all pacemakers; `nudge` wakes the reconciler.
+    /// `gap` is the silence that is treated as absence of all pacemakers; `nudge` wakes the reconciler.
     pub fn new(
         registry: Registry,
         lease: Lease,

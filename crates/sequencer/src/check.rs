@@ -1,7 +1,7 @@
-//! What must hold of every object with a queue, looked at on a running system.
+//! Consistency of every object with a queue, checked on a running system.
 //!
-//! Objects are looked at a part at a time, each in one script, so what is read of one is of one moment. What looks
-//! wrong is looked at again before it is told: between the two, work went on.
+//! Objects are checked in parts, each part in one script, so the data of an object is of one moment. A suspected
+//! violation is checked again before it is reported, because work continued in the meantime.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,20 +10,20 @@ use tokio::time::sleep;
 use super::store::{Store, Suspicion};
 use signalbox_bus::Finding;
 
-/// Objects looked at in one call.
+/// Objects checked in one call.
 const PART: usize = 500;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// Findings told of one shard; where there are more, these are enough to know that something is broken.
+/// Maximum number of violations that are reported for one shard; beyond that, more of them add no information.
 const MAX_FINDINGS: usize = 100;
 
-/// Looks at one shard.
+/// Checks one shard.
 pub(super) async fn run(
     store: &Store,
     backends: &[&str],
     lease_ms: u64,
 ) -> Result<Vec<Finding>, signalbox_store::Error> {
-    // A lease that ended is swept when somebody wakes at that moment; a pacemaker that starts again takes longer.
+    // An expired lease is swept by a fetcher that wakes at that moment; a restarting pacemaker takes longer.
     let late_ms = lease_ms.max(1_000);
     let mut suspicions: Vec<Suspicion> = Vec::new();
     let mut cursor = "0".to_owned();
@@ -53,7 +53,7 @@ pub(super) async fn run(
     Ok(confirmed.into_iter().take(MAX_FINDINGS).map(finding).collect())
 }
 
-/// What was seen twice, in the words of the second time.
+/// The violations that were observed twice, as described the second time.
 fn confirmed(first: &[Suspicion], second: Vec<Suspicion>) -> Vec<Suspicion> {
     let mut seen: BTreeMap<(&str, &str), ()> = BTreeMap::new();
     for (predicate, name, _) in first {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_seen_twice_is_told() {
+    fn only_violations_observed_twice_are_reported() {
         let one = |predicate: &str, name: &str| (predicate.to_owned(), name.to_owned(), "w".to_owned());
         let first = [one("O6", "a"), one("O8", "a"), one("O6", "b")];
         let second = vec![one("O6", "a"), one("O11", "a"), one("O6", "c")];

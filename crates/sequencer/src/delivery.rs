@@ -20,19 +20,19 @@ pub struct Call {
     pub epoch: u64,
     /// How many attempts came before this one.
     pub attempts: u32,
-    /// Whether it was given up before and was put back by an operator: then it comes behind later ones.
+    /// Whether it was a dead letter and was redriven by an operator: then it follows later ones.
     pub redriven: bool,
-    /// What the object lost since its last event.
+    /// The gaps of the object since its last event.
     pub gaps: Vec<Gap>,
 }
 
 /// Sends events. One implementation speaks HTTP; tests bring their own.
 pub trait Sink: Send + Sync + 'static {
-    /// Tries once. Must end by itself. Dropping the future abandons the attempt.
+    /// Makes one attempt. It must end without help. Dropping the future abandons the attempt.
     fn send(&self, backend: &Backend, call: &Call) -> impl Future<Output = Outcome> + Send;
 }
 
-/// The body: the event as subscribers of the bus get it, then whose it is and what was lost before it.
+/// The body: the event as subscribers of the bus receive it, then its object and the gaps before it.
 #[derive(Serialize)]
 struct Body<'a> {
     topic: &'a str,
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_body_names_object_numbers_and_what_was_lost() {
+    fn the_body_names_the_object_its_numbers_and_its_gaps() {
         let entry = br#"{"id":192,"prev":128,"tprev":64,"last":128,"object":"work:1","topic":"works","type":"update","environment":"shop","url":"https://a.example/1","timestamp":7,"data":{"a": 1.0e0}}"#;
         let event = Arc::new(Event::from_log(entry).unwrap());
         let gaps = vec![Gap { first: EventId(128), last: EventId(128), count: 1, reason: "dead".to_owned() }];

@@ -10,7 +10,7 @@ use super::{
 };
 use signalbox_bus::{self as bus, Backend, Error, EventId, Finding, Queued, WantedBackend, shard_of};
 
-/// Where an object stands.
+/// The status of an object.
 #[derive(Debug)]
 pub struct ObjectStatus {
     /// Its state, as JSON.
@@ -46,7 +46,7 @@ pub struct ObjectStatus {
 pub struct BackendStatus {
     /// Its name.
     pub name: String,
-    /// What was defined.
+    /// Its definition.
     pub backend: Backend,
     /// Objects with a queue.
     pub objects: u64,
@@ -69,12 +69,12 @@ pub struct Numbers {
     pub retry: u64,
     /// Objects that wait for a decision.
     pub parked: u64,
-    /// What was counted since the fabric began: `sent`, `failed`, `dead`, `discarded`, `redriven`, `parked`,
+    /// The counters since the fabric was created: `sent`, `failed`, `dead`, `discarded`, `redriven`, `parked`,
     /// `swept`.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// An event that was given up.
+/// An event that became a dead letter.
 #[derive(Debug)]
 pub struct DeadEvent {
     /// When, unix milliseconds.
@@ -87,14 +87,14 @@ pub struct DeadEvent {
     pub event: Box<RawValue>,
 }
 
-/// What came of the removal of a backend.
+/// The result of removing a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
     /// It is gone.
     Gone,
-    /// It takes no new objects, and goes when nothing is queued for it any more.
+    /// It accepts no new objects, and disappears once its queues are empty.
     Going,
-    /// Nothing was done: something is queued for it, and nobody said what becomes of that.
+    /// Nothing was done: events are queued for it, and the call did not specify their treatment.
     NotEmpty {
         /// Objects with a queue.
         objects: u64,
@@ -103,7 +103,7 @@ pub enum Removed {
     },
 }
 
-/// What an operator decides about an object.
+/// An operator's decision about an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Try the event at the head again, now.
@@ -112,10 +112,10 @@ pub enum Decision {
     Skip(EventId),
 }
 
-/// What came of a decision.
+/// The result of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decided {
-    /// It was carried out.
+    /// It was executed.
     Done,
     /// The object has no queue.
     Idle,
@@ -144,7 +144,7 @@ impl Handle {
         &self.stores[shard_of(object, self.stores.len())]
     }
 
-    /// Where an object stands; nothing when nothing is known of it.
+    /// The status of an object; `None` for an unknown object.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -157,7 +157,7 @@ impl Handle {
         {
             return Ok(None);
         }
-        Ok(Some(told(status)))
+        Ok(Some(object_status(status)))
     }
 
     /// The latest events of an object's queue, newest first, the one in flight included.
@@ -258,8 +258,8 @@ impl Handle {
         Ok(new)
     }
 
-    /// Removes a backend: at once when nothing is queued for it, else as `queued` says. Without that it is refused while
-    /// anything is queued. May be repeated; whatever is left when this ends early, other pacemakers go on with.
+    /// Removes a backend: immediately when nothing is queued for it, otherwise as `queued` specifies. Without that it
+    /// is rejected while anything is queued. May be repeated; if this ends early, other pacemakers continue.
     ///
     /// # Errors
     /// [`Error::NoSuchBackend`] when there is none.
@@ -325,7 +325,7 @@ impl Handle {
     }
 
     /// Puts the dead letters of a backend back into the queues of their objects: how many, and how many are left because
-    /// their object's queue is full. Those that die meanwhile stay.
+    /// their object's queue is full. Events that become dead letters in the meantime stay.
     ///
     /// # Errors
     /// [`Error::NoSuchBackend`] when there is none, or it is being removed.
@@ -333,7 +333,7 @@ impl Handle {
         redrive::run(&self.bus, &self.stores, backend).await
     }
 
-    /// What must never be and is: nothing, when all is well. Reads only, a part at a time, beside running work.
+    /// Lists the consistency violations, none if all is well. Only reads, in parts, while work continues.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -347,7 +347,7 @@ impl Handle {
         Ok(findings)
     }
 
-    /// What a waking costs when it fails is a minute.
+    /// A failed wake-up delays the work by a minute at most.
     async fn wake(&self) {
         for store in &self.stores {
             if let Err(error) = store.wake().await {
@@ -357,7 +357,7 @@ impl Handle {
     }
 }
 
-fn told(status: Status) -> ObjectStatus {
+fn object_status(status: Status) -> ObjectStatus {
     let json = |bytes: Vec<u8>| serde_json::from_slice(&bytes).ok();
     // Times in unix milliseconds are far below what a double holds exactly.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]
@@ -401,8 +401,8 @@ fn dead_event(entry: &[u8]) -> Option<DeadEvent> {
     })
 }
 
-/// An entry without `last`, which is the log's own. Numbers come first, and of them `last` is the last, so the first match
-/// is ours, whatever the event says.
+/// An entry without `last`, which belongs to the log. Numbers come first, and `last` is the last of them, so the first
+/// match is ours, whatever the event contains.
 fn without_chain(entry: &str) -> String {
     match entry.split_once(",\"last\":").and_then(|(head, rest)| Some((head, rest.split_once(',')?.1))) {
         Some((head, rest)) => format!("{head},{rest}"),
@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_letter_is_read_whatever_its_reason_says() {
+    fn a_dead_letter_is_read_whatever_its_reason_contains() {
         let why = "answered 500 {\"id\":1} é";
         let event = r#"{"id":64,"last":7,"data":[1,",\"last\":8,"]}"#;
         let entry = format!("1700000000000 3 {} {why}{event}", why.len());

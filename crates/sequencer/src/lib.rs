@@ -30,7 +30,7 @@
 //!    ▲                 ▲ ▲ ▲                                       │ │ │ ▲────┘
 //!    │                 │ │ └─────────── lease ended: swept ─────────┘ │ │
 //!    │                 │ └──── due ──── retry ◀──── failed ───────────┘ │ commit, skip: nothing left, or the visit
-//!    │                 └─ unpark, skip ─ parked ◀── failed, given up ───┤ is over
+//!    │                 └─ unpark, skip ─ parked ◀── failed, parked ─────┤ is over
 //!    └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -39,7 +39,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Events of an object are committed in id order, one at a time; what is in flight is not in the list.
+//! 1. Events of an object are committed in id order, one at a time; the event in flight is not in the list.
 //! 2. An object with a queue is in exactly one of ready, leased, retry, parked; ready holds it once.
 //! 3. A commit names worker and epoch. Epochs rise, also after a failover, so a worker that lost its lease cannot commit.
 //!    The backend receives the epoch too, and can reject one that is lower than it has seen.

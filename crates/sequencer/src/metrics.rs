@@ -1,7 +1,7 @@
-//! What the sequencer counts, in Prometheus' text format.
+//! The metrics of the sequencer, in Prometheus text format.
 //!
-//! What this process sent is counted here; what the fabric holds is read from it at each scrape, and every pacemaker
-//! tells the same of that.
+//! This process counts what it sent; the fabric's content is read at each scrape, so every pacemaker reports the same
+//! numbers of it.
 
 use std::{fmt, time::Duration};
 
@@ -81,7 +81,7 @@ impl Calls {
     }
 }
 
-/// What the fabric knows, as of now.
+/// The fabric's counters, as of now.
 fn register_fabric(registry: &mut Registry, numbers: &Numbers) {
     let by_backend = |value: fn(&BackendStatus) -> u64| {
         let family = Family::<Backend, Gauge>::default();
@@ -93,7 +93,7 @@ fn register_fabric(registry: &mut Registry, numbers: &Numbers) {
     };
     registry.register("queued_objects", "Objects with events for a backend", by_backend(|one| one.objects));
     registry.register("queued_events", "Events that wait for a backend", by_backend(|one| one.events));
-    registry.register("dead_events", "Events of a backend that were given up", by_backend(|one| one.dead));
+    registry.register("dead_events", "Dead letters of a backend", by_backend(|one| one.dead));
     let objects = Family::<State, Gauge>::default();
     for (state, count) in [
         ("ready", numbers.backends.iter().map(|one| one.ready).sum()),

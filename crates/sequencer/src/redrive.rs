@@ -59,7 +59,7 @@ fn part(entries: &[Vec<u8>]) -> (Vec<Letter>, usize) {
     (letters, looked_at)
 }
 
-/// One that cannot be read cannot be sent: it stays, for whoever looks at the list.
+/// An unreadable entry cannot be sent: it stays for operators who inspect the list.
 fn letter(letter: &[u8]) -> Option<Letter> {
     let (_, _, _, event) = letter_parts(letter)?;
     let object = Event::from_log(event).ok()?.object;

@@ -1,9 +1,9 @@
 //! Removing a backend that still has events.
 //!
-//! The registry is changed first: the backend takes no new objects and says what becomes of those it has. Only then is
-//! anything given up, a part in each call of a script that refuses to work under another registry. So a publish that is
-//! under way either came before and is given up with the others, or is computed again and goes elsewhere; and any
-//! pacemaker can go on at any point.
+//! The registry is changed first: the backend accepts no new objects, and the treatment of its events is set. Only
+//! then are events dropped, a part in each call of a script that rejects any other registry. So a publish that is
+//! under way either came before and is dropped with the others, or is computed again and goes elsewhere; and any
+//! pacemaker can continue at any point.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 use super::store::Store;
 use signalbox_bus::{self as bus, Error, Queued};
 
-/// How long a request waits for the end of it. The fetchers go on.
+/// How long a request waits for the end of the removal. The fetchers continue it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What one step found.
+/// The result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing is queued for the backend in this shard, and nothing can come.
@@ -45,7 +45,7 @@ pub(super) async fn step(
             backend = name,
             events = cleared.given_up,
             queued = backend.queued.as_str(),
-            "events of a removed backend were given up"
+            "events of a removed backend dropped"
         );
     }
     *cursor = cleared.cursor;
@@ -75,7 +75,7 @@ pub(super) async fn forget_if_empty(
     Ok(true)
 }
 
-/// Does all that can be done while somebody waits. Whether the backend is gone.
+/// Makes as much progress as possible while the request waits. Returns whether the backend is gone.
 pub(super) async fn run(
     bus: &bus::Handle,
     stores: &[Arc<Store>],

@@ -43,31 +43,31 @@ const NONE: &[&str] = &[];
 pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
 /// How long the id of the last event sent is kept, in milliseconds.
 const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
-/// Objects looked at, about, and events given up, in one call of what removes a backend.
+/// Maximum numbers of objects examined and of events dropped in one call of the removal script.
 const CLEARED: (usize, usize) = (100, 500);
 
 /// A dead letter on its way back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Letter {
     pub object: String,
-    /// As it stands in the list.
+    /// The entry of the list.
     pub letter: Vec<u8>,
-    /// What is queued: the event's JSON with its mark.
+    /// The queue entry: the event's JSON with its mark.
     pub entry: Vec<u8>,
 }
 
-/// What one call of what removes a backend did.
+/// The effect of one call of the removal script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cleared {
-    /// Where to go on: `0` when all objects were looked at.
+    /// Where to continue: `0` when all objects were examined.
     pub cursor: String,
-    /// Events given up.
+    /// Events dropped.
     pub given_up: u64,
-    /// Objects that the backend still has; nothing when the shard has another registry, and nothing was done.
+    /// Objects that the backend still has; `None` when the shard has another registry, and nothing was done.
     pub left: Option<u64>,
 }
 
-/// An object in a worker's hands: what a commit has to name.
+/// An object held by a worker, with the data that a commit has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
     pub object: String,
@@ -82,7 +82,7 @@ impl Held {
     }
 }
 
-/// What is in flight.
+/// The event in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sending {
     /// The event's JSON.
@@ -100,7 +100,7 @@ impl Sending {
         rest[digits..].starts_with(REDRIVEN)
     }
 
-    /// The event's id, which the entry begins with; 0 when it is no entry.
+    /// The event's ID, with which the entry begins; 0 when it is not an entry.
     pub(super) fn id(&self) -> u64 {
         let digits = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
         let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
@@ -116,7 +116,7 @@ pub(super) struct Taken {
     pub sending: Sending,
 }
 
-/// What one round of taking objects found.
+/// The result of one round of taking objects.
 #[derive(Debug, Clone)]
 pub(super) struct Turn {
     pub stamp: String,
@@ -134,13 +134,13 @@ pub(super) struct Commit {
     pub held: Held,
     /// The event's id.
     pub id: u64,
-    /// Gaps that were told with it.
+    /// Gaps that were reported with it.
     pub told: usize,
-    /// Go on with the object's next event.
+    /// Continue with the object's next event.
     pub more: bool,
 }
 
-/// What a commit led to.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Committed {
     /// This is in flight now.
@@ -151,7 +151,7 @@ pub(super) enum Committed {
     Lost,
 }
 
-/// What becomes of an event that was not taken.
+/// The treatment of an event that the backend did not accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failed {
     Retry { pause_ms: u64 },
@@ -160,7 +160,7 @@ pub(super) enum Failed {
     Release,
 }
 
-/// Where an object stands.
+/// The status of an object.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Status {
     pub data: Option<Vec<u8>>,
@@ -190,7 +190,7 @@ pub(super) struct ShardNumbers {
     pub backends: Vec<(u64, u64)>,
 }
 
-/// A suspicion: predicate, name, what is wrong.
+/// A suspected violation: predicate, name, description.
 pub(super) type Suspicion = (String, String, String);
 
 /// One shard's data.
@@ -227,7 +227,7 @@ impl Store {
         self.redis().command("PUBLISH").arg(self.keys().wake_channel()).arg("now").run().await
     }
 
-    /// Gives objects to free workers, by backend. `part` bounds what is swept and made ready besides.
+    /// Gives objects to free workers, by backend. `part` limits how many objects are swept and made ready.
     pub(super) async fn take(
         &self,
         free: &[(String, Vec<String>)],
@@ -255,7 +255,7 @@ impl Store {
         })
     }
 
-    /// Records that events were sent; what came of each, in the same order.
+    /// Records that events were sent; returns the result of each, in the same order.
     pub(super) async fn commit(&self, commits: &[Commit], lease_ms: u64) -> Result<Vec<Committed>, Error> {
         let mut call =
             COMMIT.call().key(&self.keys().queued()).arg(self.clock.argument()).arg(lease_ms).arg(LAST_ID_MS);
@@ -304,7 +304,7 @@ impl Store {
         Ok(done == 1)
     }
 
-    /// Tries again now, or gives the event `skipped` at the head up. The script's word for what came of it.
+    /// Retries the event `skipped` at the head now, or skips it. Returns the script's word for the result.
     pub(super) async fn decide(
         &self,
         object: &str,
@@ -323,7 +323,7 @@ impl Store {
             .await
     }
 
-    /// Makes leases last longer; how many of them stand.
+    /// Extends leases; returns how many of them are still valid.
     pub(super) async fn beat(&self, held: &[Held], lease_ms: u64) -> Result<u64, Error> {
         let pairs: Vec<String> = held.iter().flat_map(|held| [held.object.clone(), held.owner()]).collect();
         BEAT.call()
@@ -335,7 +335,7 @@ impl Store {
             .await
     }
 
-    /// Where an object stands.
+    /// The status of an object.
     pub(super) async fn status(&self, object: &str) -> Result<Status, Error> {
         let bus = bus::bus(self.shard.tag());
         let reply: Vec<Value> = STATUS
@@ -371,7 +371,7 @@ impl Store {
         let mut batch = self.redis().batch();
         batch.add("GET", &keys.flight(object), NONE).add("LRANGE", &keys.waiting(object), (from, -1));
         let (flight, waiting): (Option<Vec<u8>>, Vec<Vec<u8>>) = batch.query().await?;
-        // With as many waiting as are wanted, what lies before them is not known to be the next.
+        // If the list is as long as requested, the event before it is not necessarily the next.
         let flight = flight.filter(|_| waiting.len() < most);
         Ok(flight.into_iter().chain(waiting).collect())
     }
@@ -481,7 +481,8 @@ impl Store {
         Ok(Cleared { cursor, given_up, left: u64::try_from(left).ok() })
     }
 
-    /// Looks at a part of the objects with a queue: where to go on (`0` at the end), how many, what is suspicious.
+    /// Checks a part of the objects with a queue: returns where to continue (`0` at the end), how many, and suspected
+    /// violations.
     pub(super) async fn audit(
         &self,
         cursor: &str,
@@ -499,7 +500,7 @@ impl Store {
             .await
     }
 
-    /// Looks at these objects only.
+    /// Checks only these objects.
     pub(super) async fn audit_again(&self, objects: &[&str], late_ms: u64) -> Result<Vec<Suspicion>, Error> {
         let (_, _, suspicions): (String, u64, Vec<Suspicion>) = AUDIT
             .call()

@@ -1,11 +1,11 @@
-//! What becomes of an event that its backend did not take. Pure.
+//! The verdict on an event that its backend did not accept. Pure.
 
 use std::time::Duration;
 
 use super::Options;
 use signalbox_bus::OnFailure;
 
-/// What becomes of the event.
+/// The next step for the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Again after this pause.
@@ -17,7 +17,7 @@ pub(super) enum Verdict {
 }
 
 /// Decides after `attempts` failures, this one included. `uniform` is uniform in 0..1 and spreads the retries of many
-/// objects; what the backend asked for is never shortened.
+/// objects; the pause that the backend requested is never shortened.
 pub(super) fn judge(
     attempts: u32,
     max_attempts: u32,
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_never_shorten_what_was_asked_for() {
+    fn pauses_double_up_to_the_maximum_and_are_never_shorter_than_requested() {
         let pause = |attempts| verdict(attempts, OnFailure::Block, None);
         assert_eq!(pause(1), Verdict::Retry(Duration::from_secs(1)));
         assert_eq!(pause(3), Verdict::Retry(Duration::from_secs(4)));
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_says_what_becomes_of_a_poison_event() {
+    fn each_policy_decides_about_a_poison_event() {
         assert_eq!(verdict(3, OnFailure::Skip, Some(90)), Verdict::Skip);
         assert_eq!(verdict(3, OnFailure::Park, None), Verdict::Park);
         assert!(matches!(verdict(3, OnFailure::Block, None), Verdict::Retry(_)));

@@ -1,8 +1,8 @@
 //! Workers: take objects, send their events, commit.
 //!
 //! One fetcher for each shard gives ready objects to the free workers of all backends in one call. It sleeps until a
-//! lease may end or a retry is due, and is woken when something can be taken; it never polls. A visit (the events of
-//! one object under one lease) runs in a task of its own.
+//! lease may expire or a retry is due, and is woken when an object becomes ready; it never polls. A visit (the events
+//! of one object under one lease) runs in a separate task.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -34,18 +34,18 @@ use signalbox_egress::Outcome;
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Leases swept, and objects made ready, in one call.
 const PART: usize = 100;
-/// The longest pause between two attempts to settle a visit while the fabric is away.
+/// The longest pause between two attempts to settle a visit while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
-/// Attempts to settle what the fabric does not understand; then the lease ends by itself.
+/// Attempts to settle an outcome that the fabric rejects; after that the lease expires.
 const BROKEN_TRIES: u32 = 10;
 
-/// What this process holds in a shard, for its heartbeats: by worker.
+/// The leases of this process in a shard, by worker, for its heartbeats.
 pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
 
 /// A visit that is over: its backend and worker.
 type Over = (String, String);
 
-/// What all parts of one process share.
+/// State that all parts of one process share.
 pub(super) struct Shared<S> {
     pub(super) options: Options,
     pub(super) bus: bus::Handle,
@@ -61,8 +61,8 @@ pub(super) struct Fetcher<S> {
     store: Arc<Store>,
     batcher: CommitBatcher,
     holding: Holding,
-    /// Backends that had fewer objects ready than workers free when they were last looked at. Whatever is ready since
-    /// then was told.
+    /// Backends that had fewer ready objects than free workers at the last check. Objects that became ready since then
+    /// were announced.
     dry: HashSet<String>,
     /// By backend: the workers that are free, and how many there are in all.
     workers: HashMap<String, (Vec<String>, u64)>,
@@ -70,10 +70,10 @@ pub(super) struct Fetcher<S> {
     more: bool,
     next_due: Option<Instant>,
     retry_at: Option<Instant>,
-    /// The server's time, and ours when it was told.
+    /// The server's time, and this process's time when it was received.
     clock: (u64, Instant),
     pause: Duration,
-    /// Backends that are being removed: where the look at their objects goes on.
+    /// Backends that are being removed: where the check of their objects continues.
     clearing: HashMap<String, String>,
     visits: TaskTracker,
     over: (mpsc::UnboundedSender<Over>, mpsc::UnboundedReceiver<Over>),
@@ -130,8 +130,8 @@ impl<S: Sink> Fetcher<S> {
         self.visits.wait().await;
     }
 
-    /// The free workers of each backend that can be sent to. Those of a backend that is no more are forgotten when
-    /// they are free.
+    /// The free workers of each backend that can be sent to. Those of a removed backend are forgotten when they are
+    /// free.
     fn free(&mut self, registry: &Registry) -> Vec<(String, Vec<String>)> {
         let shards = self.shared.stores.len() as u64;
         let shard = self.store.shard().index();
@@ -176,7 +176,7 @@ impl<S: Sink> Fetcher<S> {
             }
             Err(error) => {
                 if error.kind() == Kind::Unavailable {
-                    tracing::debug!(%error, "no objects while the fabric is away");
+                    tracing::debug!(%error, "no objects while the fabric is unavailable");
                 } else {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "objects cannot be taken");
                 }
@@ -211,9 +211,9 @@ impl<S: Sink> Fetcher<S> {
             };
             let over = self.over.0.clone();
             self.visits.spawn(async move {
-                // In a task of its own: a visit that panics leaves its object to the end of the lease.
+                // In a separate task: a visit that panics leaves its object to the expiry of the lease.
                 if let Err(error) = tokio::spawn(visit.run(taken)).await {
-                    tracing::error!(%error, "a visit ended in the middle");
+                    tracing::error!(%error, "visit panicked");
                 }
                 // The fetcher is gone only when everything is.
                 let _ = over.send((name, worker));
@@ -230,7 +230,7 @@ impl<S: Sink> Fetcher<S> {
         };
     }
 
-    /// Visits whose commits shared a call are over together, so all that are done are heard before the next look.
+    /// Visits whose commits shared a call end together, so all ended ones are received before the next check.
     async fn visits_over(&mut self, over: Option<Over>) {
         tokio::task::yield_now().await;
         let mut next = over;
@@ -246,7 +246,7 @@ impl<S: Sink> Fetcher<S> {
 
     fn wake(&mut self, notice: &Notice) {
         match notice {
-            // What was said while nobody listened is found out by looking.
+            // Notifications missed while disconnected are recovered by a check.
             Notice::Resumed => {
                 self.dry.clear();
                 self.more = true;
@@ -262,7 +262,7 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Goes on with what removes backends, a step at a time: whoever began it may be dead.
+    /// Continues the removal of backends, a step at a time: the pacemaker that began it may be dead.
     async fn go_on_removing(&mut self, registry: &Registry) {
         self.clearing.retain(|name, _| registry.backends.contains_key(name));
         for (name, backend) in registry.backends.iter().filter(|(_, one)| one.draining) {
@@ -330,7 +330,7 @@ impl<S: Sink> Visit<S> {
         let event = match Event::from_log(&sending.entry) {
             Ok(event) => Arc::new(event),
             Err(error) => {
-                tracing::error!(object = held.object, %error, "an event of a queue cannot be read");
+                tracing::error!(object = held.object, %error, "event in an object's queue not readable");
                 return Settle::Fail { failed: Failed::Park, why: "the event cannot be read".to_owned() };
             }
         };
@@ -386,17 +386,17 @@ impl<S: Sink> Visit<S> {
         }
     }
 
-    /// The callback said that it is gone for good.
+    /// The callback answered that it is gone permanently.
     async fn disable(&self, name: &str, backend: &Backend) {
         match self.shared.bus.disable_backend(name, &backend.callback).await {
-            Ok(()) => tracing::warn!(backend = name, "a backend is stopped: its callback is gone"),
+            Ok(()) => tracing::warn!(backend = name, "backend disabled: its callback is gone"),
             // The next attempt finds the same answer.
-            Err(error) => tracing::warn!(backend = name, %error, "a backend cannot be stopped now"),
+            Err(error) => tracing::warn!(backend = name, %error, "backend not disabled"),
         }
     }
 
-    /// Settles for as long as the fabric does not answer; the scripts make a repeat harmless. What is in flight next,
-    /// if the visit goes on.
+    /// Settles, and retries while the fabric does not answer; the scripts make a repeat harmless. Returns the next
+    /// event in flight, if the visit continues.
     async fn settle(&self, held: &Held, id: u64, settle: Settle) -> Option<super::store::Sending> {
         let mut pause = Duration::from_millis(50);
         let mut broken = 0;
@@ -413,7 +413,7 @@ impl<S: Sink> Visit<S> {
                     return None;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
-                    tracing::error!(%error, source = ?std::error::Error::source(&*error), "a visit cannot be settled");
+                    tracing::error!(%error, source = ?std::error::Error::source(&*error), "visit not settled");
                     broken += 1;
                     if broken == BROKEN_TRIES {
                         return None;
@@ -423,7 +423,7 @@ impl<S: Sink> Visit<S> {
             }
             tokio::select! {
                 () = sleep(pause) => {}
-                // The lease ends by itself.
+                // The lease expires.
                 () = self.shutdown.cancelled(), if pause == MAX_SETTLE_PAUSE => return None,
             }
             pause = (pause * 2).min(MAX_SETTLE_PAUSE);

@@ -85,7 +85,7 @@ impl Group {
         // The lock covers the spawn, so that the new process is not mistaken for an orphan.
         let mut members = self.members.lock();
         let child = command.spawn().map_err(failed)?;
-        let pid = child.id().map(pid_of).ok_or_else(|| failed(io::Error::other("it ended at once")))?;
+        let pid = child.id().map(pid_of).ok_or_else(|| failed(io::Error::other("it ended immediately")))?;
         members.known.insert(pid);
         drop(members);
         self.record(part, pid);

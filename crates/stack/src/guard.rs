@@ -51,7 +51,7 @@ pub fn guard_main() {
         if self::others().is_empty() {
             return;
         }
-        #[allow(clippy::disallowed_methods, reason = "the guard is a process of its own without a runtime")]
+        #[allow(clippy::disallowed_methods, reason = "the guard is a separate process without a runtime")]
         std::thread::sleep(STEP);
     }
     let _gone = killpg(getpgrp(), Signal::SIGKILL);

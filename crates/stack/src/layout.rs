@@ -41,7 +41,7 @@ impl Layout {
         // The sockets of a hundred routers must fit.
         if layout.run().join("routes-99.sock").as_os_str().len() > SOCKET_PATH_BYTES {
             let reason = format!(
-                "{} is too long: unix sockets stand below it, and the kernel takes {SOCKET_PATH_BYTES} bytes for them",
+                "{} is too long: unix sockets are created below it, and the kernel allows {SOCKET_PATH_BYTES} bytes for them",
                 layout.root.display()
             );
             return Err(Error::option("data_dir", reason));

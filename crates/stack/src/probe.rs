@@ -60,7 +60,7 @@ async fn linked(url: &str) -> Result<(), String> {
     match info.lines().find_map(|line| line.strip_prefix("master_link_status:")) {
         Some("up") => Ok(()),
         Some(status) => Err(format!("the link to the routes master is {status}")),
-        None => Err("it is no replica".to_owned()),
+        None => Err("it is not a replica".to_owned()),
     }
 }
 

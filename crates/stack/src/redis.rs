@@ -120,7 +120,7 @@ fn configuration(role: &Role, port: u16, folder: &Path, max_memory: u64, secrets
         // The delay waits for more replicas. A router would have to wait, too.
         Role::RoutesMaster => text.push_str(
             "repl-diskless-sync yes\nrepl-diskless-sync-delay 0\n\
-             # A router that was away for a while catches up instead of loading the whole table again.\n\
+             # A router that was unavailable for a while catches up instead of loading the whole table again.\n\
              repl-backlog-size 16mb\nrepl-ping-replica-period 1\n",
         ),
         Role::RoutesReplica { master_port, socket } => {

@@ -229,7 +229,7 @@ impl Supervisor {
                 ))),
                 // Redis finds the same error and logs it.
                 Err(error) => {
-                    self.events.emit(Event::Note(format!("{part}: its file cannot be looked at: {error}")))
+                    self.events.emit(Event::Note(format!("{part}: its file cannot be checked: {error}")))
                 }
             }
         }

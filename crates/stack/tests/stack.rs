@@ -1,7 +1,7 @@
 //! The library as tests and benchmarks use it: parts are stopped and started on demand. Needs the `signalbox` program next to
 //! the test (`cargo build --workspace`), because the guard is one of its commands.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue has failed")]
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
@@ -94,7 +94,7 @@ async fn a_paused_part_does_not_respond_until_it_is_resumed() {
         false => Err("one runs".to_owned()),
     })
     .await;
-    nginx.check().await.expect_err("nobody is there to answer");
+    nginx.check().await.expect_err("nothing is listening");
     nginx.resume();
     nginx.check().await.unwrap();
     nginx.pause();

@@ -244,7 +244,7 @@ impl<R: Role> Command<'_, R> {
         self
     }
 
-    /// Appends an argument that is no key (a collection appends each of its items).
+    /// Appends an argument that is not a key (a collection appends each of its items).
     #[must_use]
     pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         self.cmd.arg(arg);
@@ -254,7 +254,7 @@ impl<R: Role> Command<'_, R> {
     /// Sends the command and reads its reply as `T`.
     ///
     /// # Errors
-    /// When the server is away or refuses, or when the reply is no `T`.
+    /// When the server is unavailable or rejects the command, or when the reply is not a `T`.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
         let mut connection = self.redis.wire();
         self.redis.noted(self.name, self.cmd.query_async(&mut connection).await)
@@ -293,7 +293,7 @@ impl<R: Role> Batch<'_, R> {
     /// Sends everything; `T` is a collection or tuple with one item for each command, in order.
     ///
     /// # Errors
-    /// When the server is away, or when any of the commands failed.
+    /// When the server is unavailable, or when any of the commands failed.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
         let mut connection = self.redis.wire();
         self.redis.noted("a batch", self.pipeline.query_async(&mut connection).await)

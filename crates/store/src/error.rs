@@ -12,7 +12,7 @@ pub struct Error {
     source: RedisError,
 }
 
-/// What a caller can do about an [`Error`].
+/// A caller's possible reaction to an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The server was unavailable, loading or too slow. The outcome of a write is *unknown*: repeat it, or read back.
@@ -33,7 +33,7 @@ impl Error {
         self.role
     }
 
-    /// What a caller can do about it.
+    /// A caller's possible reaction.
     pub fn kind(&self) -> Kind {
         use redis::ErrorKind;
         match self.source.kind() {

@@ -74,7 +74,7 @@ fn every_builder_creates_a_key_of_exactly_one_row() {
     fn only(catalog: &[Entry], key: &str, pattern: &str) {
         let rows: Vec<_> =
             catalog.iter().filter(|entry| entry.describes(key)).map(|entry| entry.pattern).collect();
-        assert!(rows.contains(&pattern), "{key} should be a {pattern}, the catalog says {rows:?}");
+        assert!(rows.contains(&pattern), "{key} should be a {pattern}, the catalog has {rows:?}");
     }
     use keys::{fabric, objects, routes, stats};
     only(routes::CATALOG, routes::instances("a.example").as_str(), "instances:<hostname>");
@@ -88,7 +88,7 @@ fn every_builder_creates_a_key_of_exactly_one_row() {
     only(stats::CATALOG, stats::history("17", 3600, "bytes").as_str(), "history:<id>:<hour>:<metric>");
     only(stats::CATALOG, stats::rollup("17", 3600, "5xx").as_str(), "rollup:<id>:<hour>:<metric>");
     only(stats::CATALOG, stats::router("n").as_str(), "router:<node>");
-    only(fabric::CATALOG, fabric::duty("sweep").as_str(), "duty:<name>");
+    only(fabric::CATALOG, fabric::lease("sweep").as_str(), "lease:<name>");
     let tag = signalbox_store::Tag::new(0, 1);
     let (queue, shared) = (keys::queues::queue(&tag, "q"), keys::queues::shared(&tag));
     for (key, pattern) in [
@@ -121,7 +121,7 @@ fn every_builder_creates_a_key_of_exactly_one_row() {
         (machines.names(), "machine:names"),
         (machines.seen(), "machine:seen"),
         (machines.due(), "machine:due"),
-        (machines.waves(), "machine:waves"),
+        (machines.sweeps(), "machine:sweeps"),
         (machines.inputs(), "machine:inputs"),
     ] {
         only(keys::machines::CATALOG, key.as_str(), pattern);

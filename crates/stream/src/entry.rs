@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use signalbox_bus::EventId;
 
-/// What a filter looks at, and what the next event names.
+/// The members that a filter checks, and those that the next event names.
 #[derive(Debug, Deserialize)]
 pub(super) struct Head<'a> {
     pub(super) id: EventId,
@@ -31,20 +31,20 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Reads one; nothing when it is none of ours: other programs may publish on channels that look alike.
+    /// Reads an entry; `None` when it is not one of ours: other programs may publish on similar channels.
     pub(super) fn read(text: String) -> Option<Self> {
         let head: Head<'_> = serde_json::from_str(&text).ok()?;
         Some(Self { id: head.id, last: head.last, text })
     }
 
-    /// What a filter looks at.
+    /// The members that a filter checks.
     pub(super) fn head(&self) -> Option<Head<'_>> {
         serde_json::from_str(&self.text).ok()
     }
 
     /// The event for a client: all but the chain of the shard, which means nothing to it.
     pub(super) fn for_client(&self) -> String {
-        // Numbers come first, and of them `last` is the last: the first match is ours, whatever the event says.
+        // Numbers come first, and `last` is the last of them: the first match is ours, whatever the event contains.
         let chain = format!(",\"last\":{}", self.last);
         match self.text.split_once(&chain) {
             Some((before, after)) => [before, after].concat(),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_publish_is_no_event() {
+    fn messages_of_other_programs_are_not_events() {
         for text in ["", "hello", "{}", "[1]", r#"{"id":"x"}"#] {
             assert_eq!(Entry::read(text.to_owned()), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! Which events somebody wants to watch.
+//! The filter of a stream.
 
 use regex::{Regex, RegexBuilder};
 
@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 1024;
 /// Bytes of a compiled pattern.
 const PATTERN_BYTES: usize = 64 << 10;
 
-/// What is asked for; every part that is given must hold.
+/// The filter; every part that is given must match.
 #[derive(Debug, Default)]
 pub struct Filter {
     topic: Option<String>,
@@ -26,7 +26,7 @@ pub enum Error {
     #[error("`{0}` is longer than {MAX_BYTES} bytes")]
     /// A parameter is too long: its name.
     TooLong(&'static str),
-    #[error("`pattern` is no regular expression over `environment:type:topic`: {0}")]
+    #[error("`pattern` is not a regular expression over `environment:type:topic`: {0}")]
     /// The pattern is not a valid regular expression, or too large.
     BadPattern(String),
 }
@@ -83,7 +83,7 @@ fn whole(pattern: &str) -> Result<Regex, Error> {
             .build()
             .map_err(|error| Error::BadPattern(error.to_string()))
     };
-    // By itself first: only what is balanced alone cannot break out of the group around it.
+    // Alone first: only a pattern that is balanced alone cannot break out of the group around it.
     build(pattern)?;
     build(&format!(r"\A(?:{pattern})\z"))
 }

@@ -14,14 +14,14 @@ use signalbox_bus::{self as bus, EventId, Handle};
 
 /// Events kept for watchers that are a little behind.
 pub(super) const KEPT: usize = 4096;
-/// How long a new watcher waits for the subscription to stand.
+/// How long a new watcher waits for the subscription.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the subscription stays when nobody watches any more: clients that reconnect find it.
+/// How long the subscription is kept without watchers, for clients that reconnect.
 const LINGER: Duration = Duration::from_secs(10);
-/// Between two attempts to find out where the shards stand.
+/// Between two attempts to read the position of the shards.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What watchers hear.
+/// The messages for watchers.
 #[derive(Debug, Clone)]
 pub(super) enum Heard {
     Event(Arc<Entry>),
@@ -35,7 +35,7 @@ pub struct Hub {
     pub(super) bus: Handle,
     pub(super) metrics: Metrics,
     heard: broadcast::Sender<Heard>,
-    /// Whether the subscription stands.
+    /// Whether the subscription is active.
     standing: Arc<watch::Sender<bool>>,
     watchers: Arc<watch::Sender<usize>>,
     slots: Arc<Semaphore>,
@@ -87,7 +87,7 @@ impl Hub {
         Ok(text)
     }
 
-    /// Acquires a slot. The stream hears every event that is accepted after this returns.
+    /// Acquires a slot. The stream receives every event that is accepted after this returns.
     pub async fn acquire(&self) -> Result<StreamSlot, StreamLimit> {
         let permit = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| StreamLimit::Full)?;
         self.watchers.send_modify(|count| *count += 1);
@@ -104,12 +104,12 @@ impl Hub {
         }
     }
 
-    /// What is heard from now on.
+    /// The messages from now on.
     pub(super) fn listen(&self) -> broadcast::Receiver<Heard> {
         self.heard.subscribe()
     }
 
-    /// Listens while somebody watches, until `shutdown`.
+    /// Subscribes while there are watchers, until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut watchers = self.watchers.subscribe();
         loop {
@@ -126,7 +126,7 @@ impl Hub {
         }
     }
 
-    /// Returns when nobody has watched for a while.
+    /// Returns when there have been no watchers for a while.
     async fn nobody_left(&self) {
         let mut watchers = self.watchers.subscribe();
         loop {
@@ -139,7 +139,7 @@ impl Hub {
         }
     }
 
-    /// Passes on what is published, and says when something is missing.
+    /// Forwards published events, and reports when some are missing.
     async fn relay(&self) {
         let mut notices = self.bus.live();
         let mut last = vec![EventId(0); self.bus.shards()];
@@ -160,20 +160,20 @@ impl Hub {
                     *place = entry.id;
                     // The log has this one, too.
                     let heard = if missed { Heard::ReadTheLog } else { Heard::Event(Arc::new(entry)) };
-                    // Nobody there: nothing to do.
+                    // Without a watcher there is nothing to do.
                     let _ = self.heard.send(heard);
                 }
             }
         }
     }
 
-    /// Where the shards stand, as soon as they say so.
+    /// The positions of the shards, as soon as they answer.
     async fn stand(&self, shards: usize) -> Vec<EventId> {
         loop {
             match self.ends(shards).await {
                 Ok(ends) => return ends,
                 Err(error) => {
-                    tracing::debug!(%error, "the fabric does not say which event came last, asking again");
+                    tracing::debug!(%error, "the last event of a shard cannot be read, retrying");
                     sleep(PAUSE).await;
                 }
             }

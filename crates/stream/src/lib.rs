@@ -33,7 +33,7 @@ pub use filter::{Error as FilterError, Filter};
 pub use hub::{Hub, StreamLimit, StreamSlot};
 pub use position::Position;
 
-/// What a client is sent, as server-sent events name its parts.
+/// A message to a client, with the fields of server-sent events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
     /// The position behind this message.
@@ -44,8 +44,8 @@ pub struct Message {
     pub data: Option<String>,
 }
 
-/// Follows the events from `position` on. The task ends when the receiver is dropped, when the client does not read what it is
-/// sent, or at `shutdown`.
+/// Follows the events from `position` on. The task ends when the receiver is dropped, when the client does not read
+/// the messages, or at `shutdown`.
 pub fn watch(
     hub: Hub,
     slot: StreamSlot,

@@ -1,4 +1,4 @@
-//! What is counted of streams.
+//! The metrics of streams.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -22,7 +22,7 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register("signalbox_live_streams", "Streams of events that are open", self.open.clone());
-        registry.register("signalbox_live_events", "Events sent to those who watch", self.sent.clone());
+        registry.register("signalbox_live_events", "Events sent to watchers", self.sent.clone());
         registry.register(
             "signalbox_live_ended",
             "Streams that this side ended, by reason",

@@ -1,4 +1,4 @@
-//! Where a stream stands: the last id of each shard, as text for a client to bring back.
+//! The position of a stream: the last ID of each shard, as text from which a client resumes.
 
 use signalbox_bus::EventId;
 
@@ -12,7 +12,7 @@ impl Position {
         Self(ids)
     }
 
-    /// Reads what a client brought back; nothing when it is none of `shards` shards.
+    /// Parses a client's position; `None` when it is not one of `shards` shards.
     pub fn read(text: &str, shards: usize) -> Option<Self> {
         let ids: Vec<EventId> =
             text.split('.').map(|id| u64::from_str_radix(id, 36).ok().map(EventId)).collect::<Option<_>>()?;

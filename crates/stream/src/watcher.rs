@@ -1,4 +1,4 @@
-//! One who watches: from a position on, first what the log holds, then what is heard.
+//! One watcher: from a position on, first the events of the log, then live ones.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,13 +17,13 @@ use super::{
 };
 use signalbox_bus::{self as bus, EventId};
 
-/// Messages on their way to a client. What the kernel's and nginx' buffers hold comes on top.
+/// Messages queued for a client, in addition to the buffers of the kernel and nginx.
 pub(super) const QUEUE: usize = 64;
 /// How long a client may leave its queue full.
 const STALLED: Duration = Duration::from_secs(10);
 /// Between two signs of life, each with the position, on a stream where nothing matches.
 const QUIET: Duration = Duration::from_secs(15);
-/// Events read from the log at once.
+/// Events read from the log in one call.
 const PART: u64 = 500;
 /// Between two attempts to read the log.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 enum End {
     /// The client hung up.
     Left,
-    /// It does not read what it is sent.
+    /// It does not read the messages.
     Slow,
     /// The pacemaker ends.
     Shutdown,
@@ -74,7 +74,7 @@ impl Watcher {
             self.hub.metrics.ended(end.reason());
             let last_words =
                 Message { kind: Some("end"), data: Some(format!(r#"{{"reason":"{end}"}}"#)), id: None };
-            // Only if there is room: a client that does not read is not waited for again.
+            // Only if the queue has space: a client that does not read is not waited for again.
             let _ = self.messages.try_send(last_words);
         }
         tracing::debug!(%end, "a stream of events ended");
@@ -132,7 +132,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// The fabric is away: the stream stays, and goes on when it is back.
+    /// The fabric is unavailable: the stream stays open, and continues when it is available again.
     async fn wait(&self, error: &bus::Error) -> Result<(), End> {
         tracing::debug!(%error, "the log cannot be read for a stream, reading again");
         tokio::select! {
@@ -141,7 +141,7 @@ impl Watcher {
         }
     }
 
-    /// Sends an event if it is wanted and was not sent before, and says when something before it is missing.
+    /// Sends an event if it matches and was not sent before, and reports when some before it are missing.
     async fn pass_on(&mut self, entry: &Arc<Entry>) -> Result<(), End> {
         let shard = entry.shard();
         let stood = self.position.of(shard);

@@ -1,4 +1,4 @@
-//! What the tests of all packages share: real Redis servers, one way to wait, ports, and a network that fails.
+//! The test kit of all packages: real Redis servers, one way to wait, ports, and a network that fails.
 //!
 //! - [`Server`] is one `redis-server`, [`Servers`] are the three that a pacemaker needs. Each is a child process with its
 //!   data in a temporary folder. Dropping the value ends the process and removes the folder.

@@ -30,7 +30,7 @@ pub struct Server {
     folder: Arc<TempDir>,
 }
 
-/// A node of a cluster needs TCP ports of its own, also while it restarts.
+/// A cluster node needs its TCP ports for its whole life, also while it restarts.
 #[derive(Debug)]
 struct ClusterPorts {
     client: u16,

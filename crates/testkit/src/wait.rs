@@ -26,7 +26,7 @@ where
     eventually_within(PATIENCE, what, check)
 }
 
-/// [`eventually`] with a limit of its own, for conditions that take long even on an idle machine.
+/// [`eventually`] with an explicit limit, for conditions that take long even on an idle machine.
 ///
 /// # Panics
 /// When `patience` has passed. A check that hangs is abandoned then.
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_the_status() {
+    fn answers_differ_only_in_their_status() {
         assert_eq!(equal(1, 1), Ok(()));
         assert_eq!(equal(1, 2), Err(1));
     }

@@ -13,7 +13,7 @@ use tokio::{
     time,
 };
 
-/// What happens to bytes on the wire.
+/// How the wire treats bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// They pass.

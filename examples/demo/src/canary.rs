@@ -146,10 +146,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
     };
     let (ended, moves) = watched?;
-    let told = json!({"label": label, "state": ended.state, "moves": moves, "answers": traffic.told()});
+    let result = json!({"label": label, "state": ended.state, "moves": moves, "answers": traffic.json()});
     drop(traffic);
     if args.json {
-        line(&serde_json::to_string_pretty(&told)?);
+        line(&serde_json::to_string_pretty(&result)?);
     } else {
         line(&conclusion(&ended));
     }
@@ -216,13 +216,13 @@ async fn release(client: &Client, processes: &[String], args: &Args) -> Result<(
     let versions = instances.iter().filter_map(|instance| number(&instance.version_type_id));
     let last = versions.chain(newest(client).await?).max().unwrap_or(1);
     let version = format!("{MACHINE}-{}", last + 1);
-    let told = local_client(Duration::from_secs(5))?
+    let answer = local_client(Duration::from_secs(5))?
         .put(format!("http://{idle}/release"))
         .json(&json!({"name": version, "status": args.version.status()}))
         .send()
         .await
         .and_then(reqwest::Response::error_for_status);
-    told.map_err(|error| Failure::unavailable(format!("the demo's process at {idle}: {error}")))?;
+    answer.map_err(|error| Failure::unavailable(format!("the demo's process at {idle}: {error}")))?;
     let facts = json!({"metadata": {
         "host": HOST, "stable": stable.version_type_id, "version": version, "instances": [idle],
         "calm_seconds": args.calm_seconds,
@@ -310,15 +310,15 @@ impl Traffic {
     /// The counts since the last call.
     fn counted(&self) -> String {
         let counts = std::mem::take(&mut self.answers.lock().new);
-        let told = |(who, (answered, failed)): (&String, &(u64, u64))| match (answered, failed) {
+        let text = |(who, (answered, failed)): (&String, &(u64, u64))| match (answered, failed) {
             (answered, 0) => format!("{who} answered {answered}"),
             (0, failed) => format!("{who} failed {failed}"),
             (answered, failed) => format!("{who} answered {answered} and failed {failed}"),
         };
-        counts.iter().map(told).collect::<Vec<_>>().join(", ")
+        counts.iter().map(text).collect::<Vec<_>>().join(", ")
     }
 
-    fn told(&self) -> Value {
+    fn json(&self) -> Value {
         let answers = self.answers.lock();
         answers
             .all
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_when_where_and_who_answered() {
+    fn a_row_shows_the_time_the_state_and_which_version_answered() {
         let one = |at: &str, to: &str| -> Move {
             let row = json!({"visit": 1, "at": at, "from": null, "to": to, "cause": "action", "version": 1, "event": 7});
             serde_json::from_value(row).unwrap()

@@ -1,6 +1,6 @@
 -- Splits the requests of a host between version types: a canary gets its percentage, or the requests that a header or
 -- cookie assigns to it. The choice is random and not by counting, because requests have patterns (a page, then its
--- images) that could run in step with a count.
+-- images) that could synchronize with a count.
 
 local _M = {}
 

@@ -55,7 +55,7 @@ local function changes(given, where, take)
     return #list > 0 and list or nil
 end
 
--- What a limit counts separately: false for the whole host, "address", or the variable of a header.
+-- The scope of a limit's counters: false for the whole host, "address", or the variable of a header.
 local function counted_by(given, where, take)
     local by = given.by
     if by == "host" then

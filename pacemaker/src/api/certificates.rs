@@ -22,7 +22,7 @@ use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
 use signalbox_route_table::{Hostname, page};
 use signalbox_routing::Error as TableError;
 
-/// How many certificates one request looks at to find those that a confined token may see.
+/// Maximum number of certificates that one request examines for a confined token.
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// The routes of this module.
@@ -55,20 +55,20 @@ fn view(
 
 /// Put a certificate
 ///
-/// It is shown from the next handshake on, by every router that has acknowledged the change; nothing is reloaded. The
-/// private key is encrypted before it is stored, and cannot be read again. Repeating it changes nothing.
+/// Every router that has acknowledged the change uses it from the next handshake on, without a reload. The private key
+/// is encrypted before it is stored, and cannot be read again. Repeating the call changes nothing.
 #[utoipa::path(put, path = "/certificates/{server_name}", tag = "certificates",
     params(("server_name" = String, Path, description = "A name, `*.example.org`, or `*`"), WaitQuery),
     request_body = NewCertificate, responses(
-    (status = 200, description = "Replaced, or as it was", body = ChangedCertificate),
-    (status = 201, description = "The name had none", body = ChangedCertificate),
+    (status = 200, description = "Replaced, or unchanged", body = ChangedCertificate),
+    (status = 201, description = "Created", body = ChangedCertificate),
     (status = 403, description = "host_not_allowed", body = Problem),
     (status = 409, description = "no_edge_key: the pacemaker has no `edge_key_file`; foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, \
         name_not_covered, certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, \
         invalid_body, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the change was applied", body = Problem)))]
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -90,9 +90,9 @@ async fn put(
     Ok((status, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))], Answer(changed)).into_response())
 }
 
-/// One certificate
+/// Show a certificate
 ///
-/// With its chain, and without its private key, which nobody can read.
+/// With its chain, and without its private key, which cannot be read.
 #[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
     responses(
     (status = 200, body = Certificate), (status = 403, description = "host_not_allowed", body = Problem),
@@ -141,10 +141,10 @@ async fn list(
     Ok(Answer(CertificateList { certificates, next }))
 }
 
-/// Take a certificate away
+/// Remove a certificate
 ///
-/// Handshakes for the name are answered with a wildcard's, or with the listener's own. One that is not there is no
-/// error, so it can be repeated.
+/// Handshakes for the name then get a matching wildcard certificate, or the listener's default. The call can be
+/// repeated.
 #[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates",
     params(("server_name" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
@@ -153,7 +153,7 @@ async fn list(
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the change was applied", body = Problem)))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -184,9 +184,11 @@ impl From<Error> for Problem {
                 "no_edge_key",
                 "private keys are stored encrypted, and this pacemaker has no `edge_key_file` to encrypt with",
             ),
-            Error::Unknown => Self::not_found("unknown_certificate", "there is no certificate for this name"),
+            Error::Unknown => {
+                Self::not_found("unknown_certificate", "no certificate is stored for this name")
+            }
             error @ (Error::Seal | Error::Stored(_)) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a certificate cannot be handled");
+                tracing::error!(error = &error as &dyn std::error::Error, "certificate not processed");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
         }

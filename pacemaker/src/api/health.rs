@@ -15,35 +15,35 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics))
 }
 
-/// Whether the process answers
+/// Check whether the process answers
 #[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, body = Live)))]
 async fn live() -> Answer<Live> {
     Answer(Live {})
 }
 
-/// Whether changes are possible
+/// Check whether changes are possible
 ///
-/// The stats Redis is named and not required: without it only waiting for routers fails.
+/// The stats Redis is listed but not required: without it only waiting for routers fails.
 #[utoipa::path(get, path = "/health/ready", tag = "health", security(()), responses(
     (status = 200, body = Ready), (status = 503, body = Ready)))]
 async fn ready(State(app): State<App>) -> Response {
     let store = app.registry.store();
     let up = store.ping().await;
     let is_up = |name| up.iter().any(|(other, up)| *other == name && *up);
-    let initialised = is_up("fabric")
+    let initialized = is_up("fabric")
         && store.table_state().await.is_ok_and(|state| !state.lineage.is_empty() && !state.seeding);
     let ready = Ready {
-        ready: is_up("routes") && is_up("fabric") && initialised,
+        ready: is_up("routes") && is_up("fabric") && initialized,
         routes: is_up("routes"),
         stats: is_up("stats"),
         fabric: is_up("fabric"),
-        initialised,
+        initialized,
     };
     let status = if ready.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Answer(ready)).into_response()
 }
 
-/// Metrics as OpenMetrics text
+/// Show metrics as OpenMetrics text
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses(
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {

@@ -13,14 +13,14 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// List the pacemakers that serve
+/// List the running pacemakers
 ///
 /// A pacemaker that was killed remains in the list for half a minute.
 #[utoipa::path(get, path = "/pacemakers", tag = "health", responses((status = 200, body = PacemakerList)))]
 async fn list(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<PacemakerList>, Problem> {
     let seen = app.presence.all().await.map_err(|error| {
         tracing::warn!(%error, "the list of pacemakers cannot be read");
-        Problem::unavailable("fabric_unavailable", "The fabric is not reachable at the moment; try again.")
+        Problem::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
     })?;
     let view =
         |one: signalbox_lease::Seen| Pacemaker { node: one.node, version: one.version, age_ms: one.age_ms };

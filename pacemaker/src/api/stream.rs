@@ -29,7 +29,7 @@ use crate::http::{
 use signalbox_access::Caller;
 
 static LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// nginx passes on each message when it comes.
+/// nginx forwards each message immediately.
 static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// How long a client waits before it connects again.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// Which events, and from where on.
+/// The filter and the start position.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -51,13 +51,14 @@ struct Asked {
     environment: Option<String>,
     /// Only of this object.
     object: Option<String>,
-    /// Only where this regular expression matches all of `environment:type:topic`.
+    /// Only events whose `environment:type:topic` matches this regular expression completely.
     pattern: Option<String>,
-    /// The id of the last message that was seen, for clients that cannot send the header `Last-Event-ID`, which wins.
+    /// The ID of the last received message, for clients that cannot send the header `Last-Event-ID`, which takes
+    /// precedence.
     last_event_id: Option<String>,
 }
 
-/// Watch events as they are accepted
+/// Stream events as they are accepted
 ///
 /// Server-sent events. Each message is an event as subscribers get it, with `environment`; its id, brought back as
 /// `Last-Event-ID`, makes the stream go on after it, as far as the log still has what follows. `event: gap` says that it
@@ -87,9 +88,9 @@ async fn events(
         None => asked.last_event_id,
     };
     let position = match brought {
-        // What a browser sends that was told to forget its place.
+        // The value of a browser whose position was reset.
         Some(text) if !text.is_empty() => Position::read(&text, shards).ok_or_else(|| {
-            let detail = "`Last-Event-ID` must be the id of a message of this stream; leave it out to watch from now on";
+            let detail = "`Last-Event-ID` must be the id of a message of this stream; omit it to start with the next event";
             Problem::unprocessable("invalid_last_event_id", detail)
         })?,
         _ => Position::new(app.live.ends(shards).await?),
@@ -191,10 +192,9 @@ impl From<StreamLimit> for Problem {
                     "Stream limit reached. Close a stream, raise `bus.streams`, or use another pacemaker.";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
             }
-            StreamLimit::Unavailable => Self::unavailable(
-                "fabric_unavailable",
-                "The fabric is not reachable at the moment; try again.",
-            ),
+            StreamLimit::Unavailable => {
+                Self::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Config {
     pub(crate) reserved_addresses: Vec<Reserved>,
     pub(crate) edge_addresses: Vec<Reserved>,
     edge_key_file: Option<PathBuf>,
-    /// What private keys of certificates are encrypted with; empty without a key file.
+    /// The keys that encrypt certificates' private keys; empty without a key file.
     #[serde(skip)]
     pub(crate) edge_keys: Keys,
     pub(crate) proxy_secret: Option<RootToken>,

@@ -45,7 +45,7 @@ pub(super) async fn form(Query(query): Query<LoginQuery>) -> Result<Response, Pr
 }
 
 /// Opens a session. The form carries no CSRF value, because a forger would need a token. The site is checked nevertheless,
-/// so that another site cannot log a visitor in with a token of its own.
+/// so that another site cannot log a visitor in with the attacker's token.
 pub(super) async fn log_in(
     State(app): State<Site>,
     address: ClientAddress,

@@ -9,7 +9,7 @@
 //! **Pages** are rendered on the server, one file per page below `pages/`, from the handles of the subsystems: the
 //! dashboard sends no HTTP requests to the API. The browser merges each update from the stream element by element, which
 //! keeps typed text and open elements. **Actions** are requests from the browser to the API, so the scopes of the
-//! caller's token decide what is allowed, and there is no second way to change anything.
+//! caller's token apply, and there is no second way to change anything.
 //!
 //! **Graphs** are laid out by `graph/`, which is pure. The states of a machine are an SVG element, whose counts are
 //! updated like all other content.

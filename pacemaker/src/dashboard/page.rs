@@ -1,4 +1,4 @@
-//! What all pages share: authentication, the frame, and the headers.
+//! Shared parts of all pages: authentication, the frame, and the headers.
 
 use askama::Template;
 use axum::{

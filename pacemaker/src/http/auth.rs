@@ -30,7 +30,7 @@ use super::{
 };
 use signalbox_access::{Caller, Dimension, Scope, digest};
 
-/// What a route asks of its caller.
+/// The permission that a route requires of its caller.
 pub(crate) trait Permission: Send + Sync {
     /// Any of these scopes is enough; none means that only root may.
     const ANY_OF: &'static [Scope];
@@ -62,14 +62,14 @@ impl Permission for ManageRoutes {
     const ANY_OF: &'static [Scope] = &[Scope::Routes];
 }
 
-/// Look at the route table.
+/// Read the route table.
 #[derive(Debug)]
 pub(crate) enum ReadRoutes {}
 impl Permission for ReadRoutes {
     const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Routes];
 }
 
-/// Look at everything: the dashboard.
+/// Read everything: the dashboard.
 #[derive(Debug)]
 pub(crate) enum ReadAll {}
 impl Permission for ReadAll {

@@ -1,4 +1,4 @@
-//! What a request carries, read so that every mistake has a stable code.
+//! Request bodies, parsed so that every mistake has a stable code.
 
 use axum::{
     body::Bytes,
@@ -94,7 +94,7 @@ impl OptionalFromRequest<App> for JsonBytes {
     }
 }
 
-/// The bytes of a body of whatever type, for routes that look at the type themselves.
+/// The bytes of a body of any type, for routes that check the type themselves.
 #[derive(Debug)]
 pub(crate) struct RawBytes(pub(crate) Bytes);
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::metrics::Metrics;
 
-/// Counts a request and logs it. The path is logged without its query, which may carry what nobody should read.
+/// Counts a request and logs it. The path is logged without its query, which may contain secrets.
 pub(crate) async fn observe(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = name_of(request.method());

@@ -101,7 +101,7 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
     }
 }
 
-/// Adds the answers that operations share, so that a handler lists only those of its own.
+/// Adds the answers that operations share, so that a handler lists only specific ones.
 ///
 /// They follow from what the operation declares: the extractors of [`super::auth`] reject callers of every operation that
 /// requires a token, and the extractors of [`super::body`] reject the path, the query and the body.
@@ -117,7 +117,7 @@ fn common(path: &str, operation: &mut Value) {
     // `security(())` marks an operation as open; all others inherit the requirement of the document.
     let is_open = operation.get("security").is_some();
     let Some(responses) = operation["responses"].as_object_mut() else { return };
-    // An operation that documents a 500 of its own maps an unavailable fabric to it.
+    // An operation that documents a 500 maps an unavailable fabric to it.
     let maps_unavailable = responses.contains_key("500");
     for (status, codes, applies) in [
         ("400", "invalid_path", has_path),
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// The names under which the types of a file stand in the document.
+    /// The names of a file's types in the document.
     fn schemas(text: &str) -> Vec<String> {
         let mut names = Vec::new();
         for rest in text.split("ToSchema)").skip(1) {
@@ -242,7 +242,7 @@ mod tests {
         assert!(codes.contains("scope_missing") && codes.contains("topic_claimed"), "{codes}");
     }
 
-    /// What is routed by hand is not in the document.
+    /// Routes without a description are not in the document.
     #[test]
     fn routes_come_from_their_descriptions() {
         let mut files = Vec::new();

@@ -14,7 +14,7 @@ pub(crate) struct Path<T>(pub(crate) T);
 
 /// A type that a path parameter is parsed into.
 pub(crate) trait Parameter: Sized {
-    /// What is read from the path before it is checked.
+    /// The raw path parameters, before they are validated.
     type Raw: DeserializeOwned + Send;
 
     /// # Errors

@@ -1,6 +1,7 @@
 //! Errors as `application/problem+json` (RFC 9457).
 //!
-//! `code` is the stable part that programs compare; `detail` says what to do. Nothing of Redis or of Rust reaches it.
+//! `code` is the stable part that programs compare; `detail` describes the problem and the remedy. It contains nothing
+//! internal of Redis or Rust.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -23,7 +24,7 @@ pub(crate) struct Problem {
     /// The stable name of the error.
     #[schema(example = "invalid_address")]
     code: &'static str,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     detail: String,
     /// Members that belong to this code.
     #[serde(flatten)]
@@ -68,7 +69,7 @@ impl Problem {
         problem
     }
 
-    /// Says after how many seconds trying again makes sense.
+    /// Sets the number of seconds after which a retry makes sense.
     #[must_use]
     pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);
@@ -82,7 +83,7 @@ impl Problem {
         self
     }
 
-    /// 400: the request is wrong, where the original of an API says 400 and not 422.
+    /// 400: the request is invalid, for routes where Routemaster answers 400 and not 422.
     pub(crate) fn bad_request(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, detail)
     }

@@ -18,12 +18,12 @@ use value::{rotation, unless_empty};
 #[derive(Debug, clap::Parser)]
 #[command(name = "signalbox-sidecar", version, about = "Count a router's access log, exactly once")]
 pub struct Args {
-    /// What is configured.
+    /// The configuration.
     #[command(flatten)]
     pub settings: Flags<Config>,
 }
 
-/// What the daemon needs to know. `defaults.toml` describes the keys.
+/// The configuration of the daemon. `defaults.toml` describes the keys.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "`defaults.toml` describes the keys")]

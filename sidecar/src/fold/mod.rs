@@ -354,7 +354,7 @@ mod tests {
     }
 
     /// The maximum increments of a window in these tests.
-    const MOST: usize = 1_500;
+    const MAX_COST: usize = 1_500;
 
     fn add(counters: &mut Counters, fold: &Fold) {
         add_in_parts(counters, fold, usize::MAX);
@@ -391,12 +391,12 @@ mod tests {
         while end < text.len() {
             end = (end + piece).min(text.len());
             loop {
-                let absorbed = fold.absorb(&text[at..end], MOST);
+                let absorbed = fold.absorb(&text[at..end], MAX_COST);
                 at += absorbed.consumed;
                 if !absorbed.full {
                     break;
                 }
-                assert!(fold.cost() <= MOST);
+                assert!(fold.cost() <= MAX_COST);
                 add_in_parts(&mut counters, &fold, part);
                 fold.clear();
             }
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn bad_lines_are_counted_and_the_beginning_of_the_last_is_kept() {
         let mut fold = Fold::default();
-        assert_eq!(fold.absorb(b"one\n\nno end", MOST), Absorbed { consumed: 5, full: false });
+        assert_eq!(fold.absorb(b"one\n\nno end", MAX_COST), Absorbed { consumed: 5, full: false });
         fold.line(&[0xff; 10_000]);
         assert_eq!((fold.lines(), fold.bad_lines()), (0, 3));
         assert_eq!(fold.bad_sample().map(|sample| sample.chars().count()), Some(SAMPLE_BYTES));

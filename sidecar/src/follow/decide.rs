@@ -185,7 +185,11 @@ mod tests {
             ("gone", vec![active(file(2, "b\n", 9))], Lost(Gap::Vanished)),
             ("no file at all", vec![], Lost(Gap::Vanished)),
             ("moved to another disk", vec![file(7, "a\n", 140)], Read(0)),
-            ("two logs begin alike", vec![file(1, "a\n", 100), active(file(2, "a\n", 60))], Read(1)),
+            (
+                "two logs with the same beginning",
+                vec![file(1, "a\n", 100), active(file(2, "a\n", 60))],
+                Read(1),
+            ),
         ] {
             assert_eq!(decide(&place(), &files, true), action, "{situation}");
         }

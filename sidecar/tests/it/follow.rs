@@ -545,7 +545,7 @@ fn a_rejecting_store_delays_the_log_and_loses_nothing() {
     for _ in 0..3 {
         world.server.borrow_mut().fail_next(Fault::Refused);
         assert!(matches!(world.follower.step(world.now), Err(Error::Store(_))));
-        assert_eq!(world.follower.lag_bytes(), 4 * (line(0).len() + 1) as u64, "and says how much waits");
+        assert_eq!(world.follower.lag_bytes(), 4 * (line(0).len() + 1) as u64, "and reports how much waits");
     }
     world.drain();
     assert_eq!(world.server.borrow().state.tally.lines, 7);

@@ -117,7 +117,7 @@ async fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() 
     }
     let sidecar = Sidecar::start(&folder, &redis);
     eventually("all are counted", async || equal(counted(&redis), u64::from(written))).await;
-    eventually("and it says so", async || {
+    eventually("and the error to be reported", async || {
         let page = sidecar.get("/metrics");
         let line = format!("signalbox_sidecar_lines_total {written}");
         if page.contains(&line) && page.contains("signalbox_sidecar_gaps_total 0") {

@@ -15,12 +15,12 @@ use crate::{
 };
 
 const LIMITS: Limits = Limits { part: 21, window: 200_000, window_bytes: 64 << 20 };
-/// 15 lines of 20 increments each (a key of its own, all three spans, and a bucket) and one of the instance that answered
+/// 15 lines of 20 increments each (a separate key, all three spans, and a bucket) and one of the instance that answered
 /// all of them, in parts of 21.
 const LINES: u16 = 15;
 const PARTS: u32 = 15;
 
-/// A log of which `done` parts are counted, besides the move to its beginning.
+/// A log of which `done` parts are counted, in addition to the move to its beginning.
 fn in_mid_window(done: u32) -> World {
     let mut world = World::with_limits(LIMITS);
     world.append(LINES, false);

@@ -19,7 +19,7 @@ fn received<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_is_told_the_host_that_routed_the_request() {
+async fn an_instance_receives_the_host_that_routed_the_request() {
     let system = System::edge_only("attack-host").await;
     let app = App::start("app").await;
     system.route("open.test", &app).await;
@@ -28,9 +28,10 @@ async fn an_instance_is_told_the_host_that_routed_the_request() {
         // An absolute request line decides the route. The Host line must not reach the instance.
         ("GET http://open.test/echo HTTP/1.1\r\nHost: guarded.test\r\n\r\n", "open.test"),
         ("GET http://OPEN.test:81/echo HTTP/1.1\r\nHost: open.test.evil.test\r\n\r\n", "open.test"),
-        // Without a Host line an instance that is no HTTP server would read the body as commands.
+        // Without a Host line, an instance that does not speak HTTP would read the body as
+        // commands.
         ("GET http://open.test/echo HTTP/1.0\r\n\r\n", "open.test"),
-        // What an honest client sends arrives as it is, its port included.
+        // The Host of an ordinary client arrives unchanged, including its port.
         ("GET /echo HTTP/1.1\r\nHost: open.test\r\n\r\n", "open.test"),
         ("GET /echo HTTP/1.1\r\nHost: Open.Test:8080\r\n\r\n", "open.test:8080"),
         ("GET http://open.test:8080/echo HTTP/1.1\r\nHost: open.test:8080\r\n\r\n", "open.test:8080"),

@@ -12,7 +12,8 @@ async fn the_edge_never_proxies_to_signalbox_itself() {
             own.push(format!("{ip}:{port}"));
         }
     }
-    // By hand, as somebody with access to the primary could: the pacemaker would reject these registrations.
+    // Written directly, as a person with access to the primary could: the pacemaker would reject
+    // these registrations.
     for (number, address) in own.iter().enumerate() {
         system.cli::<()>(System::MASTER, &format!("SADD instances:own{number}.test {address}")).await;
     }

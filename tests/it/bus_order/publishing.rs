@@ -68,7 +68,7 @@ impl Plan {
     }
 }
 
-/// What all publishers share.
+/// State shared by all publishers.
 pub(super) struct Publishing {
     pub(super) fleet: Arc<Fleet>,
     plan: Plan,
@@ -112,7 +112,7 @@ impl Publishing {
                 time::sleep(Duration::from_millis(random.random_range(1..30))).await;
             }
             if random.random_bool(0.05) {
-                // A repeat of what was accepted is the same events.
+                // Repeating an accepted request returns the same events.
                 at = (at + 1) % PACEMAKERS;
                 self.attempt(&mut connections[at], at, array).await;
             }

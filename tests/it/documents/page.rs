@@ -1,15 +1,16 @@
 //! A page of the documentation, as a list of what can be typed.
 //!
-//! | fence | what it is |
+//! | fence | meaning |
 //! |---|---|
 //! | `sh` | lines for a shell; a comment behind them that begins like an answer (`# 201 {…`) is what they print |
 //! | `console` | `$ command`, and below it what it prints |
 //! | anything else | not to be typed; commands in a fence without a language are refused |
 //!
-//! HTML comments, which no reader sees, say the rest: `<!-- not run: why -->` before a fence whose commands need what a
-//! test does not have; `<!-- first: … -->` with commands that readers of the page have typed elsewhere, or need not type.
+//! HTML comments, which readers do not see, hold the rest: `<!-- not run: why -->` before a fence
+//! whose commands need something that a test does not have; `<!-- first: … -->` with commands that
+//! readers of the page have run earlier, or need not run.
 
-/// Commands with what the page says that they print.
+/// Commands and the output that the page shows for them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
     /// From 1.
@@ -19,7 +20,7 @@ pub(super) struct Step {
     pub(super) shown: String,
 }
 
-/// How a line begins that somebody could take for a command.
+/// Line starts that a reader could take for a command.
 const COMMANDS: [&str; 12] = [
     "$ ",
     "signalbox ",

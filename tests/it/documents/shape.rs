@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-/// What a page shows of an answer.
+/// The part of an answer that a page shows.
 #[derive(Debug)]
 pub(super) enum Shown {
     /// Nothing that could be compared.
@@ -38,21 +38,21 @@ impl Shown {
         match self {
             Self::Nothing => None,
             Self::Json(status, value) => status.or_else(|| {
-                let told = value.get("code").and(value.get("status")).and_then(Value::as_u64);
-                told.and_then(|told| told.try_into().ok())
+                let status = value.get("code").and(value.get("status")).and_then(Value::as_u64);
+                status.and_then(|status| status.try_into().ok())
             }),
             Self::Lines(lines) => lines.first()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok(),
         }
     }
 
-    /// Says where `printed` differs.
+    /// Compares with `printed` and reports the first difference.
     pub(super) fn compare(&self, printed: &str) -> Result<(), String> {
         match self {
             Self::Nothing => Ok(()),
             Self::Json(_, shown) => {
                 let printed = printed.trim();
                 let start = printed.find(['{', '[']).ok_or_else(|| format!("no JSON: {printed}"))?;
-                // Of several answers the last is the one that stands above the comment.
+                // If there are several answers, the comment shows the last one.
                 let found: Value = serde_json::Deserializer::from_str(&printed[start..])
                     .into_iter()
                     .map_while(Result::ok)
@@ -150,8 +150,8 @@ fn is_like(shown: &str, printed: &str) -> bool {
     }
 }
 
-/// Every line that is shown stands in what was printed, in this order; other lines between are allowed after a `…` and
-/// among headers, whose order is the server's.
+/// Every line that is shown was printed, in this order. Other lines between them are allowed after
+/// a `…` and among headers, whose order the server chooses.
 fn lines(shown: &[String], printed: &str) -> Result<(), String> {
     let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
     let mut from = 0;

@@ -10,14 +10,14 @@ use tokio::{
 
 use signalbox_testkit::PATIENCE;
 
-/// What ends the output of a step.
+/// Marks the end of a step's output.
 const END: &str = "\u{1e}end";
-/// What a request with curl was answered, in a line of standard error.
+/// Marks the line of standard error with the status that curl received.
 const STATUS: &str = "\u{1e}status ";
 /// A command that failed.
 const FAILED: &str = "\u{1e}failed ";
 
-/// What a step printed.
+/// The output of a step.
 #[derive(Debug)]
 pub(super) struct Printed {
     pub(super) out: String,
@@ -80,7 +80,7 @@ impl Shell {
 
     /// Types lines, and reads what they print.
     pub(super) async fn run(&mut self, commands: &str) -> Printed {
-        // What a command would read of its input is what comes next here.
+        // Without this redirection a command would read the next commands as its input.
         let typed =
             format!("{{\n{commands}\n}} </dev/null\nprintf '\\n{END}\\n'; printf '\\n{END}\\n' >&2\n");
         self.input.write_all(typed.as_bytes()).await.unwrap();
@@ -88,11 +88,11 @@ impl Shell {
         let (out, wrong) = time::timeout(3 * PATIENCE, both)
             .await
             .unwrap_or_else(|_| panic!("it does not end:\n{commands}"));
-        let told = |mark: &str| wrong.iter().filter_map(|line| line.strip_prefix(mark)).collect::<Vec<_>>();
+        let marked = |mark: &str| wrong.iter().filter_map(|line| line.strip_prefix(mark)).collect::<Vec<_>>();
         Printed {
             out: out.join("\n"),
-            statuses: told(STATUS).iter().map(|status| status.trim().parse().unwrap_or(0)).collect(),
-            failed: told(FAILED).into_iter().map(str::to_owned).collect(),
+            statuses: marked(STATUS).iter().map(|status| status.trim().parse().unwrap_or(0)).collect(),
+            failed: marked(FAILED).into_iter().map(str::to_owned).collect(),
             wrong: wrong
                 .iter()
                 .filter(|line| !line.starts_with('\u{1e}'))

@@ -1,4 +1,4 @@
-//! The server that actions and feeds call. It does what it is asked, though not always, and not always correctly.
+//! The server that actions and feeds call. It answers correctly most of the time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +12,10 @@ use signalbox_tests::receiver::{Answer, Delivery, Receiver};
 
 use super::plan::Plan;
 
-/// Of so many attempts of a visit, each may go wrong.
+/// One in this many attempts of a visit may fail.
 const UNRULY: u32 = 3;
 
-/// What came, and what may come.
+/// The calls received, and those that are expected.
 pub(super) struct Outside {
     plans: BTreeMap<String, Plan>,
     came: Mutex<Came>,
@@ -49,7 +49,7 @@ impl Outside {
         let mut parts = target.trim_start_matches('/').splitn(2, '/');
         let (room, label) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let Some(plan) = self.plans.get(label) else {
-            self.came().flaws.push(format!("nobody is called as in {}", delivery.line));
+            self.came().flaws.push(format!("no label is called with {}", delivery.line));
             return Answer::status("404 Not Found");
         };
         match room {
@@ -117,7 +117,7 @@ impl Outside {
         self.came().tokens.values().flat_map(BTreeMap::values).map(|count| u64::from(*count)).sum()
     }
 
-    /// What should not have come, or should have and did not.
+    /// Unexpected calls, and expected calls that are missing.
     pub(super) fn audit(&self) -> Vec<String> {
         let came = self.came();
         let mut flaws = came.flaws.clone();
@@ -133,7 +133,8 @@ impl Outside {
     }
 }
 
-/// Nothing for longer than anybody waits. Not for ever: there may be thousands.
+/// Silence for longer than any timeout of the machine. It is limited because there may be thousands
+/// of these.
 fn hang() -> Answer {
     Answer::After(Duration::from_secs(4), Box::new(Answer::Close))
 }

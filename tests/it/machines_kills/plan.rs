@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 pub(super) const MACHINE: &str = "trial";
 
-/// The machine. Whatever fails on its way, how often and in which order things are heard: where a label ends depends only
-/// on what it was told.
+/// The machine. The state in which a label ends depends only on the updates it received, whatever
+/// fails on the way, however often updates are repeated and in whichever order they arrive.
 pub(super) fn definition(outside: &str) -> String {
     let retry = "retry: {attempts: 1000, first: 1s, factor: 1, longest: 1s}";
     format!(
@@ -35,9 +35,9 @@ state_machines:
       - gate: ask
         exit_condition: metadata.answer.lap = metadata.lap
         triggers: [{{topic: answers}}]
-        next: tell
-      - action: tell
-        publish: {{topic: told, url: \"https://trial.test/<label>\", data: {{label: <label>, lap: <metadata.lap>}}}}
+        next: report
+      - action: report
+        publish: {{topic: reported, url: \"https://trial.test/<label>\", data: {{label: <label>, lap: <metadata.lap>}}}}
         {retry}
         next: call
       - action: call
@@ -88,7 +88,7 @@ impl Kind {
     }
 }
 
-/// What a label goes through.
+/// The updates that a label receives.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) name: String,
@@ -118,7 +118,7 @@ impl Plan {
             let before: &[&str] = match kind {
                 Kind::Call => &["call"],
                 Kind::Look => &["look", "call"],
-                Kind::Ask => &["ask", "tell", "call"],
+                Kind::Ask => &["ask", "report", "call"],
             };
             path.extend(before.iter().map(|state| (*state, lap)));
             if last && self.gone {
@@ -141,7 +141,7 @@ impl Plan {
         if self.gone { "errored" } else { "ended" }
     }
 
-    /// What is known of it in the end.
+    /// The label's metadata at the end.
     pub(super) fn metadata(&self) -> Value {
         let laps = self.laps.len();
         let noise: Value = (1..=laps).map(|lap| (lap.to_string(), json!(lap))).collect();

@@ -28,61 +28,62 @@ use tokio::time::Instant;
 
 use super::{body, event};
 
-/// Rounds of the random test within the suite. `make soak` goes on for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
-/// sequence.
+/// Rounds of the random test within the suite. `make soak` runs for `SOAK_SECONDS`;
+/// `SIGNALBOX_SEED` repeats a sequence.
 const ROUNDS: u64 = 6;
 const SOAK_SECONDS: u64 = 600;
 const PRODUCERS: u64 = 16;
-/// Objects beside the hot one, which has half of the events: within the suite, and in the soak.
+/// Objects in addition to the hot one, which has half of the events: within the suite, and in the
+/// soak.
 const OBJECTS: u64 = 1_000;
 const SOAK_OBJECTS: u64 = 10_000;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
-        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn accepted_events_are_sent_in_order_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
-    tempt_fate("order", OBJECTS, move || rounds.next().is_some()).await;
+    run_with_faults("order", OBJECTS, move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes as long as it is told to; make soak"]
+#[ignore = "runs for a configured duration; make soak"]
 async fn soak_accepted_events_are_sent_in_order_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
-    tempt_fate("order-soak", SOAK_OBJECTS, move || Instant::now() < end).await;
+    run_with_faults("order-soak", SOAK_OBJECTS, move || Instant::now() < end).await;
 }
 
-/// What producers were told.
+/// The answers that producers received.
 #[derive(Default)]
-struct Told {
+struct Answers {
     /// Object → the ids that they got for it.
     accepted: Mutex<BTreeMap<String, BTreeSet<u64>>>,
-    /// How often something was not accepted, or nothing was said.
+    /// How many requests were rejected or not answered.
     refused: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum Disturbance {
     PacemakerKilled,
     FabricKilled,
     RepliesLost,
     RepliesLate,
 }
 
-const FATES: [Fate; 6] = [
-    Fate::PacemakerKilled,
-    Fate::PacemakerKilled,
-    Fate::PacemakerKilled,
-    Fate::FabricKilled,
-    Fate::RepliesLost,
-    Fate::RepliesLate,
+const DISTURBANCES: [Disturbance; 6] = [
+    Disturbance::PacemakerKilled,
+    Disturbance::PacemakerKilled,
+    Disturbance::PacemakerKilled,
+    Disturbance::FabricKilled,
+    Disturbance::RepliesLost,
+    Disturbance::RepliesLate,
 ];
 
-async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
+async fn run_with_faults(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
     println!("SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -102,8 +103,8 @@ async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let parts = [system.stack.part(&System::PACEMAKER), others[0].clone(), others[1].clone()];
     system.allow("upstream: \"http://");
 
-    // A backend that fails now and then, and sometimes says nothing; and between all that speak HTTP a network that loses,
-    // repeats and delays what they say.
+    // A backend that sometimes fails and sometimes does not answer; every HTTP connection passes
+    // through a network that loses, repeats and delays messages.
     let count = Arc::new(AtomicU64::new(0));
     let receiver = Receiver::answering(move |_| match count.fetch_add(1, Ordering::Relaxed) % 97 {
         13 => Answer::status("500 Internal Server Error"),
@@ -119,7 +120,7 @@ async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let made = system.api("PUT", "/backends/search", Some(backend)).await;
     assert_eq!(made.status, 201, "{}", made.text());
 
-    let told = Arc::new(Told::default());
+    let answers = Arc::new(Answers::default());
     let stop = Arc::new(AtomicBool::new(false));
     let mut relays = Vec::new();
     for (number, part) in parts.iter().enumerate() {
@@ -136,28 +137,28 @@ async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
                 token: system.token.clone(),
                 objects,
             };
-            tokio::spawn(producer.run(Arc::clone(&told), Arc::clone(&stop)))
+            tokio::spawn(producer.run(Arc::clone(&answers), Arc::clone(&stop)))
         })
         .collect();
-    let mut fates = Vec::new();
+    let mut disturbances = Vec::new();
     while go_on() {
-        if fates.is_empty() {
-            fates = FATES.to_vec();
-            fates.shuffle(&mut random);
+        if disturbances.is_empty() {
+            disturbances = DISTURBANCES.to_vec();
+            disturbances.shuffle(&mut random);
         }
-        let fate = fates.pop().unwrap();
+        let disturbance = disturbances.pop().unwrap();
         let victim = random.random_range(0..parts.len());
-        println!("{fate:?} {victim}");
-        happen(&system, &wire, &parts[victim], fate, &told).await;
+        println!("{disturbance:?} {victim}");
+        inject(&system, &wire, &parts[victim], disturbance, &answers).await;
     }
     stop.store(true, Ordering::Relaxed);
     for producer in producers {
         producer.await.unwrap();
     }
-    let told = told.accepted.lock().unwrap().clone();
-    hold_against(&receiver, &told).await;
+    let answers = answers.accepted.lock().unwrap().clone();
+    compare_with(&receiver, &answers).await;
     let met: u64 = relays.iter().map(Relay::met).sum();
-    println!("{met} requests of producers and {} to the backend met a fate", before_backend.met());
+    println!("{met} requests of producers and {} to the backend met a fault", before_backend.met());
     assert!(met > 0 && before_backend.met() > 0);
     eventually("nothing to be queued, and nothing to be broken", || async {
         let shown = system.api("GET", "/backends/search", None).await.json();
@@ -169,49 +170,55 @@ async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
 }
 
 /// How many events were accepted.
-fn accepted(told: &Told) -> usize {
-    told.accepted.lock().unwrap().values().map(BTreeSet::len).sum()
+fn accepted(answers: &Answers) -> usize {
+    answers.accepted.lock().unwrap().values().map(BTreeSet::len).sum()
 }
 
-/// Waits until so many more were accepted.
-async fn pass(told: &Told, more: usize) {
-    let wanted = accepted(told) + more;
+/// Waits until `more` further events were accepted.
+async fn until_more(answers: &Answers, more: usize) {
+    let wanted = accepted(answers) + more;
     eventually(&format!("{wanted} events to be accepted"), || async {
-        let now = accepted(told);
+        let now = accepted(answers);
         if now >= wanted { Ok(()) } else { Err(now) }
     })
     .await;
 }
 
-async fn happen(system: &System, wire: &Wire, victim: &PartHandle, fate: Fate, told: &Told) {
-    match fate {
-        Fate::PacemakerKilled => {
+async fn inject(
+    system: &System,
+    wire: &Wire,
+    victim: &PartHandle,
+    disturbance: Disturbance,
+    answers: &Answers,
+) {
+    match disturbance {
+        Disturbance::PacemakerKilled => {
             victim.kill().await.unwrap();
-            pass(told, 200).await;
+            until_more(answers, 200).await;
             victim.start().await.unwrap();
         }
-        Fate::FabricKilled => {
+        Disturbance::FabricKilled => {
             system.kill(System::FABRIC).await;
             system.start_part(System::FABRIC).await;
         }
-        Fate::RepliesLost => {
-            // Calls are carried out, or not, and nobody is told.
+        Disturbance::RepliesLost => {
+            // Calls may or may not be executed, and no answer arrives.
             wire.set(Fault::LoseReplies);
-            let before = told.refused.load(Ordering::Relaxed);
+            let before = answers.refused.load(Ordering::Relaxed);
             eventually("producers to be refused", || async {
-                let now = told.refused.load(Ordering::Relaxed);
+                let now = answers.refused.load(Ordering::Relaxed);
                 if now >= before + 3 { Ok(()) } else { Err(now - before) }
             })
             .await;
             wire.set(Fault::None);
         }
-        Fate::RepliesLate => {
+        Disturbance::RepliesLate => {
             wire.set(Fault::Delay(Duration::from_millis(20)));
-            pass(told, 50).await;
+            until_more(answers, 50).await;
             wire.set(Fault::None);
         }
     }
-    pass(told, 200).await;
+    until_more(answers, 200).await;
 }
 
 /// One of many that publish events of the same objects.
@@ -224,7 +231,7 @@ struct Producer {
 }
 
 impl Producer {
-    async fn run(mut self, told: Arc<Told>, stop: Arc<AtomicBool>) {
+    async fn run(mut self, answers: Arc<Answers>, stop: Arc<AtomicBool>) {
         let mut turn = 0;
         while !stop.load(Ordering::Relaxed) {
             turn += 1;
@@ -237,8 +244,8 @@ impl Producer {
             let events = vec![event("works"); self.random.random_range(1..=3)];
             let group =
                 json!({"data": turn, "events": events, "idempotency_key": format!("{}-{turn}", self.number)});
-            let ids = self.until_accepted(&object, &group, &told).await;
-            let mut accepted = told.accepted.lock().unwrap();
+            let ids = self.until_accepted(&object, &group, &answers).await;
+            let mut accepted = answers.accepted.lock().unwrap();
             let known = accepted.entry(object).or_default();
             for id in ids {
                 assert!(known.insert(id), "{id} was given out twice");
@@ -246,8 +253,8 @@ impl Producer {
         }
     }
 
-    /// Says the same again, to whoever answers, until it is accepted.
-    async fn until_accepted(&mut self, object: &str, group: &Value, told: &Told) -> Vec<u64> {
+    /// Repeats the request, at any pacemaker, until it is accepted.
+    async fn until_accepted(&mut self, object: &str, group: &Value, answers: &Answers) -> Vec<u64> {
         loop {
             let to = self.at[self.random.random_range(0..self.at.len())];
             let target = format!("/objects/{object}/events");
@@ -261,17 +268,18 @@ impl Producer {
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
-            told.refused.fetch_add(1, Ordering::Relaxed);
-            // Nobody is helped by a producer that asks without pause.
+            answers.refused.fetch_add(1, Ordering::Relaxed);
+            // A producer that retries without a pause would only add load.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// The predicates on the backend's own log: what was accepted came, nothing else did, first receipts of each object rise,
-/// numbers never change, and each `prev` is the event before.
-async fn hold_against(receiver: &Receiver, told: &BTreeMap<String, BTreeSet<u64>>) {
-    let wanted: usize = told.values().map(BTreeSet::len).sum();
+/// Checks the backend's own log: every accepted event was delivered, nothing else was, first
+/// receipts of each object are increasing, numbers never change, and each `prev` is the preceding
+/// event.
+async fn compare_with(receiver: &Receiver, answers: &BTreeMap<String, BTreeSet<u64>>) {
+    let wanted: usize = answers.values().map(BTreeSet::len).sum();
     let came = || {
         let mut first: BTreeMap<String, Vec<(u64, Option<u64>)>> = BTreeMap::new();
         let mut known = BTreeMap::new();
@@ -293,8 +301,8 @@ async fn hold_against(receiver: &Receiver, told: &BTreeMap<String, BTreeSet<u64>
         if count >= wanted { Ok(first) } else { Err(count) }
     })
     .await;
-    println!("{wanted} events of {} objects", told.len());
-    for (object, ids) in told {
+    println!("{wanted} events of {} objects", answers.len());
+    for (object, ids) in answers {
         let sent = &first[object];
         let order: Vec<u64> = sent.iter().map(|(id, _)| *id).collect();
         assert_eq!(
@@ -306,5 +314,5 @@ async fn hold_against(receiver: &Receiver, told: &BTreeMap<String, BTreeSet<u64>
             assert_eq!(pair[1].1, Some(pair[0].0), "{object}: prev is the event before");
         }
     }
-    assert_eq!(first.len(), told.len());
+    assert_eq!(first.len(), answers.len());
 }

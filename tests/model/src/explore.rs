@@ -1,12 +1,12 @@
-//! Visits every state that a model can reach, breadth first, so that a counterexample is as short as any.
+//! Visits every state that a model can reach, breadth first, so that a counterexample is as short as possible.
 //!
-//! Two kinds of property are looked at. What must hold **always** is checked in every state and on every step. What
-//! must **remain possible** is checked at the end: from every state, some settled one is reachable by steps that are no
-//! faults. A state without such a way is a wedge: when everything that can go wrong has stopped going wrong, the
-//! system still does not finish. (A bound in steps or seconds is nothing that a model without time could tell.)
+//! It checks two kinds of property. Those that must hold **always** are checked in every state and on every step.
+//! Those that must **remain possible** are checked at the end: from every state, some settled state is reachable by
+//! steps that are not faults. A state without such a path is a wedge: even when no further faults occur, the system
+//! does not finish. (A model without time cannot check a bound in steps or seconds.)
 //!
-//! A state is known by a 64-bit SipHash of itself. Two different ones with one hash would hide whatever lies behind the
-//! second; for two million states the odds are one in nine million, per run.
+//! A state is identified by its 64-bit SipHash. A collision of two states would hide the states that are reachable
+//! only from the second; for two million states the odds are one in nine million per run.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,16 +24,16 @@ pub trait Model {
     /// Where it begins.
     fn initial(&self) -> Self::State;
 
-    /// What can happen in `state`; always the same for the same state.
+    /// The actions possible in `state`; always the same for the same state.
     fn actions(&self, state: &Self::State) -> Vec<Self::Action>;
 
     /// The state after `action`.
     ///
     /// # Errors
-    /// What the step itself does wrong.
+    /// The property that the step itself violates.
     fn apply(&self, state: &Self::State, action: &Self::Action) -> Result<Self::State, Violation>;
 
-    /// What must hold in every state.
+    /// Checks the properties that hold in every state.
     ///
     /// # Errors
     /// The predicate that does not.
@@ -54,7 +54,7 @@ pub trait Model {
     }
 }
 
-/// What was visited, when nothing was found.
+/// The extent of an exploration that found no violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Different states.
@@ -83,7 +83,7 @@ pub const LIMIT: &str = "limit";
 /// A shortest way to something that must not be.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
-    /// What does not hold at its end.
+    /// The property that is violated at its end.
     pub violation: Violation,
     /// Each step, and the state after it; the first line is where it begins.
     pub steps: Vec<(String, String)>,
@@ -109,7 +109,7 @@ struct Explorer<'a, M: Model> {
     origins: Vec<Origin>,
     depths: Vec<u16>,
     settled: Vec<u32>,
-    /// Steps that are no faults, as (to, from).
+    /// Steps that are not faults, as (to, from).
     steps_back: Vec<(u32, u32)>,
     steps: usize,
 }
@@ -186,7 +186,7 @@ impl<M: Model> Explorer<'_, M> {
         (number, true)
     }
 
-    /// Walks back from the settled states over steps that are no faults; who is not met is wedged.
+    /// Walks back from the settled states over steps that are not faults; a state it does not reach is wedged.
     fn find_wedge(&mut self) -> Result<(), Box<Counterexample>> {
         self.steps_back.sort_unstable();
         let mut reached = vec![false; self.origins.len()];
@@ -230,7 +230,7 @@ impl<M: Model> Explorer<'_, M> {
     }
 }
 
-/// What is hashed is a hash already.
+/// The identity: the input is a hash already.
 #[derive(Default)]
 struct Straight(u64);
 

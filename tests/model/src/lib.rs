@@ -1,13 +1,12 @@
 //! The protocols of the queues and of the sequencer without Redis, workers or HTTP.
 //!
-//! Each protocol is written down once, as a `Reference`: a plain value whose methods are the atomic scripts of the real
-//! thing, with time passed in. It has two uses:
+//! Each protocol is specified once, as a `Reference`: a plain value whose methods correspond to the atomic scripts,
+//! with time passed in. It has two uses:
 //!
-//! * **Explored**: a model adds consumers, workers, producers and everything that can go wrong with them, and visits
-//!   every state that they can bring about. The predicates F1–F7 and O1–O12 are looked at in each, and from each a state
-//!   in which everything is settled must be reachable.
-//! * **As oracle**: the tests of the real scripts run the same calls against a real Redis and against a `Reference`,
-//!   and compare answers and contents.
+//! * **Explored**: a model adds consumers, workers, producers and all their faults, and visits every state that they
+//!   can cause. The predicates F1–F7 and O1–O12 are checked in each, and from each a settled state must be reachable.
+//! * **As oracle**: the tests of the real scripts make the same calls to a real Redis and to a `Reference`, and
+//!   compare answers and contents.
 //!
 //! A model that finds nothing proves nothing unless it is known to find faults. So every part of a protocol can be left out
 //! ([`queues::Part`], [`sequencer::Part`]), and a test names the predicate that is violated then.
@@ -24,12 +23,12 @@ pub mod explore;
 pub mod queues;
 pub mod sequencer;
 
-/// A predicate that does not hold, and what was seen instead.
+/// A predicate that does not hold, with the observed state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The name of the predicate: `F2`, `O9`.
     pub predicate: &'static str,
-    /// What was seen.
+    /// The observed state.
     pub detail: String,
 }
 
@@ -49,7 +48,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// `Err` with `predicate` unless `holds`; what was seen is only written down when it is needed.
+/// `Err` with `predicate` unless `holds`; the description is built only when it is needed.
 pub(crate) fn ensure(
     holds: bool,
     predicate: &'static str,

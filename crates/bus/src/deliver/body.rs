@@ -1,5 +1,5 @@
-//! The body of a delivery, byte for byte as receivers of the original bus read it, with the members that it did not
-//! have behind those that it had. Pure.
+//! The body of a delivery, byte for byte as receivers written for Routemaster read it, with additional members after
+//! the original ones. Pure.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_is_what_the_format_says() {
+    fn the_body_follows_the_format() {
         let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
         let body =
             batch(&contents(vec![event(1, Some("{\"a\": 1.0e0 ,\"a\":[]}")), event(2, None)], vec![gap]));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_told_to_one_subscriber_is_not_told_to_the_next() {
+    fn a_gap_is_reported_only_to_its_own_subscriber() {
         let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
         let shared = Arc::new(event(1, None));
         let mut one = contents(vec![], vec![gap]);

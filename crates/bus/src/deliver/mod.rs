@@ -14,7 +14,7 @@ pub use webhooks::Webhooks;
 
 use super::{Event, Gap, Subscription};
 
-/// What one delivery carries.
+/// The content of one delivery.
 #[derive(Debug, Clone)]
 pub struct BatchContents {
     /// The batch's id: the same at every attempt, so it serves as the webhook's id.
@@ -23,16 +23,17 @@ pub struct BatchContents {
     pub created_ms: u64,
     /// How many attempts came before this one.
     pub attempts: u32,
-    /// The events in id order (redriven and replayed ones stand where they were asked for). Never empty.
+    /// The events in ID order, except that redriven and replayed ones are at the position of their request. Never
+    /// empty.
     pub events: Vec<Arc<Event>>,
-    /// What the lane lost since its last delivery; to be sent with the first event.
+    /// The gaps of the lane since its last delivery; to be sent with the first event.
     pub gaps: Vec<Gap>,
 }
 
 /// Delivers batches. One implementation speaks HTTP; tests bring their own.
 pub trait Deliverer: Send + Sync + 'static {
-    /// Tries once to deliver. Must end by itself (time and size are capped in here): a worker waits for it. Dropping
-    /// the future abandons the attempt.
+    /// Makes one delivery attempt. It must end without help (time and size are limited in here), because a worker
+    /// waits for it. Dropping the future abandons the attempt.
     fn deliver(
         &self,
         subscription: Arc<Subscription>,

@@ -62,7 +62,7 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Received>
     Some(received)
 }
 
-/// A receiver that does as it is told with each connection.
+/// A receiver that handles each connection as configured.
 struct Receiver {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -186,7 +186,7 @@ fn why(outcome: Outcome) -> String {
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 #[tokio::test]
-async fn a_request_looks_as_receivers_of_the_original_expect_it() {
+async fn a_request_has_the_form_that_receivers_of_routemaster_expect() {
     let receiver = Receiver::answering(OK).await;
     assert_eq!(deliver(&format!("{}?a=b", receiver.url())).await, Outcome::Delivered);
     let request = receiver.requests().remove(0);
@@ -251,7 +251,7 @@ async fn connections_are_used_again() {
     }
 }
 
-/// The receiver closes each connection after its first answer without saying so, as servers do with idle ones.
+/// The receiver closes each connection after its first answer without announcing it, as servers do with idle ones.
 #[tokio::test]
 async fn a_connection_that_was_closed_while_idle_costs_nothing() {
     let receiver = Receiver::new(|mut stream, requests| async move {
@@ -294,9 +294,9 @@ async fn a_receiver_that_hangs_costs_its_time_and_no_more() {
     }
 }
 
-/// Ten gigabytes are promised; the receiver notices that nobody takes them.
+/// Ten gigabytes are announced; the receiver detects that they are not read.
 #[tokio::test]
-async fn of_an_endless_answer_only_a_little_is_read() {
+async fn only_a_part_of_an_endless_answer_is_read() {
     for head in ["Content-Length: 10000000000", "Transfer-Encoding: chunked"] {
         let (told, mut refused) = tokio::sync::mpsc::channel(1);
         let receiver = Receiver::new(move |mut stream, _| {
@@ -315,23 +315,21 @@ async fn of_an_endless_answer_only_a_little_is_read() {
         })
         .await;
         assert_eq!(deliver(&receiver.url()).await, Outcome::Delivered);
-        // What the sockets' buffers take on the way comes on top of what is read.
+        // The sockets' buffers hold more than was read.
         let sent = refused.recv().await.unwrap();
         assert!(sent < 64_000_000, "{sent} bytes were taken");
     }
 }
 
 #[tokio::test]
-async fn an_endless_head_is_no_answer() {
+async fn an_endless_head_is_not_an_answer() {
     let receiver = Receiver::new(|mut stream, _| async move {
         read_request(&mut stream).await;
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n").await;
-        while stream.write_all(b"X-More: and more of the same, for ever and ever and ever\r\n").await.is_ok()
-        {
-        }
+        while stream.write_all(b"X-More: and more of the same, without an end\r\n").await.is_ok() {}
     })
     .await;
-    assert_eq!(why(deliver(&receiver.url()).await), "the answer was no HTTP");
+    assert_eq!(why(deliver(&receiver.url()).await), "the answer was not HTTP");
 }
 
 #[tokio::test]
@@ -357,15 +355,15 @@ async fn a_receiver_that_closes_half_way_has_not_taken_the_batch() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_no_answer() {
+async fn bytes_that_are_not_http_are_not_an_answer() {
     for noise in ["220 mail.example ESMTP\r\n", "-ERR unknown command 'POST'\r\n", "\0\0\0\0\0\0\0\0"] {
         let receiver = Receiver::answering(noise).await;
-        assert_eq!(why(deliver(&receiver.url()).await), "the answer was no HTTP", "{noise:?}");
+        assert_eq!(why(deliver(&receiver.url()).await), "the answer was not HTTP", "{noise:?}");
     }
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_failure_in_words() {
+async fn a_refused_connection_is_a_failure_with_a_description() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -374,7 +372,7 @@ async fn nobody_there_is_a_failure_in_words() {
 }
 
 #[tokio::test]
-async fn answers_are_told_apart() {
+async fn answers_are_distinguished() {
     for (head, expected) in [
         ("410 Gone\r\n", Outcome::Gone),
         (
@@ -414,9 +412,9 @@ async fn private_addresses_are_refused_however_they_are_written() {
     assert_eq!(receiver.connections.load(Ordering::SeqCst), 0);
 }
 
-/// The name means an allowed address when it is looked at, and another one for whoever looks again.
+/// The name resolves to an allowed address at first, and to another one at the next lookup.
 #[tokio::test]
-async fn a_name_is_looked_up_once_and_its_answer_is_what_is_called() {
+async fn a_name_is_resolved_once_and_that_address_is_called() {
     let receiver = Receiver::answering(OK).await;
     let (lookups, counted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&lookups);
@@ -434,7 +432,7 @@ async fn a_name_is_looked_up_once_and_its_answer_is_what_is_called() {
     let to = format!("http://rebinding.example:{}/", receiver.address.port());
     assert_eq!(webhooks.deliver(subscription(&to), batch()).await, Outcome::Delivered);
     assert_eq!(lookups.load(Ordering::SeqCst), 1);
-    // On the same connection nobody looks again; a new connection meets the new answer and the fence.
+    // An open connection needs no lookup; a new connection gets the new address, which is rejected.
     assert_eq!(webhooks.deliver(subscription(&to), batch()).await, Outcome::Delivered);
     assert_eq!(lookups.load(Ordering::SeqCst), 1);
     let other = format!("http://rebinding.example:{}/", receiver.address.port() ^ 1);
@@ -443,7 +441,7 @@ async fn a_name_is_looked_up_once_and_its_answer_is_what_is_called() {
 }
 
 #[tokio::test]
-async fn https_is_spoken_with_who_is_trusted_and_only_with_them() {
+async fn https_is_used_only_with_trusted_receivers() {
     let folder = tempfile::tempdir().unwrap();
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let ca_file = folder.path().join("ca.pem");

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_a_default_and_what_is_wrong_is_named() {
+    fn missing_fields_have_defaults_and_invalid_ones_are_named() {
         let read = |body: &Value| backend("search", body.to_string().as_bytes(), LIMITS);
         let least = read(&with("uuid", Value::Null)).unwrap();
         assert_eq!((least.max_attempts, least.workers, least.on_failure), (10, 4, OnFailure::Block));

@@ -20,7 +20,7 @@ pub(super) fn url(value: &Value, limits: Limits) -> Result<String, String> {
     Ok(callback.to_owned())
 }
 
-/// The user name of deliveries: what can stand in an `Authorization` header.
+/// The user name of deliveries: characters that are valid in an `Authorization` header.
 pub(super) fn user(value: &Value) -> Result<Option<String>, String> {
     let fits = |uuid: &str| {
         (1..=MAX_USER_BYTES).contains(&uuid.len())

@@ -32,7 +32,7 @@ pub(super) struct Submitted<'a> {
     pub(super) object: Option<&'a RawValue>,
 }
 
-/// A member that is there, `null` included: as data, `null` is a value like any other.
+/// A member that is present, including `null`, which is valid data.
 pub(super) fn present<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'a RawValue>, D::Error> {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_the_original_a_body_that_is_no_object_is_refused() {
+    fn fault_of_routemaster_a_body_that_is_not_an_object_is_rejected() {
         for body in ["[]", "1", "\"x\"", "null", "true", "[\"update\",\"https://a.example/\"]"] {
             assert_eq!(event(body.as_bytes(), LIMITS).unwrap_err().code, "invalid_event", "{body}");
         }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_the_original_a_timestamp_that_is_no_number_is_refused_at_the_door() {
+    fn fault_of_routemaster_a_timestamp_that_is_not_a_number_is_rejected_before_any_delivery() {
         for bad in [
             json!("1700000000000"),
             json!(1.5),
@@ -306,7 +306,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_accepted_keeps_its_promises(
+        fn accepted_events_satisfy_all_limits(
             url in "https?://[a-z.]{0,9}(:[0-9]{1,5})?/?[ -~]{0,12}", environment in ".{0,6}", object in ".{0,9}",
             timestamp: u64,
         ) {

@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_default_url_is_a_uri_and_tells_objects_apart(a in ".{1,20}", b in ".{1,20}") {
+        fn a_default_url_is_a_uri_and_unique_per_object(a in ".{1,20}", b in ".{1,20}") {
             let (one, other) = (default_url(&a, LIMITS), default_url(&b, LIMITS));
             prop_assert!(one.bytes().all(|byte| byte.is_ascii_graphic()), "{one}");
             prop_assert_eq!(a == b, one == other);

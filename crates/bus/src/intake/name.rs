@@ -1,6 +1,6 @@
 //! Names of clients.
 
-/// What a client's name and its token look like.
+/// The form of a client's name and its token.
 pub const TOKEN_NAME: &str = "[a-z0-9:_-]{1,64}";
 
 /// Whether it can be a client's name or token.

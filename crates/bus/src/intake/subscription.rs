@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_left_to_the_defaults() {
+    fn missing_fields_have_defaults() {
         let wanted =
             read(&with("topics", json!(["orders", "_x", "orders", "signalbox.instance.registered"])))
                 .unwrap();
@@ -179,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_accepted_can_be_delivered_to(callback in "https://[!-~]{1,20}", uuid in ".{0,12}") {
+        fn accepted_callbacks_can_be_used(callback in "https://[!-~]{1,20}", uuid in ".{0,12}") {
             let body = json!({"topics": ["a"], "callback": callback, "uuid": uuid});
             if let Ok(wanted) = read(&body) {
                 let uri: http::Uri = wanted.callback.parse().unwrap();

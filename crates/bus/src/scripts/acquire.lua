@@ -39,7 +39,7 @@ local function lane_of(lanes, job)
   return what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
 end
 
--- What the worker gets with a job; nil when its lane is empty, or waits for an older generation.
+-- The job for the worker; nil when its lane is empty, or waits for an older generation.
 local function open_job(lanes, worker, job, held)
   local token, generation, number = lane_of(lanes, job)
   if not token then return nil end

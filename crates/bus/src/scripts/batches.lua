@@ -1,7 +1,7 @@
 
--- The batches: what scripts that take, settle or clear batches have in common. Not a script of its own: it is appended
--- to those scripts at compile time, behind lanes.lua, whose locals it uses. The publish script only appends to lanes
--- and does without it: functions cost time in each call even if they are not used.
+-- The batches: shared code of the scripts that take, settle or remove batches. It is appended to those scripts at
+-- compile time, after lanes.lua, whose locals it uses. The publish script only appends to lanes and does without it:
+-- functions cost time in each call even if they are not used.
 
 -- Ten seconds of ids: the span of one segment of the log.
 local SEGMENT = 64000000

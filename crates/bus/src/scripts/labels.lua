@@ -1,14 +1,14 @@
--- What the publish script needs to change a label in the step that publishes its events. Not a script of its own: it is
--- appended to that script at compile time (`open_labels`), with `lanes` in scope.
+-- The part of the publish script that changes a label in the step that publishes its events. It is appended to that
+-- script at compile time (`open_labels`), with `lanes` in scope.
 --
 -- A label's record is `object:machine:<machine>:<label>:data`, a packed string. Only its header is read here: it has to
--- equal `expected`, so that a change computed from an older record is rejected and nothing happens. The id of the
--- change's first event is written behind the part that ends with the header (`head`), because only the script knows it.
+-- equal `expected`, so that a change computed from an older record is rejected and nothing happens. The ID of the
+-- change's first event is written after the part that ends with the header (`head`), because only the script knows it.
 --
 -- The words of a change: machine (empty when the group has no change; then there are no others), the header that the
--- record must have (empty: there must be no record), the version of the definition that must be current (empty: any),
--- the record before the id, the record behind it, ms after which it expires (empty: no expiry), the number of index
--- entries, and for each of these the key behind `machine:`, the member, and its score (empty: it is removed).
+-- record must have (empty: the record must not exist), the version of the definition that must be current (empty: any),
+-- the record before the ID, the record after it, ms after which it expires (empty: no expiry), the number of index
+-- entries, and for each of these the key after `machine:`, the member, and its score (empty: it is removed).
 
 local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'

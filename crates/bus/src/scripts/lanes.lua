@@ -1,7 +1,6 @@
 
--- The lanes: what every script that appends to batches or changes jobs has in common. Not a script of its own: it is
--- appended to those scripts at compile time, which define `main(lanes)` above. Their first nine KEYS are the ones of
--- this file, in this order:
+-- The lanes: shared code of every script that appends to batches or changes jobs. It is appended to those scripts at
+-- compile time, which define `main(lanes)` above. Their first nine KEYS are the ones of this file, in this order:
 --   1 zset  bus:batches:index          batch id -> created, unix ms
 --   2 hash  bus:batches:gauges:event   token -> events in batches
 --   3 hash  bus:batches:gauges:batch   token -> batches
@@ -20,7 +19,7 @@
 local lanes = {}
 local base = string.sub(KEYS[1], 1, -1 - #'batches:index')
 lanes.base = base
--- What the keys of single objects begin with.
+-- The prefix of the keys of single objects.
 lanes.objects = string.sub(base, 1, -1 - #'bus:') .. 'object:'
 
 -- Gaps that may wait in one lane; further ones are merged into the last.
@@ -240,7 +239,7 @@ end
 
 -- Creates the job of a lane that had no batch, or makes it ready when a batch is (`promoted`).
 local function wake_lane(state, promoted, now)
-  -- In flight, ready, or pausing: the lane has a job, which finds what was appended.
+  -- In flight, ready, or pausing: the lane has a job, which will find the appended events.
   if state.ready > 0 then return end
   local sub = state.sub
   if not state.had_current then

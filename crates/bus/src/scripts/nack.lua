@@ -43,7 +43,7 @@ local function main(lanes)
     local new_bid, ready = lanes.bids(ARGV[12]), lanes.ready_key(token, name)
     local middle = 3 + math.ceil((#items - 3) / 2)
     local first, second = new_bid(), new_bid()
-    -- The later half starts with no attempts of its own.
+    -- The later half starts with zero attempts.
     for _, part in ipairs({ { first, 4, middle, attempts }, { second, middle + 1, #items, 0 } }) do
       local half = lanes.batch_key(part[1])
       call('RPUSH', half, token, items[2], lanes.text(part[4]))

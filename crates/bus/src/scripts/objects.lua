@@ -1,6 +1,6 @@
--- What every script that touches the queue of an object has in common. Not a script of its own: it is appended to
--- those scripts at compile time, which define `main(objects)` above, or use it behind `open_objects` (the publish
--- script). A script sets once, with `objects.at`, what the keys begin with. All of them have the shard's hash tag.
+-- Shared code of every script that accesses the queue of an object. It is appended to those scripts at compile time,
+-- which define `main(objects)` above, or use it after `open_objects` (the publish script). A script sets the key prefix
+-- once, with `objects.at`. All keys have the shard's hash tag.
 --
 -- Of the shard:
 --   hash  queued        object -> its backend, while it has a queue
@@ -9,7 +9,7 @@
 --   zset  retry         object -> when it is tried again, unix ms
 --   zset  parked        object -> since when, unix ms
 --   hash  workers       worker -> the object it holds
---   hash  numbers       turn, epoch, counters; `objects@<backend>` and `events@<backend>`: what is queued
+--   hash  numbers       turn, epoch, counters; `objects@<backend>` and `events@<backend>`: queued objects and events
 --   list  dead@<backend>  dead letters
 -- Of an object: `:events` (list, the head is next), `:flight` (the event that its worker is sending), `:event.worker`
 -- (worker/epoch), `:failure` (hash, of the event at the head), `:gaps` (list), `:last.event.id` (last one sent).
@@ -48,7 +48,7 @@ local function is(kind, key)
 end
 
 local function expect(kind, key)
-  if not is(kind, key) then error({ err = 'WRONGTYPE ' .. key .. ' is no ' .. kind }) end
+  if not is(kind, key) then error({ err = 'WRONGTYPE ' .. key .. ' is not a ' .. kind }) end
 end
 
 -- Checks some keys of the shard.
@@ -75,7 +75,7 @@ function objects.expect_shared()
 end
 
 -- Whether the keys of an object and its backend are of the right types.
-function objects.sound(object, backend)
+function objects.is_consistent(object, backend)
   return is('zset', objects.ready_key(backend)) and is('list', base .. 'dead@' .. backend)
     and is('list', objects.of(object, 'events')) and is('list', objects.of(object, 'gaps'))
     and is('string', objects.of(object, 'flight')) and is('string', objects.of(object, 'event.worker'))
@@ -83,7 +83,7 @@ function objects.sound(object, backend)
 end
 
 function objects.expect_of(object, backend)
-  if not objects.sound(object, backend) then
+  if not objects.is_consistent(object, backend) then
     local owners = 'the object ' .. object .. ' or of the backend ' .. backend
     error({ err = 'WRONGTYPE a key of ' .. owners .. ' is of another type' })
   end
@@ -242,7 +242,7 @@ function objects.failed(object, why, now)
   return redis.call('HINCRBY', key, 'attempts', 1)
 end
 
--- What a worker needs to send the event in flight: its entry, attempts before, first failure or 0, gaps.
+-- The data that a worker needs to send the event in flight: its entry, attempts before, first failure or 0, gaps.
 function objects.sending(object, entry)
   local failure = redis.call('HMGET', objects.of(object, 'failure'), 'attempts', 'since')
   local gaps = redis.pcall('LRANGE', objects.of(object, 'gaps'), 0, -1)

@@ -21,7 +21,7 @@
 -- KEYS[16]: hash, `exchanged_at`: when the two hashes of objects were last exchanged; `logged`: the last id in the
 -- log, while a later one went to a backend
 -- KEYS[17...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
--- digest -> what was published under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
+-- digest -> the publish under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
 -- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp that the fan-out below was computed from
@@ -43,7 +43,7 @@
 -- ARGV[18...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages
 -- of a facet may be in flight, 0 for no limit; for each group its object, the object's hash, either nothing or `client
--- digest body` (the client's place, the digest of the idempotency key, the digest of what was sent), the object's new
+-- digest body` (the client's place, the digest of the idempotency key, the digest of the content), the object's new
 -- state or nothing, the object's backend or nothing, the number of its events, and for each of these the topic's place
 -- (0 for none: a message), the live channel, the rest of its JSON and, if there are queues, `place:weight` for each
 -- queue that takes it; then, if ARGV[17] is 1, the change of a label that belongs to the group, as labels.lua reads
@@ -52,7 +52,7 @@
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
 -- under the key; `f`, `-`, `-` when the object's queue is full; `x`, `-`, `-` when the label is not as its change
 -- expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing was done: `stale` (the registry has
--- another stamp), `empty` (there is no registry), `late` (a later call of this pacemaker arrived first).
+-- another stamp), `empty` (the registry does not exist), `late` (a later call of this pacemaker arrived first).
 -- Caller: Store::publish
 
 -- Ids are 6,400 for each ms since this time (unix ms), and those of one shard follow each other by 64.
@@ -179,8 +179,8 @@ end
 -- Part 2, the reads. All of them come before the first write, and a key that is written without being read is checked
 -- for its type.
 
--- The reply to a call that is not carried out: a repeat, a late one, or one that was made for another registry. Nil for
--- a call that is carried out.
+-- The reply to a call that is not executed: a repeat, a late one, or one that was made for another registry. Nil for a
+-- call that is executed.
 local function early_reply()
   local saved = redis.call('GET', keys.last_call)
   if saved then
@@ -201,7 +201,7 @@ local function expect_fixed(lanes, topics)
   for t = 1, #topics do lanes.expect('hash', topics[t].key) end
 end
 
--- Checks the keys that depend on what was accepted.
+-- Checks the keys that depend on the accepted events.
 local function expect_touched(lanes, facets, log, clients, queues)
   for s = 1, #log do
     lanes.expect('hash', log[s].key)
@@ -241,7 +241,7 @@ local function collect(groups)
   return names, memories, with_backends
 end
 
--- Fills the memories of `names` with what was `found`. Returns the names without any. A memory is one field,
+-- Fills the memories of `names` with the values `found`. Returns the names without any. A memory is one field,
 -- `id topic id topic id`, because the cost of such a read or write grows with the number of fields.
 local function fill(memories, names, found)
   local missing = {}
@@ -261,7 +261,7 @@ local function fill(memories, names, found)
   return missing
 end
 
--- Reads all memories at once; then those not found, from the older hash.
+-- Reads all memories in one call, then those not found, from the older hash.
 local function read_memories(names, memories)
   local missing = fill(memories, names, redis.call('HMGET', keys.objects, unpack(names)))
   if #missing > 0 and redis.call('HLEN', keys.old_objects) > 0 then
@@ -284,11 +284,11 @@ local function read_backends(objects, queued_key, names, memories)
   end
   if #with_one == 0 then return end
   objects.expect('hash', 'numbers')
-  -- A leased object has one event in flight, which counts.
+  -- A leased object has one event in flight, which is included in the count.
   local leased = redis.call('ZMSCORE', objects.key('leases'), unpack(with_one))
   for i = 1, #with_one do
     local waiting = redis.call('LLEN', objects.of(with_one[i], 'events')) + (leased[i] and 1 or 0)
-    memories[with_one[i]].room = args.max_object_events - waiting
+    memories[with_one[i]].free = args.max_object_events - waiting
   end
 end
 
@@ -385,8 +385,8 @@ local function put_in_queues(facets, queues, event, segment)
   end
 end
 
--- What was published under the group's idempotency key: `r` and the first id if it is the same, `c` if it is something
--- else, nil if it is nothing.
+-- The result of an earlier publish under the group's idempotency key: `r` and the first ID for the same content, `c`
+-- for other content, nil if there was none.
 local function published_before(group, now)
   local client = group.client
   local known = client.published[group.digest] or redis.call('HGET', client.bodies, group.digest)
@@ -413,7 +413,7 @@ local function refusal(group, now, to, labels)
     local word, id = published_before(group, now)
     if word then return word, id end
   end
-  if to == 'backend' and #group > group.memory.room then return 'f' end
+  if to == 'backend' and #group > group.memory.free then return 'f' end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 
@@ -430,7 +430,7 @@ local function accept(group, ids, log, base, facets, queues, reply)
       if event.queues ~= '' then put_in_queues(facets, queues, event, segment) end
     end
   end
-  if not to_log then memory.room = memory.room - #group end
+  if not to_log then memory.free = memory.free - #group end
   if #group == 0 then say(reply, 'n', '-', '-') end
 end
 
@@ -581,8 +581,8 @@ local function write_groups(groups, labels, prefix)
   return puts
 end
 
--- Stores what was published under a client's idempotency keys, and drops old ones: two for each new one, so that the
--- set shrinks to its limit without any call taking long.
+-- Stores the publishes under a client's idempotency keys, and drops old ones: two for each new one, so that the set
+-- shrinks to its limit without a long call.
 local function write_keys(client, now)
   local bodies, ages, most = client.bodies, client.ages, #client.fields
   if most == 0 then return end

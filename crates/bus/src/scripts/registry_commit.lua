@@ -7,7 +7,7 @@
 -- ARGV[3]: string, the snapshot afterwards
 -- ARGV[4]: string, channel on which the new stamp is announced
 -- ARGV[5...]: for each command its name, the place of its key in KEYS, the number of its arguments, the arguments
--- Returns 1, 0 when the stamp is another one, or -1 when there is no registry.
+-- Returns 1, 0 when the stamp is another one, or -1 when the registry does not exist.
 -- Caller: Store::commit
 
 local stamp = redis.call('HGET', KEYS[1], 'stamp')

@@ -5,7 +5,7 @@
 -- ARGV[3]: string, snapshot
 -- ARGV[4]: integer, number of shards
 -- Returns {identity, stamp, snapshot, shards} as they are afterwards.
--- Caller: Store::initialise
+-- Caller: Store::initialize
 
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'fabric', ARGV[1], 'stamp', ARGV[2], 'snapshot', ARGV[3], 'shards', ARGV[4])

@@ -1,4 +1,4 @@
-//! The life of a job: taken, acknowledged, put back, given up, scrubbed.
+//! The life of a job: taken, acknowledged, returned, buried, scrubbed.
 
 use signalbox_store::{Error, FabricRole, FromRedisValue, Script, Value, from_redis_value};
 
@@ -32,7 +32,7 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
     ("audit", &AUDIT),
 ];
 
-/// A job in a worker's hands: what its acknowledgement has to name.
+/// A job held by a worker, with the data that its acknowledgement has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub worker: String,
@@ -51,11 +51,11 @@ pub(crate) struct Taken {
     pub created_ms: u64,
     pub attempts: u32,
     pub items: Vec<String>,
-    /// As stored, to be named when they were told.
+    /// As stored, to identify them once they were reported.
     pub gaps: Vec<String>,
 }
 
-/// What one round of taking jobs found.
+/// The result of one round of taking jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub now_ms: u64,
@@ -77,10 +77,10 @@ pub(crate) struct Nack {
     pub split: bool,
 }
 
-/// What became of putting a job back.
+/// The result of returning a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nacked {
-    /// The worker does not hold the job any more; nothing was done.
+    /// The worker no longer holds the job; nothing was done.
     NotHeld,
     Done,
     /// Done, and the subscriber was in full health until now.
@@ -100,7 +100,7 @@ impl Store {
         Ok(read_turn(reply))
     }
 
-    /// The batch was delivered with the gaps `told`. False when the worker does not hold the job any more.
+    /// The batch was delivered with the gaps `told`. False when the worker no longer holds the job.
     pub(crate) async fn ack(
         &self,
         held: &Held,
@@ -129,7 +129,7 @@ impl Store {
         })
     }
 
-    /// Gives the batch up. False when the worker does not hold the job any more.
+    /// Drops the batch. False when the worker no longer holds the job.
     pub(crate) async fn bury(
         &self,
         held: &Held,
@@ -184,7 +184,7 @@ impl Store {
         Ok(busy.into_iter().zip(beats.into_iter().map(Option::unwrap_or_default)).collect())
     }
 
-    /// What is suspicious of a subscriber's lanes: predicate, lane or gauge, what is wrong.
+    /// The suspected violations in a subscriber's lanes: predicate, lane or gauge, description.
     pub(crate) async fn audit(
         &self,
         token: &str,
@@ -193,7 +193,7 @@ impl Store {
         self.lanes_call(&AUDIT).arg(token).arg(most_batches).run(self.redis()).await
     }
 
-    /// Beats the heart of busy workers.
+    /// Writes the heartbeats of busy workers.
     pub(crate) async fn beat(&self, workers: &[String]) -> Result<u64, Error> {
         BEAT.call().key(&self.bus().workers()).arg(self.clock.argument()).arg(workers).run(self.redis()).await
     }
@@ -241,7 +241,7 @@ fn read_taken(value: Value) -> Option<Taken> {
         from_redis_value::<(String, Vec<u8>, String, String, String, String, u8, Vec<String>, Vec<String>)>(
             value,
         )
-        .inspect_err(|error| tracing::error!(%error, "a job that was taken cannot be read"))
+        .inspect_err(|error| tracing::error!(%error, "taken job not readable"))
         .ok()?;
     let mut contents = contents.into_iter();
     let _token = contents.next();

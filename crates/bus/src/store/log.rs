@@ -73,14 +73,14 @@ pub(crate) enum Appended {
     Put(u64),
     /// The registry has moved on.
     Stale,
-    /// The replay stands elsewhere: another pacemaker has moved it.
+    /// The replay is at another position: another pacemaker has moved it.
     Moved,
 }
 
 /// A replay under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReplayState {
-    /// `segment:place` of the next id to look at.
+    /// `segment:place` of the next ID to read.
     pub cursor: String,
     pub from_ms: u64,
     pub to_ms: u64,
@@ -273,7 +273,7 @@ impl Store {
         }
     }
 
-    /// Where a replay stands.
+    /// The position of a replay.
     pub(crate) async fn replay(&self, token: &str) -> Result<Option<ReplayState>, Error> {
         let (cursor, from, to, rate): (Option<String>, Option<u64>, Option<u64>, Option<u64>) = self
             .redis()
@@ -309,7 +309,7 @@ impl Store {
         Ok(Numbers { events, batches, counters, instant, scheduled, pending, log_bytes: log.iter().sum() })
     }
 
-    /// What moves in a subscription: sent, health, last attempt (unix ms), dead letters.
+    /// The changing values of a subscription: sent, health, last attempt (unix ms), dead letters.
     pub(crate) async fn movements(&self, token: &str) -> Result<Movements, Error> {
         let bus = self.bus();
         let mut batch = self.redis().batch();
@@ -355,7 +355,7 @@ pub(crate) struct Numbers {
     pub log_bytes: u64,
 }
 
-/// What moves in a subscription.
+/// The changing values of a subscription.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Movements {
     pub sent: u64,

@@ -1,8 +1,7 @@
-//! What is remembered of the fabric outside of it: its identity, on the stats Redis.
+//! The identity of the fabric, as remembered outside of it, on the stats Redis.
 //!
-//! A fabric that was replaced by an empty server has no subscriptions; accepting events there would lose them for
-//! every subscriber without anybody noticing. A process that saw the old one knows by itself; one that starts
-//! afterwards knows from here.
+//! A fabric that was replaced by an empty server has no subscriptions; accepting events there would silently lose them
+//! for every subscriber. A process that saw the old one remembers it; one that starts afterwards reads it here.
 
 use signalbox_store::{Error, Stats, keys};
 
@@ -16,7 +15,7 @@ impl FabricMemory {
         Self(stats)
     }
 
-    /// The fabric that was seen last; nothing when none was.
+    /// The last known fabric; `None` before the first one.
     pub async fn recall(&self) -> Result<Option<String>, Error> {
         self.0.command("GET").key(&keys::stats::fabric()).query().await
     }

@@ -89,7 +89,7 @@ impl Store {
 /// them.
 pub const OBJECTS_LUA: &str = include_str!("../scripts/objects.lua");
 
-/// What the scripts that work on lanes and their batches share; each defines `main`.
+/// Shared code of the scripts that work on lanes and their batches; each script defines `main`.
 const LANES: &str = concat!(
     include_str!("../scripts/lanes.lua"),
     include_str!("../scripts/batches.lua"),

@@ -59,7 +59,7 @@ pub(crate) struct Group<'a> {
     pub state: Option<&'a str>,
     /// The backend that gets its events instead of the bus.
     pub backend: Option<&'a str>,
-    /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of what was sent.
+    /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of its content.
     pub idempotency: Option<(usize, &'a str, &'a str)>,
     pub events: Vec<Published<'a>>,
     /// A change of a label in the same step. It is made only if the label is as the change expects it.
@@ -119,7 +119,7 @@ pub(crate) enum PublishReply {
     Accepted(Vec<Accepted>),
     /// The registry has changed: compute the fan-out again.
     Stale,
-    /// There is no registry here.
+    /// The shard has no registry.
     Empty,
     /// A later call of this pacemaker arrived first. Nothing was done.
     Late,

@@ -45,7 +45,7 @@ pub(crate) enum Committed {
     Done,
     /// The stamp is another one: compute the change again.
     Stale,
-    /// There is no registry.
+    /// The registry does not exist.
     Empty,
 }
 
@@ -73,8 +73,8 @@ impl Store {
         Ok(stored(row))
     }
 
-    /// Lays a registry unless there is one; the one that stands afterwards.
-    pub(crate) async fn initialise(&self, wanted: &Stored) -> Result<Option<Stored>, Error> {
+    /// Creates a registry unless there is one; returns the one that exists afterwards.
+    pub(crate) async fn initialize(&self, wanted: &Stored) -> Result<Option<Stored>, Error> {
         let row: Row = START
             .call()
             .key(&self.bus().registry())

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::support::{Pacemaker, Time, event, standing_still, strings};
+use super::support::{Pacemaker, Time, event, strings, with_fixed_clock};
 use crate::{Change, EventId, Index, Refusal};
 use signalbox_store::FabricRole;
 use signalbox_testkit::Server;
 
 const OBJECT: &str = "machine:m:a";
 
-/// A header as records begin with one, told apart by its revision.
+/// A header as records begin with one, identified by its revision.
 fn header(revision: u8) -> Vec<u8> {
     let mut header = vec![1; 20];
     header.push(revision);
@@ -34,7 +34,7 @@ fn change(expected: Option<u8>, revision: u8) -> Change {
 async fn world() -> (Server, signalbox_store::Fabric, Pacemaker) {
     let server = Server::in_memory().await;
     let redis = server.open::<FabricRole>();
-    let bus = standing_still(&redis, 1, &Time::default(), 100_000).await;
+    let bus = with_fixed_clock(&redis, 1, &Time::default(), 100_000).await;
     redis.command("SET").arg(&["machine:m:current", "7"]).run().await.unwrap();
     redis.command("ZADD").arg(&["machine:m:in:old", "0", "a"]).run().await.unwrap();
     (server, redis, bus)

@@ -23,7 +23,7 @@ async fn each_broken_predicate_of_the_lanes_is_named() {
 }
 
 #[tokio::test]
-async fn a_lane_is_sound_in_each_of_its_states() {
+async fn a_lane_is_consistent_in_each_of_its_states() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 2, 2, 0)]).await;
     let sound = async |hands: &Hands, when: &str| {

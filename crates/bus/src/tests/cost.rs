@@ -1,10 +1,10 @@
-//! What publishing costs Redis, for `bench` and for whoever changes a script. Prints, and asserts nothing about time.
+//! The cost of publishing in Redis, for `bench` and for changes of scripts. Prints, and asserts nothing about time.
 
 use super::{hands::*, support::*};
 use crate::{NewEvent, store::Target};
 use signalbox_testkit::Server;
 
-/// Processor time of the server's main thread: what it costs also on a machine that does other things.
+/// Processor time of the server's main thread, which is independent of other load on the machine.
 async fn microseconds(hands: &Hands) -> u64 {
     let text: String = hands.store.shard().redis().command("INFO").arg("cpu").query().await.unwrap();
     let field = |name: &str| -> f64 {

@@ -154,7 +154,7 @@ async fn workers_recover_from_a_restart_of_redis() {
     bus.subscribe("s", wanted(&["orders"])).await.unwrap();
     let first = bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap().0;
     eventually("the first delivery", || async { equal(recorder.ids("s").len(), 1) }).await;
-    // A delivery is under way while the server goes away.
+    // The server stops during a delivery.
     recorder.answers(|_, _| (Duration::from_millis(300), Outcome::Delivered));
     let second = bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap().0;
     eventually("the second attempt", || async { equal(recorder.attempts().len(), 2) }).await;
@@ -183,7 +183,7 @@ async fn workers_recover_from_a_restart_of_redis() {
 }
 
 #[tokio::test]
-async fn a_fabric_replaced_by_an_empty_one_is_refused_until_it_is_initialised() {
+async fn a_fabric_replaced_by_an_empty_one_is_refused_until_it_is_initialized() {
     let mut server = Server::in_memory().await;
     let recorder = Recorder::default();
     let pacemaker = running(&server, &recorder).await;
@@ -199,23 +199,23 @@ async fn a_fabric_replaced_by_an_empty_one_is_refused_until_it_is_initialised() 
     eventually("the refusal", || async {
         equal(
             bus.publish("shop", "orders", vec![event("https://a/1")]).await,
-            vec![Err(Refusal::Uninitialised)],
+            vec![Err(Refusal::Uninitialized)],
         )
     })
     .await;
-    assert!(matches!(bus.subscribe("s", wanted(&["orders"])).await, Err(Error::Uninitialised)));
+    assert!(matches!(bus.subscribe("s", wanted(&["orders"])).await, Err(Error::Uninitialized)));
     assert!(!bus.is_ready());
     // Nor does one that starts now and remembers the old one.
     let other = Pacemaker::start_knowing(&redis, quick(), Some(fabric), recorder.clone());
     eventually("its refusal", || async {
         equal(
             other.handle.publish("shop", "orders", vec![event("https://a/1")]).await,
-            vec![Err(Refusal::Uninitialised)],
+            vec![Err(Refusal::Uninitialized)],
         )
     })
     .await;
     assert_eq!(number(&redis, "EXISTS", &["bus:registry"]).await, 0, "nothing was written");
-    bus.initialise().await.unwrap();
+    bus.initialize().await.unwrap();
     bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
     assert!(bus.subscriptions().await.unwrap().is_empty());
 }
@@ -275,7 +275,7 @@ async fn receivers_that_hang_cost_no_other_its_deliveries() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_is_gone_is_disabled_and_gets_what_waited_when_it_comes_back() {
+async fn a_subscriber_that_is_gone_is_disabled_and_gets_waiting_events_when_it_returns() {
     let server = Server::in_memory().await;
     let recorder = Recorder::default();
     let pacemaker = running(&server, &recorder).await;
@@ -318,7 +318,7 @@ async fn a_subscriber_that_is_gone_is_disabled_and_gets_what_waited_when_it_come
 }
 
 #[tokio::test]
-async fn pacing_is_told_when_it_begins_and_not_at_every_failure() {
+async fn pacing_is_reported_when_it_begins_and_not_at_every_failure() {
     let server = Server::in_memory().await;
     let (recorder, failing) = (Recorder::default(), Arc::new(AtomicUsize::new(2)));
     let pacemaker = running(&server, &recorder).await;
@@ -338,7 +338,7 @@ async fn pacing_is_told_when_it_begins_and_not_at_every_failure() {
     };
     publish(0).await;
     eventually("the first delivery after two failures", || async { equal(recorder.ids("s").len(), 1) }).await;
-    // Four points down, and one up for each delivery. Before it is at its best again, a failure is no news.
+    // Four points down, and one up for each delivery. Before full health is restored, a failure is not reported.
     failing.store(1, Ordering::SeqCst);
     for n in 1..=5 {
         publish(n).await;
@@ -363,7 +363,7 @@ async fn a_poison_event_dies_alone_and_can_be_redriven_or_dropped() {
     let server = Server::in_memory().await;
     let redis = server.open::<FabricRole>();
     let recorder = Recorder::default();
-    // Exhausted at once: the first failure already splits.
+    // Exhausted immediately: the first failure splits.
     let options = Options { max_attempts: 1, ..quick() };
     let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
     let bus = &pacemaker.handle;
@@ -437,7 +437,7 @@ async fn a_replay_sends_a_range_again_to_one_subscriber_only() {
 }
 
 #[tokio::test]
-async fn autodrop_takes_the_noisiest_subscriber_s_oldest_batches_and_tells_the_gap() {
+async fn autodrop_removes_the_noisiest_subscribers_oldest_batches_and_reports_the_gap() {
     let server = Server::in_memory().await;
     let recorder = Recorder::default();
     let pacemaker = running(&server, &recorder).await;
@@ -459,7 +459,7 @@ async fn autodrop_takes_the_noisiest_subscriber_s_oldest_batches_and_tells_the_g
     let redis = server.open::<FabricRole>();
     redis.command("CONFIG").arg(&["SET", "maxmemory", "12mb"][..]).run().await.unwrap();
     eventually("memory to be freed", || async {
-        // Segments go once they are no more the present one, and nothing of theirs waits.
+        // Segments are removed once they are no longer the present one and none of their events waits.
         if number(&redis, "HGET", &["bus:batches:gauges:event", "noisy"]).await < 1000 {
             Ok(())
         } else {
@@ -512,7 +512,7 @@ async fn a_token_that_is_deleted_takes_its_subscription_with_it() {
 }
 
 #[tokio::test]
-async fn pacemakers_side_by_side_see_each_other_s_subscriptions_at_once() {
+async fn pacemakers_side_by_side_see_each_others_subscriptions_immediately() {
     let server = Server::in_memory().await;
     let redis = server.open::<FabricRole>();
     let recorder = Recorder::default();

@@ -27,7 +27,7 @@ pub(super) struct Hands {
     pub(super) seeds: u64,
 }
 
-/// The data of one shard, on a fresh server, with a clock that stands still.
+/// The data of one shard, on a fresh server, with a clock that does not advance.
 pub(super) async fn store(server: &Server, time: &Time) -> Store {
     let redis = server.open::<FabricRole>();
     Store::new(Shard::all(&redis, 1).remove(0), time.clock())
@@ -43,7 +43,7 @@ impl Hands {
         let time = Time::default();
         let store = store(server, &time).await;
         let wanted = Stored { fabric: "f".into(), stamp: "1.a".into(), snapshot: "{}".into(), shards: 1 };
-        store.initialise(&wanted).await.unwrap();
+        store.initialize(&wanted).await.unwrap();
         let places = (0..targets.len()).collect();
         let fan_out = FanOut {
             stamp: "1.a".into(),

@@ -27,7 +27,7 @@ async fn current_is_promoted_when_it_is_full_and_deleted_when_it_is_delivered() 
     let second = hands.publish_urls(&["b"]).await;
     assert_eq!(count(&hands, "EXISTS", "bus:batches:current:s").await, 0);
     assert_eq!(count(&hands, "LLEN", "bus:batches:ready:s:1.0").await, 1);
-    assert_eq!(states(&hands).await, [0, 1, 0], "full: at once");
+    assert_eq!(states(&hands).await, [0, 1, 0], "full: immediately");
     assert_true(hands.store.shard().redis(), "a full batch").await;
     let taken = hands.take("w").await;
     assert_eq!(taken.items, [first[0].to_string(), second[0].to_string()]);
@@ -101,7 +101,7 @@ async fn a_scrubbed_job_is_instant_again_and_its_old_worker_commits_nothing() {
     assert!(hands.ack(&other).await);
 }
 
-/// The original scrubbed whoever was slow, and the job ran twice.
+/// Routemaster scrubbed every slow worker, and the job ran twice.
 #[tokio::test]
 async fn a_slow_but_living_worker_is_not_scrubbed() {
     let server = Server::in_memory().await;
@@ -116,9 +116,9 @@ async fn a_slow_but_living_worker_is_not_scrubbed() {
     assert_eq!(count(&hands, "HLEN", "bus:workers").await, 0, "who holds nothing is not noted");
 }
 
-/// The original made it a no-op to enqueue a job that was pending, and the work that came meanwhile slept.
+/// In Routemaster, enqueueing a pending job had no effect, and work that arrived in the meantime was not noticed.
 #[tokio::test]
-async fn work_that_comes_while_the_job_is_pending_is_found_when_it_is_acknowledged() {
+async fn work_that_arrives_while_the_job_is_pending_is_found_when_it_is_acknowledged() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 500)]).await;
     hands.publish_urls(&["a", "b"]).await;
@@ -205,7 +205,7 @@ async fn a_failing_batch_is_halved_in_place() {
 }
 
 #[tokio::test]
-async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_told_once() {
+async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_reported_once() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
     let ids = hands.publish_urls(&["a", "b", "c"]).await;
@@ -222,7 +222,7 @@ async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_told_once() {
     assert_eq!(next.gaps, [format!("{} {} 2 dead", ids[0], ids[1])]);
     assert!(hands.nack(&next, 0, false).await);
     let again = hands.take("w").await;
-    assert_eq!(again.gaps, next.gaps, "not delivered, so not told");
+    assert_eq!(again.gaps, next.gaps, "not delivered, so not reported");
     assert!(hands.ack(&again).await);
     hands.publish_urls(&["a"]).await;
     assert_eq!(hands.take("w").await.gaps, [""; 0]);
@@ -248,12 +248,12 @@ async fn a_new_generation_waits_until_the_old_one_is_empty() {
     assert!(turn.taken.iter().all(|taken| taken.held.generation == "2"));
     assert!(
         turn.taken.iter().all(|taken| taken.gaps.len() == 1),
-        "every new lane tells what the old one lost"
+        "every new lane reports the gaps of the old one"
     );
 }
 
 #[tokio::test]
-async fn an_unreadable_job_stops_nobody() {
+async fn an_unreadable_job_stops_no_worker() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     let redis = hands.store.shard().redis().clone();
@@ -320,11 +320,11 @@ async fn a_subscription_that_ends_is_cleared_away_part_by_part_and_its_worker_co
     let held = turn.taken.iter().find(|taken| taken.held.token == "s").expect("a job of it").clone();
     let redis = hands.store.shard().redis().clone();
     number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
-    // A part, and whoever did it is gone; another goes on.
+    // One pacemaker removes a part and dies; another continues.
     assert!(hands.store.purge("s", 7).await.unwrap());
     let left = number(&redis, "HGET", &["bus:batches:gauges:batch", "s"]).await;
     assert!((30..40).contains(&left), "{left}");
-    // It subscribes again meanwhile: what is new is not cleared away.
+    // The client subscribes again in the meantime: the new lanes are not removed.
     hands.fan_out.targets[0].generation = 2;
     let ids = hands.publish_urls(&["x"]).await;
     while hands.store.purge("s", 7).await.unwrap() {}

@@ -20,7 +20,7 @@ mod path;
 mod publish;
 mod scripts;
 mod shards;
-#[allow(unreachable_pub, dead_code, reason = "it is a crate of its own, of which these tests use a part")]
+#[allow(unreachable_pub, dead_code, reason = "it is a separate crate, of which these tests use a part")]
 #[path = "../../testkit/src/lib.rs"]
 mod support;
 mod truth;

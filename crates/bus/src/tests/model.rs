@@ -21,9 +21,9 @@ enum Step {
     /// It fails: pause and whether to halve.
     Nack(usize, u64, bool),
     Bury(usize),
-    /// It dies without a word. What it held lives on as a zombie that may still try to commit.
+    /// It dies silently. The work it held lives on as a zombie that may still try to commit.
     Crash(usize),
-    /// Somebody notices that a worker is dead (and nobody scrubs the living).
+    /// A dead worker is detected (and living ones are not scrubbed).
     Scrub(usize),
     Zombie,
     Drop(usize),
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What one subscriber has seen and lost.
+/// The events that one subscriber has received and lost.
 #[derive(Default)]
 struct Seen {
     received: BTreeSet<u64>,
@@ -57,7 +57,7 @@ struct Seen {
     /// Object → the highest id received.
     highest: BTreeMap<String, u64>,
     gone: u64,
-    /// Ranges that it was told of.
+    /// Ranges that were reported to it.
     told: Vec<String>,
 }
 
@@ -214,15 +214,15 @@ impl Model {
         assert_eq!(self.hands.store.scrub(&name, "").await.unwrap(), Some(0), "a repeat finds nothing to do");
     }
 
-    /// A worker that everybody believes dead comes back with its outcome. Before it is scrubbed it is simply late; after
-    /// that it commits nothing, unless it holds the very same batch again: then it was sent again in its name.
+    /// A worker that was declared dead returns with its outcome. Before it is scrubbed it is only late; after that it
+    /// commits nothing, unless it holds the very same batch again: then it was sent again in its name.
     async fn zombie(&mut self) {
         let Some(taken) = self.zombies.pop() else { return };
         let worker: usize = taken.held.worker.trim_start_matches('w').parse().unwrap();
         let holds = self.held.get(&worker).or(self.dead_workers.get(&worker)).cloned();
         let holds = holds.filter(|holds| holds.held == taken.held);
         let done = self.hands.ack(&taken).await;
-        assert_eq!(done, holds.is_some(), "who does not hold the batch commits nothing");
+        assert_eq!(done, holds.is_some(), "only the holder of the batch commits");
         if let Some(holds) = holds {
             self.held.remove(&worker);
             self.dead_workers.remove(&worker);
@@ -230,7 +230,7 @@ impl Model {
         }
     }
 
-    /// Delivers everything that is left, and looks at what each subscriber got.
+    /// Delivers everything that is left, and checks what each subscriber received.
     async fn finish(&mut self) {
         for worker in 0..4 {
             Box::pin(self.run(&Step::Ack(worker, false))).await;
@@ -257,7 +257,7 @@ impl Model {
                 .collect();
             let missing: Vec<u64> = wanted.difference(&seen.acknowledged).copied().collect();
             assert!(seen.acknowledged.is_subset(&wanted));
-            assert_eq!(missing.len() as u64, seen.gone, "{token}: what is missing was given up");
+            assert_eq!(missing.len() as u64, seen.gone, "{token}: missing events were dropped");
             let mut gaps: Vec<_> = seen.told.iter().map(|gap| read_gap(gap).unwrap()).collect();
             for key in strings(&redis, "KEYS", &[&format!("bus:gaps:{token}:*")]).await {
                 let untold = strings(&redis, "LRANGE", &[&key, "0", "-1"]).await;

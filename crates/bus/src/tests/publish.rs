@@ -95,7 +95,7 @@ async fn a_call_whose_reply_was_lost_is_repeated_without_doing_it_twice() {
     assert_eq!(
         hands.send(&events).await.unwrap(),
         PublishReply::Late,
-        "what was given up is never done later"
+        "an abandoned call is never executed later"
     );
     assert_true(hands.store.shard().redis(), "repeats").await;
 }
@@ -248,10 +248,10 @@ async fn at_the_memory_limit_nothing_is_half_done_and_what_frees_memory_works() 
     limit("1").await;
     let before = number(&redis, "DBSIZE", &[]).await;
     hands.sequence += 1;
-    let error = hands.send(&[(0, event("a"))]).await.expect_err("no room");
+    let error = hands.send(&[(0, event("a"))]).await.expect_err("no memory left");
     assert_eq!(error.kind(), signalbox_store::Kind::Refused);
     assert_eq!(number(&redis, "DBSIZE", &[]).await, before);
-    // A full server must not look like dead workers, and deliveries must go on, or nothing drains.
+    // A full server must not make workers appear dead, and deliveries must continue, or nothing drains.
     assert_eq!(hands.store.beat(&["w".into()]).await.unwrap(), 1);
     assert!(hands.ack(&taken).await);
     let taken = hands.take("w").await;

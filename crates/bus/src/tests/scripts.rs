@@ -1,9 +1,9 @@
-//! The scripts' headers are what a reader believes; this holds them against the text.
+//! Checks the scripts' headers against their text.
 
 use crate::store::scripts;
 
 #[test]
-fn every_script_says_what_it_takes_and_returns_and_who_calls_it() {
+fn every_script_documents_its_arguments_results_and_caller() {
     let scripts = scripts();
     assert!(scripts.len() >= 15, "{}", scripts.len());
     for (name, source) in scripts {
@@ -25,7 +25,7 @@ fn every_script_says_what_it_takes_and_returns_and_who_calls_it() {
                         }
                     })
                 });
-                assert!(documented, "{name} reads {table}[{used}], its header does not say what that is");
+                assert!(documented, "{name} reads {table}[{used}], which its header does not document");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What must be true of the data at any moment, whatever happened. Reads everything; for tests.
+//! Properties of the data that hold at any moment. Reads everything; for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,14 +28,14 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
         }
     }
 
-    // Each batch stands in one lane, in the index, and the gauges are their sum.
+    // Each batch is in one lane and in the index, and the gauges are their sum.
     let mut listed = BTreeSet::new();
     let (mut events, mut batches) = (BTreeMap::<String, i64>::new(), BTreeMap::<String, i64>::new());
     let mut generations = BTreeMap::<(String, String), i64>::new();
     for ((token, lane), bids) in &lanes {
         for bid in bids {
             if !listed.insert(bid.clone()) {
-                wrong.push(format!("batch {bid} stands in two places"));
+                wrong.push(format!("batch {bid} is in two places"));
             }
             let contents = strings(redis, "LRANGE", &[&format!("bus:batch:{bid}"), "0", "-1"]).await;
             if contents.len() < 4 || contents[0] != *token {
@@ -71,7 +71,7 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
         let gauge: BTreeMap<String, i64> =
             flat.chunks(2).map(|pair| (pair[0].clone(), pair[1].parse().unwrap())).collect();
         if gauge != truth {
-            wrong.push(format!("{key} says {gauge:?}, the truth is {truth:?}"));
+            wrong.push(format!("{key} has {gauge:?} instead of {truth:?}"));
         }
     }
     for token in named("bus:generations:") {
@@ -79,18 +79,15 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
         for pair in flat.chunks(2).filter(|pair| !pair[0].ends_with(":lanes")) {
             let truth = generations.remove(&(token.clone(), pair[0].clone())).unwrap_or_default();
             if pair[1] != truth.to_string() {
-                wrong.push(format!(
-                    "generation {} of {token} says {}, the truth is {truth}",
-                    pair[0], pair[1]
-                ));
+                wrong.push(format!("generation {} of {token} has {} instead of {truth}", pair[0], pair[1]));
             }
         }
     }
     if !generations.is_empty() {
-        wrong.push(format!("generations that nobody counts: {generations:?}"));
+        wrong.push(format!("generations without a count: {generations:?}"));
     }
 
-    // Each job stands in exactly one state, and exists exactly while its lane has a batch.
+    // Each job is in exactly one state, and exists exactly while its lane has a batch.
     let mut states: BTreeMap<Vec<u8>, Vec<String>> = BTreeMap::new();
     let mut lists = vec![
         ("ZRANGE", "bus:jobs:scheduled:main".to_owned()),
@@ -128,14 +125,14 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
     }
     for (job, places) in &states {
         if places.len() != 1 {
-            wrong.push(format!("job {} stands in {places:?}", String::from_utf8_lossy(job)));
+            wrong.push(format!("job {} is in {places:?}", String::from_utf8_lossy(job)));
         }
         if !jobs.contains(job) {
             wrong.push(format!("job {} in {places:?} is not in the index", String::from_utf8_lossy(job)));
         }
     }
     for job in jobs.iter().filter(|job| !states.contains_key(*job)) {
-        wrong.push(format!("job {} is in no state: its lane sleeps for ever", String::from_utf8_lossy(job)));
+        wrong.push(format!("job {} is in no state: its lane is never served", String::from_utf8_lossy(job)));
     }
     wrong
 }

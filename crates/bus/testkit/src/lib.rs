@@ -1,5 +1,5 @@
-//! What tests of the bus, and of the subsystems above it, share: a bus on a real Redis, a clock that does not move by
-//! itself, and a deliverer that records. Redis servers and waiting are those of [`signalbox_testkit`].
+//! The test kit of the bus, and of the subsystems above it: a bus on a real Redis, a clock that only tests advance,
+//! and a deliverer that records. Redis servers and waiting are those of [`signalbox_testkit`].
 
 #![allow(clippy::expect_used, reason = "a test that cannot set itself up has failed")]
 
@@ -220,7 +220,7 @@ pub async fn is_ready(bus: &Handle) {
     eventually("the bus to be ready", async || bus.is_ready().then_some(()).ok_or("not ready")).await;
 }
 
-/// A bus on a runtime of its own, so that it can die as a process does: it returns no job and announces nothing.
+/// A bus on a separate runtime, so that it can die as a process does: it returns no job and announces nothing.
 #[derive(Debug)]
 pub struct Mortal {
     /// Its bus.
@@ -229,7 +229,7 @@ pub struct Mortal {
 }
 
 impl Mortal {
-    /// Starts a bus on a runtime of its own.
+    /// Starts a bus on a separate runtime.
     ///
     /// # Panics
     /// When the runtime cannot be created.
@@ -286,7 +286,7 @@ pub fn wanted(topics: &[&str]) -> Wanted {
 }
 
 /// A bus that accepts events and delivers nothing, with a clock that moves only when the test advances it.
-pub async fn standing_still(redis: &Fabric, shards: usize, time: &Time, housekeeping_ms: u64) -> Pacemaker {
+pub async fn with_fixed_clock(redis: &Fabric, shards: usize, time: &Time, housekeeping_ms: u64) -> Pacemaker {
     let options = Options { deliver: false, housekeeping_ms, ..Options::default() };
     let shards = Shard::all(redis, shards);
     let (handle, bus) = Bus::assemble(shards, time.clock(), options, None, Recorder::default());

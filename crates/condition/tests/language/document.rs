@@ -1,7 +1,7 @@
-//! `docs/conditions.md` says nothing that is not so.
+//! `docs/conditions.md` is correct.
 //!
-//! In blocks of ```` ```condition ````, what stands before `# →` on a line, with the lines before it that have none, is
-//! judged by the facts of the last ```` ```json ```` block, and comes to what stands behind.
+//! In blocks of ```` ```condition ````, the text before `# →` on a line, together with the lines before it that have
+//! none, is evaluated with the facts of the last ```` ```json ```` block, and has the value after the arrow.
 
 use std::{fs, path::Path};
 
@@ -44,7 +44,7 @@ fn setting(facts: &Json) -> Setting {
 }
 
 #[test]
-fn every_example_of_the_reference_comes_to_what_it_says() {
+fn every_example_of_the_reference_has_the_documented_value() {
     let document = document();
     let (mut facts, mut examples) = (None, 0);
     for (word, first, lines) in blocks(&document) {
@@ -75,7 +75,7 @@ fn check(text: &str, expected: &str, facts: &Setting, line: usize) {
     if let Some(message) = expected.strip_prefix("refused: ") {
         let error = Condition::parse(text, KnownFeeds::Any).expect_err(&place);
         let said = format!("{} {}", error.message(), error.hint().unwrap_or_default());
-        assert!(said.contains(message), "{place} says {said}");
+        assert!(said.contains(message), "{place} prints {said}");
         return;
     }
     let condition =
@@ -89,7 +89,7 @@ fn check(text: &str, expected: &str, facts: &Setting, line: usize) {
         "true" => Truth::True,
         "false" => Truth::False,
         "unknown" => Truth::Unknown,
-        word => panic!("{place}: {word} is no result"),
+        word => panic!("{place}: {word} is not a result"),
     };
     assert_eq!(verdict.truth, truth, "{place}");
     match wanted_error {

@@ -28,7 +28,7 @@ fn the_drip_feed_opens_only_when_all_three_hold() {
         // After midnight it is morning again.
         (json!({"has_recommendations": true}), "2026-01-31T06:00:00Z", "2026-02-01T00:00:00Z", False),
         (json!({"has_recommendations": true}), "2026-01-01T00:00:00Z", "2026-02-01T19:00:00Z", True),
-        // What counts as recommendations is up to the program that pushed them.
+        // The program that pushes the recommendations defines their form.
         (json!({"has_recommendations": ["a"]}), "2026-01-31T06:00:00Z", "2026-01-31T18:30:00Z", True),
         (json!({"has_recommendations": []}), "2026-01-31T06:00:00Z", "2026-01-31T18:30:00Z", False),
     ];

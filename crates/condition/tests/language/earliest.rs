@@ -13,7 +13,7 @@ fn earliest(setting: &Setting, text: &str) -> Earliest {
 #[track_caller]
 fn opens(setting: &Setting, text: &str, when: &str) {
     assert_eq!(earliest(setting, text), Earliest::At(at(when)), "{text}");
-    // And it is so: true then, and not a moment before.
+    // Verified: true then, and not a moment before.
     let mut setting = setting.clone();
     setting.now = at(when);
     assert_eq!(setting.truth(text), Truth::True, "{text} at {when}");
@@ -81,7 +81,7 @@ fn a_weekday_and_a_date_come() {
     opens(&setting, "system.weekday = \"wednesday\" and system.time >= 9:00", "2026-02-04T09:00:00Z");
     opens(&setting, "system.date >= \"2026-02-10\"", "2026-02-10T00:00:00Z");
     opens(&setting, "\"-02-\" is in system.date", "2026-02-01T00:00:00Z");
-    // Further away than anyone looks: not before.
+    // Beyond the searched period: not before.
     assert_eq!(
         earliest(&setting, "system.date = \"2027-02-10\""),
         Earliest::NotBefore(at("2026-03-12T00:00:00Z"))
@@ -102,7 +102,7 @@ fn now_can_be_compared_with_an_instant() {
 }
 
 #[test]
-fn what_a_feed_will_say_nobody_knows() {
+fn the_future_value_of_a_feed_is_unknown() {
     let mut setting = Setting::default();
     setting.feeds.values.insert("f".into(), json!(false));
     assert_eq!(earliest(&setting, "feeds.f"), Earliest::Now);

@@ -1,4 +1,4 @@
-//! Why a condition came to what it came to, and what would open it.
+//! Why a condition has its value, and what would open it.
 
 use serde_json::json;
 use signalbox_condition::{
@@ -60,7 +60,7 @@ fn every_operand_has_its_value_and_where_it_came_from() {
 }
 
 #[test]
-fn the_tree_shows_every_truth_also_of_what_was_not_reached() {
+fn the_tree_shows_every_truth_also_of_tests_that_were_not_reached() {
     let explanation =
         parse("false and (1 < 2 or not (1 < \"a\")) and true").explain(&Setting::default().facts());
     let tree = &explanation.tree;
@@ -123,7 +123,7 @@ fn the_fewest_changes_are_found() {
         ("metadata.a > 1 or (metadata.b and metadata.yes)", Some(&[("metadata.a > 1", true)])),
         ("not (metadata.yes and metadata.b)", Some(&[])),
         ("not (metadata.yes or metadata.b > 1)", Some(&[("metadata.yes", false), ("metadata.b > 1", false)])),
-        // What is a constant cannot be changed.
+        // A constant cannot be changed.
         ("1 > 2 or metadata.a", Some(&[("metadata.a", true)])),
         ("1 > 2 and metadata.a", None),
         ("metadata.yes and 1 < \"a\"", None),
@@ -133,7 +133,7 @@ fn the_fewest_changes_are_found() {
 }
 
 #[test]
-fn a_leaf_that_stands_twice_changes_once() {
+fn a_leaf_in_two_places_changes_once() {
     let setting = Setting::with(json!({"yes": true}));
     // Apart, (a or b) would take a, and (b or c) would take b.
     assert_eq!(
@@ -163,7 +163,7 @@ fn sixty_four_leaves_are_searched_and_no_more() {
 }
 
 #[test]
-fn a_search_that_would_take_for_ever_gives_what_it_has() {
+fn a_search_that_would_take_too_long_returns_its_result_so_far() {
     // Thirty choices that all meet again.
     let text = (0..30).map(|n| format!("(metadata.a{n} or metadata.b{n})")).collect::<Vec<_>>().join(" and ");
     let text = format!("{text} and (metadata.a0 or metadata.c)");

@@ -1,4 +1,4 @@
-//! Feeds that have failed, and feeds that nobody asked yet.
+//! Feeds that have failed, and feeds that were not queried yet.
 
 use serde_json::json;
 use signalbox_condition::{
@@ -73,7 +73,7 @@ fn a_feed_that_does_not_exist_is_refused_where_the_feeds_are_known() {
     let error = Condition::parse("feeds.split_test.x", known).unwrap_err();
     assert_eq!(
         (error.message(), error.hint()),
-        ("there is no feed `split_test`", Some("did you mean `feeds.split_tests`?"))
+        ("unknown feed `split_test`", Some("did you mean `feeds.split_tests`?"))
     );
     let error = Condition::parse("feeds.other", known).unwrap_err();
     assert_eq!(error.hint(), Some("the feeds are split_tests, extra"));

@@ -1,8 +1,8 @@
-//! Every construct of the grammar is read, means what it says, and prints as it should.
+//! Every construct of the grammar is parsed, has its documented meaning, and prints correctly.
 
 use serde_json::json;
 use signalbox_condition::{
-    DEEPEST, LONGEST,
+    MAX_BYTES, MAX_DEPTH,
     Truth::{False, True, Unknown},
 };
 
@@ -29,19 +29,19 @@ fn or_joins_two_tests_and_more() {
 }
 
 #[test]
-fn not_may_stand_many_times_and_covers_the_whole_test() {
+fn not_may_be_repeated_and_applies_to_the_whole_test() {
     let setting = Setting::default();
     all_hold(&setting, &["not false", "not not true", "not not not 0", "not 1 = 2", "not 1 is in [2]"]);
     all(&setting, False, &["not 1 = 1", "not not 0"]);
     all_hold(&setting, &["not null is defined", "not false and true", "(not 0) = true"]);
-    // With `not` it is a boolean, without it is what it is.
+    // With `not` it is a boolean, without it keeps its type.
     all_hold(&setting, &["(not not 5) = true", "(5) = 5"]);
 }
 
 #[test]
 fn a_text_of_nothing_but_nots_does_not_exhaust_anything() {
-    let text = format!("{}true", "not ".repeat((LONGEST - 4) / 4));
-    assert_eq!(Setting::default().truth(&text), ((LONGEST - 4) / 4).is_multiple_of(2).into());
+    let text = format!("{}true", "not ".repeat((MAX_BYTES - 4) / 4));
+    assert_eq!(Setting::default().truth(&text), ((MAX_BYTES - 4) / 4).is_multiple_of(2).into());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn every_verb_goes_with_every_property_and_with_not() {
 }
 
 #[test]
-fn a_value_may_stand_in_parentheses() {
+fn a_value_may_be_in_parentheses() {
     let setting = Setting::with(json!({"list": ["x"]}));
     all_hold(
         &setting,
@@ -92,7 +92,7 @@ fn a_value_may_stand_in_parentheses() {
 fn a_parenthesis_too_many_or_too_few_is_refused() {
     assert_eq!(refused("(true))").to_string(), "line 1: this `)` closes nothing\n(true))\n      ^");
     assert_eq!(refused("(true").message(), "this `(` is never closed");
-    assert_eq!(refused("((true) and").message(), "a value must stand here, not the end");
+    assert_eq!(refused("((true) and").message(), "expected a value, not the end");
     assert_eq!(refused("()").hint(), Some("parentheses cannot be empty"));
 }
 
@@ -288,7 +288,7 @@ fn a_comment_goes_to_the_end_of_its_line() {
 }
 
 #[test]
-fn nothing_is_no_condition() {
+fn an_empty_text_is_not_a_condition() {
     for text in ["", " \t\r\n", "#"] {
         assert_eq!(refused(text).message(), "the condition is empty", "{text:?}");
     }
@@ -306,9 +306,9 @@ fn nothing_chains() {
 #[test]
 fn parentheses_may_nest_sixty_four_deep_and_no_deeper() {
     let nested = |depth: usize| format!("{}true{}", "(".repeat(depth), ")".repeat(depth));
-    assert_eq!(Setting::default().truth(&nested(DEEPEST)), True);
-    let error = refused(&nested(DEEPEST + 1));
-    assert_eq!((error.message(), error.column()), ("parentheses nest deeper than 64", DEEPEST + 1));
+    assert_eq!(Setting::default().truth(&nested(MAX_DEPTH)), True);
+    let error = refused(&nested(MAX_DEPTH + 1));
+    assert_eq!((error.message(), error.column()), ("parentheses nest deeper than 64", MAX_DEPTH + 1));
     // Side by side is not deep.
     assert_eq!(Setting::default().truth(&format!("{}true", "(true) and ".repeat(200))), True);
 }
@@ -316,9 +316,9 @@ fn parentheses_may_nest_sixty_four_deep_and_no_deeper() {
 #[test]
 fn a_text_may_have_sixteen_kibibytes_and_no_more() {
     let text = |length: usize| format!("true{}", " ".repeat(length - 4));
-    assert_eq!(LONGEST, 16_384);
-    assert_eq!(Setting::default().truth(&text(LONGEST)), True);
-    let error = refused(&text(LONGEST + 1));
+    assert_eq!(MAX_BYTES, 16_384);
+    assert_eq!(Setting::default().truth(&text(MAX_BYTES)), True);
+    let error = refused(&text(MAX_BYTES + 1));
     assert!(error.message().contains("16385 bytes"), "{error}");
 }
 
@@ -373,6 +373,6 @@ fn a_condition_prints_in_one_line_with_as_few_quotes_as_possible() {
 }
 
 #[test]
-fn what_is_unknown_is_not_true_and_not_false() {
+fn an_unknown_value_is_neither_true_nor_false() {
     assert_eq!(Setting::default().truth("metadata.missing > 1"), Unknown);
 }

@@ -1,5 +1,5 @@
-//! The language as somebody meets who writes conditions: text in, truths and messages out.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+//! The language as authors of conditions use it: text in, truths and messages out.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue has failed")]
 
 mod arbitrary;
 mod document;

@@ -1,5 +1,5 @@
-//! The language once more, as simply as it can be said: a tree that owns its values, and an evaluator that knows
-//! nothing of spans, borrowing or speed. The crate is held against it.
+//! A second, simple implementation of the language: a tree that owns its values, and an evaluator without spans,
+//! borrowing or optimizations. The crate is compared with it.
 
 use jiff::{SignedDuration, Timestamp, civil};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ pub(crate) enum Expr {
     Parens(Box<Expr>),
 }
 
-/// What a value is to the model: JSON, but for times and instants.
+/// A value in the model: JSON, plus times and instants.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Val {
     Unknown,
@@ -99,7 +99,7 @@ fn verb() -> impl Strategy<Value = &'static str> {
     prop_oneof![Just("is"), Just("has"), Just("was")]
 }
 
-/// What may stand on a side of an operator, given what may stand in parentheses.
+/// A side of an operator, given the possible content of parentheses.
 fn value(inner: impl Strategy<Value = Expr> + 'static) -> impl Strategy<Value = Expr> {
     prop_oneof![
         4 => proptest::sample::select(&PATHS[..]).prop_map(Expr::Path),

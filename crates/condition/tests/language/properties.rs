@@ -24,7 +24,7 @@ proptest! {
     }
 
     #[test]
-    fn an_explanation_comes_to_what_the_evaluation_comes_to(expr in program()) {
+    fn an_explanation_agrees_with_the_evaluation(expr in program()) {
         let setting = model::setting();
         let text = write(&expr, &mut || " ");
         let explanation = parse(&text).explain(&setting.facts());
@@ -63,7 +63,7 @@ fn independent() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 700, ..ProptestConfig::default() })]
 
-    /// Every assignment of four facts is tried, so there is no doubt what the fewest are.
+    /// Every assignment of four facts is tried, so the minimum is certain.
     #[test]
     fn the_fewest_changes_are_the_fewest(text in independent(), now in 0..16_u8) {
         let facts = |bits: u8| Setting::with((0..4).map(|n| (format!("v{n}"), json!(bits >> n & 1 == 1))).collect());

@@ -1,4 +1,4 @@
-//! What is printed is read as what was printed.
+//! A printed condition is parsed as the same condition.
 
 use proptest::prelude::*;
 use signalbox_condition::{Condition, KnownFeeds};

@@ -1,4 +1,4 @@
-//! A label at a gate: what the tests judge conditions by.
+//! A label at a gate, with the facts that the tests use.
 
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::{Map, Value as Json, json};
@@ -97,14 +97,14 @@ pub(crate) fn all_hold(setting: &Setting, texts: &[&str]) {
     all(setting, Truth::True, texts);
 }
 
-/// Each of the conditions comes to this, without an error.
+/// Each of the conditions has this value, without an error.
 pub(crate) fn all(setting: &Setting, truth: Truth, texts: &[&str]) {
     for text in texts {
         assert_eq!(setting.judge(text), (truth, None), "{text}");
     }
 }
 
-/// Each of the conditions is unknown, and an error was recorded that says this.
+/// Each of the conditions is unknown, with this error.
 pub(crate) fn all_fail(setting: &Setting, message: &str, texts: &[&str]) {
     for text in texts {
         let (truth, error) = setting.judge(text);

@@ -123,7 +123,7 @@ fn ordering_of_types_that_have_none_is_unknown_and_an_error() {
 
 #[test]
 fn evaluation_goes_from_left_to_right_and_stops_when_it_is_decided() {
-    // What comes later would record an error.
+    // A later test would record an error.
     let setting = Setting::default();
     all(&setting, False, &["false and 1 < true", "null < 1 and false and 1 < true", "(0 and 1 < true) or 0"]);
     all(&setting, True, &["true or 1 < true", "null < 1 or true or 1 < true", "not (0 and 1 < true)"]);

@@ -1,4 +1,4 @@
-//! How values are found and compared: a test for each thing that the reference says about them.
+//! How values are found and compared: a test for each statement of the reference.
 
 use serde_json::{Value as Json, json};
 use signalbox_condition::Truth::{False, True, Unknown};
@@ -55,7 +55,7 @@ fn a_duration_is_a_number_of_seconds() {
 }
 
 #[test]
-fn booleans_are_no_numbers() {
+fn booleans_are_not_numbers() {
     let setting = Setting::with(json!({"yes": true}));
     all(&setting, False, &["metadata.yes = 1", "false = 0", "1 is in [true]"]);
     all_fail(
@@ -122,7 +122,7 @@ fn strings_compare_by_code_point() {
             "\"\" < \"a\"",
             // In UTF-16 it would be the other way round.
             "\"\u{ffff}\" < \"😀\"",
-            // Nothing is normalised.
+            // Texts are not normalized.
             "\"é\" /= \"e\u{301}\"",
             "system.date >= \"2026-01-31\"",
         ],

@@ -1,4 +1,4 @@
-//! What is read, but was hardly meant.
+//! Conditions that are valid, but probably unintended.
 
 use crate::setting::parse;
 
@@ -65,15 +65,15 @@ fn a_test_whose_types_decide_it_is_named() {
         ("metadata.a or 5 is in system.date", "this test is always unknown: a number cannot be in a string"),
         (
             "metadata.a or 9:00 has passed since metadata.b",
-            "this test is always unknown: a time of day is no number of seconds",
+            "this test is always unknown: a time of day is not a number of seconds",
         ),
         (
             "metadata.a or 1h has passed since system.date",
-            "this test is always unknown: a date is no instant",
+            "this test is always unknown: a date is not an instant",
         ),
         (
             "metadata.a or 1h has passed since system.time",
-            "this test is always unknown: a time of day is no instant",
+            "this test is always unknown: a time of day is not an instant",
         ),
         (
             "metadata.a or (1 < (system.time < 5))",
@@ -93,7 +93,7 @@ fn a_path_beyond_a_scalar_is_named() {
 }
 
 #[test]
-fn what_may_well_be_meant_is_not_named() {
+fn plausible_conditions_cause_no_warning() {
     for text in [
         "metadata.a",
         "metadata.a < 5 and metadata.a > 7",

@@ -1,6 +1,6 @@
 //! Leases: work that one of several pacemakers does at a time.
 //!
-//! A lease is a hash in the fabric (`duty:<name>`: holder, expiry by the fabric's clock, fencing epoch). A process that
+//! A lease is a hash in the fabric (`lease:<name>`: holder, expiry by the fabric's clock, fencing epoch). A process that
 //! takes it over raises the epoch. Every script that acts for the holder passes the epoch, and rejects one that is lower
 //! than the highest it has seen. A holder that was suspended until its lease expired can therefore do no harm when it
 //! resumes: it may be late, but it cannot be wrong.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use signalbox_store::{self as redis, Fabric, FabricRole, Script, keys};
 
-static HOLD: Script<FabricRole> = Script::new("duty/hold", include_str!("scripts/hold.lua"));
-static RELEASE: Script<FabricRole> = Script::new("duty/release", include_str!("scripts/release.lua"));
+static HOLD: Script<FabricRole> = Script::new("lease/hold", include_str!("scripts/hold.lua"));
+static RELEASE: Script<FabricRole> = Script::new("lease/release", include_str!("scripts/release.lua"));
 
 /// Acquires or renews a lease. Returns its epoch, which is above `floor` after a takeover, or `None` while another
 /// process holds it.
@@ -20,7 +20,7 @@ pub(super) async fn hold(
 ) -> Result<Option<u64>, redis::Error> {
     let reply: Vec<redis::Value> = HOLD
         .call()
-        .key(&keys::fabric::duty(name))
+        .key(&keys::fabric::lease(name))
         .arg(who)
         .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
         .arg(floor)
@@ -35,5 +35,5 @@ pub(super) async fn hold(
 
 /// Releases a lease if `who` holds it.
 pub(super) async fn release(fabric: &Fabric, name: &str, who: &str) -> Result<(), redis::Error> {
-    RELEASE.call().key(&keys::fabric::duty(name)).arg(who).run::<u64>(fabric).await.map(drop)
+    RELEASE.call().key(&keys::fabric::lease(name)).arg(who).run::<u64>(fabric).await.map(drop)
 }

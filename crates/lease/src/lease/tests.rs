@@ -20,12 +20,12 @@ async fn one_holds_it_and_each_takeover_raises_the_epoch() {
     assert_eq!(at("b", 18_999).hold().await.unwrap(), None);
     assert_eq!(at("b", 19_000).hold().await.unwrap(), Some(2));
     assert_eq!(at("a", 19_001).hold().await.unwrap(), None);
-    // Who let it lapse gets a new epoch, even if nobody was there between.
+    // A holder that let it lapse gets a new epoch, even if no other process held it in between.
     assert_eq!(at("b", 30_000).hold().await.unwrap(), Some(3));
 }
 
 #[tokio::test]
-async fn given_back_it_is_anothers_at_once() {
+async fn a_released_lease_is_available_immediately() {
     let servers = Servers::start().await;
     let (mut a, mut b) = (lease(&servers, "a"), lease(&servers, "b"));
     assert_eq!(a.hold().await.unwrap(), Some(1));
@@ -36,7 +36,7 @@ async fn given_back_it_is_anothers_at_once() {
 }
 
 #[tokio::test]
-async fn a_refusal_tells_where_to_begin() {
+async fn a_refusal_contains_the_current_epoch() {
     let servers = Servers::start().await;
     let mut a = lease(&servers, "a");
     assert_eq!(a.hold().await.unwrap(), Some(1));
@@ -46,7 +46,7 @@ async fn a_refusal_tells_where_to_begin() {
 }
 
 #[tokio::test]
-async fn what_was_just_renewed_is_held_without_asking() {
+async fn a_lease_that_was_just_renewed_is_held_without_a_query() {
     let servers = Servers::start().await;
     let fabric = servers.fabric();
     let asked = async || {

@@ -42,13 +42,13 @@ async fn who_was_silent_for_long_is_forgotten() {
 }
 
 #[tokio::test]
-async fn it_says_so_until_it_ends() {
+async fn it_reports_its_presence_until_it_ends() {
     let servers = Servers::start().await;
     let (presence, shutdown) = (Presence::new(servers.fabric(), "p/1".to_owned()), CancellationToken::new());
     let running = tokio::spawn(presence.clone().run(shutdown.clone()));
     let deadline = time::Instant::now() + signalbox_testkit::PATIENCE;
     while presence.all().await.unwrap().is_empty() {
-        assert!(time::Instant::now() < deadline, "it never said so");
+        assert!(time::Instant::now() < deadline, "it never reported its presence");
         time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(presence.all().await.unwrap()[0].version, env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Any text: what is refused has its places, and what is read is read again as the same.
+//! Any text: a rejected one has error places, and an accepted one is accepted again with the same result.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fuzz_target!(|text: &str| {
         }
         Ok(file) => {
             for machine in &file.machines {
-                let again = load("again.yaml", machine.source()).expect("what was read once is read again");
+                let again = load("again.yaml", machine.source()).expect("an accepted source is accepted again");
                 let same = again.machines.iter().find(|other| other.name() == machine.name());
                 assert_eq!(same.map(|other| other.hash()), Some(machine.hash()));
             }

@@ -1,4 +1,4 @@
-//! Actions: what is called, and how often.
+//! Actions: their calls and retries.
 
 use super::{
     keys,
@@ -108,7 +108,7 @@ fn needs(builder: &mut Builder<'_, '_>, node: &Node, what: &str, keys: &[&str], 
     }
 }
 
-/// Whether it is nothing but `<…>`, so that nobody knows yet what it will be.
+/// Whether it is a single placeholder `<…>`, so that its value is unknown.
 fn is_placeholder(node: &Node) -> bool {
     match &node.value {
         Value::Text(text) => Text::parse(text).is_ok_and(|text| text.whole().is_some()),

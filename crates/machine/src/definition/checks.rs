@@ -1,4 +1,4 @@
-//! What can be told of a machine as a whole: states that nobody reaches, gates that can never open.
+//! Checks of a machine as a whole: unreachable states, gates that can never open.
 
 use signalbox_condition::Condition;
 
@@ -9,7 +9,7 @@ use super::{
     yaml::{Mark, Node, Value},
 };
 
-/// Judges a machine whose parts are in order; `body` is what it was read from.
+/// Checks a machine whose parts are valid; `body` is its source.
 pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
     let items = match entry(body, "states").map(|(_, node)| &node.value) {
         Some(Value::List(items)) => items.as_slice(),
@@ -57,7 +57,7 @@ fn entry<'n>(node: &'n Node, key: &str) -> Option<(Mark, &'n Node)> {
     }
 }
 
-/// Where the name of a state stands.
+/// The place of a state's name.
 fn name_mark(node: &Node) -> Mark {
     entry(node, "gate").or_else(|| entry(node, "action")).map_or(node.at, |(_, name)| name.at)
 }
@@ -96,10 +96,11 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
             Some(feed) => format!("it reads feeds.{feed}"),
             None => "it depends on the clock".to_owned(),
         };
-        let hint = "add {interval: 5m} or {time: 18:30}: time and feeds tell nobody that they have changed";
+        let hint =
+            "add {interval: 5m} or {time: 18:30}: changes of time and feeds do not trigger an evaluation";
         reader.refuse_hint(
             at,
-            format!("this gate can never open by itself: {what}, and nothing looks again"),
+            format!("this gate can never open without an update: {what}, and no trigger evaluates it again"),
             hint,
         );
         return;
@@ -124,7 +125,7 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
         }
         for path in paths.iter().filter(|path| !covered(path)) {
             let path = Path::new(path.to_vec());
-            let message = format!("no trigger looks at {path}, which the condition reads");
+            let message = format!("no trigger covers {path}, which the condition reads");
             reader.warn(at, message, Some("labels notice it when something else fires".to_owned()));
         }
     }

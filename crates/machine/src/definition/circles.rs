@@ -1,8 +1,8 @@
-//! Circles in a graph, in time and memory that grow as its edges do: a megabyte of YAML has room for ten thousand states.
+//! Circles in a graph, in linear time and memory: a megabyte of YAML has room for ten thousand states.
 
 /// The lowest node of each group of nodes that all lead to each other, sorted. A node alone counts if it leads to itself.
 ///
-/// Tarjan's strongly connected components (SIAM J. Comput. 1972), with a stack of its own in place of recursion.
+/// Tarjan's strongly connected components (SIAM J. Comput. 1972), with an explicit stack in place of recursion.
 pub(super) fn lowest_of_circles(edges: &[Vec<usize>]) -> Vec<usize> {
     let mut search = Search {
         edges,
@@ -68,7 +68,7 @@ impl Search<'_> {
         way.push((node, 0));
     }
 
-    /// A group is complete: `first` and what was met after it.
+    /// A group is complete: `first` and the nodes found after it.
     fn close(&mut self, first: usize) {
         let from = self.stack.iter().rposition(|node| *node == first).unwrap_or(0);
         let group = self.stack.split_off(from);

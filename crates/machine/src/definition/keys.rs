@@ -1,5 +1,5 @@
-//! Every key of the format, by the map that it stands in. The loader refuses all others, and the JSON Schema is held
-//! against these by a test.
+//! Every key of the format, by the map that contains it. The loader rejects all others, and a test compares the JSON
+//! Schema with these.
 
 pub(super) const FILE: [&str; 1] = ["state_machines"];
 pub(super) const MACHINE: [&str; 6] = ["timezone", "hosts", "feeds", "inputs", "webhooks", "states"];
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_refers_to_is_there() {
+    fn references_of_the_schema_exist() {
         fn visit(value: &Json, defs: &Json) {
             match value {
                 Json::Object(object) => {

@@ -28,7 +28,7 @@ pub(super) fn load<'a>(
     source: &'a str,
     environment: Option<&'a Environment>,
 ) -> Result<File, Refused> {
-    // Some editors begin a file with a mark that says nothing.
+    // Some editors begin a file with a byte order mark.
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let mut reader = Reader::new(file, source, environment);
     let machines = match yaml::parse(source) {
@@ -63,7 +63,7 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         return Vec::new();
     };
     if entries.is_empty() {
-        reader.refuse(node.at, "there is no state machine");
+        reader.refuse(node.at, "no state machine found");
     }
     let mut machines = Vec::new();
     for (key, body) in entries {
@@ -98,7 +98,7 @@ pub(super) struct Builder<'r, 's> {
     pub(super) feeds: Vec<String>,
     /// The names of the states, empty for one that has none.
     pub(super) names: Vec<String>,
-    /// Where each of them stands; the first, where a name is given twice.
+    /// The place of each of them; the first, if a name is repeated.
     pub(super) places: HashMap<String, usize>,
     /// The zone of labels.
     pub(super) zone: Option<ZoneRule>,

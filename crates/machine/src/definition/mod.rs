@@ -1,4 +1,4 @@
-//! What a machine is: the YAML format, strictly read, and everything of it that can be judged without any label.
+//! The definition of a machine: the YAML format, strictly parsed, and all checks that need no label.
 //!
 //! ```text
 //! text ─ yaml ─▶ tree with places ─ load ─▶ Machine ─ checks ─▶ File {machines, warnings} | Refused {problems}
@@ -6,7 +6,7 @@
 //!                  within a block again)        placeholders taken apart)
 //! ```
 //!
-//! A file is accepted whole or not at all, and everything that is wrong with it is said at once.
+//! A file is accepted completely or not at all, and all its problems are reported together.
 
 mod action;
 mod checks;
@@ -37,16 +37,16 @@ pub(crate) use read::metadata_path;
 /// The JSON Schema of the format.
 pub const SCHEMA: &str = include_str!("schema.json");
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, Clone)]
 pub struct File {
     /// Its machines in their order, at least one.
     pub machines: Vec<Arc<Machine>>,
-    /// What is odd about them.
+    /// Warnings about them.
     pub warnings: Vec<Problem>,
 }
 
-/// Reads a file of machines; `file` is what it is called in messages.
+/// Reads a file of machines; `file` is its name in messages.
 ///
 /// # Errors
 /// Everything that is wrong with it.

@@ -12,7 +12,7 @@ use super::{
     zone::ZoneRule,
 };
 
-/// A state machine. It never changes; what is called a new version of it is another one.
+/// A state machine. It is immutable; a new version is another machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub(super) name: Box<str>,
@@ -102,7 +102,7 @@ impl Machine {
         &self.source
     }
 
-    /// The hexadecimal SHA-256 of what the machine says; comments, order of keys and layout do not count.
+    /// The hexadecimal SHA-256 of the machine's content; comments, order of keys and layout do not matter.
     #[must_use]
     pub fn hash(&self) -> &str {
         &self.hash
@@ -125,7 +125,7 @@ impl Machine {
     }
 }
 
-/// Where a state stands in its machine. Of use only with the very machine that it came from.
+/// The index of a state in its machine. Only valid for the same machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateIndex(pub(crate) usize);
 
@@ -143,7 +143,7 @@ pub struct State {
     pub(super) name: Box<str>,
     pub(super) index: StateIndex,
     pub(super) kind: Kind,
-    /// What it says, as canonical text: two definitions have the same state when these are equal.
+    /// Its content as canonical text: two definitions have the same state when these are equal.
     pub(super) says: Box<str>,
 }
 
@@ -160,7 +160,7 @@ impl State {
         self.index
     }
 
-    /// What it is.
+    /// Its kind.
     #[must_use]
     pub fn kind(&self) -> &Kind {
         &self.kind
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// Whether labels that come to rest here stay: a gate or an action without `next`.
+    /// Whether labels that rest here stay: a gate or an action without `next`.
     #[must_use]
     pub fn ends(&self) -> bool {
         match &self.kind {
@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    /// What follows it.
+    /// Its successor.
     #[must_use]
     pub fn next(&self) -> Option<&Next> {
         match &self.kind {
@@ -204,14 +204,14 @@ impl State {
         }
     }
 
-    /// What it says, as canonical text: the same state of two definitions says the same.
+    /// Its content as canonical text: equal states of two definitions have the same text.
     #[must_use]
     pub fn says(&self) -> &str {
         &self.says
     }
 }
 
-/// What a state is.
+/// The kind of a state.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "a machine has a handful of states")]
 pub enum Kind {
@@ -228,7 +228,7 @@ pub enum Kind {
 pub struct Gate {
     /// When labels may pass.
     pub condition: Condition,
-    /// What makes it look, at least one.
+    /// The triggers of its evaluation, at least one.
     pub triggers: Vec<Trigger>,
     /// Where labels go.
     pub next: Next,
@@ -243,7 +243,7 @@ impl Gate {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Entry))
     }
 
-    /// Whether anything can make it look at a label that is there already: any trigger but the entry.
+    /// Whether anything can trigger an evaluation of a label that is already there: any trigger but the entry.
     #[must_use]
     pub fn looks_again(&self) -> bool {
         self.triggers.iter().any(|trigger| !matches!(trigger, Trigger::Entry))
@@ -278,7 +278,7 @@ impl Gate {
     }
 }
 
-/// What makes a gate look at its condition.
+/// A trigger of a gate's evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trigger {
     /// An update that mentions the path.
@@ -321,7 +321,7 @@ pub struct Daily {
     pub time: civil::Time,
     /// On whose wall.
     pub zone: ZoneRule,
-    /// A wake time that was missed is made up for when it is no older than this.
+    /// A missed wake time is made up for when it is no older than this.
     pub grace: Duration,
 }
 
@@ -338,10 +338,10 @@ impl Path {
         Self { keys }
     }
 
-    /// Reads a path as definitions write it, with or without one leading `metadata.`.
+    /// Parses a path as written in definitions, with or without one leading `metadata.`.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A description of the problem.
     pub fn parse(text: &str) -> Result<Self, String> {
         super::metadata_path(text)
     }
@@ -352,7 +352,7 @@ impl Path {
         &self.keys
     }
 
-    /// What stands there, null where there is nothing; digits index a list.
+    /// The value at the path, null if there is none; digits index a list.
     #[must_use]
     pub fn of<'a>(&self, metadata: &'a Json) -> &'a Json {
         let mut found = metadata;
@@ -430,13 +430,13 @@ pub struct Action {
     pub call: Call,
     /// How long an attempt may take.
     pub timeout: Duration,
-    /// What happens when an attempt fails.
+    /// The handling of a failed attempt.
     pub retry: Retry,
     /// Where labels go afterwards. Nowhere in an end state.
     pub next: Option<Next>,
 }
 
-/// What an action does.
+/// The call of an action.
 #[derive(Debug, Clone)]
 pub enum Call {
     /// POST to an address.
@@ -469,7 +469,7 @@ pub struct Retry {
     pub first: Duration,
     /// By what the longest wait grows.
     pub factor: f64,
-    /// What it never grows beyond.
+    /// Its maximum.
     pub longest: Duration,
 }
 

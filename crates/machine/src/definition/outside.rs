@@ -1,4 +1,4 @@
-//! What a machine has to do with the world: feeds, inputs, headers.
+//! A machine's interfaces: feeds, inputs, headers.
 
 use std::{fmt, time::Duration};
 
@@ -17,7 +17,7 @@ pub struct Feed {
     pub timeout: Duration,
     /// How long an answer is good for.
     pub ttl: Duration,
-    /// What stands in for a value that could not be fetched.
+    /// The fallback for a value that could not be fetched.
     pub on_error: OnError,
 }
 
@@ -37,11 +37,11 @@ pub struct Stats {
     pub of: StatsOf,
     /// Its id.
     pub id: Text,
-    /// The seconds that are looked at, in whole seconds; the last of them is the last one that is over.
+    /// The length of the window, in whole seconds; it ends with the last complete second.
     pub window: Duration,
 }
 
-/// What statistics are about.
+/// The subject of statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the edge")]
 pub enum StatsOf {
@@ -68,7 +68,7 @@ impl StatsOf {
     }
 }
 
-/// What becomes of a feed that fails.
+/// The treatment of a feed that fails.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OnError {
     /// Its values are unknown, and it is asked again later.
@@ -106,7 +106,7 @@ pub enum EventPath {
 pub struct Webhook {
     /// How the address begins.
     pub prefix: Box<str>,
-    /// What is sent along.
+    /// The headers to send.
     pub headers: Vec<Header>,
 }
 
@@ -131,7 +131,7 @@ pub enum HeaderPart {
 impl fmt::Debug for HeaderPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Somebody may have written a password right here.
+            // The text may be a password.
             Self::Text(_) => f.write_str("…"),
             Self::Environment(name) => write!(f, "${{{name}}}"),
         }

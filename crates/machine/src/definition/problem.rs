@@ -1,4 +1,4 @@
-//! What is wrong with a file, shown so that a person finds the place and a program can.
+//! The problems of a file, in a form for people and for programs.
 
 use std::{fmt, sync::Arc};
 
@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 /// One thing that is wrong with a definition, or odd about it.
 ///
 /// ```text
-/// drip.yaml:12:15: there is no state `sent_first`
+/// drip.yaml:12:15: unknown state `sent_first`
 ///         next: sent_first
 ///               ^^^^^^^^^^
 /// hint: did you mean `send_first`?
@@ -22,9 +22,9 @@ pub struct Problem {
     pub column: usize,
     /// How many characters of the line it is about, at least 1.
     pub length: usize,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What may have been meant.
+    /// A suggestion.
     pub hint: Option<String>,
     /// The line itself.
     pub source: String,
@@ -60,7 +60,7 @@ impl fmt::Display for Problem {
 /// Why a file is refused: everything that was found, in the order of the file, at least one thing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Refused {
-    /// What is wrong.
+    /// The problems.
     pub problems: Vec<Problem>,
 }
 

@@ -14,12 +14,13 @@ use super::{
     zone::Zone,
 };
 
-/// Problems of a file that are told, and warnings. Nobody reads more, and a megabyte has room for a hundred thousand.
-const MOST_FOUND: usize = 100;
+/// Maximum number of problems, and of warnings, that are reported for a file. A megabyte has room for a hundred
+/// thousand.
+const MAX_FOUND: usize = 100;
 /// A longer line is not shown below its problem, in bytes.
-const LONGEST_LINE: usize = 4 * 1024;
+const MAX_LINE: usize = 4 * 1024;
 
-/// What was found in a file so far.
+/// The findings in a file so far.
 pub(crate) struct Reader<'s> {
     file: Arc<str>,
     pub(crate) source: &'s str,
@@ -45,12 +46,12 @@ impl<'n> Fields<'n> {
         self.get(name).is_some()
     }
 
-    /// Where a key stands; the map if it is not there.
+    /// The place of a key; that of the map if the key is missing.
     pub(crate) fn key(&self, name: &str) -> Mark {
         self.entries.iter().find(|(key, _)| key.name == name).map_or(self.at, |(key, _)| key.at)
     }
 
-    /// Those of the names that are there.
+    /// Those of the names that exist.
     pub(crate) fn given<'k>(&self, names: &[&'k str]) -> Vec<&'k str> {
         names.iter().copied().filter(|name| self.has(name)).collect()
     }
@@ -63,7 +64,7 @@ impl<'s> Reader<'s> {
 
     pub(crate) fn problem(&self, at: Mark, message: String, hint: Option<String>) -> Problem {
         if self.is_full() {
-            // It will not be told, and its line need not be looked for.
+            // It will not be reported, so its line is not needed.
             let (file, source) = (Arc::clone(&self.file), String::new());
             return Problem { file, line: 1, column: 1, length: 1, message, hint, source };
         }
@@ -79,13 +80,13 @@ impl<'s> Reader<'s> {
             length: marked.trim_end().chars().count().max(1),
             message,
             hint,
-            source: if line.len() > LONGEST_LINE { String::new() } else { line.to_owned() },
+            source: if line.len() > MAX_LINE { String::new() } else { line.to_owned() },
         }
     }
 
-    /// Whether so much is wrong that the rest is not looked for.
+    /// Whether the maximum number of problems is reached.
     pub(crate) fn is_full(&self) -> bool {
-        self.problems.len() >= MOST_FOUND
+        self.problems.len() >= MAX_FOUND
     }
 
     pub(crate) fn add(&mut self, at: Mark, problem: Problem) {
@@ -110,7 +111,7 @@ impl<'s> Reader<'s> {
     }
 
     pub(crate) fn warn(&mut self, at: Mark, message: impl Into<String>, hint: Option<String>) {
-        if self.warnings.len() < MOST_FOUND {
+        if self.warnings.len() < MAX_FOUND {
             let problem = self.problem(at, message.into(), hint);
             self.warnings.push((at, problem));
         }
@@ -175,7 +176,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Other readers of YAML take these words for booleans; whoever writes one unquoted may mean either.
+    /// Other YAML parsers take these words for booleans; an unquoted one is ambiguous.
     pub(crate) fn is_yes_or_no(&mut self, node: &Node, text: &str) -> bool {
         let lower = text.to_ascii_lowercase();
         let ambiguous = matches!(&*lower, "yes" | "no" | "on" | "off" | "y" | "n")
@@ -196,7 +197,7 @@ impl<'s> Reader<'s> {
         (!self.is_yes_or_no(node, text) && self.sound_name(text, node.at, what, true)).then(|| text.into())
     }
 
-    /// Names of machines and states may have a hyphen, names of feeds may not: they stand in paths.
+    /// Names of machines and states may contain a hyphen; names of feeds may not, because they are used in paths.
     pub(crate) fn sound_name(&mut self, text: &str, at: Mark, what: &str, hyphen: bool) -> bool {
         let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || hyphen && byte == b'-';
         let sound = (1..=64).contains(&text.len()) && text.bytes().all(letter);
@@ -271,7 +272,7 @@ impl<'s> Reader<'s> {
         let name = self.text(node, "a time zone")?;
         let zone = Zone::named(name);
         if zone.is_none() {
-            let message = format!("there is no time zone {name:?}");
+            let message = format!("unknown time zone {name:?}");
             self.refuse_hint(node.at, message, "zones are called like Europe/London or UTC");
         }
         zone
@@ -283,7 +284,7 @@ impl<'s> Reader<'s> {
             Ok(path) => Some(path),
             Err(why) => {
                 let hint =
-                    "keys are joined by dots: user.plan; a key with other signs stands in double quotes";
+                    "keys are joined by dots: user.plan; a key with other characters needs double quotes";
                 self.refuse_hint(node.at, format!("{what} is a path below metadata: {why}"), hint);
                 None
             }
@@ -322,8 +323,8 @@ impl<'s> Reader<'s> {
             let at = text::place(self.source, node.at, written, at, 2);
             self.refuse_hint(
                 at,
-                "the environment is no part of an address",
-                "`${ENV}` stands in headers only",
+                "an address cannot contain environment variables",
+                "`${ENV}` is allowed only in headers",
             );
             return None;
         }
@@ -334,7 +335,7 @@ impl<'s> Reader<'s> {
         Some(template)
     }
 
-    /// A condition; what is wrong with it is shown in its line of the file.
+    /// A condition; its errors are shown in its line of the file.
     pub(crate) fn condition(&mut self, node: &Node, feeds: &[&str]) -> Option<Condition> {
         let written = match &node.value {
             Value::Bool(value) => {
@@ -401,9 +402,7 @@ impl<'s> Reader<'s> {
 
 fn unknown_key(key: &str, known: &[&str]) -> String {
     match key {
-        "plugins" => {
-            "there are no plugins: what a machine needs from outside comes as facts or from feeds".into()
-        }
+        "plugins" => "plugins are not supported: external data comes as metadata or from feeds".into(),
         "placeholders" => "the placeholders are fixed: <label>, <state_machine> and <metadata.PATH>".into(),
         _ => match nearest(key, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -444,7 +443,7 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
                 if !authority.is_some_and(|rest| rest.contains(['/', '?', '#'])) {
                     return Err((
                         "its scheme, host and port are fixed".into(),
-                        "placeholders may stand behind the first slash of the path".into(),
+                        "placeholders are allowed after the first slash of the path".into(),
                     ));
                 }
                 filled.push('x');
@@ -455,7 +454,7 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
         return Err(("it begins with http:// or https://".into(), HINT.into()));
     }
     if filled.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(("there is no space in one".into(), "a space is written %20".into()));
+        return Err(("it must not contain spaces".into(), "a space is written %20".into()));
     }
     match url::Url::parse(&filled) {
         Ok(url) if !url.username().is_empty() || url.password().is_some() => Err((

@@ -1,4 +1,4 @@
-//! What a machine takes from outside and brings along: feeds, inputs, headers.
+//! A machine's external data: feeds, inputs, headers.
 
 use signalbox_condition::nearest;
 

@@ -106,7 +106,7 @@ impl Builder<'_, '_> {
             let missing: Vec<&str> = together.into_iter().filter(|key| !given.contains(key)).collect();
             let message =
                 format!("this gate has `{}`, but no `{}`", given.join("` and `"), missing.join("` and no `"));
-            let hint = "`exit_condition`, `triggers` and `next` stand together; a gate with none of them is an end state";
+            let hint = "`exit_condition`, `triggers` and `next` belong together; a gate with none of them is an end state";
             self.reader.refuse_hint(fields.key(given[0]), message, hint);
         }
         let condition = fields.get("exit_condition").and_then(|node| self.condition(node));
@@ -154,7 +154,7 @@ impl Builder<'_, '_> {
             _ => match self.reader.text(node, "`event`")? {
                 "entry" => Some(Trigger::Entry),
                 other => {
-                    let message = format!("there is no event `{other}`");
+                    let message = format!("unknown event `{other}`");
                     self.reader.refuse_hint(
                         node.at,
                         message,
@@ -206,7 +206,7 @@ impl Builder<'_, '_> {
             "context" => ("context", &["type", "path", "destinations", "default"]),
             "condition" => ("condition", &["type", "branches", "default"]),
             other => {
-                let message = format!("there is no transition of type `{other}`");
+                let message = format!("unknown transition type `{other}`");
                 self.reader.refuse_hint(kind.at, message, "the types are constant, context and condition");
                 return None;
             }
@@ -254,7 +254,7 @@ impl Builder<'_, '_> {
     fn mapped_twice(&mut self, destinations: &[(Json, Mark, StateIndex)]) {
         let mut seen: HashMap<String, Vec<&Json>> = HashMap::new();
         for (value, at, _) in destinations {
-            // Whatever is equal is alike, so only those have to be compared: a list may be long.
+            // Equal values have the same text, so only values with the same text are compared: a list may be long.
             let alike = match value {
                 Json::Number(number) => format!("{:?}", number.as_f64()),
                 Json::Array(_) | Json::Object(_) => String::new(),
@@ -296,7 +296,7 @@ impl Builder<'_, '_> {
         let found = self.places.get(name).copied().map(StateIndex);
         if found.is_none() {
             let hint = self.near_state(name);
-            let problem = self.reader.problem(node.at, format!("there is no state `{name}`"), hint);
+            let problem = self.reader.problem(node.at, format!("unknown state `{name}`"), hint);
             self.reader.add(node.at, problem);
         }
         found
@@ -304,8 +304,8 @@ impl Builder<'_, '_> {
 }
 
 impl Builder<'_, '_> {
-    /// What may have been meant by the name of a state that is not there. Of a file full of problems, or of a machine with
-    /// thousands of states, nobody is told: to compare each with each takes minutes.
+    /// A suggestion for an unknown state name. None for a file full of problems, or for a machine with thousands of
+    /// states: comparing each with each takes minutes.
     fn near_state(&self, name: &str) -> Option<String> {
         if self.reader.is_full() || self.names.len() > COMPARED {
             return None;

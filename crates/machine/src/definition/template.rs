@@ -28,7 +28,7 @@ pub enum Part {
 pub enum Template {
     /// Null, a boolean or a number.
     Constant(Json),
-    /// A text. What is nothing but one placeholder keeps the type of its value.
+    /// A text. A single placeholder keeps the type of its value.
     Text(Text),
     /// A list.
     List(Vec<Template>),
@@ -36,7 +36,7 @@ pub enum Template {
     Object(Vec<(Box<str>, Template)>),
 }
 
-/// What is wrong with a text: where (bytes), what, and what would help.
+/// A problem of a text: the place (bytes), a message, and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadText {
     pub(crate) at: usize,
@@ -52,7 +52,7 @@ impl Text {
         &self.parts
     }
 
-    /// Takes a text apart. A `<` that begins none of the placeholders stands for itself, unless it looks like one that was
+    /// Parses a text. A `<` that begins no placeholder is literal, unless it resembles one that was
     /// misspelt.
     pub(crate) fn parse(text: &str) -> Result<Self, BadText> {
         let mut parts = Vec::new();
@@ -129,7 +129,7 @@ fn placeholder(name: &str, at: usize, length: usize) -> Result<Option<Part>, Bad
         return Ok(None);
     }
     let hint = "the placeholders are <label>, <state_machine> and <metadata.PATH>";
-    Err(bad(format!("there is no placeholder `<{name}>`"), hint))
+    Err(bad(format!("unknown placeholder `<{name}>`"), hint))
 }
 
 impl Template {

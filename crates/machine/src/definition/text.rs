@@ -1,7 +1,7 @@
-//! From a place within a text to its place in the YAML that says the text.
+//! Maps a place within a text to its place in the YAML source of the text.
 //!
-//! Blocks are indented, folded lines are joined, quotes escape: what stays the same is the row of signs that are not
-//! space. So a place is found again by counting those.
+//! Blocks are indented, folded lines are joined, quotes escape: only the sequence of characters other than whitespace
+//! is unchanged. So a place is found by counting those.
 
 use super::yaml::{Mark, Style};
 
@@ -9,7 +9,7 @@ use super::yaml::{Mark, Style};
 pub(super) fn style(source: &str, at: Mark) -> Style {
     let before = source.get(..at.start).unwrap_or_default();
     let head = before.trim_end();
-    // Something stands in front on the same line: no block.
+    // The same line has other content before it: not a block.
     if before[head.len()..].contains('\n') {
         let line = head.rsplit('\n').next().unwrap_or_default();
         // A comment may follow the header of a block.
@@ -45,7 +45,7 @@ pub(super) fn offset(text: &str, line: usize, column: usize) -> usize {
     (start + within).min(text.len())
 }
 
-/// Where `length` bytes of a text, from byte `from` on, stand in the file.
+/// The place in the file of `length` bytes of a text, from byte `from`.
 pub(super) fn place(source: &str, node: Mark, text: &str, from: usize, length: usize) -> Mark {
     let visible = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
     let signs = signs(source, node);
@@ -78,7 +78,7 @@ fn signs(source: &str, node: Mark) -> Vec<Mark> {
                 'x' => 2,
                 'u' => 4,
                 'U' => 8,
-                // These say a space, a tab or a line break, or join lines.
+                // These represent a space, a tab or a line break, or join lines.
                 'n' | 't' | 'r' | ' ' | '\n' if c == '\\' => continue,
                 _ => 0,
             };

@@ -1,7 +1,7 @@
-//! YAML as a tree in which everything knows where it stands.
+//! YAML as a tree whose nodes have their positions.
 //!
-//! serde's own ways to read "one of these shapes" (untagged and internally tagged enums) forget positions, so nothing is
-//! judged while it is read: the whole file becomes a tree of positions and values first.
+//! serde's ways to read one of several shapes (untagged and internally tagged enums) lose positions, so validation
+//! follows parsing: the whole file becomes a tree of positions and values first.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -16,9 +16,9 @@ use serde_saphyr::{DuplicateKeyPolicy, Location, MergeKeyPolicy, Spanned};
 pub(crate) const LARGEST: usize = 1024 * 1024;
 /// Deeper files are refused while they are read. A level takes up to 40 KiB of the stack in a build without optimization, and
 /// the threads of a daemon have 2 MiB: twice as deep a file would end the process.
-const DEEPEST: usize = 32;
-/// What aliases may stand for altogether, in events of the parser: a few lines of aliases of aliases could fill any memory.
-const MOST_REPEATED: usize = 100_000;
+const MAX_DEPTH: usize = 32;
+/// Maximum total size of aliased content, in parser events: a few lines of nested aliases could fill any memory.
+const MAX_REPEATED: usize = 100_000;
 
 /// A value with its place.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub(crate) struct Key {
 /// A place in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark {
-    /// In bytes, where the text begins that says the value; for what an alias stands for, at the anchor.
+    /// The byte where the text of the value begins; for an alias, at the anchor.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// What it is, for messages.
+    /// Its kind, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -112,7 +112,7 @@ impl Mark {
     }
 }
 
-/// What the YAML parser has to say against a text.
+/// The YAML parser's error.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) at: Mark,
@@ -127,7 +127,7 @@ pub(crate) fn parse(source: &str) -> Result<Node, Unreadable> {
         return Err(Unreadable { at: Mark { start: 0, end: 0 }, message, hint: None });
     }
     let mut options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: DEEPEST },
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
         duplicate_keys: DuplicateKeyPolicy::Error,
         merge_keys: MergeKeyPolicy::Error,
         strict_booleans: true,
@@ -136,7 +136,7 @@ pub(crate) fn parse(source: &str) -> Result<Node, Unreadable> {
         leading_zero_numbers_as_strings: true,
         with_snippet: false,
     };
-    options.alias_limits.max_total_replayed_events = MOST_REPEATED;
+    options.alias_limits.max_total_replayed_events = MAX_REPEATED;
     serde_saphyr::from_str_with_options::<Spanned<Node>>(source, options)
         .map(|spanned| spanned.value)
         .map_err(|error| unreadable(&error, source))
@@ -147,22 +147,20 @@ fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
     let error = error.without_snippet();
     let at = error.location().map_or(Mark { start: 0, end: 0 }, |location| place(location, source));
     let (message, hint) = match error {
-        Error::DuplicateMappingKey { key: Some(key), .. } => {
-            (format!("the key `{key}` stands here twice"), None)
-        }
-        Error::DuplicateMappingKey { .. } => ("a key stands here twice".to_owned(), None),
+        Error::DuplicateMappingKey { key: Some(key), .. } => (format!("the key `{key}` is repeated"), None),
+        Error::DuplicateMappingKey { .. } => ("a key is repeated".to_owned(), None),
         Error::MergeKeyNotAllowed { .. } => {
-            let hint = "`<<` is no part of YAML 1.2; an alias can stand for a whole value: `key: *anchor`";
-            ("there are no merge keys here".to_owned(), Some(hint.to_owned()))
+            let hint = "`<<` is not part of YAML 1.2; use an alias for a whole value: `key: *anchor`";
+            ("merge keys are not supported".to_owned(), Some(hint.to_owned()))
         }
         Error::MultipleDocuments { .. } => {
-            let hint = "put all machines below one `state_machines:`, or into files of their own";
+            let hint = "put all machines below one `state_machines:`, or use separate files";
             ("a file holds one document".to_owned(), Some(hint.to_owned()))
         }
         other => {
-            // Its own text ends with the place, which stands in front of ours.
+            // Its text ends with the place, which our message has in front.
             let text = other.to_string();
-            let text = text.lines().next().unwrap_or("this is no YAML").to_owned();
+            let text = text.lines().next().unwrap_or("invalid YAML").to_owned();
             let text = text.rfind(" at line ").map_or(text.clone(), |end| text[..end].to_owned());
             (text, None)
         }
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_knows_where_it_stands() {
+    fn every_node_has_its_position() {
         let source = "a: yes\nb: &x 'é'\nc: *x\nd: |\n  one\n  two\nf: [18:30, 1_000, 007, 1.5, true, ~, \"q\"]\n\"g\": 18h30m\n";
         let mut out = Vec::new();
         flat(&parse(source).unwrap(), source, &mut out);
@@ -293,10 +291,10 @@ mod tests {
             "b=b",
             "Text(\"é\") Single \"'é'\"",
             "c=c",
-            // What an alias stands for stands at its anchor.
+            // The content of an alias is at its anchor.
             "Text(\"é\") Single \"'é'\"",
             "d=d",
-            // Of a block, only the line above its first tells what it is: see `super::super::text::style`.
+            // For a block, only the line before its first shows the style: see `super::super::text::style`.
             "Text(\"one\\ntwo\\n\") Plain \"one\\n  two\\n\"",
             "f=f",
             "Text(\"18:30\") Plain \"18:30\"",

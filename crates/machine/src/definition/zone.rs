@@ -11,7 +11,7 @@ use super::model::Path;
 pub enum ZoneRule {
     /// The same for all.
     Fixed(Zone),
-    /// The one whose name stands in the metadata.
+    /// The zone that the metadata names.
     Metadata {
         /// Where.
         path: Path,
@@ -31,7 +31,7 @@ impl Zone {
     /// The zone of that name in the database of zones.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        // Etc/Unknown is a zone for those who must have one. What begins with a slash or a dot is no name.
+        // Etc/Unknown is a placeholder zone. A text that begins with a slash or a dot is not a name.
         let known = name.starts_with(|c: char| c.is_ascii_alphabetic()).then(|| TimeZone::get(name).ok());
         let zone = known.flatten().filter(|zone| !zone.is_unknown())?;
         Some(Self { name: zone.iana_name().unwrap_or(name).into(), zone })

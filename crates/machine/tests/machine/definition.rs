@@ -1,4 +1,4 @@
-//! Files: what is read, and what is refused with which words.
+//! Files: valid ones, and rejected ones with their messages.
 
 use signalbox_machine::{
     definition::{Kind, Next, Trigger},

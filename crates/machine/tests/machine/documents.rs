@@ -1,4 +1,4 @@
-//! What is shipped is in order: the examples, and every block of the guide.
+//! The shipped files are valid: the examples, and every block of the guide.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ fn root() -> &'static Path {
 }
 
 #[test]
-fn the_examples_do_what_their_scenarios_say() {
+fn the_examples_pass_their_scenarios() {
     let mut names = Vec::new();
     for entry in fs::read_dir(root().join("examples/machines")).unwrap() {
         let path = entry.unwrap().path();
@@ -33,7 +33,7 @@ fn the_examples_do_what_their_scenarios_say() {
 }
 
 #[test]
-fn every_block_of_the_guide_is_read_as_it_says() {
+fn every_block_of_the_guide_is_valid_or_has_the_documented_problem() {
     let guide = fs::read_to_string(root().join("docs/machines.md")).unwrap();
     let (mut machines, mut blocks) = (Vec::new(), 0);
     for block in guide.split("\n```yaml").skip(1) {
@@ -53,7 +53,7 @@ fn every_block_of_the_guide_is_read_as_it_says() {
                     assert!(outcome.failed.is_none(), "{}: {}", outcome.name, outcome.failed.unwrap());
                 }
             }
-            // A refusal, whose first line says what is wrong.
+            // A rejected block, whose first line contains the problem.
             "refused" => {
                 let expected = body.lines().next().unwrap().trim_start_matches("# ");
                 let refused = load("docs/machines.md", body).unwrap_err();

@@ -9,7 +9,7 @@ use signalbox_machine::{
 use crate::steps::{at, machine};
 
 #[test]
-fn a_label_that_waits_can_say_for_what_and_until_when() {
+fn a_waiting_label_is_explained_with_its_blockers_and_times() {
     let machine = machine(
         "    timezone: {metadata: zone, default: Europe/London}\n    states:\n      - gate: a\n        exit_condition: |\n          \
          metadata.has_recommendations and\n          12h has passed since system.entered_state and\n          system.time >= 18:30\n        \
@@ -32,7 +32,7 @@ fn a_label_that_waits_can_say_for_what_and_until_when() {
         said["blocking"].as_array().unwrap().iter().map(|leaf| leaf["text"].as_str().unwrap()).collect();
     assert_eq!(blocking, ["metadata.has_recommendations", "12h has passed since system.entered_state"]);
     assert_eq!(said["fewest"].as_array().unwrap().len(), 2);
-    // Without the fact, time alone opens nothing; the gate looks all the same.
+    // Without the update, time alone opens nothing; the gate is evaluated anyway.
     assert_eq!(said["earliest"], json!(null));
     assert_eq!(said["next"], json!({"at": "2026-02-01T18:30:00Z", "trigger": "time 18:30 metadata.zone"}));
     assert_eq!(
@@ -48,7 +48,7 @@ fn a_label_that_waits_can_say_for_what_and_until_when() {
 }
 
 #[test]
-fn a_label_that_nothing_will_look_at_again_says_so() {
+fn a_label_without_further_evaluations_is_reported_as_stuck() {
     let machine = machine(
         "    states:\n      - {gate: a, exit_condition: metadata.a, triggers: [{metadata: a}], next: b}\n      - gate: b\n",
     );
@@ -97,12 +97,12 @@ fn a_gate_that_a_failed_feed_keeps_shut_could_open_when_the_feed_is_asked_next()
     };
     let hour =
         (json!("2026-01-31T11:00:00Z"), json!({"at": "2026-01-31T11:00:00Z", "trigger": "interval 1h"}));
-    assert_eq!(said(&feeds, &label, None), hour, "it failed for who asks why, and for nobody else yet");
+    assert_eq!(said(&feeds, &label, None), hour, "it failed for the explanation only");
     let again = Some("2026-01-31T10:15:02Z");
     let next = json!({"at": "2026-01-31T10:15:02Z", "trigger": "feed"});
     assert_eq!(said(&feeds, &label, again), (json!("2026-01-31T10:15:02Z"), next));
     feeds.learn("load", Some(json!(9)));
-    assert_eq!(said(&feeds, &label, None), hour, "it may say something else then");
+    assert_eq!(said(&feeds, &label, None), hour, "its answer may differ then");
     feeds.learn("load", Some(json!(1)));
     assert_eq!(said(&feeds, &label, None).0, json!("now"));
     // While only facts can help the interval rests; any fact that helps wakes it.

@@ -1,5 +1,5 @@
 //! The crate from outside.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue has failed")]
 
 mod definition;
 mod documents;

@@ -1,4 +1,4 @@
-//! Files that somebody, or something, has spoilt: whatever stands in one, it is read or refused with places that exist.
+//! Corrupted files: any content is accepted, or rejected with valid places.
 
 use proptest::prelude::*;
 use signalbox_machine::{Machine, load, scenario};
@@ -9,7 +9,7 @@ const FILES: [&str; 2] = [
 ];
 const SCENARIOS: &str = include_str!("../../../../examples/machines/drip.test.yaml");
 
-/// What is put in somewhere.
+/// The inserted texts.
 const PIECES: [&str; 28] = [
     "",
     " ",
@@ -41,7 +41,7 @@ const PIECES: [&str; 28] = [
     "\r\n",
 ];
 
-/// A file of which a part was replaced, so many times.
+/// A file in which parts were replaced.
 fn spoilt(file: impl Strategy<Value = &'static str>) -> impl Strategy<Value = String> {
     let cuts = proptest::collection::vec((any::<prop::sample::Index>(), 0..12_usize, 0..PIECES.len()), 1..4);
     (file, cuts).prop_map(|(file, cuts)| {
@@ -75,7 +75,7 @@ proptest! {
         match load("spoilt.yaml", &source) {
             Err(refused) => places_exist(&refused, &source),
             Ok(file) => for machine in &file.machines {
-                let again = load("again.yaml", machine.source()).expect("what was read once is read again");
+                let again = load("again.yaml", machine.source()).expect("an accepted source is accepted again");
                 let same = again.machines.iter().find(|other| other.name() == machine.name());
                 prop_assert_eq!(same.map(|other| other.hash()), Some(machine.hash()));
             },

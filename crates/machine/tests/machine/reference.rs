@@ -1,5 +1,5 @@
-//! Many seeds against a naive machine: a table of states that is walked by hand, with nothing in common with the crate but
-//! the meaning. What it understands of conditions is `metadata.k = n`, so that nothing of the language is used twice.
+//! Many seeds against a naive machine: a table of states that is walked by hand, with nothing in common with the crate
+//! but the meaning. Its only condition is `metadata.k = n`, so that no part of the language is used twice.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -144,7 +144,7 @@ fn tables() -> impl Strategy<Value = Vec<State>> {
     })
 }
 
-/// Without the states that nobody reaches, which a definition must not have; the rest keep their order.
+/// Without unreachable states, which a definition must not have; the rest keep their order.
 fn reachable(states: Vec<State>) -> Vec<State> {
     let targets = |state: &State| match state {
         State::Gate { next, .. } | State::Action { next } => {
@@ -175,7 +175,7 @@ fn reachable(states: Vec<State>) -> Vec<State> {
     .collect()
 }
 
-/// Whether labels may go on for ever without facts: such tables are left to the test of circles.
+/// Whether labels may continue without an end and without updates: such tables are covered by the test of circles.
 fn runs_for_ever(path: &[usize]) -> bool {
     path.len() >= 40
 }

@@ -2,7 +2,7 @@
 
 use signalbox_machine::{definition::Environment, load};
 
-/// What is wrong with a text, each as `line:column message`.
+/// The problems of a text, each as `line:column message`.
 fn problems(source: &str) -> Vec<String> {
     match load("m.yaml", source) {
         Ok(file) => panic!("accepted: {source}\n{:?}", file.warnings),
@@ -28,7 +28,7 @@ fn states(lines: &str) -> String {
     format!("state_machines:\n  m: {{states: [\n{lines}\n]}}\n")
 }
 
-/// A gate with these keys besides its name; they begin on line 3, column 13.
+/// A gate with these keys in addition to its name; they begin on line 3, column 13.
 fn gate(keys: &str) -> String {
     states(&format!("{{gate: one, {keys}}},\n{{gate: two}}"))
 }
@@ -36,17 +36,17 @@ fn gate(keys: &str) -> String {
 const OPEN: &str = "exit_condition: metadata.a, triggers: [{metadata: a}], next: two";
 
 #[test]
-fn the_gate_of_these_tests_is_in_order() {
+fn the_gate_of_these_tests_is_valid() {
     let file = load("m.yaml", &gate(OPEN)).unwrap_or_else(|refused| panic!("{refused}"));
     assert_eq!(file.warnings, []);
 }
 
 #[test]
-fn yaml_that_is_none_or_says_too_much() {
+fn invalid_or_excessive_yaml() {
     for (source, expected) in [
         ("state_machines: [", "unexpected"),
-        ("a: 1\na: 2\n", "the key `a` stands here twice"),
-        ("a: &x {b: 1}\nc: {<<: *x}\n", "there are no merge keys here"),
+        ("a: 1\na: 2\n", "the key `a` is repeated"),
+        ("a: &x {b: 1}\nc: {<<: *x}\n", "merge keys are not supported"),
         ("a: 1\n---\nb: 2\n", "a file holds one document"),
     ] {
         let found = problems(source);
@@ -59,7 +59,7 @@ fn yaml_that_is_none_or_says_too_much() {
     refused("a: 1\n", "1:1 the file has no key `a`");
     refused("a: 1\n", "1:1 the file needs `state_machines`");
     refused("- 1\n", "1:1 the file is a map, and this is a list");
-    refused("state_machines: {}\n", "1:17 there is no state machine");
+    refused("state_machines: {}\n", "1:17 no state machine found");
     refused("state_machines: []\n", "1:17 state machines are a map");
     refused("state_machines: {m: {}}\n", "1:18 a state machine needs `states`");
     refused("state_machines: {m: {states: []}}\n", "1:30 a state machine has at least one state");
@@ -73,7 +73,7 @@ fn yaml_that_is_none_or_says_too_much() {
 #[test]
 fn keys_that_there_are_not() {
     for (key, hint) in [
-        ("plugins", "there are no plugins: what a machine needs from outside comes as facts or from feeds"),
+        ("plugins", "plugins are not supported: external data comes as metadata or from feeds"),
         ("placeholders", "the placeholders are fixed: <label>, <state_machine> and <metadata.PATH>"),
         ("feed", "did you mean `feeds`?"),
     ] {
@@ -91,7 +91,7 @@ fn keys_that_there_are_not() {
 fn a_problem_is_shown_with_its_line_and_a_caret() {
     let error = load("drip.yaml", &gate("exit_condition: metadata.a, triggers: [{metadata: a}], next: tow"));
     let text = error.unwrap_err().to_string();
-    let expected = "drip.yaml:3:74: there is no state `tow`\n\
+    let expected = "drip.yaml:3:74: unknown state `tow`\n\
         {gate: one, exit_condition: metadata.a, triggers: [{metadata: a}], next: tow},\n\
         \u{20}                                                                        ^^^\n\
         hint: did you mean `two`?";
@@ -127,11 +127,11 @@ fn triggers_that_are_none() {
     );
     refused(&with("{time: 25:00}"), "3:70 `time` is a time of day");
     refused(&with("{time: 24h}"), "3:70 `time` is a time of day");
-    refused(&with("{time: 18:30, timezone: Mars/Olympus}"), "3:87 there is no time zone \"Mars/Olympus\"");
+    refused(&with("{time: 18:30, timezone: Mars/Olympus}"), "3:87 unknown time zone \"Mars/Olympus\"");
     refused(&with("{interval: 0s}"), "3:74 `interval` lasts from 1s to 365d");
     refused(&with("{interval: 60}"), "3:74 `interval` is a duration");
     refused(&with("{interval: 5m, grace: 1h}"), "3:78 `grace` belongs to `time` only");
-    refused(&with("{event: exit}"), "3:71 there is no event `exit`");
+    refused(&with("{event: exit}"), "3:71 unknown event `exit`");
     refused(&with("{topic: orders}"), "3:71 no input takes events of orders");
     refused(&with("{topic: Orders}"), "3:71 no topic is called \"Orders\"");
     refused(
@@ -164,7 +164,10 @@ fn gates_that_can_never_open() {
     never("metadata.a.b", "{metadata: a.c}");
     never("metadata.a", "{event: entry}");
     let feeds = "state_machines: {m: {feeds: [{name: f, url: 'http://h/'}], states: [\n{gate: one, exit_condition: feeds.f.x, triggers: [{event: entry}], next: two}, {gate: two}]}}\n";
-    refused(feeds, "2:40 this gate can never open by itself: it reads feeds.f, and nothing looks again");
+    refused(
+        feeds,
+        "2:40 this gate can never open without an update: it reads feeds.f, and no trigger evaluates it again",
+    );
     for (condition, triggers) in [
         ("metadata.a.b", "{metadata: a}"),
         ("metadata.a.b", "{metadata: a.b}"),
@@ -183,9 +186,9 @@ fn gates_that_can_never_open() {
 fn transitions_that_lead_nowhere() {
     let with =
         |next: &str| gate(&format!("exit_condition: metadata.a, triggers: [{{metadata: a}}], next: {next}"));
-    refused(&with("three"), "3:74 there is no state `three`");
+    refused(&with("three"), "3:74 unknown state `three`");
     refused(&with("{state: two}"), "3:75 `next` needs `type`");
-    refused(&with("{type: jump}"), "3:81 there is no transition of type `jump`");
+    refused(&with("{type: jump}"), "3:81 unknown transition type `jump`");
     refused(
         &with("{type: constant, state: two, default: two}"),
         "3:103 a transition of type `constant` has no `default`",
@@ -217,7 +220,7 @@ fn transitions_that_lead_nowhere() {
     );
     refused(
         &with("{type: context, path: feeds.x.y, destinations: [], default: two}"),
-        "3:96 there is no feed `x`",
+        "3:96 unknown feed `x`",
     );
 }
 
@@ -228,16 +231,16 @@ fn conditions_are_underlined_in_their_line() {
             "state_machines:\n  m:\n    states:\n      - gate: one\n        triggers: [{{interval: 1m}}]\n        next: two\n        exit_condition: {lines}\n      - gate: two\n"
         )
     };
-    refused(&block("metadata.a == 1"), "7:36 `==` is no operator here");
-    refused(&block("\"metadata.a == 1\""), "7:37 `==` is no operator here");
-    refused(&block("'metadata.a = ''x'' == 1'"), "7:45 `==` is no operator here");
+    refused(&block("metadata.a == 1"), "7:36 `==` is not a valid operator");
+    refused(&block("\"metadata.a == 1\""), "7:37 `==` is not a valid operator");
+    refused(&block("'metadata.a = ''x'' == 1'"), "7:45 `==` is not a valid operator");
     refused(
         &block("|\n          metadata.a and\n            metadata.b == 1"),
-        "9:24 `==` is no operator here",
+        "9:24 `==` is not a valid operator",
     );
     refused(
         &block("|-  # why\n\n          metadata.a and   # because\n          feeds.x"),
-        "10:11 there is no feed `x`",
+        "10:11 unknown feed `x`",
     );
     refused(&block(">\n          metadata.a and\n          metdata.b"), "9:11 no path begins with `metdata`");
     refused(&block("metadata.a and\n          metdata.b"), "8:11 no path begins with `metdata`");
@@ -280,15 +283,18 @@ fn feeds_inputs_and_headers_that_are_none() {
         ("h/x", "`url` is an address: it begins with http:// or https://"),
         ("ftp://h/x", "`url` is an address: it begins with http:// or https://"),
         ("http://", "`url` is an address: empty host"),
-        ("http://a b/", "`url` is an address: there is no space in one"),
+        ("http://a b/", "`url` is an address: it must not contain spaces"),
         ("http://u:p@h/", "`url` is an address: credentials do not belong into it"),
         ("http://<label>/", "`url` is an address: its scheme, host and port are fixed"),
         ("http://h:<metadata.port>/", "`url` is an address: its scheme, host and port are fixed"),
     ] {
         refused(&feed(&format!("name: a, url: '{url}'")), &format!("4:28 {message}"));
     }
-    refused(&feed("name: a, url: 'http://h/${TOKEN}'"), "4:38 the environment is no part of an address");
-    refused(&feed("name: a, url: 'http://h/<lable>'"), "4:38 there is no placeholder `<lable>`");
+    refused(
+        &feed("name: a, url: 'http://h/${TOKEN}'"),
+        "4:38 an address cannot contain environment variables",
+    );
+    refused(&feed("name: a, url: 'http://h/<lable>'"), "4:38 unknown placeholder `<lable>`");
     refused(
         &feed("name: a, url: 'http://h/', on_error: ignore"),
         "4:51 `on_error` is `hold` or `{default: VALUE}`",
@@ -323,7 +329,7 @@ fn feeds_inputs_and_headers_that_are_none() {
         &machine("webhooks: [{match: 'http://h/', headers: {Host: a}}]"),
         "4:47 the header Host is set by Signalbox",
     );
-    refused(&machine("timezone: Mars/Olympus"), "4:15 there is no time zone \"Mars/Olympus\"");
+    refused(&machine("timezone: Mars/Olympus"), "4:15 unknown time zone \"Mars/Olympus\"");
     refused(&machine("timezone: {metadata: zone}"), "4:16 a time zone by metadata needs `default`");
 }
 
@@ -359,7 +365,7 @@ fn actions_that_are_none() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once_and_in_order() {
+fn all_problems_are_reported_together_and_in_order() {
     let source = "state_machines:\n  m:\n    timezone: Nowhere\n    feeds: [{name: stats, url: x}]\n    states:\n      - gate: a\n        next: b\n";
     let lines: Vec<String> = problems(source);
     assert_eq!(lines.len(), 5, "{lines:#?}");
@@ -368,14 +374,14 @@ fn everything_wrong_is_said_at_once_and_in_order() {
 }
 
 #[test]
-fn what_is_odd_is_warned_of() {
+fn unusual_definitions_cause_warnings() {
     let warned = |source: &str| -> Vec<String> {
         let file = load("m.yaml", source).unwrap_or_else(|refused| panic!("{refused}"));
         file.warnings.iter().map(|p| format!("{}:{} {}", p.line, p.column, p.message)).collect()
     };
     let found =
         warned(&gate("exit_condition: metadata.a and metadata.b, triggers: [{metadata: a}], next: two"));
-    assert_eq!(found, ["3:56 no trigger looks at metadata.b, which the condition reads"]);
+    assert_eq!(found, ["3:56 no trigger covers metadata.b, which the condition reads"]);
     let found = warned(&gate("exit_condition: true, triggers: [{event: entry}], next: two"));
     assert_eq!(found, ["3:29 the condition is always true"]);
     let found = warned(&states(
@@ -386,7 +392,7 @@ fn what_is_odd_is_warned_of() {
 }
 
 #[test]
-fn what_a_machine_says_has_one_hash_and_one_source() {
+fn equal_machines_have_one_hash_and_one_source() {
     let one = "state_machines: {m: {states: [{gate: a}]}} # comment\n";
     let same = "state_machines:\n  m:\n    states:\n      - {\"gate\": a}\n";
     let other = "state_machines: {m: {states: [{gate: b}]}}\n";
@@ -396,7 +402,7 @@ fn what_a_machine_says_has_one_hash_and_one_source() {
     assert_ne!(load(one)[0].hash(), load(other)[0].hash());
     assert_eq!(load(one)[0].hash(), load(both)[0].hash());
     for machine in load(both) {
-        // Each of several machines has a text of its own.
+        // Each of several machines has a separate text.
         let again = &load(machine.source())[0];
         assert_eq!((again.name(), again.hash()), (machine.name(), machine.hash()));
     }
@@ -445,7 +451,7 @@ fn aliases_of_aliases_do_not_fill_the_memory() {
 
 /// Mistakes in one long line: each shown with its line, these would be gigabytes.
 #[test]
-fn of_very_many_problems_the_first_are_told() {
+fn of_very_many_problems_the_first_are_reported() {
     for item in ["1,", "{gate: a},", "{gate: b, x: 1},", "{gate: 7, next: [[]]},"] {
         let source = format!("state_machines: {{m: {{states: [{}]}}}}", item.repeat(300_000 / item.len()));
         let refused = load("m.yaml", &source).unwrap_err();

@@ -1,4 +1,4 @@
-//! Files of scenarios: what they find, and what is wrong with them.
+//! Files of scenarios: their results, and their errors.
 
 use signalbox_machine::{load, scenario};
 
@@ -31,7 +31,7 @@ fn one(steps: &str) -> Option<String> {
 }
 
 #[test]
-fn a_scenario_that_holds_says_nothing() {
+fn a_scenario_that_holds_reports_nothing() {
     let test = "    metadata: {who: ada}\n    feeds: {f: {}}\n    steps:\n      \
         - {after: 1h, expect: {state: a}}\n      \
         - {after: 1s, topic: orders, data: {paid: true}, expect: {state: c, status: ended, through: [b, c]}}\n";
@@ -39,7 +39,7 @@ fn a_scenario_that_holds_says_nothing() {
 }
 
 #[test]
-fn a_scenario_that_does_not_hold_says_where() {
+fn a_scenario_that_does_not_hold_reports_the_place() {
     let start = "    metadata: {who: ada}\n    feeds: {f: {}}\n    steps:\n";
     let step = |step: &str| one(&format!("{start}      - {step}\n")).unwrap();
     assert_eq!(
@@ -59,7 +59,7 @@ fn a_scenario_that_does_not_hold_says_where() {
         "2025-01-01T00:00:00Z is before the step above, at 2026-01-01T00:00:00Z"
     );
     let silent = one("    metadata: {who: ada}\n    steps: [{after: 0s, metadata: {go: 1}}]\n").unwrap();
-    assert_eq!(silent, "the scenario has to say what the feed `f` answers");
+    assert_eq!(silent, "the scenario needs an answer of the feed `f`");
     // A fact that the address needs is missing.
     let missing =
         one("    feeds: {f: {}}\n    steps: [{after: 0s, metadata: {go: 1}, expect: {state: c}}]\n").unwrap();
@@ -70,8 +70,8 @@ fn a_scenario_that_does_not_hold_says_where() {
 fn files_that_are_not_in_order_are_refused() {
     let machines = load("m.yaml", MACHINE).unwrap().machines;
     for (test, expected) in [
-        ("scenarios: []\n", "there is no scenario"),
-        ("scenarios: [{name: a, start: today, steps: []}]\n", "this is no moment"),
+        ("scenarios: []\n", "no scenario found"),
+        ("scenarios: [{name: a, start: today, steps: []}]\n", "invalid time"),
         ("scenarios: [{name: a, start: 2026-01-01T00:00:00Z}]\n", "a scenario needs `steps`"),
         (
             "scenarios: [{name: a, start: 2026-01-01T00:00:00Z, steps: [{}]}]\n",
@@ -79,7 +79,7 @@ fn files_that_are_not_in_order_are_refused() {
         ),
         (
             "scenarios: [{name: a, start: 2026-01-01T00:00:00Z, steps: [{after: 1s, expect: {state: z}}]}]\n",
-            "there is no state `z`",
+            "unknown state `z`",
         ),
         (
             "scenarios: [{name: a, start: 2026-01-01T00:00:00Z, steps: [], feeds: {g: 1}}]\n",
@@ -91,7 +91,7 @@ fn files_that_are_not_in_order_are_refused() {
         ),
         (
             "scenarios: [{name: a, machine: n, start: 2026-01-01T00:00:00Z, steps: []}]\n",
-            "there is no machine `n`",
+            "unknown machine `n`",
         ),
         ("scenario: []\n", "the file has no key `scenario`"),
     ] {

@@ -1,4 +1,4 @@
-//! The simulation against the step itself, called at every second: what it passes over must not have been able to happen.
+//! The simulation compared with the step function, called every second: a skipped second must not matter.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ fn second_by_second(
             (state, entered) = (step.to, now);
         }
         match decision.rest {
-            // The action is done at once.
+            // The action is done immediately.
             Rest::Acting => event = Some(Event::Done),
             Rest::Ended | Rest::NeedsFeed(_) => return moves,
             _ => second += 1,
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_plan_says_of_a_label_happens(machine in machines(), metadata in facts(), later in 0..7200_i64) {
+    fn the_predictions_of_a_plan_come_true(machine in machines(), metadata in facts(), later in 0..7200_i64) {
         let from = at("2026-01-01T00:00:00Z");
         let now = from + later.seconds();
         let mut feeds = Known::nothing(&machine);
@@ -161,7 +161,7 @@ proptest! {
                 previous_state: Some("s0"), facts_waiting: false,
             };
             let outlook = plan::outlook(&machine, state.name(), label, &feeds, now);
-            // It moves if, and only if, a look at this very moment moves it.
+            // It moves if, and only if, an evaluation at this moment moves it.
             let opens = state.gate().is_some_and(|gate| {
                 (0..gate.triggers.len()).any(|n| !decide(&machine, label, Event::Trigger(n), now, &feeds).moves.is_empty())
             });
@@ -175,7 +175,7 @@ proptest! {
 }
 
 #[test]
-fn a_simulation_says_why_it_is_over() {
+fn a_simulation_reports_why_it_ended() {
     let machine = machine(
         "    feeds: [{name: f, url: 'http://h/'}]\n    states:\n      - gate: a\n        exit_condition: metadata.go\n        \
          triggers: [{metadata: go}]\n        next: b\n      - action: b\n        webhook: http://h/\n        retry: {attempts: 3}\n        next: c\n      \
@@ -241,7 +241,7 @@ fn two_versions_are_compared_by_their_states() {
     assert_eq!(plan::states(&one, &one), plan::States::default());
 }
 
-/// What differs beside the states, and the states that come to something else by it.
+/// The differences other than states, and the states whose meaning changes because of them.
 #[track_caller]
 fn differs(one: &str, two: &str, outside: &[&str], changed: &[&str], unsettled: &[&str]) {
     let read = |text: &str| {
@@ -265,8 +265,8 @@ const GATES: &str = "    states:
         next: {type: condition, branches: [{when: feeds.crm.gold, state: daily}], default: daily}
       - {gate: daily, exit_condition: metadata.x, triggers: [{time: 18:30}], next: fixed}
       - {gate: fixed, exit_condition: metadata.x, triggers: [{time: 18:30, timezone: Asia/Tokyo}], next: clocked}
-      - {gate: clocked, exit_condition: 'system.time > 12:00', triggers: [{interval: 1m}], next: told}
-      - {gate: told, exit_condition: metadata.x, triggers: [{topic: orders}], next: sent}
+      - {gate: clocked, exit_condition: 'system.time > 12:00', triggers: [{interval: 1m}], next: updated}
+      - {gate: updated, exit_condition: metadata.x, triggers: [{topic: orders}], next: sent}
       - action: sent
         webhook: http://127.0.0.1:1/
         next: {type: context, path: system.weekday, destinations: [{value: monday, state: end}], default: end}
@@ -289,7 +289,7 @@ fn versions_that_differ_in_feeds_zone_or_inputs_name_the_states_that_feel_it() {
         differs(OUTSIDE, &other, &["timezone"], &["daily", "clocked", "sent"], &["daily", "clocked"]);
     }
     let other = OUTSIDE.replace("topic: orders", "topic: orders, into: order");
-    differs(OUTSIDE, &other, &["inputs.orders"], &["told"], &[]);
+    differs(OUTSIDE, &other, &["inputs.orders"], &["updated"], &[]);
     let other = OUTSIDE.replace(", {topic: news}", "");
     differs(OUTSIDE, &other, &["inputs.news"], &[], &[]);
     let other = OUTSIDE.replace("A: b", "A: c");

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 use signalbox_machine::{
     Machine, load,
-    step::{Cause, Decision, Event, Known, Label, MOST_MOVES, Rest, Status, decide},
+    step::{Cause, Decision, Event, Known, Label, MAX_MOVES, Rest, Status, decide},
 };
 
 pub(crate) fn machine(states: &str) -> Machine {
@@ -83,7 +83,7 @@ const COURSE: &str = r#"
 "#;
 
 #[test]
-fn facts_that_are_mentioned_open_a_gate_and_the_next_one_looks_on_entry_only() {
+fn a_mentioned_path_opens_a_gate_and_the_next_one_is_evaluated_only_on_entry() {
     let machine = machine(COURSE);
     let update = json!({"a": 1});
     let case = Case::at(&machine, "facts", json!({"a": 1, "b": true}));
@@ -100,7 +100,7 @@ fn facts_that_are_mentioned_open_a_gate_and_the_next_one_looks_on_entry_only() {
         (through(&machine, &decision), decision.rest),
         (vec!["entry"], Rest::Waiting { failed_feed: None })
     );
-    // What is not mentioned fires nothing, whatever the condition would say.
+    // A path that is not mentioned triggers nothing, whatever the condition's value.
     let case = Case::at(&machine, "facts", json!({"a": 1}));
     let update = json!({"b": 1});
     assert_eq!(case.decide(Event::Facts(&update)).rest, Rest::Unchanged);
@@ -151,7 +151,7 @@ fn after_an_action_a_feed_that_failed_is_waited_for() {
     assert_eq!((decision.moves.len(), decision.rest), (0, Rest::Choosing("f".into())));
     case.feeds.learn("f", Some(json!({"next": "again"})));
     assert_eq!(through(&machine, &case.decide(Event::Done)), ["fed"]);
-    // A default stands in for one that has one.
+    // A default replaces a feed that has one.
     let mut case = Case::at(&machine, "last", json!({}));
     case.feeds.learn("d", None);
     let decision = case.decide(Event::Done);
@@ -166,7 +166,7 @@ fn a_circle_of_entry_gates_rests_after_fifty_moves() {
     );
     let case = Case::at(&machine, "a", json!({}));
     let decision = case.decide(Event::Entered);
-    assert_eq!((decision.moves.len(), &decision.rest), (MOST_MOVES, &Rest::Looping));
+    assert_eq!((decision.moves.len(), &decision.rest), (MAX_MOVES, &Rest::Looping));
     assert_eq!((decision.cause, decision.status()), (Some(Cause::Entry), Some(Status::Looping)));
 }
 
@@ -202,7 +202,7 @@ fn a_topic_is_judged_by_those_who_listen() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_told() {
+fn a_failed_comparison_is_reported() {
     let machine = machine(
         "    states:\n      - {gate: a, exit_condition: metadata.n > 5, triggers: [{metadata: n}], next: b}\n      - gate: b\n",
     );

@@ -1,7 +1,7 @@
 //! One attempt of an action: a webhook, a change of the route table, or an event.
 //!
-//! An attempt is counted in the label's record before it is made, and all attempts of a visit carry the same token, so the
-//! receiver can tell a repeated attempt from another visit.
+//! An attempt is counted in the label's record before it is made, and all attempts of a visit carry the same token, so
+//! the receiver can distinguish a repeated attempt from another visit.
 
 pub(crate) mod route;
 

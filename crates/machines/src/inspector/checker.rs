@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `M1` | a label is in the index of its state and in no other, and every index entry has its label |
 //! | `M2` | a label that acts, chooses, failed or loops is in the index of its status, and no other label is |
-//! | `M3` | a label with a time of its own is in the due set, no later than that time |
+//! | `M3` | a label with a pending time is in the due set, no later than that time |
 //! | `M4` | for every time of day of a label's gate there is a sweep; a label's own zone has its index |
 //! | `M5` | the rows of a history follow one another, and the last of them is where the label is |
 //!
@@ -46,7 +46,7 @@ const MAX_LATENESS_MS: u64 = 60_000;
 /// The result of a part of a check.
 #[derive(Debug, Default)]
 pub struct CheckPage {
-    /// What is inconsistent.
+    /// The violations.
     pub findings: Vec<Finding>,
     /// Number of labels and index entries that were checked.
     pub checked: u64,
@@ -356,7 +356,7 @@ impl Wanted<'_> {
 }
 
 impl Entry {
-    /// What is inconsistent if the entry has this score.
+    /// The violation if the entry has this score.
     fn missing(&self, score: Option<u64>) -> Option<String> {
         match (score, self.latest_ms) {
             (Some(score), Some(latest_ms)) if score > latest_ms => {
@@ -367,7 +367,7 @@ impl Entry {
                 Some(Due::Sweep { time, zone, .. }) => {
                     format!("its gate is evaluated at {time} {zone}, but the due set has no such sweep")
                 }
-                _ if self.key == "due" => "it has a time of its own, but is not in the due set".to_owned(),
+                _ if self.key == "due" => "it has a pending time, but is not in the due set".to_owned(),
                 _ => format!("it is not in the index machine:{}", self.key),
             }),
         }

@@ -96,12 +96,12 @@ impl Explainer {
             Status::Errored => {
                 explanation["stuck"] =
                     json!("nothing will evaluate this again, unless its action is retried");
-                Some("its action failed for good, until somebody retries it".to_owned())
+                Some("its action failed permanently; it waits for a retry by an operator".to_owned())
             }
-            Status::Looping => Some("it moved fifty times in a row and goes on a second later".to_owned()),
+            Status::Looping => Some("it moved fifty times in a row and continues a second later".to_owned()),
             Status::Ended => {
                 explanation["stuck"] = json!("nothing will evaluate this again: it is at its end");
-                Some("it has come to its end".to_owned())
+                Some("it has ended".to_owned())
             }
             Status::Deleted => Some("it was deleted".to_owned()),
         };

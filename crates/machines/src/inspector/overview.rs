@@ -35,11 +35,11 @@ pub struct Counts {
 pub struct Wake {
     /// Unix milliseconds.
     pub at_ms: u64,
-    /// What is evaluated.
+    /// The labels to evaluate.
     pub what: Waking,
 }
 
-/// What a [`Wake`] evaluates.
+/// The scope of a [`Wake`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waking {
     /// A label: an interval, or an action or feed that is tried again.
@@ -52,12 +52,12 @@ pub enum Waking {
         time: String,
         /// The time zone.
         zone: String,
-        /// Maximum number of labels that are evaluated: some labels at the gate may have a zone of their own.
+        /// Maximum number of labels that are evaluated: some labels at the gate may have another zone.
         labels: u64,
     },
 }
 
-/// Sweeps by time, gate, time of day and zone, with the number of labels at the gate and of those with the zone of their own.
+/// Sweeps by time, gate, time of day and zone, with the numbers of labels at the gate and of those with that zone.
 type Sweeps = BTreeMap<(u64, String, String, String), [u64; 2]>;
 
 /// Reads numbers of machines.
@@ -88,7 +88,7 @@ impl Overview {
         Ok(Counts { version, labels, busy, stuck })
     }
 
-    /// What is due next of a machine, ordered by time, among the next entries of all machines.
+    /// The next evaluations of a machine, ordered by time, among the next entries of all machines.
     ///
     /// # Errors
     /// A failure of the fabric.

@@ -17,7 +17,7 @@ pub(super) const MAX_KEYS: usize = 16;
 /// The difference between the IDs of two events of one commit.
 const ID_STEP: u64 = 64;
 
-/// What a label does in its state.
+/// A label's status in its state.
 #[derive(
     Debug,
     Clone,
@@ -198,7 +198,7 @@ pub(crate) struct Seen {
     pub(crate) status: Status,
 }
 
-/// What is under way in the current visit.
+/// The work of the current visit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Work {
     /// Attempts of the action that were begun since the visit or the last retry by a client.
@@ -228,7 +228,7 @@ pub struct Record {
     pub revision: u64,
     /// The name of the state.
     pub state: Arc<str>,
-    /// What it does there.
+    /// Its status there.
     pub status: Status,
     /// When it entered the state, Unix milliseconds.
     pub entered_ms: u64,
@@ -242,7 +242,7 @@ pub struct Record {
     pub(crate) zones: Vec<Box<str>>,
     /// For each shard of the bus, the last event that an input took, and the number of the input.
     pub(crate) taken: Vec<(u64, u32)>,
-    /// What is under way.
+    /// Its work in progress.
     pub work: Work,
 }
 

@@ -53,7 +53,7 @@ impl Record {
         self.write_work(&mut body);
         self.write_history(&mut body, fresh);
         self.write_seen(&mut body);
-        // Metadata comes late, so that the parts that are alike in all records of a machine come first.
+        // Metadata comes late, so that the parts that are equal in all records of a machine come first.
         let metadata = serde_json::to_vec(&self.metadata).unwrap_or_default();
         body.bytes(&metadata);
         // Few labels take events; the others have nothing here.

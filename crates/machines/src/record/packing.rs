@@ -13,7 +13,7 @@ impl Writer {
         self.0.extend_from_slice(bytes);
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "the lowest seven bits are what is wanted")]
+    #[allow(clippy::cast_possible_truncation, reason = "only the lowest seven bits are needed")]
     pub(super) fn number(&mut self, mut number: u64) {
         while number >= 128 {
             self.0.push(number as u8 | 128);

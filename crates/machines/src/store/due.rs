@@ -1,4 +1,4 @@
-//! The due set of a shard: labels with a time of their own, and sweeps.
+//! The due set of a shard: labels with a pending time, and sweeps.
 
 use signalbox_store::{Error, FabricRole, Script, Subscription};
 
@@ -138,7 +138,7 @@ impl DueSet {
 
     /// The progress of a sweep: its instant in Unix milliseconds, and the last label that was evaluated.
     pub(crate) async fn progress(&self, shard: usize, member: &str) -> Result<Option<(u64, String)>, Error> {
-        let command = self.0.redis(shard).command("HGET").key(&self.0.keys(shard).waves()).arg(member);
+        let command = self.0.redis(shard).command("HGET").key(&self.0.keys(shard).sweeps()).arg(member);
         let progress: Option<String> = command.query().await?;
         Ok(progress.and_then(|progress| {
             let (instant, label) = progress.split_once(' ')?;
@@ -154,7 +154,7 @@ impl DueSet {
         instant_ms: u64,
         label: &str,
     ) -> Result<(), Error> {
-        let key = self.0.keys(shard).waves();
+        let key = self.0.keys(shard).sweeps();
         let progress = format!("{instant_ms} {label}");
         self.0.redis(shard).command("HSET").key(&key).arg(member).arg(progress).run().await
     }
@@ -168,7 +168,7 @@ impl DueSet {
         next_ms: Option<u64>,
     ) -> Result<(), Error> {
         self.set(shard, member, next_ms).await?;
-        self.0.redis(shard).command("HDEL").key(&self.0.keys(shard).waves()).arg(member).run().await
+        self.0.redis(shard).command("HDEL").key(&self.0.keys(shard).sweeps()).arg(member).run().await
     }
 
     /// Subscribes to the messages that an entry was added.

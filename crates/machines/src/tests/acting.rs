@@ -62,10 +62,10 @@ impl World {
         let root = RootToken::new("0123456789abcdef0123456789abcdef").unwrap();
         let tokens = Tokens::new(&root, fabric.clone(), stats, || std::time::UNIX_EPOCH);
         let second = Duration::from_secs(1);
-        let duty = Lease::new(fabric, "reconciler", "test".to_owned(), second * 60);
+        let lease = Lease::new(fabric, "reconciler", "test".to_owned(), second * 60);
         let nudge = Arc::new(Notify::new());
         let mut reconciler =
-            Reconciler::new(world.routes.clone(), tokens, duty, nudge, second, Metrics::default());
+            Reconciler::new(world.routes.clone(), tokens, lease, nudge, second, Metrics::default());
         for _ in 0..3 {
             reconciler.pass(1).await.unwrap();
         }

@@ -79,7 +79,7 @@ type Break<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a str, &'a str);
 #[tokio::test]
 async fn each_broken_index_entry_is_found_and_named() {
     let world = world().await;
-    assert_eq!(found(&world).await, [], "a sound system");
+    assert_eq!(found(&world).await, [], "a consistent system");
     let far = (world.now_ms() + 86_400_000).to_string();
     let due = (world.now_ms() + 3_600_000).to_string();
     let sweep = "o m daily 18:30:00 Asia/Tokyo";
@@ -163,7 +163,7 @@ async fn each_broken_index_entry_is_found_and_named() {
         assert!(finding.what.contains(what), "{finding:?}");
         redis(&world, fixed).await;
     }
-    assert_eq!(found(&world).await, [], "mended");
+    assert_eq!(found(&world).await, [], "fixed");
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn an_inconsistent_history_is_found() {
     );
     assert!(!findings.is_empty());
     store(&world, "plain: x", &sound).await;
-    assert_eq!(found(&world).await, [], "mended");
+    assert_eq!(found(&world).await, [], "fixed");
 }
 
 const STUCK: &str = "
@@ -223,7 +223,7 @@ async fn labels_that_nothing_evaluates_again_are_counted_as_stuck() {
     assert_eq!(&*world.label("lucky").await.state, "done");
     assert_eq!((stuck("no_trigger").await, stuck("errored").await), (2, 1));
     let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
-    assert!(why["stuck"].as_str().unwrap().contains("looks on entry only"), "{why}");
+    assert!(why["stuck"].as_str().unwrap().contains("evaluated only on entry"), "{why}");
     let why = world.machines.inspector.explainer.why(M, "d").await.unwrap();
     assert!(why["stuck"].as_str().unwrap().contains("unless facts come"), "{why}");
     let counts = world.machines.inspector.overview.counts(M).await.unwrap();

@@ -132,7 +132,7 @@ impl<'a> Mortals<'a> {
                 Some(answer) => return answer.unwrap_or_else(|error| panic!("{what}: {error}")),
             }
         }
-        panic!("nobody answers {what}");
+        panic!("no pacemaker answers {what}");
     }
 
     /// Waits until nothing runs in the background.
@@ -239,7 +239,7 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
         for label in &mut labels {
             let Some(update) = label.updates.get(round) else { continue };
             label.naive.send_update(update);
-            let (told, key) = (tables::told(update), format!("k{round}"));
+            let (told, key) = (tables::as_metadata(update), format!("k{round}"));
             let update = Update { metadata: &told, patch: false, key: Some(&key) };
             mortals
                 .insist("update", async |machines| {
@@ -275,7 +275,7 @@ async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
             return;
         }
     }
-    panic!("an action fails for ever");
+    panic!("an action fails without end");
 }
 
 pub(super) async fn stands(world: &World, label: &str) -> Record {
@@ -338,7 +338,7 @@ async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outsi
     let came: BTreeSet<String> =
         outside.came.lock().unwrap().get(name).into_iter().flat_map(BTreeMap::keys).cloned().collect();
     assert_eq!(came, tokens, "the tokens of {name}");
-    // The indexes say the same.
+    // The indexes agree.
     let state = format!("s{}", path[path.len() - 1]);
     let there = world.machines.records.in_state(0, M, &state, None, 10).await.unwrap();
     assert!(there.contains(name), "{name} is not among those in {state}");
@@ -372,7 +372,7 @@ async fn labels_follow_the_reference_machine_whenever_a_pacemaker_dies() {
             break;
         }
         let run = tokio::time::timeout(Duration::from_secs(120), Box::pin(run(&world, &outside, seed)));
-        ran += u64::from(run.await.unwrap_or_else(|_| panic!("seed {seed} comes to no end")));
+        ran += u64::from(run.await.unwrap_or_else(|_| panic!("seed {seed} does not end")));
     }
     println!("{ran} seeds in {:?}", started.elapsed());
 }

@@ -58,9 +58,9 @@ state_machines:
   m:
     feeds: [{{name: f, url: \"{feed}/<label>\"}}]
     states:
-      - {{action: send_update, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tock}}
+      - {{action: send_update, publish: {{topic: updated, url: 'https://shop.test/<label>'}}, next: tock}}
       - {{gate: tock, exit_condition: feeds.f.go, triggers: [{{event: entry}}, {{interval: 1h}}], next: again}}
-      - {{action: again, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: send_update}}
+      - {{action: again, publish: {{topic: updated, url: 'https://shop.test/<label>'}}, next: send_update}}
 "
     )
 }
@@ -74,7 +74,7 @@ async fn a_circle_of_actions_pauses_as_well() {
     let record = world.until("a", |record| record.status == Status::Looping).await;
     assert_eq!((record.visit, record.due_ms()), (51, Some(world.now_ms() + 1_000)));
     let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
-    assert_eq!(why["reason"], "it moved fifty times in a row and goes on a second later", "{why}");
+    assert_eq!(why["reason"], "it moved fifty times in a row and continues a second later", "{why}");
     let asking = Assumptions {
         until: Some(until),
         feeds: [("f".to_owned(), Some(json!({"go": true})))].into(),
@@ -93,11 +93,11 @@ async fn a_circle_of_actions_pauses_as_well() {
     }
     // A state that is no longer an action is not performed.
     let gates = actions(&feeder.url).replace(
-        "action: again, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "action: again, publish: {topic: updated, url: 'https://shop.test/<label>'}",
         "gate: again, exit_condition: metadata.x, triggers: [{metadata: x}]",
     );
     let gates = gates.replace(
-        "action: send_update, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "action: send_update, publish: {topic: updated, url: 'https://shop.test/<label>'}",
         "gate: send_update, exit_condition: metadata.x, triggers: [{metadata: x}]",
     );
     let state = world.label("a").await.state;

@@ -1,4 +1,4 @@
-//! What Redis has lost is restored, and unreadable labels are skipped.
+//! Data that Redis has lost is restored, and unreadable labels are skipped.
 
 use std::collections::BTreeMap;
 
@@ -130,12 +130,12 @@ async fn an_unreadable_label_does_not_delay_other_labels() {
     world.work_off().await;
     assert!(
         world.metric("signalbox_machines_unreadable_total").await >= 2,
-        "a time of its own, and its evening"
+        "its pending time and its time of day"
     );
     let due = world.machines.due.due(0, u64::MAX >> 12, 100).await.unwrap();
     let entry = due.iter().find(|(member, _)| member == "l m bad");
     assert_eq!(entry.map(|(_, at_ms)| *at_ms), Some(world.now_ms() + 60_000), "read again later");
-    // Another definition is applied all the same.
+    // Another definition is still applied.
     let new = machine(&DAILY.replace("gate: waiting", "gate: ready"));
     let map = [("waiting".to_owned(), "ready".to_owned())].into();
     world.machines.applier.apply(&new, 1, "test", &map).await.unwrap();

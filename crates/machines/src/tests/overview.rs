@@ -35,7 +35,7 @@ async fn upcoming_sweeps_show_their_gate_and_number_of_labels() {
     }
     labels.sort();
     gates.sort();
-    assert_eq!(labels, ["a", "b", "c"], "each has an interval of its own");
+    assert_eq!(labels, ["a", "b", "c"], "each has a separate interval");
     let gate = |zone: &str, labels| (zone.to_owned(), "waiting".to_owned(), "18:30:00".to_owned(), labels);
     assert!(gates.contains(&gate("Asia/Tokyo", 1)), "{gates:?}");
     assert!(gates.iter().any(|(zone, _, _, labels)| zone == "UTC" && (2..=3).contains(labels)), "{gates:?}");

@@ -164,7 +164,7 @@ impl Scene<'_> {
 
     /// Advances time and updates all labels; each label has to follow its prediction.
     async fn round(&mut self) {
-        // Inspections use answers of the last seconds again, so each round has a process of its own.
+        // Inspections reuse answers of the last seconds, so each round uses a separate process.
         let onlooker = self.world.another();
         let now = Answers { feeds: feeds(&mut self.random), ..self.answers() };
         // One that fails is asked again and again.
@@ -238,7 +238,11 @@ impl Scene<'_> {
         self.world.send_update(label, facts.clone()).await;
         self.idle().await;
         let after = stands(self.world, label).await;
-        assert!(after.visit > before.visit, "{label} was told {facts}: {why}\nis {after:?}\n{}", self.said);
+        assert!(
+            after.visit > before.visit,
+            "{label} was updated with {facts}: {why}\nis {after:?}\n{}",
+            self.said
+        );
         true
     }
 
@@ -373,7 +377,8 @@ fn waited(why: &Value, record: &Record, since: Timestamp, about: &str) {
     let Some(first) = first.filter(|_| record.history.len() < 20) else { return };
     let at =
         |text: &Value| text.as_str().map(|text| text.trim_start_matches("not before ").parse::<Timestamp>());
-    let next = at(&why["next"]["at"]).unwrap_or_else(|| panic!("nothing looks, and yet it moved: {about}"));
+    let next =
+        at(&why["next"]["at"]).unwrap_or_else(|| panic!("no evaluation was due, and yet it moved: {about}"));
     assert!(first >= next.unwrap(), "it moved before it was evaluated: {about}");
     match at(&why["earliest"]) {
         None => panic!("time alone opens nothing, and yet it moved: {about}"),
@@ -440,7 +445,7 @@ async fn predictions_come_true() {
             Duration::from_secs(60),
             Box::pin(run(&world, (&outside, &url), seed, &mut sum)),
         );
-        run.await.unwrap_or_else(|_| panic!("seed {seed} comes to no end"));
+        run.await.unwrap_or_else(|_| panic!("seed {seed} does not end"));
     }
     println!("{sum:?} in {:?}", started.elapsed());
 }

@@ -72,7 +72,7 @@ async fn labels_of_all_shards_are_listed_counted_moved_and_evaluated() {
     }
     assert_eq!(send_update(&other, "l29", &json!({"go": true})).await.state, "third");
 
-    // Each shard has times of its own.
+    // Each shard has separate times.
     world.time.advance(600_000);
     world.work_off().await;
     assert_eq!(

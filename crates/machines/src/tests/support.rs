@@ -30,7 +30,7 @@ use crate::{
     store::{DueSet, Records, Shards, TakenEvents, Versions},
 };
 use signalbox_bus::{self as bus, NewEvent};
-use signalbox_bus_testkit::{Pacemaker, Time, event, standing_still};
+use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
 use signalbox_route_table::AddressRules;
 use signalbox_routing as routing;
 use signalbox_routing::Metrics;
@@ -117,7 +117,7 @@ impl World {
     pub(super) async fn on_shards(shards: usize) -> Self {
         let servers = Servers::start().await;
         let time = Time::default();
-        let bus = standing_still(&servers.fabric(), shards, &time, 86_400_000).await;
+        let bus = with_fixed_clock(&servers.fabric(), shards, &time, 86_400_000).await;
         let routes = registry(&servers);
         let machines = pacemaker(&servers, &time, &bus, &routes, shards);
         Self { servers, time, bus, machines, routes, shards }

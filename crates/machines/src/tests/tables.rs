@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 pub(super) const KEYS: [&str; 3] = ["x", "y", "z"];
 /// Zones that labels may name.
 pub(super) const ZONES: [&str; 3] = ["Asia/Tokyo", "Europe/London", "America/New_York"];
-/// Maximum number of moves without a rest. Circles have a test of their own.
+/// Maximum number of transitions without a rest. Another test covers circles.
 const MAX_MOVES: usize = 18;
 
 /// Facts, by the number of their key.
@@ -215,7 +215,7 @@ pub(super) fn facts(random: &mut StdRng, most: usize) -> Facts {
 }
 
 /// The metadata of an update.
-pub(super) fn told(facts: &Facts) -> Value {
+pub(super) fn as_metadata(facts: &Facts) -> Value {
     Value::Object(
         facts.iter().map(|(key, value)| (KEYS[*key].to_owned(), json!(value))).collect::<Map<_, _>>(),
     )
@@ -292,14 +292,14 @@ impl<'a> Naive<'a> {
             State::Gate { key, also, .. } if facts.keys().any(|told| told == key || told == also) => {
                 self.look()
             }
-            // Its time of day comes again.
+            // Its time of day returns.
             State::Daily { .. } => self.enter(),
             _ => {}
         }
     }
 
     pub(super) fn metadata(&self) -> Value {
-        told(&self.facts)
+        as_metadata(&self.facts)
     }
 
     /// The visits that are actions.

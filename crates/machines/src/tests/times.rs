@@ -147,7 +147,7 @@ async fn a_pacemaker_with_an_old_definition_runs_the_sweep_of_the_new_one() {
     world.create("a", json!({"go": true})).await;
     let other = world.another();
     send_update(&other, "a", &json!({"x": 1})).await;
-    // The other pacemaker, which does the work, has not heard of it.
+    // The other pacemaker, which does the work, does not know of it.
     world.apply(DAILY, 1).await;
     let due = world.machines.due.next(0).await.unwrap().unwrap();
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);

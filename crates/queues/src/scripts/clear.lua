@@ -11,7 +11,7 @@ local function main(facets)
   local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], 0)
   local most = tonumber(ARGV[1])
   local left = most
-  -- This is allowed at the memory limit, and so is everything after it. Without settings nothing is handed out.
+  -- This is allowed at the memory limit, and so is everything after it. Without settings nothing is delivered.
   call('UNLINK', queue.settings, queue.ring)
   call('ZREM', queue.due, queue.name)
   local function forget(item)

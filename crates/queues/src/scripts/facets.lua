@@ -1,5 +1,5 @@
--- facets: what every script that touches queues has in common. Not a script of its own: it is appended to those
--- scripts at compile time, which define `main(facets)` above.
+-- facets: shared code of every script that accesses queues. It is appended to those scripts at compile time, which
+-- define `main(facets)` above.
 --
 -- A queue is opened by its ring's key. Keys that only the script can know (which environment, which segment of the
 -- log) are built from declared ones, so they carry the same hash tag and live in the same shard.
@@ -46,7 +46,7 @@ local function segment_of(id)
   return known_segment
 end
 
--- An item of a queue: `id`, `id@segment` when the body was stored again (redriven), `#attempts` when it was handed out
+-- An item of a queue: `id`, `id@segment` when the body was stored again (redriven), `#attempts` when it was delivered
 -- before. Returns the id and the segment as text, and the attempts as a number.
 function facets.item(item)
   local number = tonumber(item)

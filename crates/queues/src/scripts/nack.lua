@@ -8,7 +8,7 @@
 -- ARGV[2]: integer, ms to wait
 -- ARGV[3]: integer, maximum number of dead letters
 -- ARGV[4...]: strings, for each receipt its id and nonce
--- Returns an array with 1 (given back), 2 (delayed), 3 (a dead letter) or 0 (not held, or no longer) for each receipt.
+-- Returns an array with 1 (returned), 2 (delayed), 3 (a dead letter) or 0 (not held, or no longer) for each receipt.
 -- Caller: Store::nack
 
 local function main(facets)

@@ -7,7 +7,7 @@
 -- ARGV[1]: string, the environment; empty for every one
 -- ARGV[2]: integer, maximum number of messages
 -- ARGV[3]: integer, maximum bytes of bodies (the first message is shown whatever its size)
--- Returns for each message id, how often it was handed out, environment, how many wait in its facet, and body.
+-- Returns for each message id, how often it was delivered, environment, how many wait in its facet, and body.
 -- Caller: Store::peek
 
 local function main(facets)

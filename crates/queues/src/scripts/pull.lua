@@ -1,5 +1,5 @@
--- Hands out messages, fair between facets: the facet at the head of the ring keeps its turn until its weight is used,
--- then goes to the tail (deficit round robin, in messages). The cost depends on how many messages are handed out, not
+-- Delivers messages, fair between facets: the facet at the head of the ring keeps its turn until its weight is used,
+-- then goes to the tail (deficit round robin, in messages). The cost depends on how many messages are delivered, not
 -- on how many facets there are.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
@@ -7,11 +7,11 @@
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, maximum number of messages
--- ARGV[3]: integer, maximum bytes of bodies (the first message is handed out whatever its size)
+-- ARGV[3]: integer, maximum bytes of bodies (the first message is delivered whatever its size)
 -- ARGV[4]: string, random characters of this pull
 -- ARGV[5]: integer, 1 to acknowledge immediately
 -- ARGV[6]: integer, revision of the queue that the caller knows
--- ARGV[7]: string, the only environment to hand out messages of, out of turn; empty for all of them in turn
+-- ARGV[7]: string, the only environment to deliver messages of, out of turn; empty for all of them in turn
 -- ARGV[8]: integer, ms for which the caller waits for a message of that environment, 0 if it does not
 -- Returns `gone` (no such queue here), `behind` (the shard has older settings than the caller), or an array: unix ms,
 -- end of the leases, 1 when there is more (of the environment, if one was named), the next moment at which a message
@@ -29,7 +29,7 @@ end
 
 -- The ring as a pull sees it. `order` has the facets from the head on (the first `loaded` of them; a pull appends those
 -- whose turn ended), and `head` and `tail` are places in it. `whole` when it has every facet. A pull of one environment
--- leaves the turns of the others and of its own facet as they are.
+-- leaves the turns unchanged, including that of its facet.
 local function read_ring(facets, queue, pull)
   local order
   if pull.only then
@@ -42,7 +42,7 @@ local function read_ring(facets, queue, pull)
   return { order = order, loaded = loaded, whole = whole, head = 1, tail = loaded }
 end
 
--- How long messages wait in the facet before they are handed out: a moving average, ms.
+-- How long messages wait in the facet before they are delivered: a moving average, ms.
 local function note_dwell(facets, facet, item, now)
   local dwell = math.max(0, now - facets.since(item))
   facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
@@ -92,7 +92,7 @@ local function turn(facets, queue, facet, ring, credit, only)
   end
 end
 
--- Picks the messages to hand out: `messages`, the segments of lost bodies, the facets that were visited, and how many
+-- Picks the messages to deliver: `messages`, the segments of lost bodies, the facets that were visited, and how many
 -- messages leave their facets (`count`). Reads only; `ring` is left as it has to be written.
 local function pick(facets, queue, pull, ring)
   local picked = { messages = {}, lost = {}, visited = {}, count = 0, bytes = 0, full = false }

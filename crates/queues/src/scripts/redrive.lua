@@ -1,4 +1,4 @@
--- Puts dead letters back into their facets, the oldest first, as if they had never been handed out. Their bodies are
+-- Returns dead letters to their facets, the oldest first, as if they had never been delivered. Their bodies are
 -- stored again in the current segment of the log, because the first ones may be gone.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
@@ -9,7 +9,7 @@
 -- ARGV[2]: string, the registry's stamp that the weights below were taken from
 -- ARGV[3]: integer, maximum number of dead letters
 -- ARGV[4...]: strings, environments and their weights; others have 1
--- Returns how many were put back; -1 when the registry has another stamp.
+-- Returns how many were returned; -1 when the registry has another stamp.
 -- Caller: Store::redrive
 
 local function main(facets)

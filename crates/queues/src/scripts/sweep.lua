@@ -10,7 +10,7 @@
 -- Returns an array: how many leases had ended, how many delays were over, how many messages became dead letters.
 -- Caller: Store::sweep
 
--- Reads the messages whose leases have ended. Returns all of them, those that are given back, and those that become
+-- Reads the messages whose leases have ended. Returns all of them, those that are returned, and those that become
 -- dead letters.
 local function read_expired(facets, queue, expired)
   local landed, back, dead = {}, {}, {}
@@ -33,7 +33,7 @@ local function read_expired(facets, queue, expired)
   return landed, back, dead
 end
 
--- Adds the messages whose delay is over to those that are given back.
+-- Adds the messages whose delay is over to those that are returned.
 local function read_due(facets, queue, due, back)
   for _, member in ipairs(due) do
     local item, env = string.match(member, '^(%S+) (.*)$')

@@ -1,4 +1,4 @@
-//! Looking at queues without changing anything.
+//! Reads of queues that change nothing.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(crate) struct Counts {
     pub dead: u64,
 }
 
-/// What housekeeping wants to know of a queue.
+/// The state of a queue that housekeeping needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueState {
     /// The revision of the definition that this shard goes by in every facet.
@@ -70,7 +70,7 @@ impl Store {
         Ok(messages(words.into_iter()))
     }
 
-    /// What must never be and is, of one moment: predicate, environment, what is wrong.
+    /// The suspected violations at one moment: predicate, environment, description.
     pub(crate) async fn audit(
         &self,
         queue: &str,
@@ -81,7 +81,7 @@ impl Store {
         Ok(words.chunks_exact(3).map(finding).collect())
     }
 
-    /// What housekeeping wants to know of queues, in one round trip.
+    /// The states of queues for housekeeping, in one round trip.
     pub async fn states(&self, queues: &[&str]) -> Result<Vec<QueueState>, Error> {
         if queues.is_empty() {
             return Ok(Vec::new());

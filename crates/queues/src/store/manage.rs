@@ -1,4 +1,4 @@
-//! What operators do with a queue: configure it, drop messages, look after dead letters, clear it away.
+//! The operators' calls: configure a queue, drop messages, manage dead letters, remove a queue.
 
 use signalbox_store::{Error, FabricRole, Script, keys};
 
@@ -30,7 +30,7 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
 
 /// Facets that one call configures.
 const FACETS: usize = 500;
-/// Messages that one call drops or looks at.
+/// Messages that one call drops or examines.
 const PART: usize = 2_000;
 
 /// For commands without arguments.
@@ -39,11 +39,11 @@ const NONE: &[&str] = &[];
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// When it was given up, unix milliseconds.
+    /// When it became a dead letter, unix milliseconds.
     pub died_ms: u64,
-    /// How often it was handed out.
+    /// How often it was delivered.
     pub attempts: u32,
-    /// What happened the last time: `nacked` or `expired`.
+    /// The last outcome: `nacked` or `expired`.
     pub reason: String,
     /// Its facet.
     pub environment: String,
@@ -85,7 +85,7 @@ impl DeadLetter {
     }
 }
 
-/// How telling a shard of a definition ended.
+/// The result of configuring a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Configured {
     /// The shard goes by it, or by a newer one.
@@ -97,7 +97,7 @@ pub enum Configured {
 /// How putting dead letters back ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Redriven {
-    /// So many were put back.
+    /// This many were returned.
     Put(u64),
     /// The registry has moved on.
     Stale,

@@ -52,7 +52,7 @@ impl Store {
         keys::queues::shared(self.shard.tag()).wake_channel()
     }
 
-    /// Hears what is told on the wake channels of all `stores`, which are shards of one fabric.
+    /// Subscribes to the wake channels of all `stores`, which are shards of one fabric.
     pub(super) fn wakes(stores: &[Arc<Self>]) -> Option<Subscription> {
         let channels: Vec<String> = stores.iter().map(|store| store.wake_channel()).collect();
         let channels: Vec<&str> = channels.iter().map(String::as_str).collect();
@@ -68,7 +68,7 @@ impl Store {
 /// The Lua functions that keep the facets of queues. The publish script of the bus includes them.
 pub const FACETS_LUA: &str = include_str!("../scripts/facets.lua");
 
-/// What the scripts of queues share; each defines `main`.
+/// Shared code of the queues' scripts; each script defines `main`.
 const SHARED: &str = concat!(include_str!("../scripts/facets.lua"), "\nreturn main(facets)\n");
 
 /// Every script of the queues, for the tests that read their headers.

@@ -20,18 +20,18 @@ pub(crate) struct PullCall<'a> {
     pub auto_ack: bool,
     /// The revision of the queue's definition that this process knows.
     pub revision: u64,
-    /// The only environment to hand out messages of.
+    /// The only environment to deliver messages of.
     pub environment: Option<&'a str>,
     /// For how long something of it is waited for.
     pub wait_ms: u64,
 }
 
-/// A message that was handed out, or is shown.
+/// A message that was delivered, or is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     /// Its id.
     pub id: u64,
-    /// How often it was handed out, this time included.
+    /// How often it was delivered, this time included.
     pub attempt: u32,
     /// Its facet.
     pub environment: String,
@@ -41,7 +41,7 @@ pub struct Taken {
     pub body: Vec<u8>,
 }
 
-/// What a pull handed out.
+/// The messages that a pull leased.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pulled {
     /// The shard's time, unix milliseconds.
@@ -50,9 +50,9 @@ pub struct Pulled {
     pub until_ms: u64,
     /// Whether there is more that could be pulled now.
     pub more: bool,
-    /// When a lease ends or a message is due, if nothing was handed out and there is such a moment.
+    /// When a lease ends or a message is due, if nothing was delivered and there is such a moment.
     pub next_due_ms: Option<u64>,
-    /// Messages whose bodies are not in the log any more.
+    /// Messages whose bodies are no longer in the log.
     pub lost: u64,
     /// The messages.
     pub messages: Vec<Taken>,
@@ -69,7 +69,7 @@ pub(crate) enum PullReply {
 }
 
 impl Store {
-    /// Hands out messages.
+    /// Delivers messages.
     pub(crate) async fn pull(&self, call: PullCall<'_>) -> Result<PullReply, Error> {
         let log = keys::bus::bus(self.shard.tag()).log();
         let reply: Value = self

@@ -1,4 +1,4 @@
-//! What every script says of itself.
+//! Checks the header of every script.
 
 use super::scripts;
 

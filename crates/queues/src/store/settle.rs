@@ -1,4 +1,4 @@
-//! What becomes of messages in flight.
+//! Settling messages in flight.
 
 use signalbox_store::{Error, FabricRole, Script, keys};
 
@@ -17,20 +17,20 @@ static SWEEP: Script<FabricRole> =
 pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
     &[("ack", &ACK), ("nack", &NACK), ("extend", &EXTEND), ("sweep", &SWEEP)];
 
-/// What became of a message that was given back.
+/// The result of returning a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nacked {
-    /// It was not in flight under this receipt (any more).
+    /// It was not in flight under this receipt, or no longer.
     NotHeld,
     /// It waits at the head of its facet.
     Back,
     /// It waits for its delay.
     Delayed,
-    /// It was handed out often enough.
+    /// It was delivered often enough.
     Dead,
 }
 
-/// What a sweep did, in messages.
+/// The effect of a sweep, in messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
     pub expired: u64,
@@ -48,7 +48,7 @@ impl Store {
         call.run(self.redis()).await
     }
 
-    /// Gives messages back; what became of each.
+    /// Returns messages; the result of each.
     pub(crate) async fn nack(
         &self,
         queue: &str,

@@ -54,7 +54,7 @@ impl Running {
 
     async fn waiting(&self, count: usize) {
         eventually("pulls to wait", || async { equal(self.queues.waiting_pulls(), count) }).await;
-        // Each has looked once: scripts that ran tell when they are through.
+        // Each has queried once: the number of executed scripts shows when they are done.
         let mut before = self.scripts().await;
         loop {
             for _ in 0..20 {
@@ -94,7 +94,7 @@ async fn a_pull_that_waits_is_woken_and_does_not_poll() {
     for _ in 0..200 {
         all.redis.command("PING").run().await.unwrap();
     }
-    assert_eq!(all.scripts().await, before, "nobody asks while nothing comes");
+    assert_eq!(all.scripts().await, before, "no waiter queries while nothing arrives");
     all.push("1", 1).await;
     assert_eq!(pull.await.unwrap().unwrap().messages.len(), 1);
 }
@@ -119,8 +119,8 @@ async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
     for _ in 0..200 {
         all.redis.command("PING").run().await.unwrap();
     }
-    assert_eq!(all.scripts().await, before + 1, "the publish, and nobody asks because of another's messages");
-    // In one call: the one who is woken wakes the other.
+    assert_eq!(all.scripts().await, before + 1, "only the publish: other queues' messages wake no waiter");
+    // In one call: the waiter that is woken wakes the other.
     all.push("quiet", 2).await;
     for pull in [first, second] {
         let handed = pull.await.unwrap().unwrap().messages;
@@ -148,7 +148,7 @@ async fn each_of_many_who_wait_gets_one_of_many_messages() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_goes_away_takes_no_message_along() {
+async fn a_waiter_that_disconnects_loses_no_message() {
     let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
@@ -161,7 +161,7 @@ async fn a_waiter_that_goes_away_takes_no_message_along() {
 }
 
 #[tokio::test]
-async fn a_pull_that_waits_is_woken_by_what_comes_back() {
+async fn a_pull_that_waits_is_woken_by_a_returned_message() {
     let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
@@ -170,10 +170,10 @@ async fn a_pull_that_waits_is_woken_by_what_comes_back() {
     let first = all.queues.pull(Q, 0, request).await.unwrap().messages;
     let pull = all.wait(1);
     all.waiting(1).await;
-    // Given back at once.
+    // Returned immediately.
     all.queues.nack(Q, 0, &[&first[0].0.to_string()]).await.unwrap();
     assert_eq!(pull.await.unwrap().unwrap().messages[0].1.id, first[0].1.id);
-    // A lease that ends: the consumer is dead, and nobody but the sweeper notices.
+    // An expired lease: the consumer is dead, and only the sweeper detects it.
     all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
     all.push("2", 1).await;
     let lost = all.queues.pull(Q, 0, request).await.unwrap().messages;
@@ -190,7 +190,7 @@ async fn nothing_due_costs_nothing() {
     let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
     let held = all.queues.pull(Q, 0, request).await.unwrap().messages;
     all.queues.ack(Q, &[&held[0].0.to_string()]).await.unwrap();
-    eventually("the sweeper to look at what was noted", || async {
+    eventually("the sweeper to process what is due", || async {
         if all.redis.command("EXISTS").arg("queue:|due").query::<u64>().await.unwrap() == 1 {
             Ok(())
         } else {
@@ -208,13 +208,13 @@ async fn nothing_due_costs_nothing() {
     for _ in 0..100 {
         all.redis.command("PING").run().await.unwrap();
     }
-    // The bus has its own: a look at the memory each second, its duty.
+    // The bus has its own commands: a memory check each second, its lease.
     let others = commands().await - before - 101;
     assert!(others < 20, "{others} commands while nothing is due");
 }
 
 #[tokio::test]
-async fn as_many_wait_as_may_and_a_shutdown_ends_them() {
+async fn waiters_are_limited_and_a_shutdown_ends_them() {
     let server = Server::in_memory().await;
     let all = running(&server, Options { waiting_pulls: 1, ..Options::default() }).await;
     all.put(wanted(".*")).await;
@@ -225,7 +225,7 @@ async fn as_many_wait_as_may_and_a_shutdown_ends_them() {
     assert!(waits.await.unwrap().unwrap().messages.is_empty());
 }
 
-/// A pacemaker that dies takes nothing along: what it had handed out to nobody comes back by way of another.
+/// A pacemaker that dies loses nothing: messages whose reply was lost become available through another.
 #[tokio::test]
 async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
     let server = Server::in_memory().await;

@@ -1,4 +1,4 @@
-//! What the printed scripts of the original did wrong, each as a test; and what else must not happen.
+//! Defects of the original's published scripts, each as a test, and other defects that must not occur.
 
 use super::support::*;
 use signalbox_bus::{Error as BusError, Kind, NewEvent, Wanted as Subscription};
@@ -89,7 +89,7 @@ async fn a_bad_pattern_is_refused_and_a_slow_one_is_not_slow() {
 
 /// A crash after the pull lost the message.
 #[tokio::test]
-async fn a_message_whose_consumer_died_comes_back_after_its_lease() {
+async fn a_message_whose_consumer_died_is_redelivered_after_its_lease() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b")]).await;
@@ -213,7 +213,7 @@ async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body()
 }
 
 #[tokio::test]
-async fn auto_ack_forgets_at_once() {
+async fn auto_ack_forgets_immediately() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }).await;
@@ -229,7 +229,7 @@ async fn auto_ack_forgets_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_purged_or_dropped_is_gone_and_what_is_in_flight_only_with_its_facet() {
+async fn purged_and_dropped_messages_are_gone_and_those_in_flight_only_with_their_facet() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "x"), ("2", "y"), ("3", "z")]).await;
@@ -248,7 +248,7 @@ async fn what_is_purged_or_dropped_is_gone_and_what_is_in_flight_only_with_its_f
 }
 
 #[tokio::test]
-async fn what_is_too_old_is_dropped_from_the_head_part_by_part() {
+async fn messages_that_are_too_old_are_dropped_from_the_head_in_parts() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
@@ -262,7 +262,7 @@ async fn what_is_too_old_is_dropped_from_the_head_part_by_part() {
         hands.assert_true(Q, "a part").await;
         dropped += part;
         parts += 1;
-        assert!(parts < 20, "it comes to an end");
+        assert!(parts < 20, "it ends");
         if next.is_empty() {
             break;
         }
@@ -289,7 +289,7 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
     assert_eq!(left, [""; 0]);
     hands.assert_true("other", "others stay").await;
     assert!(matches!(hands.bus.handle.delete_queue(Q).await, Err(BusError::NoSuchQueue)));
-    // A pacemaker that has not heard of it yet.
+    // A pacemaker that does not know of it yet.
     let gone = hands.queues.pull(Q, revision, pull(1)).await;
     assert!(matches!(gone, Err(Error::NoSuchQueue)), "{gone:?}");
     assert_eq!(hands.ack(&[&pulled[3].0]).await, [Settled::Used]);
@@ -299,18 +299,18 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
 }
 
 #[tokio::test]
-async fn a_shard_that_was_not_told_of_a_definition_says_so() {
+async fn a_shard_without_the_definition_reports_it() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     let behind = hands.queues.pull(Q, hands.revision(Q) + 1, pull(1)).await;
     assert!(matches!(behind, Err(Error::Behind)), "{behind:?}");
-    // Settings that are older than what stands change nothing.
+    // Settings older than the stored ones change nothing.
     let definition = Definition::new(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }).unwrap();
     let store = &hands.queues.stores()[0];
     let stamp = hands.bus.handle.stamp();
     assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
-    // What was interrupted is finished by housekeeping: here weights that never arrived.
+    // Housekeeping completes an interrupted change: here weights that never arrived.
     hands.push(&[("1", "a")]).await;
     hands.put(Q, weights(&[("1", 0)])).await;
     let redis = &hands.redis;
@@ -321,7 +321,7 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
         if hands.ring(Q).await.is_empty() { Ok(()) } else { Err("not yet") }
     })
     .await;
-    hands.assert_true(Q, "what was interrupted").await;
+    hands.assert_true(Q, "an interrupted change").await;
     // Nor do those of a queue that may have been deleted since.
     let stamp = hands.bus.handle.stamp();
     hands.put("other", wanted(".*")).await;
@@ -332,7 +332,7 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
 
 /// Events of the bus are messages, in the same step as their batches.
 #[tokio::test]
-async fn an_event_is_in_batches_and_queues_at_once() {
+async fn an_event_is_in_batches_and_queues_at_the_same_time() {
     let server = Server::in_memory().await;
     let hands = Hands::bare(&server, 1).await;
     hands.put(Q, wanted("shop:update:orders")).await;
@@ -447,9 +447,9 @@ async fn the_log_keeps_what_a_queue_needs() {
     assert_eq!(hands.labels(9).await, ["a"]);
 }
 
-/// What is broken on purpose is found and named, and nothing else.
+/// Damage done on purpose is found and named, and nothing else.
 #[tokio::test]
-async fn a_check_names_what_is_broken() {
+async fn a_check_names_each_violation() {
     let server = Server::in_memory().await;
     let hands = Hands::with(&server, 1, 3_600_000).await;
     hands.put(Q, wanted(".*")).await;

@@ -114,7 +114,7 @@ impl Both {
                 assert_eq!(seen, wanted, "what a pull gives");
                 if got.messages.is_empty() {
                     let due = self.reference.next_due_ms().map(|due| (due - now).max(0) as u64);
-                    assert_eq!(got.next_due_in_ms, due, "when to come again");
+                    assert_eq!(got.next_due_in_ms, due, "when to pull again");
                 }
                 let pairs = got.messages.into_iter().zip(expected);
                 self.receipts.extend(pairs.map(|((receipt, _), one)| (receipt.to_string(), one.receipt)));
@@ -138,7 +138,7 @@ impl Both {
                 let (texts, known) = self.some(which);
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 let got = self.hands.queues.extend(Q, *ms, &texts).await.unwrap();
-                // The same receipt twice in one call is looked at once.
+                // A receipt that occurs twice in one call is settled once.
                 let once: BTreeSet<_> = known.iter().copied().collect();
                 let verdicts = self.reference.extend(&known, *ms as i64, now);
                 if once.len() == known.len() {
@@ -249,10 +249,10 @@ fn the_scripts_do_what_the_reference_does() {
     });
 }
 
-/// F3: in any window of w + 1 messages of one facet of weight w, each other facet that could be pulled from throughout
-/// is served as many as its weight says, or all it has.
+/// F3: in any window of w + 1 messages of one facet of weight w, each other facet that is eligible throughout gets as
+/// many as its weight, or all it has.
 #[test]
-fn nobody_waits_for_more_than_every_others_weight() {
+fn no_tenant_waits_for_more_than_every_others_weight() {
     let server = block_on(Server::in_memory());
     let config = Config { failure_persistence: None, max_shrink_iters: 100, ..Config::with_cases(cases(8)) };
     let facets = vec((1..5u32, 0..25usize), 2..6);

@@ -19,7 +19,7 @@ async fn a_queue_in_four_shards_gives_everything_once_and_forgets_everything() {
 
     let mut shards = BTreeSet::new();
     let mut seen = BTreeSet::new();
-    // Pulls go round the shards; one that gets too little goes on with the next.
+    // Pulls rotate through the shards; one that gets too few messages continues with the next.
     for _ in 0..8 {
         let pulled = hands.pull(1).await;
         shards.insert(pulled[0].0.shard);

@@ -1,4 +1,4 @@
-//! A bus and its queues driven by hand, with a clock that stands still; and a look at everything that must hold.
+//! A bus and its queues driven by hand, with a clock that only tests advance, and a check of all invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ pub(super) use signalbox_testkit::{Server, equal, eventually};
 use tokio_util::sync::CancellationToken;
 
 use signalbox_bus::NewMessage;
-use signalbox_bus_testkit::{Pacemaker, Time, standing_still};
+use signalbox_bus_testkit::{Pacemaker, Time, with_fixed_clock};
 use signalbox_queues::{Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Taken, Wanted};
 
 /// The queue of most tests.
@@ -20,7 +20,7 @@ pub(super) struct Hands {
     pub(super) time: Time,
     pub(super) bus: Pacemaker,
     pub(super) queues: Handle,
-    /// `{s0}` and so on; nothing when there is one shard.
+    /// `{s0}` and so on; empty for one shard.
     tags: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Hands {
         let redis = server.open::<FabricRole>();
         redis.command("FLUSHALL").run().await.unwrap();
         let time = Time::default();
-        let bus = standing_still(&redis, shards, &time, housekeeping_ms).await;
+        let bus = with_fixed_clock(&redis, shards, &time, housekeeping_ms).await;
         let all = Shard::all(&redis, shards);
         let tags = all.iter().map(|shard| shard.tag().as_str().to_owned()).collect();
         let clock = Clock::Fixed(std::sync::Arc::clone(&time.0));
@@ -70,7 +70,7 @@ impl Hands {
         self.bus.handle.queues(|queues| queues.get(name).map_or(0, |queue| queue.definition.revision))
     }
 
-    /// Publishes messages `environment`, `label`; their ids. A label says how it is found again.
+    /// Publishes messages `environment`, `label`; their IDs. The label identifies a message.
     pub(super) async fn push(&self, messages: &[(&str, &str)]) -> Vec<u64> {
         let message = |(environment, label): &(&str, &str)| NewMessage {
             environment: (*environment).to_owned(),
@@ -118,7 +118,7 @@ impl Hands {
         self.queues.nack(Q, delay_ms, &texts).await.unwrap()
     }
 
-    /// Everything that is due now comes back.
+    /// Returns everything that is due now.
     pub(super) async fn sweep(&self) {
         for store in self.queues.stores() {
             while let Some((queue, due)) = store.next_due().await.unwrap() {
@@ -138,7 +138,7 @@ impl Hands {
         self.redis.command(command).arg(arguments).query().await.unwrap()
     }
 
-    /// What is in a facet of one shard, as the keys have it.
+    /// The content of a facet of one shard, as the keys have it.
     pub(super) async fn waiting(&self, queue: &str, environment: &str) -> Vec<u64> {
         let items = self.strings("LRANGE", &[&format!("queue:{queue}:{environment}"), "0", "-1"]).await;
         items.iter().map(|item| id(item)).collect()

@@ -1,4 +1,4 @@
-//! Who is pulled when, exactly.
+//! The exact order of pulls.
 
 use super::support::*;
 use signalbox_queues::{PullRequest, Settled, Wanted};
@@ -9,7 +9,7 @@ async fn round_robin_pulls_a_c_b() {
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
     assert_eq!(hands.labels(9).await, ["a", "c", "b"]);
-    assert!(hands.pull(1).await.is_empty(), "an empty queue is no error");
+    assert!(hands.pull(1).await.is_empty(), "an empty queue is not an error");
 }
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn one_call_hands_out_what_many_calls_do() {
 }
 
 #[tokio::test]
-async fn a_weight_is_a_turn_of_so_many_messages_and_0_pauses() {
+async fn a_weight_is_a_turn_of_that_many_messages_and_0_pauses() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, weights(&[("1", 3), ("3", 0)])).await;
@@ -58,9 +58,9 @@ async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
     assert_eq!(labels, ["a", "b", "x", "y"]);
     assert!(hands.pull(10).await.is_empty());
     assert_eq!(hands.ack(&[&pulled[3].0, &pulled[0].0]).await, [Settled::Acked; 2]);
-    hands.assert_true(Q, "room again").await;
+    hands.assert_true(Q, "below its limit again").await;
     assert_eq!(hands.labels(9).await, ["z", "c"]);
-    // A higher limit lets in what stood before the door, at once.
+    // A higher limit makes a waiting facet eligible immediately.
     hands.push(&[("1", "d")]).await;
     assert!(hands.pull(1).await.is_empty());
     hands.put(Q, Wanted { in_flight_limit: Some(3), ..wanted(".*") }).await;
@@ -69,7 +69,7 @@ async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
 }
 
 #[tokio::test]
-async fn what_comes_back_stands_at_the_head_in_order() {
+async fn returned_messages_are_at_the_head_in_order() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d")]).await;
@@ -86,7 +86,7 @@ async fn what_comes_back_stands_at_the_head_in_order() {
 }
 
 #[tokio::test]
-async fn an_empty_pull_says_when_the_next_is_due() {
+async fn an_empty_pull_reports_when_the_next_is_due() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, None);
@@ -98,7 +98,7 @@ async fn an_empty_pull_says_when_the_next_is_due() {
     assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(500), "the end of a delay");
 }
 
-/// Whoever names an environment gets it out of turn, and takes nobody's turn: `{1:[a,b,c],2:[d,e],3:[f]}`.
+/// A pull that names an environment ignores the turns and uses none: `{1:[a,b,c],2:[d,e],3:[f]}`.
 #[tokio::test]
 async fn a_pull_of_one_environment_leaves_the_others_their_turns() {
     let server = Server::in_memory().await;

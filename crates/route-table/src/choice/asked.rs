@@ -1,10 +1,10 @@
-//! What a request says of itself, read as nginx reads it.
+//! The attributes of a request, parsed as nginx parses them.
 
 use std::net::IpAddr;
 
 use crate::Invalid;
 
-/// What is known of a request that somebody asks about.
+/// The attributes of the request to explain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Name, in lower case, and value.
@@ -15,7 +15,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Nothing when nothing is said.
+    /// `None` when no attribute is given.
     pub fn parse(
         header: Option<&str>,
         cookies: Option<&str>,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_can_say_is_refused() {
+    fn impossible_attributes_are_rejected() {
         for (header, cookies, address, code) in [
             (Some("X-User"), None, None, "invalid_header"),
             (Some("X User: a"), None, None, "invalid_header"),

@@ -19,7 +19,7 @@ pub(super) fn pick<'a>(list: &[(&'a str, f64)], key: &str, weighted: bool) -> Op
     best.map(|(address, _)| address)
 }
 
-/// CRC-32 of IEEE 802.3. Bit by bit: what is summed here is a few dozen bytes.
+/// CRC-32 of IEEE 802.3. Bit by bit, because the input is only a few dozen bytes.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |sum: u32| if sum & 1 == 1 { (sum >> 1) ^ 0xEDB8_8320 } else { sum >> 1 };
     !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), |sum, _| step(sum)))
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_edge_picks_the_same() {
-        // The same list stands in lua/spec/algorithms_spec.lua.
+        // The same list is in lua/spec/algorithms_spec.lua.
         let all = |weights: [f64; 3], weighted: bool| -> String {
             let list =
                 [("127.0.0.1:1", weights[0]), ("127.0.0.1:2", weights[1]), ("127.0.0.1:3", weights[2])];

@@ -1,13 +1,13 @@
-//! Which instance the edge gives to one request, as far as that is certain: the same computation as
-//! `lua/signalbox/choose.lua`, for those who ask before they send. Pure.
+//! The instance that the edge chooses for one request, as far as it is determined: the same computation as
+//! `lua/signalbox/choose.lua`, for clients that ask before they send. Pure.
 //!
 //! ```text
 //!   sticky cookie ─▶ share (version type), by header, cookie or session ─▶ algorithm
 //! ```
 //!
-//! Certain is what goes by the request alone: sessions, shares asked for by name, consistent hashing. Turns, draws and
-//! p2c are not, and of them the chances are told. What a router has seen for itself (who is ejected there, and how busy
-//! everybody is) is not known here; a ticket for one instance is not looked at.
+//! The request alone determines sessions, versions requested by name, and consistent hashing. Turns, random draws and
+//! p2c are not determined; for those, the probabilities are returned. A router's own observations (ejections and load)
+//! are not known here, and a signed target header is ignored.
 
 mod asked;
 mod hash;
@@ -111,7 +111,7 @@ impl<'a> Host<'a> {
         self.outcome(&usable, &lists, asked, version_type)
     }
 
-    /// What the host's algorithm makes of lists, each with the chance that it is the one.
+    /// The result of the host's algorithm for lists, each with its probability.
     fn outcome(
         &self,
         usable: &[&'a str],

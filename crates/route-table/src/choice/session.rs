@@ -4,13 +4,13 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::hmac;
 
-/// What routers make the digests with: derived from the key file.
+/// The key of the routers' digests, derived from the key file.
 pub(crate) type Secret = [u8; 32];
 
 const ADDRESS_BYTES: usize = 12;
 const TYPE_BYTES: usize = 6;
 
-/// What a cookie's value names; either nothing when it is gone or was never ours.
+/// The content of a cookie; a part is `None` if it no longer exists or was not issued by Signalbox.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Session<'a> {
     pub(super) address: Option<&'a str>,
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_edge_makes_the_same_cookie() {
-        // The same value stands in lua/spec/choose_spec.lua.
+        // The same value is in lua/spec/choose_spec.lua.
         let key = hmac::Key::new(hmac::HMAC_SHA256, &[b'k'; 32]);
         let secret: Secret = hmac::sign(&key, b"signalbox sticky").as_ref().try_into().unwrap();
         let instances = [("127.0.0.1:9002", "17"), ("127.0.0.1:9001", "17")];

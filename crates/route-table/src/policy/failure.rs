@@ -1,4 +1,4 @@
-//! What happens when an instance fails.
+//! The handling of failing instances.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::Invalid;
 
 /// The edge's defaults, for values that a policy does not specify.
 const DEFAULT_FIRST_MS: u64 = 1000;
-const DEFAULT_LONGEST_MS: u64 = 60_000;
+const DEFAULT_MAX_MS: u64 = 60_000;
 
 /// Retries at other instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -63,7 +63,7 @@ impl Ejected {
         within(self.first_ms, 1..=MAX_HOUR_MS, "ejection.first_ms")?;
         within(self.longest_ms, 1..=MAX_DAY_MS, "ejection.longest_ms")?;
         let (first_ms, longest_ms) =
-            (self.first_ms.unwrap_or(DEFAULT_FIRST_MS), self.longest_ms.unwrap_or(DEFAULT_LONGEST_MS));
+            (self.first_ms.unwrap_or(DEFAULT_FIRST_MS), self.longest_ms.unwrap_or(DEFAULT_MAX_MS));
         let rises = first_ms <= longest_ms;
         let detail = format!("longest_ms ({longest_ms}) must not be less than first_ms ({first_ms})");
         rises.then_some(()).ok_or_else(|| invalid("ejection.longest_ms", detail))

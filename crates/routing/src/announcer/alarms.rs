@@ -1,12 +1,12 @@
-//! Tells which routers refuse the route table or have fallen silent, and when they are well again.
+//! Publishes which routers reject the route table or are silent, and when they recover.
 //!
-//! A sidecar that reports another alarm than before announces it, as it announces serials; [`super::super::Routers`]
-//! hears that anyway. Silence announces nothing, but it takes its time: no router can be excluded before its last report
-//! is [`LIVE_MS`] old, so routers are read when the first of them could be, which is about every ten seconds. Beside that
-//! they are read when an alarm was heard, when the lease was taken over, and when the line to the stats Redis was broken
-//! and something may have been missed. What was told is kept in the fabric under a number that rises with each telling
-//! and makes the event's key: an event that was published when its teller died before it could note so has the same key
-//! the second time.
+//! A sidecar whose alarm changes announces it, as it announces serials; [`super::super::Routers`] receives that
+//! anyway. Silence announces nothing, but it takes time: no router can be excluded before its last report is
+//! [`LIVE_MS`] old, so routers are read when the first of them could be, which is about every ten seconds. They are
+//! also read when an alarm was announced, when the lease was acquired, and when the connection to the stats Redis was
+//! interrupted and notifications may have been missed. The published state is stored in the fabric under a number that
+//! rises with each event and is part of the event's key: if a pacemaker dies after publishing and before storing it,
+//! the repeated event has the same key.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,24 +21,24 @@ use signalbox_api::routes::Liveness;
 
 use crate::{Error, LIVE_MS, Store, liveness, routers::KNOWN_MS, store::RouterReport};
 
-/// What a router reports while it serves an older table instead of the one in Redis (`lua/signalbox/guard.lua`). The
-/// sidecar has other alarms, about counting; they are no news of the table.
+/// The alarms of a router that serves an older table instead of the one in Redis (`lua/signalbox/guard.lua`). The
+/// sidecar's other alarms concern counting, not the table.
 const REFUSALS: [&str; 2] = signalbox_diagnosis::thresholds::TABLE_ALARMS;
-/// What is noted of a router that believes the table.
+/// The stored alarm of a router that accepts the table.
 const NONE: &str = "-";
-/// How much longer than [`LIVE_MS`] a router is silent before it is told: after the stats Redis was away, everybody's
-/// last report is old until they have reported once.
+/// How much longer than [`LIVE_MS`] a router is silent before it is published: after an outage of the stats Redis,
+/// every last report is old until the routers have reported once.
 const CONFIRM_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_SILENCE_CONFIRMED_MS;
-/// How often routers are read while one of them is silent, to see that it is not any more.
+/// How often routers are read while one of them is silent, to detect that it reports again.
 const WHILE_SILENT: Duration = Duration::from_secs(1);
 
-/// When routers are to be looked at next.
+/// When routers are checked next.
 #[derive(Debug)]
 pub(super) struct Alarms {
     /// Changes when a router announced an alarm, or may have.
     heard: watch::Receiver<()>,
     epoch: u64,
-    /// Nothing is at once.
+    /// `None` means immediately.
     next: Option<Instant>,
     /// Routers that were found silent each time since, with how long they had been the first time.
     suspects: BTreeMap<String, u64>,
@@ -63,14 +63,14 @@ impl Alarms {
         self.epoch = 0;
     }
 
-    /// Looks, if there is a reason to. What could not be told is looked at again with the next turn.
-    pub(super) async fn look<A: Announce>(
+    /// Checks the routers if there is a reason to. An event that could not be published is retried with the next turn.
+    pub(super) async fn check<A: Announce>(
         &mut self,
         store: &Store,
         to: &A,
         metrics: &Metrics,
     ) -> Result<(), Error> {
-        // Before the reading: what is announced after it is a reason to look again.
+        // Before the reading, so that a later announcement causes another check.
         if self.heard.has_changed().unwrap_or(false) {
             self.heard.borrow_and_update();
             self.next = None;
@@ -79,12 +79,12 @@ impl Alarms {
             return Ok(());
         }
         self.next = None;
-        let told = store.told_alarms().await?;
+        let published = store.published_alarms().await?;
         let routers = store.routers(KNOWN_MS).await.inspect_err(|_| self.suspects.clear())?;
         let mut all = true;
         for router in &routers {
-            let Some(now) = self.standing(router) else { continue };
-            let Some((number, change)) = news(&told, &router.node, now) else { continue };
+            let Some(now) = self.alarm_of(router) else { continue };
+            let Some((number, change)) = news(&published, &router.node, now) else { continue };
             let alarm = REFUSALS.into_iter().find(|alarm| *alarm == now);
             if !to.announce(event::ROUTERS, vec![event::router(&router.node, change, alarm, number)]).await {
                 all = false;
@@ -92,7 +92,7 @@ impl Alarms {
             }
             tracing::info!(router = router.node, change, alarm, "router alarm published");
             metrics.announced("router_alarm");
-            store.told_alarm(&router.node, &format!("{number} {now}")).await?;
+            store.published_alarm(&router.node, &format!("{number} {now}")).await?;
         }
         self.suspects.retain(|node, _| routers.iter().any(|router| router.node == *node));
         self.next = all.then(|| Instant::now() + pause(&routers));
@@ -121,10 +121,10 @@ fn pause(routers: &[RouterReport]) -> Duration {
     }
 }
 
-/// The number under which it is to be told how `node` stands, and what that means after what was told before; nothing
-/// when it is known. `told` has `<number> <standing>` of each router that anything was told of.
-fn news(told: &BTreeMap<String, String>, node: &str, now: &str) -> Option<(u64, &'static str)> {
-    let (number, before) = told
+/// The number for an event about `node`, and the change compared with the last published one; `None` when there is
+/// none. `published` has `<number> <alarm>` of each router with a published event.
+fn news(published: &BTreeMap<String, String>, node: &str, now: &str) -> Option<(u64, &'static str)> {
+    let (number, before) = published
         .get(node)
         .and_then(|text| text.split_once(' '))
         .map_or((0, NONE), |(number, before)| (number.parse().unwrap_or(0), before));
@@ -132,8 +132,8 @@ fn news(told: &BTreeMap<String, String>, node: &str, now: &str) -> Option<(u64, 
         (before, now) if before == now => return None,
         (_, SILENT) => SILENT,
         (SILENT, NONE) => "reports",
-        (_, NONE) => "believes",
-        _ => "refuses",
+        (_, NONE) => "accepts",
+        _ => "rejects",
     };
     Some((number + 1, change))
 }
@@ -143,24 +143,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_follows_from_what_was() {
-        let told = |what: &str| BTreeMap::from([("r".to_owned(), what.to_owned())]);
+    fn a_change_follows_from_the_last_published_alarm() {
+        let published = |what: &str| BTreeMap::from([("r".to_owned(), what.to_owned())]);
         for (before, now, expected) in [
             ("4 -", NONE, None),
             ("4 silent", SILENT, None),
             ("4 epoch_unknown", "epoch_unknown", None),
-            ("4 -", "epoch_unknown", Some((5, "refuses"))),
-            ("4 table_regressed", "epoch_unknown", Some((5, "refuses"))),
-            ("4 silent", "epoch_unknown", Some((5, "refuses"))),
+            ("4 -", "epoch_unknown", Some((5, "rejects"))),
+            ("4 table_regressed", "epoch_unknown", Some((5, "rejects"))),
+            ("4 silent", "epoch_unknown", Some((5, "rejects"))),
             ("4 epoch_unknown", SILENT, Some((5, "silent"))),
             ("4 -", SILENT, Some((5, "silent"))),
             ("4 silent", NONE, Some((5, "reports"))),
-            ("4 epoch_unknown", NONE, Some((5, "believes"))),
+            ("4 epoch_unknown", NONE, Some((5, "accepts"))),
         ] {
-            assert_eq!(news(&told(before), "r", now), expected, "{before} {now}");
+            assert_eq!(news(&published(before), "r", now), expected, "{before} {now}");
         }
-        assert_eq!(news(&told("4 silent"), "another", NONE), None);
-        assert_eq!(news(&told("4 silent"), "another", SILENT), Some((1, "silent")));
+        assert_eq!(news(&published("4 silent"), "another", NONE), None);
+        assert_eq!(news(&published("4 silent"), "another", SILENT), Some((1, "silent")));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Tells when certificates come to their end: 30, 14, 7 and 1 days before, and at it.
+//! Publishes when certificates expire: 30, 14, 7 and 1 days before, and at the expiry.
 //!
-//! Looked at once an hour, at once when a certificate changed, and by whoever has just taken the lease over; in between
-//! nobody is asked anything. What was told is kept in the fabric, so it is told once by all pacemakers together, and an
-//! event that was published when its teller died before it could note so has the same key the second time.
+//! Checked once an hour, immediately when a certificate changed, and after the lease was acquired; in between no Redis
+//! command is sent. The published marks are stored in the fabric, so all pacemakers together publish each once. If a
+//! pacemaker dies after publishing and before storing it, the repeated event has the same key.
 
 use std::time::Duration;
 
@@ -12,34 +12,34 @@ use super::{Announce, event};
 use crate::metrics::Metrics;
 use crate::{Error, Store};
 
-/// How often ends are looked at when nothing changes.
+/// Interval between checks when nothing changes.
 const INTERVAL: Duration = Duration::from_secs(3600);
 const DAY_SECONDS: u64 = 24 * 3600;
-/// Days before the end at which it is told, and the end itself.
+/// Days before the expiry at which an event is published, and the expiry itself.
 const MARKS: [u32; 5] = signalbox_diagnosis::thresholds::CERTIFICATE_EVENT_DAYS;
 
-/// When ends are to be looked at next.
+/// When expiries are checked next.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    looked: Option<Instant>,
+    checked: Option<Instant>,
     epoch: u64,
 }
 
 impl Ends {
-    /// Something may have changed: look at once.
+    /// A certificate may have changed: check immediately.
     pub(super) fn changed(&mut self) {
-        self.looked = None;
+        self.checked = None;
     }
 
     /// The lease is held under this epoch; a new one means that it was taken over.
     pub(super) fn held(&mut self, epoch: u64) {
         if self.epoch != epoch {
             self.epoch = epoch;
-            self.looked = None;
+            self.checked = None;
         }
     }
 
-    /// Another pacemaker holds the lease, and announces certificates. What this one knows becomes outdated.
+    /// Another pacemaker holds the lease and announces certificates. This one's knowledge becomes outdated.
     pub(super) fn lost(&mut self, metrics: &Metrics) {
         if self.epoch != 0 {
             self.epoch = 0;
@@ -48,11 +48,11 @@ impl Ends {
     }
 
     fn due(&self) -> bool {
-        self.looked.is_none_or(|at| at.elapsed() >= INTERVAL)
+        self.checked.is_none_or(|at| at.elapsed() >= INTERVAL)
     }
 
-    /// Looks, if it is time to. What could not be told is looked at again with the next turn.
-    pub(super) async fn look<A: Announce>(
+    /// Checks the expiries if it is time. An event that could not be published is retried with the next turn.
+    pub(super) async fn check<A: Announce>(
         &mut self,
         store: &Store,
         to: &A,
@@ -64,16 +64,16 @@ impl Ends {
         let now = store.table_now_ms().await? / 1000;
         let (ending, count) = store.ending(now + u64::from(MARKS[MARKS.len() - 1]) * DAY_SECONDS).await?;
         let names: Vec<String> = ending.iter().map(|(name, _)| name.clone()).collect();
-        let told = store.told_ends(&names).await?;
+        let published = store.published_ends(&names).await?;
         let mut all = true;
-        for ((name, ends), told) in ending.iter().zip(told) {
+        for ((name, ends), published) in ending.iter().zip(published) {
             let Some(days) = mark(*ends, now) else { continue };
-            if was_told(told.as_deref(), *ends, days) {
+            if was_published(published.as_deref(), *ends, days) {
                 continue;
             }
             if to.announce(event::CERTIFICATES, vec![event::ending(name, *ends, days)]).await {
                 tracing::warn!(server_name = name, days_left = days, "certificate expires soon");
-                store.told_end(name, &format!("{ends} {days}")).await?;
+                store.published_end(name, &format!("{ends} {days}")).await?;
             } else {
                 all = false;
             }
@@ -83,22 +83,24 @@ impl Ends {
         let days_left = first.map(|ends| (ends as f64 - now as f64) / DAY_SECONDS as f64);
         metrics.certificates(count, expired, days_left);
         if all {
-            self.looked = Some(Instant::now());
+            self.checked = Some(Instant::now());
         }
         Ok(())
     }
 }
 
-/// The last mark that an end has reached; nothing when none yet.
+/// The last mark that an expiry has reached; `None` before the first.
 fn mark(ends: u64, now: u64) -> Option<u32> {
     let left = ends.saturating_sub(now);
     MARKS.into_iter().find(|days| left <= u64::from(*days) * DAY_SECONDS)
 }
 
-/// Whether `told` (`<end> <days>`) is about this end, and this mark or a later one.
-fn was_told(told: Option<&str>, ends: u64, days: u32) -> bool {
-    let Some((at, told)) = told.and_then(|told| told.split_once(' ')) else { return false };
-    at.parse() == Ok(ends) && told.parse::<u32>().is_ok_and(|told| told <= days)
+/// Whether `published` (`<end> <days>`) concerns this end, and this mark or a later one.
+fn was_published(published: Option<&str>, ends: u64, days: u32) -> bool {
+    let Some((at, published)) = published.and_then(|published| published.split_once(' ')) else {
+        return false;
+    };
+    at.parse() == Ok(ends) && published.parse::<u32>().is_ok_and(|published| published <= days)
 }
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_the_duty_says_nothing_of_certificates() {
+    fn a_pacemaker_without_the_lease_reports_no_certificates() {
         let (mut ends, metrics) = (Ends::default(), Metrics::default());
         ends.held(7);
         metrics.certificates(3, 1, Some(-1.0));
@@ -142,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_of_one_certificate() {
-        for (told, expected) in [
+    fn published_marks_belong_to_one_certificate() {
+        for (published, expected) in [
             (None, false),
             (Some("100 14"), true),
             (Some("100 7"), true),
@@ -151,7 +153,7 @@ mod tests {
             (Some("99 7"), false),
             (Some("nonsense"), false),
         ] {
-            assert_eq!(was_told(told, 100, 14), expected, "{told:?}");
+            assert_eq!(was_published(published, 100, 14), expected, "{published:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::gaps::News;
 use crate::store::Entry;
 
-/// Objects of these events: whoever publishes under them is Signalbox.
+/// The prefix of these events' objects. Only Signalbox publishes events of such objects.
 const OBJECT: &str = "signalbox:";
 
 /// The topic of everything about certificates.
@@ -15,7 +15,7 @@ pub(super) const ROUTERS: &str = "routers";
 /// Of a router that does not report.
 pub(super) const SILENT: &str = "silent";
 
-/// What happened to the thing that an event is about.
+/// The kind of change of an event's subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// The thing was added.
@@ -29,13 +29,13 @@ pub enum EventKind {
 /// An event about the route table, made of nothing but its entry: who makes it again makes the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteEvent {
-    /// What happened to the object.
+    /// The kind of change.
     pub kind: EventKind,
     /// The object ID, `signalbox:<type>:<name>`.
     pub object: String,
-    /// The path at which the API tells about the thing.
+    /// The API path of the subject.
     pub url: String,
-    /// By the routes master's clock, in unix milliseconds; nothing when nobody saw it.
+    /// By the routes primary's clock, in unix milliseconds; `None` when the time is unknown.
     pub at_ms: Option<u64>,
     /// The payload, a JSON object.
     pub data: Value,
@@ -119,7 +119,7 @@ fn certificate_url(name: &str) -> String {
     format!("/certificates/{name}")
 }
 
-/// What is said of a certificate; `ends` in unix seconds.
+/// The data about a certificate; `ends` in unix seconds.
 fn certificate(name: &str, what: &str, ends: Option<u64>) -> Map<String, Value> {
     let mut data =
         Map::from_iter([("server_name".to_owned(), name.into()), ("change".to_owned(), what.into())]);
@@ -129,7 +129,7 @@ fn certificate(name: &str, what: &str, ends: Option<u64>) -> Map<String, Value> 
     data
 }
 
-/// A certificate that ends in at most `days` days, or has ended when that is 0. Who makes it again makes the same.
+/// A certificate that expires within `days` days, or has expired if that is 0. The same arguments give the same event.
 pub(super) fn ending(name: &str, ends: u64, days: u32) -> RouteEvent {
     let mut data = certificate(name, if days == 0 { "expired" } else { "expiring" }, Some(ends));
     data.insert("days_left".to_owned(), days.into());
@@ -143,8 +143,8 @@ pub(super) fn ending(name: &str, ends: u64, days: u32) -> RouteEvent {
     }
 }
 
-/// A router that refuses the table (for this reason), believes it again, is silent, or reports again. Nothing but what
-/// `number` stands for is in it, so who makes it again makes the same.
+/// A router that rejects the table (for this reason), accepts it again, is silent, or reports again. The event
+/// contains nothing but what `number` identifies, so a repeat gives the same event.
 pub(super) fn router(node: &str, change: &str, alarm: Option<&str>, number: u64) -> RouteEvent {
     let mut data = Map::from_iter([("router".to_owned(), node.into()), ("change".to_owned(), change.into())]);
     if let Some(alarm) = alarm {
@@ -162,7 +162,7 @@ pub(super) fn router(node: &str, change: &str, alarm: Option<&str>, number: u64)
     }
 }
 
-/// What is known of an instance; a field without a value is left out.
+/// The data about an instance; a field without a value is omitted.
 fn instance(entry: &Entry) -> Map<String, Value> {
     let hostnames: Vec<&str> = entry.text("hostnames").split_whitespace().collect();
     let mut data = Map::from_iter([
@@ -190,7 +190,7 @@ mod tests {
     use crate::announcer::gaps::ResyncReason;
 
     #[test]
-    fn an_event_says_what_where_and_when() {
+    fn an_event_contains_its_change_place_and_time() {
         let fields = [
             ("kind", "removed"),
             ("subject", "web-1"),

@@ -1,22 +1,22 @@
-//! What there is to tell, and what cannot be told one by one. Pure.
+//! The events to publish, and the gaps between them. Pure.
 
 use crate::store::{Changes, Entry, Place};
 
-/// Something to be told.
+/// Something to publish.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News<'a> {
     /// A change that the list describes.
     Change(&'a Entry),
-    /// Changes that nobody described, by the first and the last of their serials.
+    /// Changes without an entry, by the first and the last of their serials.
     Resync { from: u64, to: u64, reason: ResyncReason },
 }
 
 /// ResyncReason changes are not described.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResyncReason {
-    /// The table was made anew.
+    /// The table was seeded again.
     Reseeded,
-    /// Somebody else changed the table, or the list does not reach back far enough.
+    /// The table was changed by other means, or the list does not reach back far enough.
     Gap,
 }
 
@@ -37,7 +37,7 @@ const UNHEALTHY: &str = "unhealthy";
 /// Which make the ends of certificates worth a look.
 const CERTIFICATE_PUT: &str = "certificate_put";
 const CERTIFICATE_REMOVED: &str = "certificate_removed";
-/// What may be a metric's label and an event's topic.
+/// The kinds that may be a metric's label and an event's topic.
 const KINDS: [&str; 14] = [
     "registered",
     "altered",
@@ -74,7 +74,7 @@ impl News<'_> {
     }
 }
 
-/// What is to be told after `before`, and up to where all is told then. `complete` when `changes` holds all entries
+/// The events to publish after `before`, and the place after them. `complete` when `changes` holds all entries
 /// that there are; only then a serial at the end can be one that no entry describes.
 pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> (Vec<News<'a>>, Place) {
     let mut news = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> 
     for entry in entries.by_ref() {
         let serial = entry.serial();
         match entry.text("kind") {
-            // Nobody was told anything before; what an operator made by hand until then was there already.
+            // Nothing was published before; entries that an operator wrote until then already existed.
             BEGUN => place.serial = serial,
             RESEEDED => {
                 news.push(resync(place.serial, serial, ResyncReason::Reseeded));
@@ -120,9 +120,9 @@ pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> 
     (news, place)
 }
 
-/// All after `told`, up to and with `to`.
-fn resync<'a>(told: u64, to: u64, reason: ResyncReason) -> News<'a> {
-    News::Resync { from: (told + 1).min(to), to, reason }
+/// All serials after `published`, up to and including `to`.
+fn resync<'a>(published: u64, to: u64, reason: ResyncReason) -> News<'a> {
+    News::Resync { from: (published + 1).min(to), to, reason }
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// In words: `r` and a range for a resync, else the entry's id.
-    fn told(news: &[News<'_>]) -> Vec<String> {
+    fn published(news: &[News<'_>]) -> Vec<String> {
         let word = |news: &News<'_>| match news {
             News::Change(entry) => entry.id.clone(),
             News::Resync { from, to, reason } => format!("{} {from}-{to}", reason.as_str()),
@@ -156,18 +156,18 @@ mod tests {
 
     fn check(before: &Place, changes: &Changes, expected: &[&str], after: &Place) {
         let (news, place) = find(before, changes, true);
-        assert_eq!((told(&news), &place), (expected.iter().map(ToString::to_string).collect(), after));
+        assert_eq!((published(&news), &place), (expected.iter().map(ToString::to_string).collect(), after));
     }
 
     #[test]
-    fn what_is_described_is_told_one_by_one() {
+    fn changes_with_entries_are_published_one_by_one() {
         let list = changes("a", 7, &[("6-0", "removed"), ("6-1", "registered"), ("7-0", "altered")]);
         check(&place("a", 5, "5-0"), &list, &["6-0", "6-1", "7-0"], &place("a", 7, "7-0"));
         check(&place("a", 7, "7-0"), &changes("a", 7, &[]), &[], &place("a", 7, "7-0"));
     }
 
     #[test]
-    fn a_serial_that_nobody_described_is_a_gap() {
+    fn a_serial_without_an_entry_is_a_gap() {
         let list = changes("a", 12, &[("8-0", "registered"), ("9-0", "removed")]);
         check(&place("a", 5, "5-0"), &list, &["gap 6-7", "8-0", "9-0", "gap 10-12"], &place("a", 12, "9-0"));
         // A fault happens under a serial and describes none.
@@ -176,11 +176,11 @@ mod tests {
         // The end of a page is not the end of the list.
         let list = changes("a", 99, &[("6-0", "registered")]);
         let (news, after) = find(&place("a", 5, "5-0"), &list, false);
-        assert_eq!((told(&news), after), (vec!["6-0".to_owned()], place("a", 6, "6-0")));
+        assert_eq!((published(&news), after), (vec!["6-0".to_owned()], place("a", 6, "6-0")));
     }
 
     #[test]
-    fn a_table_made_anew_is_one_event() {
+    fn a_table_seeded_again_is_one_event() {
         let list = changes("b", 62, &[("61-0", "reseeded"), ("62-0", "registered")]);
         check(&place("a", 57, "57-0"), &list, &["reseeded 58-61", "62-0"], &place("b", 62, "62-0"));
         // Its note was repeated under a higher serial.
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_first_table_is_no_news_and_its_changes_are() {
+    fn a_first_table_is_not_published_and_its_changes_are() {
         let list = changes("a", 4, &[("3-0", "begun"), ("4-0", "registered")]);
         check(&Place::default(), &list, &["4-0"], &place("a", 4, "4-0"));
         check(&Place::default(), &changes("", 9, &[]), &[], &Place::default());
     }
 
     #[test]
-    fn a_lineage_without_its_beginning_is_told_as_a_whole() {
+    fn a_lineage_without_its_beginning_is_published_as_a_whole() {
         let list = changes("b", 90, &[("80-0", "registered"), ("90-0", "removed")]);
         check(&place("a", 57, "57-0"), &list, &["gap 58-90"], &place("b", 90, "90-0"));
         check(&Place::default(), &changes("b", 90, &[]), &["gap 1-90"], &place("b", 90, ""));
@@ -208,10 +208,10 @@ mod tests {
     }
 
     proptest! {
-        /// However the list is cut into pages and whatever is missing from it: every serial is told once, as a change or
-        /// in one range, and the numbers rise.
+        /// For any division of the list into pages and any missing entries, every serial is published once, as a
+        /// change or in one range, and the numbers rise.
         #[test]
-        fn every_serial_is_told_once(kept in prop::collection::vec(any::<bool>(), 1..60), page in 1_usize..9) {
+        fn every_serial_is_published_once(kept in prop::collection::vec(any::<bool>(), 1..60), page in 1_usize..9) {
             let head = kept.len() as u64;
             let all: Vec<Entry> = kept
                 .iter()

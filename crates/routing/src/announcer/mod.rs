@@ -1,11 +1,11 @@
-//! Tells subscribers what happened to the route table, as events of Signalbox' own.
+//! Publishes the changes of the route table, as Signalbox's own events.
 //!
-//! The script that changes the table also writes what it did into the list `changes` on the routes master, under the
-//! serial that the change makes: both happen or neither. This service reads on in the list, publishes each entry, and
-//! notes in the fabric up to where it told. So an event follows its change however many pacemakers die between the two,
-//! in the order of the serials, and whoever holds the lease tells all pacemakers' changes: there is nothing to wait for
-//! and nobody to be mistaken for dead. It also tells when certificates come to their end ([`ends`]), and which routers
-//! refuse the table ([`alarms`]).
+//! The script that changes the table also writes the change into the list `changes` on the routes primary, under the
+//! serial of the change, in one atomic step. This service reads the list, publishes each entry, and stores its place
+//! in the fabric. So an event follows its change however many pacemakers die between the two, in the order of the
+//! serials, and the holder of the lease publishes all pacemakers' changes: no pacemaker has to be waited for or
+//! declared dead. It also publishes when certificates expire ([`ends`]), and which routers reject the table
+//! ([`alarms`]).
 //!
 //! ```text
 //!  apply, remove_host, fault ─ XADD ─▶ changes ─▶ pass: read ─▶ gaps.rs ─▶ publish under a key ─▶ note the place
@@ -13,13 +13,14 @@
 //!                                         └────────────── wait until something is added ◀──────────────┘
 //! ```
 //!
-//! A serial without an entry is a gap: an operator changed the table by hand, the fabric was away for longer than the
-//! list reaches, or the table was made anew. Then one event says that the table has to be read again. Nothing is kept
-//! in memory but one page of the list.
+//! A serial without an entry is a gap: an operator changed the table directly, the fabric was unavailable for longer
+//! than the list reaches, or the table was seeded again. Then one event requests that the table is read again. Only
+//! one page of the list is kept in memory.
 //!
-//! **Failure.** A crash after publishing and before noting: the next holder publishes the same entries under the same
-//! keys, and within the bus' memory for keys (ten minutes) they are the same events; after it they come twice. Fabric
-//! or bus away: the place stays where it is. Table being seeded, or not the one the fabric means: nothing is told.
+//! **Failure.** After a crash between publishing and storing the place, the next holder publishes the same entries
+//! under the same keys, and within the bus's memory for keys (ten minutes) they are the same events; after that they
+//! are duplicates. If the fabric or the bus is unavailable, the place stays unchanged. If the table is being seeded,
+//! or is not the one that the fabric expects, nothing is published.
 
 mod alarms;
 mod ends;
@@ -60,19 +61,20 @@ pub struct Announcer<A> {
     alarms: alarms::Alarms,
 }
 
-/// What a pass left.
+/// The state after a pass.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// All there is is told, up to this entry.
+pub(crate) enum Progress {
+    /// Everything is published, up to this entry.
     All { entry: String },
     /// There is more.
     Some,
-    /// Nothing can be told at the moment.
+    /// Nothing can be published now.
     NotNow,
 }
 
 impl<A: Announce> Announcer<A> {
-    /// `interval` is how often a change that nobody noted, as one by hand, is looked for. `alarms` changes when a
+    /// `interval` is how often changes without a notification, for example direct ones, are checked for. `alarms`
+    /// changes when a
     /// router may have another alarm than before.
     pub fn new(
         store: Store,
@@ -94,27 +96,27 @@ impl<A: Announce> Announcer<A> {
     }
 
     async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
-        let told = match self.lease.hold().await {
+        let published = match self.lease.hold().await {
             Ok(Some(epoch)) => {
-                let told = self.pass().await;
-                self.look_at_ends(epoch).await;
-                self.look_at_alarms(epoch).await;
-                told
+                let published = self.pass().await;
+                self.check_expiries(epoch).await;
+                self.check_alarms(epoch).await;
+                published
             }
             Ok(None) => {
                 self.ends.lost(&self.metrics);
                 self.alarms.lost();
-                Ok(Told::NotNow)
+                Ok(Progress::NotNow)
             }
             Err(error) => {
                 tracing::debug!(%error, "fabric unavailable; changes are published later");
-                Ok(Told::NotNow)
+                Ok(Progress::NotNow)
             }
         };
-        let waited = match told {
-            Ok(Told::Some) => return,
-            Ok(Told::NotNow) => Err(None),
-            Ok(Told::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
+        let waited = match published {
+            Ok(Progress::Some) => return,
+            Ok(Progress::NotNow) => Err(None),
+            Ok(Progress::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
             Err(error) => Err(Some(error)),
         };
         if let Err(cause) = waited {
@@ -139,10 +141,10 @@ impl<A: Announce> Announcer<A> {
         Ok(())
     }
 
-    /// Tells which certificates come to their end, when it is time to look.
-    pub(crate) async fn look_at_ends(&mut self, epoch: u64) {
+    /// Publishes expiring certificates, when it is time to check.
+    pub(crate) async fn check_expiries(&mut self, epoch: u64) {
         self.ends.held(epoch);
-        if let Err(error) = self.ends.look(&self.store, &self.to, &self.metrics).await {
+        if let Err(error) = self.ends.check(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
                 "certificate expiries not checked; will be retried"
@@ -150,10 +152,10 @@ impl<A: Announce> Announcer<A> {
         }
     }
 
-    /// Tells which routers refuse the table, when one may have changed its mind.
-    pub(crate) async fn look_at_alarms(&mut self, epoch: u64) {
+    /// Publishes which routers reject the table, when that may have changed.
+    pub(crate) async fn check_alarms(&mut self, epoch: u64) {
         self.alarms.held(epoch);
-        if let Err(error) = self.alarms.look(&self.store, &self.to, &self.metrics).await {
+        if let Err(error) = self.alarms.check(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
                 "router alarms not checked; will be retried"
@@ -161,22 +163,22 @@ impl<A: Announce> Announcer<A> {
         }
     }
 
-    /// Tells what happened since the place that was noted last.
-    pub(crate) async fn pass(&mut self) -> Result<Told, Error> {
+    /// Publishes the changes since the stored place.
+    pub(crate) async fn pass(&mut self) -> Result<Progress, Error> {
         let before = self.store.announced().await?;
         let changes = self.store.changes_after(&before, PAGE).await?;
         let complete = changes.entries.len() < PAGE;
         let (news, place) = gaps::find(&before, &changes, complete);
         if place == before {
-            return Ok(if complete { Told::All { entry: place.entry } } else { Told::Some });
+            return Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some });
         }
-        // Read after the list: what a seeding does to the table comes after its note in the fabric.
+        // Read after the list: a seeding changes the table after it was recorded in the fabric.
         let state = self.store.table_state().await?;
         if state.seeding || state.mark().is_none_or(|mark| mark.epoch != changes.epoch) {
-            return Ok(Told::NotNow);
+            return Ok(Progress::NotNow);
         }
         if !self.publish(&news, &changes.epoch).await {
-            return Ok(Told::NotNow);
+            return Ok(Progress::NotNow);
         }
         if self.store.announced_up_to(&before, &place).await? {
             self.count(&news);
@@ -185,10 +187,10 @@ impl<A: Announce> Announcer<A> {
             }
             self.note_resyncs(&news, &place);
         }
-        Ok(if complete { Told::All { entry: place.entry } } else { Told::Some })
+        Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some })
     }
 
-    /// In order: what follows in one topic goes together, unless it is of one object.
+    /// In order: consecutive events of one topic are published together, unless they are of one object.
     async fn publish(&self, news: &[gaps::News<'_>], epoch: &str) -> bool {
         let mut together: Vec<RouteEvent> = Vec::new();
         let mut topic = "";

@@ -1,8 +1,8 @@
 //! Active health checks: one pacemaker at a time checks each instance that asks for it, and stores the result in the table.
 //!
-//! **Data.** Routes master: `checks`, the ids; in `instance:<id>` the record with its check, `unhealthy` (why) and
-//! `health_ms` (since when). What the table says is the state: whoever takes the lease over goes on from it, and only
-//! results in a row that had not become a verdict yet are counted anew.
+//! **Data.** Routes primary: `checks`, the IDs; in `instance:<id>` the record with its check, `unhealthy` (reason) and
+//! `health_ms` (since when). The table is the state: the next holder of the lease continues from it, and only
+//! consecutive results that had not become a verdict yet are counted again.
 //!
 //! ```text
 //!  checks, instance:<id> ─▶ schedule.rs ─▶ probe.rs (at most 64 at a time) ─▶ schedule.rs ─▶ health.lua
@@ -11,11 +11,13 @@
 //! ```
 //!
 //! **Invariants.** An instance is checked by one prober, once at a time, at an address that the configured networks
-//! allow. A verdict counts for the address that was checked. When more is due than may be under way, checks come later;
-//! none is added. That not too much of a host is taken out is the edge's to see to, which knows who else is left.
+//! allow. A verdict applies to the address that was checked. When more checks are due than may run concurrently, they
+//! are delayed, not multiplied. The edge ensures that not too many instances of a host are excluded, because it knows
+//! which others are left.
 //!
-//! **Failure.** Fabric away: no pacemaker holds the lease, and health stays as it is. Routes master away: verdicts are said again
-//! with each further check. A prober that lost its lease without noticing is fenced out by the script.
+//! **Failure.** Without the fabric no pacemaker holds the lease, and health stays as it is. Without the routes
+//! primary, verdicts are repeated with each further check. A prober that lost its lease without noticing is fenced out
+//! by the script.
 
 mod probe;
 mod schedule;
@@ -108,7 +110,7 @@ impl Prober {
         self.read = None;
     }
 
-    /// Reads who is to be checked, when the table has changed since.
+    /// Reads the instances to check, if the table has changed since.
     async fn read_list(&mut self) -> Result<(), Error> {
         let head = self.registry.store().table_head().await?;
         let now = Instant::now();
@@ -123,7 +125,7 @@ impl Prober {
         Ok(())
     }
 
-    /// Starts what is due and hears what has ended, until `until`.
+    /// Starts due checks and receives the results of ended ones, until `until`.
     async fn work(&mut self, epoch: u64, until: Instant) {
         loop {
             let now = Instant::now();

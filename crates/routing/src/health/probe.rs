@@ -1,7 +1,8 @@
 //! One check of one instance.
 //!
-//! Whatever the instance does, a check ends after its timeout: connecting, the answer's head and what is read of its body
-//! share it. Nothing is followed and nothing is kept; each check has a connection of its own, as a new client would.
+//! Whatever the instance does, a check ends after its timeout: connecting, the answer's head and the part of its body
+//! that is read share it. Redirects are not followed and connections are not kept; each check opens a new one, as a
+//! new client would.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -21,15 +22,15 @@ use tokio::{
 
 use signalbox_route_table::{Health, takes};
 
-/// How much of an answer is looked through for its text.
+/// Maximum size of the part of an answer that is searched for its text.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Where and how somebody is checked.
+/// Where and how an instance is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// As it stands in the table.
+    /// As in the table.
     pub(crate) address: String,
-    /// What stands in the Host header.
+    /// The Host header.
     pub(crate) host: String,
     pub(crate) health: Health,
 }
@@ -92,7 +93,7 @@ async fn judge(health: &Health, response: hyper::Response<Incoming>) -> Result<(
     let Some(wanted) = &health.body else { return Ok(()) };
     let mut body = Limited::new(response.into_body(), MAX_BODY_BYTES);
     let mut read = Vec::new();
-    // A longer or cut off answer is judged by what came of it.
+    // A longer or truncated answer is judged by the received part.
     while let Some(Ok(frame)) = body.frame().await {
         if let Ok(data) = frame.into_data() {
             read.extend_from_slice(&data);

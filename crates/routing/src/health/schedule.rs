@@ -26,11 +26,11 @@ struct Patient {
     due: Option<Instant>,
     /// As the table has it.
     unhealthy: bool,
-    /// Results in a row that say otherwise.
+    /// Consecutive results that contradict the verdict.
     against: u32,
 }
 
-/// Somebody who is to be checked, as the table has it.
+/// An instance to check, as in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) id: InstanceId,
@@ -39,7 +39,8 @@ pub(crate) struct Listed {
 }
 
 impl Schedule {
-    /// Takes the present list over. Who is new is checked some time within the interval, so that a thousand that came
+    /// Accepts the current list. New instances are checked at a random time within the interval, so that a thousand
+    /// that arrived
     /// together do not stay together. `dice` throws in [0, 1).
     pub(super) fn update(&mut self, list: Vec<Listed>, now: Instant, mut dice: impl FnMut() -> f64) {
         let present: HashSet<InstanceId> = list.iter().map(|listed| listed.id.clone()).collect();
@@ -79,7 +80,7 @@ impl Schedule {
         Some((id, patient.target.clone()))
     }
 
-    /// A check has ended. The verdict that the table is to be told: whether the instance is unhealthy now. It is given
+    /// A check has ended. Returns the verdict to store: whether the instance is unhealthy now. It is repeated
     /// at each further check until [`Self::update`] has brought it back.
     pub(super) fn finished(
         &mut self,
@@ -91,7 +92,7 @@ impl Schedule {
     ) -> Option<bool> {
         let patient = self.patients.get_mut(id)?;
         if patient.due.is_some() || patient.target != *target {
-            // Of an address, or by rules, that it does not have any more.
+            // The result of a former address, or of former rules.
             return None;
         }
         // A tenth more or less, so that what fell into step falls out of it again.
@@ -134,7 +135,7 @@ mod tests {
         Listed { id: InstanceId::parse(id).unwrap(), target: target(1, HEALTH), unhealthy }
     }
 
-    /// Runs one check of whoever is due first.
+    /// Runs one check of the instance that is due first.
     fn once(schedule: &mut Schedule, passed: bool) -> Option<bool> {
         let now = schedule.next_due().unwrap();
         let (id, target) = schedule.take_due(now).unwrap();
@@ -148,7 +149,7 @@ mod tests {
         let results = [false, false, true, false, false, false];
         let verdicts: Vec<_> = results.into_iter().map(|passed| once(&mut schedule, passed)).collect();
         assert_eq!(verdicts, [None, None, None, None, None, Some(true)]);
-        // As long as the table does not have it, it is said again.
+        // While the table does not have it, it is repeated.
         assert_eq!(once(&mut schedule, false), Some(true));
         schedule.update(vec![listed("i", true)], Instant::now(), || 0.0);
         let results = [true, false, true, true];
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_of_another_address_says_nothing() {
+    fn a_result_of_another_address_is_ignored() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         schedule.update(vec![listed("i", false)], now, || 0.0);
         let (id, old) = schedule.take_due(now).unwrap();
@@ -173,9 +174,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the dice say: nobody is checked twice at a time, everybody within its interval and a tenth.
+        /// For any random numbers: no instance is checked twice at a time, and each within its interval and a tenth.
         #[test]
-        fn everybody_is_checked_in_time(throws in prop::collection::vec(0.0..1.0_f64, 1..50), count in 1..20_usize) {
+        fn every_instance_is_checked_in_time(throws in prop::collection::vec(0.0..1.0_f64, 1..50), count in 1..20_usize) {
             let (mut schedule, start) = (Schedule::default(), Instant::now());
             let mut throws = throws.into_iter().cycle();
             let mut dice = move || throws.next().unwrap();

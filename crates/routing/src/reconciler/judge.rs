@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heads_tell_who_lost_what() {
+    fn the_heads_show_which_side_lost_changes() {
         let ours = fabric("b a", 10, 5);
         for (table, witnessed, situation) in [
             (head("b a", 10, 5), 0, Situation::InStep),

@@ -163,7 +163,7 @@ impl Reconciler {
                 return Err(Error::Resyncing { recorded: true });
             }
         }
-        // What a fabric that was behind could not be asked to remove yet is found in a second round.
+        // A second round finds the removals that a fabric that was behind could not list yet.
         self.thorough = situation == Situation::FabricBehind;
         let mark = match situation {
             Situation::InStep => fabric.mark(),
@@ -206,7 +206,7 @@ impl Reconciler {
         ours.map(|router| router.serial).max().unwrap_or(0)
     }
 
-    /// Says which routers fell silent, so that changes are not waited for them any more, and which came back.
+    /// Logs which routers became silent, so that changes no longer wait for them, and which report again.
     fn watch_over(&mut self, routers: &[RouterReport]) {
         for router in routers {
             let excluded = liveness(router.age_ms) == Liveness::Excluded;
@@ -217,7 +217,7 @@ impl Reconciler {
                 tracing::info!(router = router.node, "router reports again");
             }
         }
-        // After a minute it is forgotten: it was taken out of service, or the log has it.
+        // After a minute it is forgotten: it was taken out of service, or the log shows it.
         self.silent.retain(|node| routers.iter().any(|router| router.node == *node));
         self.metrics.silent_routers(self.silent.len());
     }
@@ -379,7 +379,7 @@ impl Reconciler {
     }
 }
 
-/// A lineage token: 64 random bits are enough to tell the tables of one installation apart.
+/// A lineage token: 64 random bits suffice to distinguish the tables of one installation.
 fn token() -> String {
     format!("{:016x}", rand::rng().random::<u64>())
 }

@@ -1,4 +1,4 @@
-//! Finishing what was interrupted, for the reconciler and the sweeper.
+//! Completes interrupted changes, for the reconciler and the sweeper.
 
 use super::{Attempts, Registry};
 use crate::{
@@ -39,7 +39,7 @@ impl Registry {
         }
     }
 
-    /// Projects one instance that is wanted.
+    /// Projects one desired instance.
     pub(crate) async fn complete_wanted(
         &self,
         stored: &Stored,
@@ -151,7 +151,7 @@ impl Registry {
     }
 }
 
-/// What became of an instance whose time seemed to be up.
+/// The result for an instance that seemed to have expired.
 #[derive(Debug)]
 pub(crate) enum Expired {
     Yes(Box<RouteChange>),

@@ -13,13 +13,13 @@ use crate::{
 use signalbox_access::Caller;
 use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
 
-/// The most instances one host may have: each change of one looks at all of them inside Redis.
+/// Maximum number of instances of one host: each change of one examines all of them inside Redis.
 const MAX_INSTANCES_PER_HOST: usize = 1000;
-const ROOM_PATIENCE: Duration = Duration::from_millis(250);
+const LIMIT_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
-/// What draining a node, or calling that off, did.
+/// The result of draining a node, or of cancelling that.
 #[derive(Debug)]
 pub struct DrainedNode {
     /// The instances that changed.
@@ -72,7 +72,7 @@ impl Registry {
                     }
                 }
             }
-            self.check_room(&spec, before).await?;
+            self.check_instance_limit(&spec, before).await?;
             match self.commit(id, &sight, Some(&after)).await? {
                 Committed::Lost => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
@@ -247,7 +247,7 @@ impl Registry {
         }
     }
 
-    /// Alters an instance that is there.
+    /// Updates an existing instance.
     async fn alter(
         &self,
         caller: &Caller,
@@ -284,7 +284,7 @@ impl Registry {
         }
     }
 
-    /// Removes the instance that `current` describes, if it is still that; nothing when it has changed.
+    /// Removes the instance that `current` describes, if it is unchanged; `None` when it has changed.
     pub(crate) async fn remove_exactly(
         &self,
         current: &Stored,
@@ -333,12 +333,12 @@ impl Registry {
     ) -> Result<Standing, Error> {
         match self.project(id, projection, table, attempts).await? {
             Confirmed::Stands(standing) => Ok(standing),
-            // A revision of this moment cannot have expired before it stood.
+            // A revision of this moment cannot have expired before it was in the table.
             Confirmed::Expired => Err(Error::Contended),
         }
     }
 
-    async fn check_room(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
+    async fn check_instance_limit(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
         let new = |name: &&signalbox_route_table::Hostname| {
             before.is_none_or(|before| !before.spec.hostnames.contains(name))
         };
@@ -347,7 +347,7 @@ impl Registry {
             return Ok(());
         }
         // If the master is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
-        let counts = tokio::time::timeout(ROOM_PATIENCE, self.store.instance_counts(&added)).await;
+        let counts = tokio::time::timeout(LIMIT_PATIENCE, self.store.instance_counts(&added)).await;
         let Ok(Ok(counts)) = counts else { return Ok(()) };
         match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {
             Some((hostname, _)) => Err(Error::HostFull { hostname: hostname.to_string() }),

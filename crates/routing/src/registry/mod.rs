@@ -29,7 +29,8 @@ pub use switch::{NotSwitched, Switched};
 /// then the client is better off asking again.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often a request loses its compare-and-set before it gives up. Others won each of those rounds.
+/// Maximum number of times that a request loses its compare-and-set. Another request succeeded in each of those
+/// rounds.
 const ROUNDS: usize = 100;
 
 /// The handle to the route table. Cheap to clone.
@@ -47,7 +48,7 @@ impl Registry {
         Self { store, rules: Arc::new(rules), nudge, metrics }
     }
 
-    /// What is counted of the route table.
+    /// The metrics of the route table.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }

@@ -59,7 +59,7 @@ impl Registry {
                 }
             }
         };
-        // The table has it. If noting that fails, the reconciler finds it standing and notes it then.
+        // The table has it. If removing the mark fails, the reconciler does that later.
         if settled && let Err(error) = self.store.settle(id.as_str(), revision, serial, &table.epoch).await {
             tracing::debug!(%id, %error, "projected change remains noted as outstanding");
         }
@@ -79,8 +79,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Notes an instance in the membership sets of the statistics, in the background: a stats Redis that is away must
-    /// not hold up a registration. The reconciler does what is left.
+    /// Notes an instance in the membership sets of the statistics, in the background: an unavailable stats Redis must
+    /// not delay a registration. The reconciler completes the rest.
     pub(super) fn report(&self, id: InstanceId, record: Record) {
         let store = self.store.clone();
         tokio::spawn(async move {

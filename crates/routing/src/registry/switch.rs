@@ -8,7 +8,7 @@ use crate::{
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, InstanceId, Label, State};
 
-/// What a switch did.
+/// The result of a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switched {
     /// Instances of the new version whose drain was called off.
@@ -23,7 +23,7 @@ pub struct Switched {
     pub epoch: String,
 }
 
-/// Who comes and who goes.
+/// The instances to resume and to drain.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
     resume: Vec<InstanceId>,
@@ -31,9 +31,9 @@ struct Plan {
 }
 
 impl Registry {
-    /// Makes `version_type` the one that serves the host: its instances that drain are resumed, then the others are
-    /// drained, then shares between versions are taken out of the policy. Interrupted, it can be repeated; what drains
-    /// already keeps its deadline.
+    /// Makes `version_type` the one that serves the host: its draining instances are resumed, then the others are
+    /// drained, then traffic splits between versions are removed from the policy. If it is interrupted, it can be
+    /// repeated; instances that drain already keep their deadline.
     pub async fn switch_version(
         &self,
         caller: &Caller,
@@ -105,7 +105,7 @@ fn plan(hostname: &Hostname, version_type: &Label, stored: &[Stored], live: &[Li
     }
     let active = |one: &&Stored| one.record.desired.state == State::Active;
     let old: Vec<&Stored> = stored.iter().filter(|one| !is_new(one)).filter(active).collect();
-    // An instance drains for all its names; none of them may be left without anybody.
+    // An instance drains for all its names; each of them must keep another instance.
     let covered = |name: &&Hostname| new.iter().any(|one| one.record.desired.spec.hostnames.contains(name));
     let names = old.iter().flat_map(|one| &one.record.desired.spec.hostnames);
     let mut bare: Vec<String> = names.filter(|name| !covered(name)).map(ToString::to_string).collect();

@@ -5,7 +5,7 @@
 -- KEYS[3]: hash, address → id of its owner
 -- KEYS[4]: hash, host name → version type last registered for it
 -- KEYS[5]: zset, index of host names, all of score 0
--- KEYS[6]: zset, registered and not known to stand in the membership sets, by revision
+-- KEYS[6]: zset, registered and not known to be in the membership sets, by revision
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the master's record as JSON; empty = it was removed there

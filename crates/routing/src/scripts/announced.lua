@@ -1,11 +1,11 @@
--- Notes up to where the table's changes were told as events. Whoever read the place before and was overtaken by another
--- is told so, and nothing goes back.
--- KEYS[1]: hash, how far changes were told: epoch, serial, entry
--- KEYS[2]: hash, what the routes master was last given: epoch, serial
+-- Stores up to where the table's changes were published as events. A caller that read the place before another one
+-- moved it gets 0, and the place never moves back.
+-- KEYS[1]: hash, how far changes were published: epoch, serial, entry
+-- KEYS[2]: hash, the state last given to the routes master: epoch, serial
 -- ARGV[1]: string, the place as the caller read it, "epoch serial entry"; empty = none
 -- ARGV[2]: string, newest epoch of the table
--- ARGV[3]: integer, serial up to which all is told
--- ARGV[4]: string, last entry of the list of changes that is told
+-- ARGV[3]: integer, serial up to which everything is published
+-- ARGV[4]: string, last published entry of the list of changes
 -- Returns 1, or 0 when the place is another by now.
 -- Caller: store/changes.rs, announced_up_to
 local announced, route_table = KEYS[1], KEYS[2]
@@ -17,7 +17,7 @@ if present ~= expected then
   return 0
 end
 redis.call('HSET', announced, 'epoch', epoch, 'serial', serial, 'entry', entry)
--- What is told has happened: a table that has it no more went back.
+-- A published change has happened: a table that does not contain it lost changes.
 local lineage, reached = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if lineage and string.match(lineage, '^%S+') == epoch and tonumber(serial) > tonumber(reached or '0') then
   redis.call('HSET', route_table, 'serial', serial)

@@ -1,4 +1,4 @@
--- Brings the route table up to what is wanted of one instance, or takes it out because its lease or drain has ended:
+-- Updates the route table to the desired state of one instance, or removes it because its lease or drain has ended:
 -- sets of addresses and ids, log keys, policies, ownership, deadlines, and the serial if routers can see a difference.
 -- KEYS[1]: string, serial
 -- KEYS[2]: hash, instance:<id>
@@ -7,11 +7,11 @@
 -- KEYS[5]: zset, instance id by end of drain in unix ms
 -- KEYS[6]: string, the highest revision applied
 -- KEYS[7]: string, lineage of the table
--- KEYS[8]: hash, what holders of leases left: fencing epochs
--- KEYS[9]: stream, what changed in the table
+-- KEYS[8]: hash, fencing epochs of leases
+-- KEYS[9]: stream, the changes of the table
 -- KEYS[10]: set, ids of the instances whose health is to be checked
 -- ARGV[1]: string, instance id
--- ARGV[2]: integer, revision of what is wanted
+-- ARGV[2]: integer, revision of the desired state
 -- ARGV[3]: string, active | draining | removed | expired
 -- ARGV[4]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[5]: integer, the serial that the table must have reached
@@ -28,9 +28,9 @@
 -- ARGV[16]: integer, 1 when its health is to be checked else 0
 -- ARGV[17...]: strings, host names
 -- Returns {'done', serial, 1 if routers see a difference else 0, id that lost the address or ''}
---   {'same', serial}: this revision stands already
---   {'gone', serial}: this revision stood and was taken out since (expired)
---   {'stale', revision}: a later revision stands
+--   {'same', serial}: the table has this revision already
+--   {'gone', serial}: this revision was in the table and has expired since
+--   {'stale', revision}: the table has a later revision
 --   {'superseded', id}: the address belongs to a later registration
 --   {'early', ms}: nothing has ended; the next end, or 0
 --   {'foreign', lineage}: another table than expected
@@ -41,7 +41,7 @@
 local function main(shared)
   local serial_key, instance_key, addresses = KEYS[1], KEYS[2], KEYS[3]
   local leases, drains, highest = KEYS[4], KEYS[5], KEYS[6]
-  local lineage_key, duties, changes, checks = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+  local lineage_key, fencing, changes, checks = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
   local id, revision, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
   local lease, fencing_epoch = ARGV[7], tonumber(ARGV[8])
@@ -53,7 +53,7 @@ local function main(shared)
   now = shared.now(now)
 
   -- 1. Is this the right table, and the right caller?
-  local fenced = shared.fenced(duties, lease, fencing_epoch)
+  local fenced = shared.fenced(fencing, lease, fencing_epoch)
   if fenced then
     return fenced
   end
@@ -81,8 +81,8 @@ local function main(shared)
     end
     local lease_end = tonumber(redis.call('ZSCORE', leases, id) or math.huge)
     local drain_end = tonumber(redis.call('ZSCORE', drains, id) or math.huge)
-    -- No heartbeat could arrive while every pacemaker was away: a lease lasts a full period from their return.
-    local resumed = tonumber(redis.call('HGET', duties, 'sweeper.resumed_ms') or '0')
+    -- No heartbeat could arrive while no pacemaker ran: a lease lasts a full period from their return.
+    local resumed = tonumber(redis.call('HGET', fencing, 'sweeper.resumed_ms') or '0')
     local period = tonumber(redis.call('HGET', instance_key, 'lease_ms') or '0')
     if lease_end < resumed + period then
       lease_end = resumed + period
@@ -166,7 +166,7 @@ local function main(shared)
     bury(displaced, displaced_revision, 'removed')
   end
   if old_address then
-    -- The address is this instance's own: whoever took it over would have buried it.
+    -- The address still belongs to this instance: another owner would have removed it.
     local moved = old_address ~= address or not wanted
     for _, name in ipairs(old_hostnames) do
       if moved or not is_new[name] then
@@ -190,7 +190,7 @@ local function main(shared)
       'hostnames', table.concat(new_hostnames, ' '), 'version_type_id', version_type, 'node_id', node,
       'weight', weight, 'lease_ms', ARGV[13], 'record', record)
     redis.call('PERSIST', instance_key)
-    -- Another address is another process: new, and not found ill yet. Who is not checked cannot be.
+    -- Another address is another process: new, with unknown health. An instance without a check cannot be unhealthy.
     local arrived = old_address ~= address
     if arrived then
       redis.call('HSET', instance_key, 'joined_ms', string.format('%.0f', now))
@@ -213,7 +213,7 @@ local function main(shared)
     bury(id, revision, state)
   end
 
-  -- 5. What the edge needs beyond the sets.
+  -- 5. The edge's data other than the sets.
   for _, name in ipairs(touched) do
     if shared.refresh(name) then
       difference = true
@@ -223,20 +223,20 @@ local function main(shared)
     redis.call('SET', highest, ARGV[2])
   end
   if lease ~= '' then
-    redis.call('HSET', duties, lease .. '.epoch', ARGV[8])
+    redis.call('HSET', fencing, lease .. '.epoch', ARGV[8])
   end
 
-  -- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded
-  -- tells nothing: its lineage does, in the end.
-  local function tell(kind, of, at_address, at_hostnames, as, by)
-    shared.tell(changes, serial, now, kind, of, 'address', at_address or '', 'hostnames', at_hostnames or '',
+  -- 6. Log the change, under the serial that it makes, before that serial is visible. A table that is being seeded logs
+  -- no changes: its lineage does, in the end.
+  local function log_change(kind, of, at_address, at_hostnames, as, by)
+    shared.log_change(changes, serial, now, kind, of, 'address', at_address or '', 'hostnames', at_hostnames or '',
       'version_type_id', as[1] or '', 'node_id', as[2] or '', 'weight', as[3] or '', 'displaced_by', by or '')
   end
 
   if difference and epoch ~= '' then
     if displaced ~= '' then
       local as = {displaced_as[3], displaced_as[4], displaced_as[5]}
-      tell('removed', displaced, address, displaced_as[2], as, id)
+      log_change('removed', displaced, address, displaced_as[2], as, id)
     end
     if wanted then
       local kind = 'registered'
@@ -244,10 +244,10 @@ local function main(shared)
         local drains_now, drained_before = state == 'draining', stored[2] == 'draining'
         kind = drains_now == drained_before and 'altered' or drains_now and 'draining' or 'resumed'
       end
-      tell(kind, id, address, table.concat(new_hostnames, ' '), {version_type, node, weight})
+      log_change(kind, id, address, table.concat(new_hostnames, ' '), {version_type, node, weight})
     else
       local kind = state == 'removed' and 'removed' or drained and 'drained' or 'lease_expired'
-      tell(kind, id, stored[3], stored[4], {stored[5], stored[6], stored[7]})
+      log_change(kind, id, stored[3], stored[4], {stored[5], stored[6], stored[7]})
     end
   end
   if difference then

@@ -1,10 +1,10 @@
--- Begins the seeding of the route table: takes its lineage away, so that no router believes it before the end, and marks
--- it, so that the end is written to this very table. Without the first, a table that went back a little shows an epoch
--- that routers know and, as instances are written, soon a serial that is high enough for them; without the second, a
--- master that is replaced by an empty one half-way through would get the lineage with half of its hosts.
+-- Begins the seeding of the route table: removes its lineage, so that no router accepts it before the end, and marks
+-- it, so that the end is written to this very table. Without the first, a table that lost a few changes would show an
+-- epoch that routers know and, as instances are written, soon a serial that is high enough for them; without the
+-- second, a primary that is replaced by an empty one in the middle would get the lineage with half of its hosts.
 -- KEYS[1]: string, lineage of the table
 -- KEYS[2]: string, the token of the seeding under way
--- KEYS[3]: hash, what holders of leases left: fencing epochs
+-- KEYS[3]: hash, fencing epochs of leases
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the token
 -- ARGV[3]: string, name of the lease under which this is done
@@ -13,10 +13,10 @@
 --   {'changed', lineage}: the lineage is another by now
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/table.rs, begin_seeding
-local lineage_key, seeding_key, duties = KEYS[1], KEYS[2], KEYS[3]
+local lineage_key, seeding_key, fencing = KEYS[1], KEYS[2], KEYS[3]
 local expected, token, lease, epoch = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-local stored = tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0')
+local stored = tonumber(redis.call('HGET', fencing, lease .. '.epoch') or '0')
 if epoch < stored then
   return {'fenced', stored}
 end
@@ -24,7 +24,7 @@ local present = redis.call('GET', lineage_key) or ''
 if present ~= expected then
   return {'changed', present}
 end
-redis.call('HSET', duties, lease .. '.epoch', ARGV[4])
+redis.call('HSET', fencing, lease .. '.epoch', ARGV[4])
 redis.call('SET', seeding_key, token)
 redis.call('DEL', lineage_key)
 return {'done', 0}

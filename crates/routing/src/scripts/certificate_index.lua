@@ -1,7 +1,6 @@
--- The index of certificates in the fabric. Not a script of its own: it completes desire_resource.lua and
--- adopt_resource.lua. Keys: a zset of server names, all of score 0; a zset of server names by the expiry of their
--- certificates in unix seconds; and a hash from server name to what was announced about that expiry. The argument is
--- the expiry.
+-- The index of certificates in the fabric. It completes desire_resource.lua and adopt_resource.lua. Keys: a zset of
+-- server names, all of score 0; a zset of server names by the expiry of their certificates in unix seconds; and a hash
+-- from server name to the published expiry mark. The argument is the expiry.
 
 function index.add(keys, name, ends)
   redis.call('ZADD', keys[1], 0, name)

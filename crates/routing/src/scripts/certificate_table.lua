@@ -1,5 +1,5 @@
--- The certificate of a server name in the route table: a string that the edge reads as it is. Not a script of its own:
--- it completes project_resource.lua.
+-- The certificate of a server name in the route table: a string that the edge reads unchanged. It completes
+-- project_resource.lua.
 
 function resource.blocked(shared, _, text_key)
   return shared.blocked({[text_key] = 'string'}, {})
@@ -24,7 +24,7 @@ function resource.change(text)
   return text == '' and 'certificate_removed' or 'certificate_put'
 end
 
-function resource.told(text, fields)
+function resource.event_data(text, fields)
   return text == '' and {'ends', '0'} or fields
 end
 

@@ -1,7 +1,7 @@
 -- Reads on in the list of what changed in the table, together with how far the table is: one moment's truth of both.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
--- KEYS[3]: stream, what changed in the table
+-- KEYS[3]: stream, the changes of the table
 -- ARGV[1]: string, the newest epoch that the caller knows; empty = none
 -- ARGV[2]: string, the last entry that the caller knows of it
 -- ARGV[3]: integer, how many entries at most

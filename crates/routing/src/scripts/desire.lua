@@ -1,20 +1,20 @@
--- Changes what is wanted of one instance, if it is still what the caller read: registers, alters or removes it.
--- An instance at the same address loses it and is removed in the same stroke: an address has one owner.
+-- Changes the desired state of one instance, if it is still the one that the caller read: registers, updates or removes
+-- it. An instance at the same address loses it and is removed in the same step: an address has one owner.
 -- KEYS[1]: hash, instance id → record as JSON
 -- KEYS[2]: zset, index of instance ids, all of score 0
 -- KEYS[3]: hash, address → id of its owner
 -- KEYS[4]: hash, host name → version type last registered for it
 -- KEYS[5]: zset, index of host names, all of score 0
 -- KEYS[6]: string, revision of the latest change
--- KEYS[7]: zset, changed and not known to stand in the table, by revision
--- KEYS[8]: zset, registered and not known to stand in the membership sets, by revision
--- KEYS[9]: hash, what the routes master was last given: epoch, serial
+-- KEYS[7]: zset, changed and not known to be in the table, by revision
+-- KEYS[8]: zset, registered and not known to be in the membership sets, by revision
+-- KEYS[9]: hash, the state last given to the routes master: epoch, serial
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove
 -- ARGV[4]: string, address in the record read; empty = none
 -- ARGV[5]: string, address in the new record; empty = none
--- ARGV[6]: string, id of that address's owner as the caller read it; empty = nobody, or the instance itself
+-- ARGV[6]: string, id of that address's owner as the caller read it; empty = none, or the instance itself
 -- ARGV[7]: string, the owner's record as the caller read it; empty = none
 -- ARGV[8]: integer, the highest revision that the caller has ever seen
 -- ARGV[9]: string, version type of the new record
@@ -22,7 +22,7 @@
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'changed'}: the record or the owner is another by now; read again
 --   {'regressed', revision}: this server has lost changes; reconcile first
---   {'uninitialised'}: this server is empty; reconcile first
+--   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/desired.rs, desire
 local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
 local hosts, host_index = KEYS[4], KEYS[5]
@@ -34,7 +34,7 @@ local floor, version_type = tonumber(ARGV[8]), ARGV[9]
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if not lineage then
-  return {'uninitialised'}
+  return {'uninitialized'}
 end
 local latest = tonumber(redis.call('GET', revisions) or '0')
 if latest < floor then

@@ -3,7 +3,7 @@
 -- KEYS[1]: hash, name → resource with its revision as JSON
 -- KEYS[2]: string, revision of the latest change
 -- KEYS[3]: zset, changes that the table may not have yet, by revision
--- KEYS[4]: hash, what the routes master was last given: epoch, serial
+-- KEYS[4]: hash, the state last given to the routes master: epoch, serial
 -- KEYS[5...]: hashes or sets, the keys of the index
 -- ARGV[1]: string, name
 -- ARGV[2]: string, the JSON after the revision; empty = remove
@@ -13,10 +13,10 @@
 -- ARGV[5]: string, the member of KEYS[3]
 -- ARGV[6...]: strings, the arguments of the index
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
---   {'same', revision that the table may not have yet or 0, serial, lineage}: it was wanted like this before
+--   {'same', revision that the table may not have yet or 0, serial, lineage}: unchanged
 --   {'changed'}: the revision is not the one that the caller read; read again
 --   {'regressed', revision}: this server has lost changes; reconcile first
---   {'uninitialised'}: this server is empty; reconcile first
+--   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/resource.rs, desire_resource
 local index = {}
 
@@ -27,7 +27,7 @@ local function main()
 
   local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
   if not lineage then
-    return {'uninitialised'}
+    return {'uninitialized'}
   end
   serial = tonumber(serial or '0')
   local latest = tonumber(redis.call('GET', revisions) or '0')

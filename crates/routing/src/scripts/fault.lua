@@ -1,15 +1,15 @@
--- Counts a fault that somebody saw at an instance and keeps the latest one. Routers see nothing of it; subscribers are
--- told of one in ten seconds, so that a broken instance crowds out no other news.
+-- Counts a fault that a client reported for an instance, and stores the latest one. Routers do not see it; one fault in
+-- ten seconds is published to subscribers, so that a broken instance does not displace other events.
 -- KEYS[1]: hash, instance:<id>
 -- KEYS[2]: string, serial
--- KEYS[3]: stream, what changed in the table
+-- KEYS[3]: stream, the changes of the table
 -- ARGV[1]: string, instance id
--- ARGV[2]: string, what was seen
+-- ARGV[2]: string, the reported message
 -- ARGV[3]: string, the reporter's own id of this fault; empty = none
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- Returns {'noted', faults so far}
 --   {'repeated', faults so far}: this fault was the latest already
---   {'unknown'}: no such instance stands in the table
+--   {'unknown'}: the instance is not in the table
 -- Caller: store/table.rs, fault
 local instance_key, serial_key, changes = KEYS[1], KEYS[2], KEYS[3]
 local id, message, fault_id, now = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])

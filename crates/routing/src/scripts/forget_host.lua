@@ -1,15 +1,15 @@
--- Forgets a host name, and its policy, that no instance is wanted for any more.
+-- Forgets a host name without desired instances, and its policy.
 -- KEYS[1]: hash, host name → version type last registered for it
 -- KEYS[2]: zset, index of host names, all of score 0
 -- KEYS[3]: string, revision of the latest change
--- KEYS[4]: zset, changed and not known to stand in the table, by revision
--- KEYS[5]: hash, what the routes master was last given: epoch, serial
+-- KEYS[4]: zset, changed and not known to be in the table, by revision
+-- KEYS[5]: hash, the state last given to the routes master: epoch, serial
 -- KEYS[6]: hash, host name → its policy with its revision as JSON
 -- ARGV[1]: string, host name
 -- ARGV[2]: integer, the highest revision that the caller has ever seen
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'regressed', revision}: this server has lost changes; reconcile first
---   {'uninitialised'}: this server is empty; reconcile first
+--   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/desired.rs, forget_host
 local hosts, host_index, revisions, unprojected, route_table, policies =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -17,7 +17,7 @@ local hostname, floor = ARGV[1], tonumber(ARGV[2])
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if not lineage then
-  return {'uninitialised'}
+  return {'uninitialized'}
 end
 local latest = tonumber(redis.call('GET', revisions) or '0')
 if latest < floor then
@@ -27,7 +27,7 @@ local revision = redis.call('INCR', revisions)
 redis.call('HDEL', hosts, hostname)
 redis.call('HDEL', policies, hostname)
 redis.call('ZREM', host_index, hostname)
--- @ begins no instance id. What was outstanding of its policy is part of this.
+-- No instance id begins with @. This includes an outstanding change of its policy.
 redis.call('ZREM', unprojected, '%' .. hostname)
 redis.call('ZADD', unprojected, string.format('%.0f', revision), '@' .. hostname)
 return {'accepted', revision, tonumber(serial or '0'), lineage}

@@ -1,11 +1,11 @@
--- Notes that an instance is unhealthy, or healthy again, as the prober found: the edge is told by the policies of the
+-- Records that an instance is unhealthy, or healthy again, as the prober found: the edge sees it in the policies of the
 -- names that it serves, under one serial.
 -- KEYS[1]: string, serial
 -- KEYS[2]: hash, instance:<id>
 -- KEYS[3]: set, ids of the instances whose health is to be checked
 -- KEYS[4]: string, lineage of the table
--- KEYS[5]: hash, what holders of leases left: fencing epochs
--- KEYS[6]: stream, what changed in the table
+-- KEYS[5]: hash, fencing epochs of leases
+-- KEYS[6]: stream, the changes of the table
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the address that was checked
 -- ARGV[3]: string, why it is unhealthy; empty = it is healthy
@@ -16,20 +16,20 @@
 -- ARGV[8]: integer, fencing epoch of that lease
 -- Returns {'done', serial}
 --   {'same', serial}: it is noted like that already
---   {'gone', serial}: no such instance stands at that address, or it is not to be checked
+--   {'gone', serial}: the instance is not at that address, or it is not to be checked
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/health.rs, diagnose
 local function main(shared)
-  local serial_key, instance_key, checks, lineage_key, duties, changes =
+  local serial_key, instance_key, checks, lineage_key, fencing, changes =
     KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local id, address, why = ARGV[1], ARGV[2], ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), shared.now(tonumber(ARGV[6]))
   local lease, fencing_epoch = ARGV[7], tonumber(ARGV[8])
 
-  local refused = shared.fenced(duties, lease, fencing_epoch)
+  local refused = shared.fenced(fencing, lease, fencing_epoch)
   if refused then
     return refused
   end
@@ -58,10 +58,10 @@ local function main(shared)
     redis.call('HSET', instance_key, 'unhealthy', why, 'health_ms', at)
   else
     redis.call('HDEL', instance_key, 'unhealthy')
-    -- Where hosts start slowly, it comes back like a new one.
+    -- On hosts with slow start, it returns like a new one.
     redis.call('HSET', instance_key, 'health_ms', at, 'joined_ms', at)
   end
-  redis.call('HSET', duties, lease .. '.epoch', ARGV[8])
+  redis.call('HSET', fencing, lease .. '.epoch', ARGV[8])
   local difference = false
   for _, name in ipairs(names) do
     if shared.refresh(name) then
@@ -69,7 +69,7 @@ local function main(shared)
     end
   end
   if difference then
-    shared.tell(changes, serial, now, why ~= '' and 'failing' or 'recovered', id, 'address', address,
+    shared.log_change(changes, serial, now, why ~= '' and 'failing' or 'recovered', id, 'address', address,
       'hostnames', hostnames, 'version_type_id', version_type or '', 'node_id', node or '', 'weight', weight or '',
       'health', why)
     serial = redis.call('INCR', serial_key)

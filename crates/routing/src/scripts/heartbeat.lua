@@ -5,7 +5,7 @@
 -- ARGV[2]: integer, unix ms; empty = this server's clock
 -- Returns {'renewed', end of the lease in unix ms, length in ms}
 --   {'unleased'}: the instance has no lease
---   {'unknown'}: no such instance stands in the table
+--   {'unknown'}: the instance is not in the table
 -- Caller: store/table.rs, heartbeat
 local instance_key, leases = KEYS[1], KEYS[2]
 local id, now = ARGV[1], tonumber(ARGV[2])

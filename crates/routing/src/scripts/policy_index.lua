@@ -1,6 +1,6 @@
--- The index of policies in the fabric, which is that of all host names. Not a script of its own: it completes
--- desire_resource.lua and adopt_resource.lua. Keys: a hash from host name to the version type last registered for it,
--- and a zset of host names, all of score 0.
+-- The index of policies in the fabric, which is that of all host names. It completes desire_resource.lua and
+-- adopt_resource.lua. Keys: a hash from host name to the version type last registered for it, and a zset of host names,
+-- all of score 0.
 
 function index.add(keys, name)
   redis.call('ZADD', keys[2], 0, name)

@@ -1,5 +1,5 @@
--- The policy of a host in the route table: it becomes part of what the edge reads of the host, next to what the table
--- knows of the instances. Not a script of its own: it completes project_resource.lua.
+-- The policy of a host in the route table: it becomes part of the edge's data about the host, next to the table's data
+-- about the instances. It completes project_resource.lua.
 
 function resource.blocked(shared, name)
   return shared.blocked({}, {name})
@@ -17,7 +17,7 @@ function resource.change()
   return 'host_altered'
 end
 
-function resource.told()
+function resource.event_data()
   return {}
 end
 

@@ -4,9 +4,9 @@
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, the highest revision applied
 -- KEYS[3]: string, lineage of the table
--- KEYS[4]: stream, what changed in the table
+-- KEYS[4]: stream, the changes of the table
 -- KEYS[5]: hash, revision and fields of the resource: rules:<hostname> | certificate:<server name>
--- KEYS[6...]: string, what routers read, if the resource has a key for that: cert:<server name>
+-- KEYS[6...]: string, the data for routers, if the resource has a key for that: cert:<server name>
 -- ARGV[1]: string, name
 -- ARGV[2]: integer, revision of the resource
 -- ARGV[3]: string, the resource; empty = remove
@@ -54,7 +54,7 @@ local function main(shared)
   if resource.publish(shared, name, text, text_key) then
     -- A table that is being seeded announces nothing: the end of the seeding announces the whole table.
     if epoch ~= '' then
-      shared.tell(changes, serial, now, resource.change(text), name, unpack(resource.told(text, fields)))
+      shared.log_change(changes, serial, now, resource.change(text), name, unpack(resource.event_data(text, fields)))
     end
     serial = redis.call('INCR', serial_key)
   end

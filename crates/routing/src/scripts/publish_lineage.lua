@@ -1,9 +1,9 @@
 -- Ends the seeding of the route table: the serial goes above everything that routers may have seen, then the lineage
--- tells them to believe it.
+-- makes them accept it.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
--- KEYS[3]: hash, what holders of leases left: fencing epochs
--- KEYS[4]: stream, what changed in the table
+-- KEYS[3]: hash, fencing epochs of leases
+-- KEYS[4]: stream, the changes of the table
 -- KEYS[5]: string, the token of the seeding under way
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage, newest token first
@@ -17,12 +17,12 @@
 --   {'changed', lineage}: the lineage is another by now, or this is not the table whose seeding began
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/table.rs, publish_lineage
-local serial_key, lineage_key, duties, changes, seeding_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local serial_key, lineage_key, fencing, changes, seeding_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local expected, lineage, floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local lease, epoch = ARGV[4], tonumber(ARGV[5])
 local kind, now, token = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
-local stored = tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0')
+local stored = tonumber(redis.call('HGET', fencing, lease .. '.epoch') or '0')
 if epoch < stored then
   return {'fenced', stored}
 end
@@ -39,11 +39,11 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- What was to be told of the table before is told by this.
+-- This event replaces all unpublished events of the previous table.
 redis.call('DEL', changes)
 redis.call('XADD', changes, string.format('%.0f-0', serial), 'kind', kind, 'subject', string.match(lineage, '^%S+'),
   'at_ms', string.format('%.0f', now))
-redis.call('HSET', duties, lease .. '.epoch', ARGV[5])
+redis.call('HSET', fencing, lease .. '.epoch', ARGV[5])
 redis.call('SET', serial_key, string.format('%.0f', serial))
 redis.call('SET', lineage_key, lineage)
 redis.call('DEL', seeding_key)

@@ -5,7 +5,7 @@
 -- KEYS[4]: string, logkey:<hostname>
 -- KEYS[5]: string, policy:<hostname>
 -- KEYS[6]: string, lineage of the table
--- KEYS[7]: stream, what changed in the table
+-- KEYS[7]: stream, the changes of the table
 -- KEYS[8]: hash, rules:<hostname>
 -- ARGV[1]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[2]: integer, the serial that the table must have reached
@@ -29,7 +29,7 @@ local function main(shared)
     return refused
   end
   local in_use = redis.call('SCARD', ids) > 0
-  -- What is removed may be of any type.
+  -- The removed key may be of any type.
   refused = shared.blocked({[changes] = 'stream', [rules] = 'hash'}, in_use and {hostname} or {})
   if refused then
     return refused
@@ -46,9 +46,9 @@ local function main(shared)
     difference = (ruled and shared.refresh(hostname) or not ruled and redis.call('DEL', policy) > 0) or difference
   end
   if difference then
-    -- A table that is being seeded tells nothing: its lineage does, in the end.
+    -- A table that is being seeded records no changes: its lineage does, in the end.
     if epoch ~= '' then
-      shared.tell(changes, serial, now, in_use and 'host_altered' or 'host_removed', hostname)
+      shared.log_change(changes, serial, now, in_use and 'host_altered' or 'host_removed', hostname)
     end
     serial = redis.call('INCR', serial_key)
   end

@@ -1,5 +1,5 @@
--- Notes that an instance stands in the membership sets of the statistics, unless it was changed since.
--- KEYS[1]: zset, registered and not known to stand in the membership sets, by revision
+-- Records that an instance is in the membership sets of the statistics, unless it was changed since.
+-- KEYS[1]: zset, registered and not known to be in the membership sets, by revision
 -- ARGV[1]: string, instance id
 -- ARGV[2]: integer, revision that was reported
 -- Returns 1 when the entry is gone, else 0.

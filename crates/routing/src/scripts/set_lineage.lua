@@ -1,5 +1,5 @@
--- Notes in the fabric which lineage the routes master has or is about to get. Repeating it is no harm.
--- KEYS[1]: hash, what the routes master was last given: epoch, serial, and a token that is not published yet
+-- Records in the fabric which lineage the routes primary has or is about to get. It can be repeated.
+-- KEYS[1]: hash, the state last given to the routes master: epoch, serial, and a token that is not published yet
 -- KEYS[2]: string, revision of the latest change
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage

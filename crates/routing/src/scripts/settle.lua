@@ -1,11 +1,11 @@
--- Notes that a change stands in the table, unless a later one is outstanding, and how far the table's serial is.
--- KEYS[1]: zset, changed and not known to stand in the table, by revision
--- KEYS[2]: hash, what the routes master was last given: epoch, serial
+-- Records that a change is in the table, unless a later one is outstanding, and how far the table's serial is.
+-- KEYS[1]: zset, changed and not known to be in the table, by revision
+-- KEYS[2]: hash, the state last given to the routes master: epoch, serial
 -- ARGV[1]: string, instance id, or @ and a host name
--- ARGV[2]: integer, revision that stands
+-- ARGV[2]: integer, revision in the table
 -- ARGV[3]: integer, serial of the table after it
 -- ARGV[4]: string, newest epoch of the table after it
--- Returns 1 when nothing is outstanding for the member any more, else 0.
+-- Returns 1 when nothing is outstanding for the member any longer, else 0.
 -- Caller: store/desired.rs, settle
 local unprojected, route_table = KEYS[1], KEYS[2]
 local member, revision, serial, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]

@@ -1,10 +1,9 @@
--- What the scripts that change the route table have in common. Not a script of its own: it is appended to them when
--- they are compiled; they define `main(shared)` above. Keys of host names are made from names: of the call, and of
--- records that earlier calls wrote.
+-- Shared code of the scripts that change the route table. It is appended to them when they are compiled; they define
+-- `main(shared)` above. Keys of host names are made from names: of the call, and of records that earlier calls wrote.
 
 local shared = {}
 
--- More is kept than a moment without the fabric leaves to be told; what is dropped is told as one gap.
+-- Enough entries for a short outage of the fabric; dropped entries are published as one gap.
 local CHANGES_KEPT = 4096
 local TOMBSTONE_SECONDS = 3600
 local KINDS = {['instances:'] = 'set', ['instance_ids:'] = 'set', ['logkey:'] = 'string', ['policy:'] = 'string',
@@ -38,8 +37,8 @@ function shared.refused(lineage_key, serial_key, epoch, floor)
 end
 
 -- A refusal when another pacemaker took the caller's lease over. The caller notes the epoch when it writes.
-function shared.fenced(duties, lease, epoch)
-  local stored = lease ~= '' and tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0') or 0
+function shared.fenced(fencing, lease, epoch)
+  local stored = lease ~= '' and tonumber(redis.call('HGET', fencing, lease .. '.epoch') or '0') or 0
   return lease ~= '' and epoch < stored and {'fenced', stored} or nil
 end
 
@@ -93,7 +92,7 @@ local function uneven(list, field)
   return false
 end
 
--- What the edge needs of a name beyond its sets: made anew from the instances that serve it and from its rules. True
+-- Rebuilds the edge's data about a name other than its sets, from the instances that serve it and from its rules. True
 -- when routers can see a difference.
 function shared.refresh(name)
   local difference = false
@@ -178,9 +177,9 @@ function shared.unrule(name, revision)
   end
 end
 
--- Notes what happened, for events, under the serial that it makes and before that serial can be seen. A serial that
--- somebody set back by hand must not stop the table; the list begins anew, and the gap is noticed.
-function shared.tell(changes, serial, now, kind, subject, ...)
+-- Records a change, for events, under the serial that it makes and before that serial is visible. A serial that was set
+-- back directly must not stop the table; the list starts again, and the gap is detected.
+function shared.log_change(changes, serial, now, kind, subject, ...)
   local id, at = string.format('%.0f-*', serial + 1), string.format('%.0f', now)
   local rest = {...}
   local function add()

@@ -1,18 +1,18 @@
--- Says which leases and drains have ended, and notices when nobody looked for so long that heartbeats were lost.
--- KEYS[1]: hash, what the sweeper's holder left: fencing epoch, time of the latest sweep, time of the latest return
+-- Returns which leases and drains have ended, and detects when no sweep happened for so long that heartbeats were lost.
+-- KEYS[1]: hash, state of the sweeper: fencing epoch, time of the latest sweep, time of the latest return
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- KEYS[3]: zset, instance id by end of drain in unix ms
 -- ARGV[1]: integer, fencing epoch of the lease; 0 = a pacemaker without the lease, which only shows that it runs
--- ARGV[2]: integer, silence in ms that counts as absence
+-- ARGV[2]: integer, silence in ms that is treated as absence
 -- ARGV[3]: integer, how many ids at most
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- Returns {'due', 1 after an absence else 0, id, …}
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/table.rs, sweep
-local duties, leases, drains = KEYS[1], KEYS[2], KEYS[3]
+local fencing, leases, drains = KEYS[1], KEYS[2], KEYS[3]
 local epoch, gap_ms, limit, now = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
-local stored = tonumber(redis.call('HGET', duties, 'sweeper.epoch') or '0')
+local stored = tonumber(redis.call('HGET', fencing, 'sweeper.epoch') or '0')
 if epoch > 0 and epoch < stored then
   return {'fenced', stored}
 end
@@ -20,16 +20,16 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- Any pacemaker that is there could have taken heartbeats, whether it sweeps or not.
-local swept = tonumber(redis.call('HGET', duties, 'sweeper.swept_ms') or '-inf')
+-- Any running pacemaker could have received heartbeats, whether it sweeps or not.
+local swept = tonumber(redis.call('HGET', fencing, 'sweeper.swept_ms') or '-inf')
 local absent = now - swept > gap_ms
 local text = string.format('%.0f', now)
 if absent then
-  redis.call('HSET', duties, 'sweeper.resumed_ms', text)
+  redis.call('HSET', fencing, 'sweeper.resumed_ms', text)
 end
-redis.call('HSET', duties, 'sweeper.swept_ms', text)
+redis.call('HSET', fencing, 'sweeper.swept_ms', text)
 if epoch > 0 then
-  redis.call('HSET', duties, 'sweeper.epoch', ARGV[1])
+  redis.call('HSET', fencing, 'sweeper.epoch', ARGV[1])
 end
 
 local due = {'due', absent and 1 or 0}

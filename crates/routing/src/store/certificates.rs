@@ -17,7 +17,7 @@ use signalbox_route_table::Hostname;
 
 /// Its index in the fabric: by name and by expiry.
 const INDEX: &str = include_str!("../scripts/certificate_index.lua");
-/// In the table it has a key of its own.
+/// In the table it has a separate key.
 const TABLE: &str = include_str!("../scripts/certificate_table.lua");
 
 static SCRIPTS: Scripts = Scripts {
@@ -54,7 +54,7 @@ impl Resource for Certificate {
         vec![
             fabric::routes_certificates_index(),
             fabric::routes_certificates_ends(),
-            fabric::routes_certificates_told(),
+            fabric::routes_certificates_published(),
         ]
     }
 
@@ -97,12 +97,12 @@ impl Resource for Certificate {
 }
 
 impl Store {
-    /// The certificate that is wanted for a server name.
+    /// The desired certificate of a server name.
     pub async fn certificate(&self, name: &Hostname) -> Result<Option<Wanted<Certificate>>, Error> {
         Ok(self.wanted(&[name.as_str()]).await?.pop().flatten())
     }
 
-    /// The certificates that are wanted for these names, in their order.
+    /// The desired certificates of these names, in their order.
     pub async fn certificates(&self, names: &[String]) -> Result<Vec<Option<Wanted<Certificate>>>, Error> {
         self.wanted(&names.iter().map(String::as_str).collect::<Vec<_>>()).await
     }
@@ -131,18 +131,18 @@ impl Store {
         Ok(first.first().map(|(_, ends)| *ends as u64))
     }
 
-    /// What was announced about the expiry of these names' certificates.
-    pub(crate) async fn told_ends(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
+    /// The published expiry marks of these names' certificates.
+    pub(crate) async fn published_ends(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let command = self.fabric.command("HMGET").key(&fabric::routes_certificates_told()).arg(names);
+        let command = self.fabric.command("HMGET").key(&fabric::routes_certificates_published()).arg(names);
         command.query().await.map_err(Error::Fabric)
     }
 
-    /// Records what was announced about the expiry of a certificate.
-    pub(crate) async fn told_end(&self, name: &str, what: &str) -> Result<(), Error> {
-        let command = self.fabric.command("HSET").key(&fabric::routes_certificates_told());
+    /// Stores the published expiry mark of a certificate.
+    pub(crate) async fn published_end(&self, name: &str, what: &str) -> Result<(), Error> {
+        let command = self.fabric.command("HSET").key(&fabric::routes_certificates_published());
         command.arg(name).arg(what).run().await.map_err(Error::Fabric)
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What the script compares with.
+    /// The text that the script compares with.
     fn text(&self) -> String {
         if self.epoch.is_empty() {
             return String::new();
@@ -131,7 +131,7 @@ impl Store {
         self.routes.dedicated().map_err(Error::table)
     }
 
-    /// Waits on a connection of its own until something changes after `entry`, at most `within`.
+    /// Waits on a separate connection until something changes after `entry`, at most `within`.
     pub(crate) async fn await_change(
         &self,
         watcher: &RoutesMaster,
@@ -142,7 +142,7 @@ impl Store {
         let block_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let command = watcher.command("XREAD").arg("COUNT").arg(1).arg("BLOCK").arg(block_ms).arg("STREAMS");
         let answer = command.key(&routes::changes()).arg(after).query::<Value>();
-        // A server that was frozen answers nothing, and this connection has no patience of its own.
+        // A frozen server does not answer, and this connection has no timeout.
         match tokio::time::timeout(within + GRACE, answer).await {
             Ok(answer) => answer.map(drop).map_err(Error::table),
             Err(_) => Ok(()),

@@ -34,19 +34,19 @@ impl Stored {
     }
 }
 
-/// What bears on a registration, read in one round trip or two. It may be outdated the next moment; the script that
-/// commits compares.
+/// The state that a registration depends on, read in one round trip or two. It may be outdated immediately; the script
+/// that commits compares it.
 #[derive(Debug)]
 pub(crate) struct Sight {
     pub(crate) current: Option<Stored>,
     /// Another instance that owns the wanted address.
     pub(crate) owner: Option<Stored>,
-    /// The revision of this instance that is not known to stand in the table.
+    /// The revision of this instance that is not known to be in the table.
     pub(crate) outstanding: Option<u64>,
     pub(crate) table: Option<TableMark>,
 }
 
-/// A change to what is wanted of one instance.
+/// A change of the desired state of one instance.
 #[derive(Debug)]
 pub(crate) struct Desire<'a> {
     pub(crate) id: &'a InstanceId,
@@ -57,7 +57,7 @@ pub(crate) struct Desire<'a> {
     pub(crate) owner: Option<&'a Stored>,
 }
 
-/// What became of a [`Desire`].
+/// The result of a [`Desire`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DesireOutcome {
     Accepted {
@@ -70,7 +70,7 @@ pub(crate) enum DesireOutcome {
     Behind,
 }
 
-/// What the fabric knows of the table on the routes master.
+/// The fabric's knowledge of the table on the routes primary.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableState {
     /// Newest token first; empty when this fabric never had a table.
@@ -93,7 +93,7 @@ pub(super) fn newest(lineage: &str) -> Option<&str> {
 }
 
 impl Store {
-    /// One instance as it is wanted.
+    /// The desired state of one instance.
     pub async fn stored(&self, id: &InstanceId) -> Result<Option<Stored>, Error> {
         let text: Option<String> = self
             .fabric
@@ -148,7 +148,7 @@ impl Store {
         })
     }
 
-    /// Changes what is wanted, if nothing moved since it was read.
+    /// Changes the desired state, if nothing changed since it was read.
     pub(crate) async fn desire(&self, desire: Desire<'_>) -> Result<DesireOutcome, Error> {
         // The script puts the opening brace and the revision before it, so that no JSON need be read there.
         let after =
@@ -183,7 +183,7 @@ impl Store {
         self.outcome(Reply::new("desire", reply))
     }
 
-    /// Forgets a host name that no instance is wanted for, and its policy.
+    /// Forgets a host name without desired instances, and its policy.
     pub(crate) async fn forget_host(&self, hostname: &Hostname) -> Result<DesireOutcome, Error> {
         let reply = FORGET_HOST
             .call()
@@ -209,12 +209,12 @@ impl Store {
                 Ok(DesireOutcome::Accepted { revision, table: reply.table_mark()? })
             }
             "changed" => Ok(DesireOutcome::Changed),
-            "regressed" | "uninitialised" => Ok(DesireOutcome::Behind),
+            "regressed" | "uninitialized" => Ok(DesireOutcome::Behind),
             _ => Err(reply.unexpected()),
         }
     }
 
-    /// Notes a host name again that was forgotten while somebody registered it.
+    /// Records a host name again that was forgotten while an instance registered for it.
     pub(crate) async fn remember_host(&self, hostname: &Hostname, version_type: &str) -> Result<(), Error> {
         let mut batch = self.fabric.batch();
         batch.add("HSET", &key::routes_hosts(), (hostname.as_str(), version_type)).add(
@@ -246,7 +246,8 @@ impl Store {
             .map_err(Error::Fabric)
     }
 
-    /// Marks an instance as outstanding without changing it: if its caller dies half-way, the reconciler looks.
+    /// Marks an instance as outstanding without changing it: if its caller dies in the middle, the reconciler checks
+    /// it.
     pub(crate) async fn mark_outstanding(&self, stored: &Stored) -> Result<(), Error> {
         self.fabric
             .command("ZADD")
@@ -259,18 +260,18 @@ impl Store {
             .map_err(Error::Fabric)
     }
 
-    /// The revision of a member that is not known to stand in the table.
+    /// The revision of a member that is not known to be in the table.
     pub(crate) async fn outstanding_of(&self, member: &str) -> Result<Option<u64>, Error> {
         let command = self.fabric.command("ZSCORE").key(&key::routes_unprojected()).arg(member);
         command.query().await.map_err(Error::Fabric)
     }
 
-    /// What is not known to stand in the table, oldest first, with its revisions.
+    /// The members that are not known to be in the table, oldest first, with their revisions.
     pub(crate) async fn outstanding(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         self.waiting(&key::routes_unprojected(), limit).await
     }
 
-    /// What is not known to stand in the membership sets, oldest first, with its revisions.
+    /// The members that are not known to be in the membership sets, oldest first, with their revisions.
     pub(crate) async fn unreported(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         self.waiting(&key::routes_unreported(), limit).await
     }
@@ -329,7 +330,7 @@ impl Store {
         command.query().await.map_err(Error::Fabric)
     }
 
-    /// What the fabric knows of the table.
+    /// The fabric's knowledge of the table.
     pub async fn table_state(&self) -> Result<TableState, Error> {
         let mut batch = self.fabric.batch();
         batch.add("HGETALL", &key::routes_table(), &[] as &[&str]).add(
@@ -347,7 +348,7 @@ impl Store {
         })
     }
 
-    /// The table that changes have to expect; `None` while there is no table.
+    /// The table that changes have to expect; `None` while it does not exist.
     pub(crate) async fn table_mark(&self) -> Result<Option<TableMark>, Error> {
         let (epoch, serial): (Option<String>, Option<u64>) = self
             .fabric
@@ -366,8 +367,8 @@ impl Store {
         Ok(state.mark())
     }
 
-    /// Notes the lineage that the routes master has, or with `seeding` is about to get; false when somebody else
-    /// changed it.
+    /// Records the lineage that the routes primary has, or with `seeding` is about to get; false when another
+    /// pacemaker changed it.
     pub(crate) async fn set_lineage(&self, expected: &str, new: &TableState) -> Result<bool, Error> {
         SET_LINEAGE
             .call()
@@ -383,7 +384,8 @@ impl Store {
             .map_err(Error::Fabric)
     }
 
-    /// Takes over what the routes master knows better; `record` is its text there, nothing when it was removed.
+    /// Adopts the state of the routes primary where it is newer; `record` is its text there, `None` when it was
+    /// removed.
     pub(crate) async fn adopt(
         &self,
         id: &InstanceId,

@@ -1,4 +1,4 @@
-//! Who is to be checked, and what was found, on the routes master.
+//! The instances to check and their health, on the routes primary.
 
 use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
 
@@ -15,17 +15,17 @@ static HEALTH: Script<RoutesMasterRole> =
 /// How many instances are read at a time.
 const CHUNK: usize = 500;
 
-/// What the prober found of an instance.
+/// The prober's verdict on an instance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Diagnosis<'a> {
     pub(crate) id: &'a InstanceId,
     /// The address that was checked.
     pub(crate) address: &'a str,
-    /// Why it is unhealthy; nothing when it is healthy.
+    /// Why it is unhealthy; `None` when it is healthy.
     pub(crate) unhealthy: Option<&'a str>,
 }
 
-/// What became of a [`Diagnosis`].
+/// The result of storing a [`Diagnosis`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Diagnosed {
     Done {
@@ -33,7 +33,7 @@ pub(crate) enum Diagnosed {
     },
     /// The table has it already.
     Same,
-    /// The instance is gone, elsewhere, or not to be checked any more.
+    /// The instance was removed, moved, or is no longer checked.
     Gone,
     /// This is not the table that was meant, or it has lost changes.
     OtherTable,
@@ -48,7 +48,7 @@ pub(crate) enum Diagnosed {
 }
 
 impl Store {
-    /// Everybody who is to be checked.
+    /// All instances to check.
     pub(crate) async fn listed_for_checks(&self) -> Result<Vec<Listed>, Error> {
         let mut ids: Vec<String> = Vec::new();
         let mut cursor: u64 = 0;
@@ -70,7 +70,7 @@ impl Store {
             }
             let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
             for (id, (record, unhealthy)) in chunk.iter().zip(rows) {
-                // Taken out since, or not of this hand: nobody to be checked.
+                // Removed in the meantime, or written by other means: not checked.
                 let record = record.and_then(|text| serde_json::from_str::<Record>(&text).ok());
                 let Some(target) = record.and_then(target) else { continue };
                 list.push(Listed { id: InstanceId::parse(id)?, target, unhealthy: unhealthy.is_some() });
@@ -79,7 +79,7 @@ impl Store {
         Ok(list)
     }
 
-    /// Notes what was found.
+    /// Stores a verdict.
     pub(crate) async fn diagnose(
         &self,
         diagnosis: Diagnosis<'_>,
@@ -92,7 +92,7 @@ impl Store {
             .key(&key::instance(diagnosis.id.as_str()))
             .key(&key::checks())
             .key(&key::epoch())
-            .key(&key::duties())
+            .key(&key::fencing())
             .key(&key::changes())
             .arg(diagnosis.id.as_str())
             .arg(diagnosis.address)
@@ -120,7 +120,7 @@ impl Store {
 
 fn target(record: Record) -> Option<Target> {
     let spec = record.desired.spec;
-    // A wildcard is no name that an application would know itself by.
+    // A wildcard is not a name that an application would recognize.
     let host = spec.hostnames.iter().find(|name| !name.as_str().contains('*'));
     let host = host.map_or("localhost", |name| name.as_str()).to_owned();
     Some(Target { address: spec.address.as_str().to_owned(), host, health: spec.health? })

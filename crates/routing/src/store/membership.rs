@@ -7,8 +7,8 @@ use crate::Error;
 use signalbox_route_table::Spec;
 
 impl Store {
-    /// Adds each instance's version type to the sets it names. Members are never taken out: what once ran has
-    /// statistics.
+    /// Adds each instance's version type to the sets it names. Members are never removed: version types without
+    /// instances still have statistics.
     pub(crate) async fn add_memberships(&self, specs: &[&Spec]) -> Result<(), Error> {
         let mut batch = self.stats.batch();
         for spec in specs {

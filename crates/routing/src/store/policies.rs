@@ -77,7 +77,7 @@ impl Resource for Policy {
     }
 }
 
-/// The policy as JSON without the braces, because the table adds members of its own.
+/// The policy as JSON without the braces, because the table adds members.
 fn members(policy: &Policy) -> Result<String, Error> {
     let json = serde_json::to_string(policy).map_err(Error::Record)?;
     Ok(json.strip_prefix('{').and_then(|json| json.strip_suffix('}')).unwrap_or_default().to_owned())
@@ -88,7 +88,7 @@ fn record(members: &str) -> Record {
 }
 
 impl Store {
-    /// The policy that is wanted for a host.
+    /// The desired policy of a host.
     pub async fn policy(&self, hostname: &Hostname) -> Result<Option<Wanted<Policy>>, Error> {
         Ok(self.wanted(&[hostname.as_str()]).await?.pop().flatten())
     }

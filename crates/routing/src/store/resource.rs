@@ -1,8 +1,9 @@
 //! Resources: values that clients set as a whole for a name. A host has a policy, a server name a certificate.
 //!
-//! Every resource takes the same way: a client sets it, the fabric records it with a revision, a projection brings it to
-//! the table on the routes master, and routers read it there. A later revision wins on both sides. What differs between
-//! resources is in [`Resource`], and in the two Lua files of each: its index in the fabric and its form in the table.
+//! Every resource is handled in the same way: a client sets it, the fabric records it with a revision, a projection
+//! brings it to the table on the routes primary, and routers read it there. A later revision wins on both sides. The
+//! differences between resources are in [`Resource`], and in the two Lua files of each: its index in the fabric and
+//! its form in the table.
 
 use signalbox_store::{
     FabricRole, FabricSpace, Key, RoutesMasterRole, RoutesSpace, Script, Value, from_redis_value,
@@ -21,7 +22,7 @@ pub(super) const PROJECT: &str = include_str!("../scripts/project_resource.lua")
 /// Approximate number of resources in one step of a scan.
 const CHUNK: usize = 500;
 
-/// What is specific to one kind of resource.
+/// The properties of one kind of resource.
 pub(crate) trait Resource: Send + Sync + Sized + 'static {
     /// Its name in logs.
     const NAME: &'static str;
@@ -90,14 +91,14 @@ pub struct Wanted<R> {
     pub value: R,
 }
 
-/// The outcome of a change to what is wanted.
+/// The outcome of a change of the desired state.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResourceOutcome {
     Accepted {
         revision: u64,
         table: TableMark,
     },
-    /// It was wanted like this before; `outstanding` is its revision if the table may not have it yet.
+    /// Unchanged; `outstanding` is its revision if the table may not have it yet.
     Same {
         outstanding: Option<u64>,
         table: TableMark,
@@ -121,7 +122,7 @@ pub(crate) enum ResourceProjected {
     Blocked { key: String },
 }
 
-/// What the table has of a resource.
+/// The table's entry of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Projected {
     /// 0 if the table never had the resource.
@@ -143,7 +144,7 @@ pub(crate) fn member<R: Resource>(name: &str) -> String {
 }
 
 impl Store {
-    /// The resources that are wanted for these names, in their order.
+    /// The desired resources of these names, in their order.
     pub(crate) async fn wanted<R: Resource>(&self, names: &[&str]) -> Result<Vec<Option<Wanted<R>>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
@@ -165,7 +166,7 @@ impl Store {
         Ok((next, revisions.collect::<Result<_, Error>>()?))
     }
 
-    /// Changes what is wanted; `None` removes it. With `expected`, only if that is the present revision. 0 is the
+    /// Changes the desired resource; `None` removes it. With `expected`, only if that is the present revision. 0 is the
     /// revision of a name without the resource, and removes what the table may still have.
     pub(crate) async fn desire_resource<R: Resource>(
         &self,
@@ -279,7 +280,7 @@ impl Store {
         command.arg(revision).arg(member::<R>(name)).run().await.map_err(Error::Fabric)
     }
 
-    /// What the table has of the resources of these names, in their order.
+    /// The table's entries of the resources of these names, in their order.
     pub(crate) async fn projected<R: Resource>(&self, names: &[&str]) -> Result<Vec<Projected>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());

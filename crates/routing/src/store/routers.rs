@@ -1,4 +1,4 @@
-//! What routers report of themselves, on the stats Redis.
+//! The reports of routers, on the stats Redis.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -70,14 +70,14 @@ impl Store {
     }
 
     /// The published alarms of routers, by node: `<number> <alarm>`.
-    pub(crate) async fn told_alarms(&self) -> Result<BTreeMap<String, String>, Error> {
-        let command = self.fabric.command("HGETALL").key(&fabric::routes_alarms_told());
+    pub(crate) async fn published_alarms(&self) -> Result<BTreeMap<String, String>, Error> {
+        let command = self.fabric.command("HGETALL").key(&fabric::routes_alarms_published());
         command.query().await.map_err(Error::Fabric)
     }
 
     /// Records the published alarm of a router.
-    pub(crate) async fn told_alarm(&self, node: &str, what: &str) -> Result<(), Error> {
-        let key = fabric::routes_alarms_told();
+    pub(crate) async fn published_alarm(&self, node: &str, what: &str) -> Result<(), Error> {
+        let key = fabric::routes_alarms_published();
         let mut batch = self.fabric.batch();
         batch.add("HSET", &key, &[node, what]);
         // Router names change over time, so old ones must expire. An alarm that lasts longer is published again.

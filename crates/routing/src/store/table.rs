@@ -30,7 +30,7 @@ fn published(reply: &Reply) -> Result<Published, Error> {
     }
 }
 
-/// What an instance is to become in the table.
+/// The desired change of an instance in the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Projection<'a> {
     /// As in the record, with its revision.
@@ -48,14 +48,14 @@ pub(crate) struct Fence<'a> {
     pub(crate) epoch: u64,
 }
 
-/// What became of a [`Projection`].
+/// The result of a [`Projection`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Applied {
     /// The table has it now. `visible` when routers see a difference; `displaced` lost its address.
     Done { serial: u64, visible: bool, displaced: Option<String> },
-    /// It stood already.
+    /// The table had this revision already.
     Same { serial: u64 },
-    /// This revision stood and has expired since.
+    /// This revision was in the table and has expired since.
     Gone { serial: u64 },
     /// The table has a later revision.
     Stale { revision: u64 },
@@ -71,7 +71,7 @@ pub(crate) enum Applied {
     Fenced { epoch: u64 },
 }
 
-/// What became of a heartbeat.
+/// The result of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heartbeat {
     /// The lease begins again.
@@ -87,7 +87,7 @@ pub enum Heartbeat {
     Unknown,
 }
 
-/// What became of a reported fault.
+/// The result of reporting a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Noted {
     /// The number of faults reported so far.
@@ -96,7 +96,7 @@ pub enum Noted {
     Unknown,
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Swept {
     /// Ids whose lease or drain has ended by the clock; after an absence each lease gets its period again.
@@ -109,7 +109,7 @@ pub(crate) enum Swept {
     },
 }
 
-/// What became of a host's removal.
+/// The result of removing a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HostRemoved {
     Done { serial: u64 },
@@ -136,7 +136,7 @@ impl Lineage {
     }
 }
 
-/// What became of a lineage's publication.
+/// The result of publishing a lineage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Published {
     Done { serial: u64 },
@@ -144,7 +144,7 @@ pub(crate) enum Published {
     Fenced { epoch: u64 },
 }
 
-/// What the table alone knows of an instance.
+/// Data about an instance that only the table has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Live {
     /// The revision in the table; `None` if the instance is not there.
@@ -190,7 +190,7 @@ impl Store {
             .key(&key::drains())
             .key(&key::revision())
             .key(&key::epoch())
-            .key(&key::duties())
+            .key(&key::fencing())
             .key(&key::changes())
             .key(&key::checks())
             .arg(id.as_str())
@@ -267,7 +267,7 @@ impl Store {
     pub(crate) async fn sweep(&self, epoch: u64, gap_ms: u64, limit: usize) -> Result<Swept, Error> {
         let reply = SWEEP
             .call()
-            .key(&key::duties())
+            .key(&key::fencing())
             .key(&key::leases())
             .key(&key::drains())
             .arg(epoch)
@@ -332,7 +332,7 @@ impl Store {
             .call()
             .key(&key::epoch())
             .key(&key::seeding())
-            .key(&key::duties())
+            .key(&key::fencing())
             .arg(expected)
             .arg(token)
             .arg(fence.lease)
@@ -358,7 +358,7 @@ impl Store {
             .call()
             .key(&key::serial())
             .key(&key::epoch())
-            .key(&key::duties())
+            .key(&key::fencing())
             .key(&key::changes())
             .key(&key::seeding())
             .arg(expected)
@@ -389,7 +389,7 @@ impl Store {
         Ok((lineage.unwrap_or_default(), serial.unwrap_or(0), revision.unwrap_or(0)))
     }
 
-    /// What the table alone knows of these instances, in their order.
+    /// The table's own data about these instances, in their order.
     pub async fn live(&self, ids: &[InstanceId]) -> Result<Vec<Live>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -426,7 +426,7 @@ impl Store {
             .collect()
     }
 
-    /// Revision, state and record of instances as they stand in the table, tombstones included.
+    /// Revision, state and record of instances in the table, tombstones included.
     pub(crate) async fn standing(
         &self,
         ids: &[InstanceId],
@@ -504,7 +504,7 @@ impl Store {
             .collect()
     }
 
-    /// Who owns these addresses, and each owner's version type and state.
+    /// The owners of these addresses, and each owner's version type and state.
     pub(crate) async fn owners(&self, addresses: &[String]) -> Result<HashMap<String, Owner>, Error> {
         if addresses.is_empty() {
             return Ok(HashMap::new());

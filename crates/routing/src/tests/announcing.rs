@@ -1,4 +1,4 @@
-//! What subscribers are told about the table, however their teller dies.
+//! The events about the table, for any crash of the announcing pacemaker.
 
 use std::sync::{
     Mutex,
@@ -11,12 +11,12 @@ use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{Announce, Announcer, EventKind, RouteEvent, Routers, announcer::Told};
+use crate::{Announce, Announcer, EventKind, RouteEvent, Routers, announcer::Progress};
 use signalbox_access::Caller;
 
 const START: u64 = 1_800_000_000_000;
 
-/// Keeps what it was brought, as a bus does: what comes under a known key is the same event.
+/// Records published events as a bus does: the same key means the same event.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ears(Arc<Heard>);
 
@@ -24,7 +24,7 @@ pub(super) struct Ears(Arc<Heard>);
 pub(super) struct Heard {
     events: Mutex<Vec<(&'static str, RouteEvent)>>,
     /// How many events it takes before it refuses; `usize::MAX` refuses none.
-    room: AtomicUsize,
+    capacity: AtomicUsize,
 }
 
 impl Ears {
@@ -34,8 +34,8 @@ impl Ears {
         ears
     }
 
-    pub(super) fn take(&self, room: usize) {
-        self.0.room.store(room, Ordering::SeqCst);
+    pub(super) fn take(&self, capacity: usize) {
+        self.0.capacity.store(capacity, Ordering::SeqCst);
     }
 
     pub(super) fn events(&self) -> Vec<(&'static str, RouteEvent)> {
@@ -43,7 +43,7 @@ impl Ears {
     }
 
     /// Topics and what they were about.
-    fn told(&self) -> Vec<String> {
+    fn published(&self) -> Vec<String> {
         let word = |(topic, event): &(&str, RouteEvent)| match topic {
             &"table.resynced" => format!(
                 "{topic} {}-{} {}",
@@ -63,7 +63,7 @@ impl Announce for Ears {
         assert_eq!(objects.len(), events.len(), "one of each object at a time, or a refusal could swap two");
         for event in events {
             let mut heard = self.0.events.lock().unwrap();
-            if heard.len() >= self.0.room.load(Ordering::SeqCst) {
+            if heard.len() >= self.0.capacity.load(Ordering::SeqCst) {
                 return false;
             }
             match heard.iter().find(|(_, known)| known.key == event.key) {
@@ -77,20 +77,20 @@ impl Announce for Ears {
 
 impl Rig {
     pub(super) fn announcer(&self, ears: &Ears) -> Announcer<Ears> {
-        self.announcer_that_hears(ears, watch::channel(()).1)
+        self.announcer_with_alarms(ears, watch::channel(()).1)
     }
 
-    fn announcer_that_hears(&self, ears: &Ears, alarms: watch::Receiver<()>) -> Announcer<Ears> {
+    fn announcer_with_alarms(&self, ears: &Ears, alarms: watch::Receiver<()>) -> Announcer<Ears> {
         let (lease, interval) = (self.lease("announcer"), Duration::from_secs(1));
         Announcer::new(self.store.clone(), lease, ears.clone(), interval, alarms, Metrics::default())
     }
 
-    /// What a router's sidecar reports.
+    /// A report of a router's sidecar.
     async fn report(&self, node: &str, alarm: &str) {
         self.report_long_ago(node, alarm, 0).await;
     }
 
-    /// The same, as if so many seconds had passed since.
+    /// The same, as if this many seconds had passed since.
     async fn report_long_ago(&self, node: &str, alarm: &str, seconds: u64) {
         let stats = self.servers.stats();
         let now_ms = stats.now_ms().await.unwrap() - 1000 * seconds;
@@ -99,10 +99,10 @@ impl Rig {
         stats.command("ZADD").arg("routers").arg(now_ms).arg(node).run().await.unwrap();
     }
 
-    /// Tells all there is.
-    async fn tell(&self, ears: &Ears) {
+    /// Publishes everything.
+    async fn publish(&self, ears: &Ears) {
         let mut announcer = self.announcer(ears);
-        while announcer.pass().await.unwrap() == Told::Some {}
+        while announcer.pass().await.unwrap() == Progress::Some {}
     }
 
     async fn remove(&self, id: &str) {
@@ -111,7 +111,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn each_change_is_told_in_the_order_of_its_serial() {
+async fn each_change_is_published_in_the_order_of_its_serial() {
     let rig = Rig::new().await;
     let (root, ears) = (Caller::root(), Ears::open());
     rig.store.set_clock_ms(START);
@@ -130,9 +130,9 @@ async fn each_change_is_told_in_the_order_of_its_serial() {
     rig.put("last", spec(9003, &["d.example"], "1")).await;
     rig.remove("last").await;
     rig.registry.remove_host(&root, &host("d.example")).await.unwrap();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     assert_eq!(
-        ears.told(),
+        ears.published(),
         [
             "instance.registered i",
             "instance.altered i",
@@ -159,19 +159,19 @@ async fn each_change_is_told_in_the_order_of_its_serial() {
             "version_type_id": "1", "weight": 1, "displaced_by": "thief", "serial": serials[4], "epoch": epoch})
     );
     assert_eq!((events[4].1.kind, events[4].1.at_ms), (EventKind::Delete, Some(START)));
-    assert_eq!(events[9].1.data["hostnames"], json!(["c.example"]), "what is gone is told as it was");
+    assert_eq!(events[9].1.data["hostnames"], json!(["c.example"]), "a removal has the former data");
     assert_eq!(events[12].1.data["hostname"], "d.example");
-    // Nothing is told twice, and what routers cannot see is not told.
+    // Nothing is published twice, and changes that routers cannot see are not published.
     rig.put("leased", leased(9002, &["c.example"], 9)).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     rig.put("leased", leased(9002, &["c.example"], 10)).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told()[13..], ["instance.registered leased"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published()[13..], ["instance.registered leased"]);
     rig.check_catalog().await;
 }
 
 #[tokio::test]
-async fn one_fault_in_ten_seconds_is_told() {
+async fn one_fault_in_ten_seconds_is_published() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
@@ -181,15 +181,15 @@ async fn one_fault_in_ten_seconds_is_told() {
             rig.registry.fault(&Caller::root(), &instance_id("i"), "answers 500", None).await.unwrap();
         }
     }
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i", "instance.unhealthy i", "instance.unhealthy i"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i", "instance.unhealthy i", "instance.unhealthy i"]);
     let data: Vec<Value> = ears.events().into_iter().map(|(_, event)| event.data).collect();
     assert_eq!((&data[1]["faults"], &data[1]["fault"]), (&json!(1), &json!("answers 500")));
     assert_eq!((&data[2]["faults"], &data[2]["serial"]), (&json!(5), &json!(rig.serial().await)));
 }
 
 #[tokio::test]
-async fn policies_and_health_are_told_and_are_no_gaps() {
+async fn policies_and_health_are_published_and_are_not_gaps() {
     use crate::store::{Diagnosis, Fence};
     let rig = Rig::new().await;
     let (root, ears) = (Caller::root(), Ears::open());
@@ -203,7 +203,7 @@ async fn policies_and_health_are_told_and_are_no_gaps() {
         rig.store.diagnose(diagnosis, &rig.mark().await, fence).await.unwrap();
     }
     rig.registry.remove_policy(&root, &host("a.example")).await.unwrap();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let expected = [
         "instance.registered i",
         "host.altered a.example",
@@ -211,7 +211,7 @@ async fn policies_and_health_are_told_and_are_no_gaps() {
         "instance.healthy i",
         "host.altered a.example",
     ];
-    assert_eq!(ears.told(), expected);
+    assert_eq!(ears.published(), expected);
     let events = ears.events();
     assert_eq!(events[2].1.data["health"], "status 500");
     assert_eq!(events[3].1.data.get("health"), None);
@@ -219,7 +219,7 @@ async fn policies_and_health_are_told_and_are_no_gaps() {
 }
 
 #[tokio::test]
-async fn a_teller_that_died_between_change_and_event_is_followed_by_one_that_tells() {
+async fn an_announcer_that_died_between_change_and_event_is_replaced() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     for port in 1..=5 {
@@ -227,19 +227,20 @@ async fn a_teller_that_died_between_change_and_event_is_followed_by_one_that_tel
     }
     // It got as far as two events, and never noted that.
     ears.take(2);
-    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Progress::NotNow);
     ears.take(usize::MAX);
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let expected: Vec<String> = (1..=5).map(|n| format!("instance.registered i{n}")).collect();
-    assert_eq!(ears.told(), expected);
-    // One that published and died before it noted that says the same again, under the same keys.
+    assert_eq!(ears.published(), expected);
+    // One that published and died before storing its place is followed by one that publishes the same under the same
+    // keys.
     let () = rig.fabric("DEL", &["routes:announced"]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), expected);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), expected);
 }
 
 #[tokio::test]
-async fn two_tellers_at_once_tell_everything_once() {
+async fn two_concurrent_announcers_publish_everything_once() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (mut one, mut two) = (rig.announcer(&ears), rig.announcer(&ears));
@@ -249,27 +250,27 @@ async fn two_tellers_at_once_tell_everything_once() {
             tokio::try_join!(one.pass(), two.pass()).unwrap();
         }
     }
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let expected: Vec<String> = (0..250).map(|n| format!("instance.registered i{n}")).collect();
-    assert_eq!(ears.told(), expected);
+    assert_eq!(ears.published(), expected);
 }
 
 #[tokio::test]
-async fn what_an_operator_does_by_hand_is_a_gap() {
+async fn a_direct_change_by_an_operator_is_a_gap() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let serial = rig.serial().await;
     for _ in 0..3 {
         let () = rig.routes("INCR", &["serial"]).await;
     }
-    rig.tell(&ears).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
+    rig.publish(&ears).await;
     rig.put("j", spec(9002, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let gap = format!("table.resynced {}-{} gap", serial + 1, serial + 3);
-    assert_eq!(ears.told(), ["instance.registered i", &gap, "instance.registered j"]);
+    assert_eq!(ears.published(), ["instance.registered i", &gap, "instance.registered j"]);
     assert_eq!(ears.events()[1].1.object, "signalbox:table");
 }
 
@@ -277,21 +278,21 @@ async fn what_an_operator_does_by_hand_is_a_gap() {
 async fn a_list_that_does_not_reach_back_is_a_gap() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let serial = rig.serial().await;
     for n in 1..=9 {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
     // As after a long time without the fabric.
     let () = rig.routes("XTRIM", &["changes", "MAXLEN", "2"]).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let gap = format!("table.resynced {}-{} gap", serial + 1, serial + 7);
-    assert_eq!(ears.told(), [&gap, "instance.registered i8", "instance.registered i9"]);
+    assert_eq!(ears.published(), [&gap, "instance.registered i8", "instance.registered i9"]);
     // All of it gone.
     rig.remove("i1").await;
     let () = rig.routes("DEL", &["changes"]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told()[3..], [format!("table.resynced {0}-{0} gap", serial + 10)]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published()[3..], [format!("table.resynced {0}-{0} gap", serial + 10)]);
 }
 
 #[tokio::test]
@@ -307,94 +308,94 @@ async fn the_list_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_table_made_anew_is_told_once_and_nothing_of_its_seeding() {
+async fn a_reseeded_table_is_published_once_without_its_seeding() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     for n in 1..=5 {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let told_up_to = rig.serial().await;
     let () = rig.routes("FLUSHALL", &[]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told().len(), 5, "a table that is gone is the reconciler's to mend first");
+    rig.publish(&ears).await;
+    assert_eq!(ears.published().len(), 5, "a lost table has to be restored by the reconciler first");
     rig.reconcile().await;
     rig.put("new", spec(9010, &["b.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     rig.reconcile().await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let serial = rig.serial().await;
     let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, serial - 1);
-    assert_eq!(ears.told()[5..], [&resynced, "instance.registered new"]);
+    assert_eq!(ears.published()[5..], [&resynced, "instance.registered new"]);
     assert_eq!(ears.events()[5].1.data["epoch"], rig.mark().await.epoch);
 }
 
 #[tokio::test]
-async fn a_table_that_came_back_older_tells_nothing_of_its_former_life() {
+async fn a_table_restored_from_an_older_copy_publishes_no_old_changes() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i1", spec(9001, &["a.example"], "1")).await;
     let copy = rig.dump().await;
     rig.put("i2", spec(9002, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let told_up_to = rig.serial().await;
     rig.restore(&copy).await;
     rig.reconcile().await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, rig.serial().await);
-    assert_eq!(ears.told(), ["instance.registered i1", "instance.registered i2", &resynced]);
+    assert_eq!(ears.published(), ["instance.registered i1", "instance.registered i2", &resynced]);
 }
 
 #[tokio::test]
-async fn whoever_was_overtaken_turns_nothing_back() {
+async fn an_overtaken_announcer_moves_nothing_back() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let seen = rig.store.announced().await.unwrap();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let now = rig.store.announced().await.unwrap();
     assert!(now.serial > seen.serial);
     // It slept since it read the place.
     assert!(!rig.store.announced_up_to(&seen, &seen).await.unwrap());
     assert_eq!(rig.store.announced().await.unwrap(), now);
-    // What is told has happened: the fabric holds the table to it.
+    // Published changes have happened: the fabric requires the table to contain them.
     assert_eq!(rig.store.table_state().await.unwrap().serial, now.serial);
 }
 
 #[tokio::test]
-async fn nothing_is_told_of_a_table_that_is_being_seeded_or_not_ours() {
+async fn nothing_is_published_of_a_table_that_is_being_seeded_or_unknown() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     rig.put("i", spec(9001, &["a.example"], "1")).await;
     let () = rig.fabric("HSET", &["routes:table", "seeding", "token"]).await;
-    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Progress::NotNow);
     let () = rig.fabric("HSET", &["routes:table", "seeding", ""]).await;
     let lineage: String = rig.fabric("HGET", &["routes:table", "epoch"]).await;
     let () = rig.fabric("HSET", &["routes:table", "epoch", "another"]).await;
-    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
-    assert_eq!(ears.told(), [""; 0]);
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Progress::NotNow);
+    assert_eq!(ears.published(), [""; 0]);
     let () = rig.fabric("HSET", &["routes:table", "epoch", &lineage]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i"]);
 }
 
 #[tokio::test]
-async fn a_change_that_another_finished_is_told() {
+async fn a_change_that_another_pacemaker_completed_is_published() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    // The fabric has it, and whoever was to project it died.
+    // The fabric has it, and the pacemaker that was to project it died.
     let wanted =
         Desired { spec: spec(9001, &["a.example"], "1"), state: State::Active, drain_deadline_ms: None };
     let id = instance_id("i");
     let desire = crate::store::Desire { id: &id, before: None, after: Some(&wanted), owner: None };
     rig.store.desire(desire).await.unwrap();
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), [""; 0]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), [""; 0]);
     rig.reconcile().await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i"]);
 }
 
 #[tokio::test]
@@ -404,8 +405,8 @@ async fn a_serial_that_was_set_back_by_hand_stops_no_change() {
     for n in 1..=3 {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
-    rig.tell(&ears).await;
-    // Back to less than was told, and the fabric forgot how far it was: the change is made, and the list begins anew.
+    rig.publish(&ears).await;
+    // The table lost published changes, and the fabric lost the place: the change is made, and the list starts again.
     let serial = rig.serial().await;
     let () = rig.fabric("HSET", &["routes:table", "serial", "1"]).await;
     let () = rig.routes("SET", &["serial", &(serial - 2).to_string()]).await;
@@ -415,73 +416,76 @@ async fn a_serial_that_was_set_back_by_hand_stops_no_change() {
 }
 
 #[tokio::test]
-async fn a_fabric_that_is_away_or_forgot_its_place_loses_no_news() {
+async fn an_unavailable_fabric_or_a_lost_place_loses_no_event() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
-    // An older fabric: what was told since is told again under the same keys, and nothing is left out.
+    rig.publish(&ears).await;
+    // An older fabric: later changes are published again under the same keys, and nothing is left out.
     let place: Vec<String> = rig.fabric("HGETALL", &["routes:announced"]).await;
     rig.put("j", spec(9002, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let args: Vec<&str> =
         std::iter::once("routes:announced").chain(place.iter().map(String::as_str)).collect();
     let () = rig.fabric("HSET", &args).await;
     rig.put("k", spec(9003, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i", "instance.registered j", "instance.registered k"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i", "instance.registered j", "instance.registered k"]);
 }
 
 #[tokio::test]
-async fn a_router_that_refuses_the_table_is_told_of_once() {
+async fn a_router_that_rejects_the_table_is_published_once() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (alarm, heard) = watch::channel(());
-    let mut announcer = rig.announcer_that_hears(&ears, heard.clone());
+    let mut announcer = rig.announcer_with_alarms(&ears, heard.clone());
     rig.report("r-1", "").await;
     rig.report("r-2", "statistics_late").await;
-    announcer.look_at_alarms(1).await;
-    assert!(ears.events().is_empty(), "alarms of counting are no news of the table: {:?}", ears.told());
+    announcer.check_alarms(1).await;
+    assert!(
+        ears.events().is_empty(),
+        "alarms about counting do not concern the table: {:?}",
+        ears.published()
+    );
     rig.report("r-1", "table_regressed").await;
-    announcer.look_at_alarms(1).await;
-    assert!(ears.events().is_empty(), "nobody is asked before an alarm was heard");
+    announcer.check_alarms(1).await;
+    assert!(ears.events().is_empty(), "no router is read before an alarm was announced");
     alarm.send_replace(());
     // The bus refuses it first: then it is brought again.
     ears.take(0);
-    announcer.look_at_alarms(1).await;
+    announcer.check_alarms(1).await;
     assert!(ears.events().is_empty());
     ears.take(usize::MAX);
-    announcer.look_at_alarms(1).await;
+    announcer.check_alarms(1).await;
     alarm.send_replace(());
-    announcer.look_at_alarms(1).await;
-    // Another pacemaker takes the lease over, and finds what was told.
-    rig.announcer_that_hears(&ears, heard.clone()).look_at_alarms(2).await;
-    assert_eq!(ears.told(), ["routers r-1"]);
+    announcer.check_alarms(1).await;
+    // Another pacemaker acquires the lease, and finds the published state.
+    rig.announcer_with_alarms(&ears, heard.clone()).check_alarms(2).await;
+    assert_eq!(ears.published(), ["routers r-1"]);
     let (_, event) = &ears.events()[0];
-    assert_eq!(event.data, json!({"router": "r-1", "change": "refuses", "alarm": "table_regressed"}));
+    assert_eq!(event.data, json!({"router": "r-1", "change": "rejects", "alarm": "table_regressed"}));
     // One that died after publishing, before it could note so, is followed by one that publishes the same.
-    rig.servers.fabric().command("DEL").arg("routes:alarms:told").run().await.unwrap();
-    announcer.look_at_alarms(3).await;
+    rig.servers.fabric().command("DEL").arg("routes:alarms:published").run().await.unwrap();
+    announcer.check_alarms(3).await;
     assert_eq!(ears.events().len(), 1);
-    for (reported, change) in
-        [("", "believes"), ("epoch_unknown", "refuses"), ("statistics_late", "believes")]
+    for (reported, change) in [("", "accepts"), ("epoch_unknown", "rejects"), ("statistics_late", "accepts")]
     {
         rig.report("r-1", reported).await;
         alarm.send_replace(());
-        announcer.look_at_alarms(3).await;
+        announcer.check_alarms(3).await;
         assert_eq!(ears.events().last().unwrap().1.data["change"], change);
     }
     assert_eq!(ears.events().len(), 4);
 }
 
 #[tokio::test]
-async fn a_router_that_fell_silent_is_told_of_when_it_is_sure() {
+async fn a_silent_router_is_published_after_confirmation() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (alarm, heard) = watch::channel(());
-    let mut announcer = rig.announcer_that_hears(&ears, heard);
-    // (its last report so many seconds ago, what is told)
-    for (seconds, alarmed, told) in [
+    let mut announcer = rig.announcer_with_alarms(&ears, heard);
+    // (seconds since its last report, alarm, published change)
+    for (seconds, alarmed, published) in [
         (1, "", None),
         // As after an outage of the Redis: everybody's report is old, until they have made one.
         (30, "", None),
@@ -493,16 +497,16 @@ async fn a_router_that_fell_silent_is_told_of_when_it_is_sure() {
         (0, "", Some("reports")),
         (20, "table_regressed", None),
         (25, "table_regressed", Some("silent")),
-        (1, "table_regressed", Some("refuses")),
-        (1, "", Some("believes")),
+        (1, "table_regressed", Some("rejects")),
+        (1, "", Some("accepts")),
     ] {
         let before = ears.events().len();
         rig.report_long_ago("r-1", alarmed, seconds).await;
         alarm.send_replace(());
-        announcer.look_at_alarms(1).await;
+        announcer.check_alarms(1).await;
         let changes: Vec<Value> =
             ears.events()[before..].iter().map(|(_, event)| event.data["change"].clone()).collect();
-        assert_eq!(changes, told.map(Value::from).into_iter().collect::<Vec<_>>(), "{seconds} s ago");
+        assert_eq!(changes, published.map(Value::from).into_iter().collect::<Vec<_>>(), "{seconds} s ago");
     }
     let keys: std::collections::BTreeSet<String> =
         ears.events().into_iter().map(|(_, event)| event.key).collect();
@@ -510,25 +514,25 @@ async fn a_router_that_fell_silent_is_told_of_when_it_is_sure() {
 }
 
 #[tokio::test]
-async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
+async fn an_alarm_announced_by_a_sidecar_is_received() {
     const REPORT: &str = include_str!("../../../../sidecar/src/edge/scripts/report.lua");
     let rig = Rig::new().await;
     let (ears, stats, stop) = (Ears::open(), rig.servers.stats(), CancellationToken::new());
     let routers = Routers::start(rig.store.clone(), stop.clone());
     let mut heard = routers.alarms();
-    let mut announcer = rig.announcer_that_hears(&ears, routers.alarms());
+    let mut announcer = rig.announcer_with_alarms(&ears, routers.alarms());
     let soon = Duration::from_secs(30);
-    // The line to the Redis stands.
+    // The subscription is active.
     time::timeout(soon, heard.changed()).await.unwrap().unwrap();
     let report = async |serial: &str, alarm: &str| {
         let command = stats.command("EVAL").arg(REPORT).arg(2).arg("router:r-1").arg("routers").arg("r-1");
         let command = command.arg(serial).arg("e").arg("[]").arg(alarm).arg("http://127.0.0.1:1");
         command.arg("routers").arg(60).arg("{}").query::<u64>().await.unwrap();
     };
-    for (alarm, change) in [("", None), ("table_regressed", Some("refuses")), ("", Some("believes"))] {
+    for (alarm, change) in [("", None), ("table_regressed", Some("rejects")), ("", Some("accepts"))] {
         report("5", alarm).await;
         time::timeout(soon, heard.changed()).await.expect("what changed is announced").unwrap();
-        announcer.look_at_alarms(1).await;
+        announcer.check_alarms(1).await;
         let last = ears.events().last().map(|(_, event)| event.data["change"].clone());
         assert_eq!(last, change.map(Value::from), "{alarm}");
     }

@@ -1,8 +1,8 @@
-//! Certificates on their way to the table, and what is told of their ends.
+//! Projection of certificates to the table, and events about their expiry.
 
 use super::{announcing::Ears, *};
 use crate::{
-    announcer::Told,
+    announcer::Progress,
     store::{Certificate, ResourceProjected},
 };
 use signalbox_access::Caller;
@@ -70,7 +70,7 @@ async fn the_later_word_wins_whatever_order_it_comes_in() {
 }
 
 #[tokio::test]
-async fn what_died_between_fabric_and_table_is_completed() {
+async fn a_change_interrupted_between_fabric_and_table_is_completed() {
     let rig = Rig::new().await;
     let one = certificate("1", 10);
     rig.store.desire_resource(&host("a.test"), Some(&one), None).await.unwrap();
@@ -100,17 +100,17 @@ async fn a_lost_table_and_a_lost_fabric_get_them_from_the_other() {
     assert_eq!(found.value, other);
     assert_eq!(rig.store.certificates_after(None, 10).await.unwrap(), ["*.b.test", "a.test"]);
     assert_eq!(rig.store.ending(15).await.unwrap(), (vec![("a.test".to_owned(), 10)], 2));
-    // What an operator made by hand is nobody's.
+    // An entry that an operator wrote has no owner.
     assert_eq!(rig.shown("by-hand.test").await.unwrap(), "{}");
     rig.certify("a.test", None).await;
     assert_eq!(rig.shown("a.test").await, None);
 }
 
 #[tokio::test]
-async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
+async fn the_expiry_of_a_certificate_is_published_once_at_each_mark() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    let told = || {
+    let published = || {
         let ends = |(topic, event): &(&'static str, super::super::RouteEvent)| {
             assert_eq!(*topic, "certificates");
             let data = &event.data;
@@ -132,38 +132,38 @@ async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
         (30, vec!["a.test expiring 30"]),
         (20, vec![]),
         (14, vec!["a.test expiring 14"]),
-        // Two marks passed while nobody looked: the later one is told.
+        // Two marks passed between checks: the later one is published.
         (1, vec!["a.test expiring 1"]),
         (0, vec!["a.test expired 0"]),
     ] {
-        let before = told().len();
+        let before = published().len();
         rig.store.set_clock_ms(START + (40 - days_left) * DAY_MS);
         // Each a process that has just taken the lease over.
         for epoch in [1, 2] {
-            rig.announcer(&ears).look_at_ends(epoch).await;
+            rig.announcer(&ears).check_expiries(epoch).await;
         }
-        assert_eq!(told()[before..], expected, "{days_left} days left");
+        assert_eq!(published()[before..], expected, "{days_left} days left");
     }
-    // A new certificate is looked at anew, and a bus that refuses is asked again.
+    // A new certificate starts from the first mark, and a rejected publish is retried.
     ears.take(ears.events().len());
     rig.certify("a.test", Some(&certificate("b", (START + 45 * DAY_MS) / 1000))).await;
-    let before = told().len();
+    let before = published().len();
     let mut announcer = rig.announcer(&ears);
-    announcer.look_at_ends(1).await;
-    assert_eq!(told().len(), before);
+    announcer.check_expiries(1).await;
+    assert_eq!(published().len(), before);
     ears.take(usize::MAX);
-    announcer.look_at_ends(1).await;
-    assert_eq!(told()[before..], ["a.test expiring 7"]);
+    announcer.check_expiries(1).await;
+    assert_eq!(published()[before..], ["a.test expiring 7"]);
 }
 
 #[tokio::test]
-async fn a_change_is_looked_at_at_once_and_an_idle_hour_costs_nothing() {
+async fn a_change_is_checked_immediately_and_an_idle_hour_costs_nothing() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.store.set_clock_ms(START);
     let mut announcer = rig.announcer(&ears);
     announcer.pass().await.unwrap();
-    announcer.look_at_ends(1).await;
+    announcer.check_expiries(1).await;
     let commands = async || {
         let mut sum = 0;
         for stats in
@@ -176,13 +176,13 @@ async fn a_change_is_looked_at_at_once_and_an_idle_hour_costs_nothing() {
     };
     let before = commands().await;
     for _ in 0..100 {
-        announcer.look_at_ends(1).await;
+        announcer.check_expiries(1).await;
     }
     // Each count is two commands, the first of which is in the second one.
     assert_eq!(commands().await - before, 2);
     rig.certify("a.test", Some(&certificate("a", (START + 2 * DAY_MS) / 1000))).await;
-    while announcer.pass().await.unwrap() == Told::Some {}
-    announcer.look_at_ends(1).await;
+    while announcer.pass().await.unwrap() == Progress::Some {}
+    announcer.check_expiries(1).await;
     let changes: Vec<_> =
         ears.events().iter().map(|(_, event)| event.data["change"].as_str().unwrap().to_owned()).collect();
     assert_eq!(changes, ["put", "expiring"]);

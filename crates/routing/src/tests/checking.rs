@@ -71,11 +71,11 @@ impl Rig {
     }
 }
 
-/// What a server under test says next to everybody who connects.
+/// How a server under test answers connections.
 #[derive(Debug, Clone)]
 enum Mood {
     Says(&'static str),
-    /// Accepts and says nothing.
+    /// Accepts and does not answer.
     Hangs,
 }
 
@@ -97,7 +97,7 @@ impl Moody {
         Self::at(1, mood).await
     }
 
-    /// At so many ports.
+    /// Listens at this many ports.
     async fn at(count: usize, mood: Mood) -> Self {
         let (mood, moods) = watch::channel(mood);
         let (say, heard) = watch::channel(String::new());
@@ -133,7 +133,7 @@ impl Moody {
                     say.send_replace(String::from_utf8_lossy(&buffer[..count]).into_owned());
                     match mood {
                         Mood::Says(text) => drop(stream.write_all(text.as_bytes()).await),
-                        // Until the other side gives up.
+                        // Until the other side closes the connection.
                         Mood::Hangs => drop(stream.read(&mut buffer).await),
                     }
                 }
@@ -209,7 +209,7 @@ async fn an_instance_stays_unhealthy_until_it_is_another_or_unchecked() {
 }
 
 #[tokio::test]
-async fn who_recovers_joins_anew() {
+async fn a_recovered_instance_starts_slowly_again() {
     let rig = Rig::new().await;
     rig.store.set_clock_ms(1_000_000);
     rig.put("i", checked(9001, &[HOST], json!({"path": "/"}))).await;
@@ -237,7 +237,7 @@ async fn a_host_is_not_switched_to_a_version_that_is_ill() {
 }
 
 #[tokio::test]
-async fn the_prober_finds_who_is_ill_and_who_recovers() {
+async fn the_prober_detects_failures_and_recoveries() {
     let rig = Rig::new().await;
     let server = Moody::start(GOOD).await;
     let health = json!({"path": "/health?x=1", "body": "well", "timeout_ms": 300});
@@ -291,7 +291,7 @@ async fn tcp_and_unix_sockets_are_checked_too() {
 }
 
 #[tokio::test]
-async fn another_pacemaker_goes_on_from_what_the_table_says() {
+async fn another_pacemaker_continues_from_the_table() {
     let rig = Rig::new().await;
     let server = Moody::start(BAD).await;
     rig.put("i", checked(server.port, &[HOST], quick(json!({"path": "/"})))).await;
@@ -305,7 +305,7 @@ async fn another_pacemaker_goes_on_from_what_the_table_says() {
     heard.mark_unchanged();
     heard.changed().await.unwrap();
     heard.changed().await.unwrap();
-    // It is told nothing that it has.
+    // An unchanged verdict is not written.
     assert_eq!((rig.serial().await, rig.unhealthy("i").await.as_deref()), (serial, Some("status 500")));
     server.is(GOOD);
     rig.until_unhealthy("i", None).await;
@@ -329,7 +329,7 @@ async fn an_instance_is_checked_once_at_a_time_however_many_probers_there_are() 
 }
 
 #[tokio::test]
-async fn instances_that_hang_hold_up_no_more_than_may_be_under_way() {
+async fn hanging_instances_delay_no_more_checks_than_the_limit() {
     let rig = Rig::new().await;
     let hanging = Moody::at(100, Mood::Hangs).await;
     for (number, port) in hanging.ports.iter().enumerate() {

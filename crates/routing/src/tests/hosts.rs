@@ -16,7 +16,7 @@ async fn a_removed_host_takes_what_served_only_it() {
     assert_eq!(rig.addresses("b.example").await, ["127.0.0.1:9002"]);
     assert!(rig.store.stored(&instance_id("one")).await.unwrap().is_none());
     assert_eq!(rig.store.hosts_after(None, 10).await.unwrap(), ["b.example"]);
-    // Once more is no error and no change.
+    // A repeat is neither an error nor a change.
     let again = rig.registry.remove_host(&Caller::root(), &host("a.example")).await.unwrap();
     assert_eq!(again.serial, change.serial);
     assert!(rig.outstanding().await.is_empty());
@@ -38,7 +38,7 @@ async fn a_host_that_was_only_made_by_hand_can_be_removed() {
 async fn a_host_that_was_registered_while_it_was_removed_stays() {
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &["a.example"], "1")).await;
-    // The removal looked for instances before this one came, and goes on now.
+    // The removal checked for instances before this one registered, and continues now.
     rig.store.forget_host(&host("a.example")).await.unwrap();
     rig.reconcile().await;
     assert_eq!(rig.addresses("a.example").await, ["127.0.0.1:9001"]);

@@ -16,7 +16,7 @@ impl Rig {
         self.sweeper().pass(1).await.unwrap()
     }
 
-    /// Sweeps each second up to `until_ms`, as a pacemaker that is there does.
+    /// Sweeps each second up to `until_ms`, as a running pacemaker does.
     async fn sweep_until(&self, from_ms: u64, until_ms: u64) -> usize {
         let mut ended = 0;
         for now_ms in (from_ms..=until_ms).step_by(1000) {
@@ -76,7 +76,7 @@ async fn after_an_absence_each_lease_gets_a_full_period() {
     rig.sweep_at(START).await;
     rig.put("short", leased(9001, &["a.example"], 5)).await;
     rig.put("long", leased(9002, &["a.example"], 50)).await;
-    // Nobody swept for an hour: no heartbeat could arrive.
+    // No sweep for an hour: no heartbeat could arrive.
     let back = START + 3_600_000;
     assert_eq!(rig.sweep_at(back).await, 0);
     assert_eq!(rig.sweep_until(back, back + 4000).await, 0);
@@ -88,7 +88,7 @@ async fn after_an_absence_each_lease_gets_a_full_period() {
 }
 
 #[tokio::test]
-async fn it_is_no_absence_while_another_pacemaker_is_there() {
+async fn it_is_not_an_absence_while_another_pacemaker_runs() {
     let rig = Rig::new().await;
     rig.sweep_at(START).await;
     rig.put("i", leased(9001, &["a.example"], 5)).await;

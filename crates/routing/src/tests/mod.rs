@@ -1,4 +1,4 @@
-//! The room against real Redis servers.
+//! The subsystem against real Redis servers.
 
 mod announcing;
 mod certificates;
@@ -94,7 +94,7 @@ impl Rig {
         Sweeper::new(self.registry.clone(), lease, interval, gap, nudge, Metrics::default())
     }
 
-    /// Runs passes, as a restarted pacemaker would, until one has nothing left to mend.
+    /// Runs passes, as a restarted pacemaker would, until nothing is left to repair.
     async fn reconcile(&self) {
         let mut reconciler = self.reconciler();
         for _ in 0..3 {

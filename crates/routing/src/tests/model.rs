@@ -1,5 +1,5 @@
 //! Any interleaving of changes and of projections that arrive late, twice or out of order ends in the same table, and
-//! the serial counts exactly what routers can see. Held against a model that fits in a map.
+//! the serial counts exactly the changes that routers can see. Compared with a model that fits in a map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ enum Step {
         version_type: u8,
         weight: u32,
     },
-    /// Changes what is wanted of the edge for a host, by number; 0 is nothing.
+    /// Changes the desired policy of a host, by number; 0 is none.
     Rule {
         host: usize,
         policy: usize,
@@ -92,7 +92,7 @@ impl Run<'_> {
         let desire =
             Desire { id: &instance, before: current.as_ref(), after: after.as_ref(), owner: owner.as_ref() };
         let DesireOutcome::Accepted { revision, .. } = self.store.desire(desire).await.unwrap() else {
-            panic!("nobody else is there to change anything")
+            panic!("no other client makes changes")
         };
         if let Some(owner) = owner {
             self.wanted.remove(owner.id.as_str());
@@ -147,7 +147,7 @@ impl Run<'_> {
                 self.sent.push((name.to_owned(), Sent::Ruled(revision, policy.clone().map(Box::new))));
             }
             ResourceOutcome::Same { .. } => assert_eq!(self.ruled.get(name), policy.as_ref()),
-            other => panic!("nobody else is there to change anything: {other:?}"),
+            other => panic!("no other client makes changes: {other:?}"),
         }
         match policy {
             Some(policy) => drop(self.ruled.insert(name.to_owned(), policy)),
@@ -179,7 +179,7 @@ impl Run<'_> {
         self.check_owners().await
     }
 
-    /// What routers can see, and the ids beside it.
+    /// The data that routers can see, and the IDs.
     async fn visible(&self) -> BTreeMap<String, TableView> {
         let names: Vec<String> = HOSTS.iter().map(ToString::to_string).collect();
         let hosts = self.store.table_hosts(&names).await.unwrap();
@@ -189,7 +189,7 @@ impl Run<'_> {
         names.into_iter().zip(hosts.into_iter().map(view)).collect()
     }
 
-    /// An address stands under a host only if its owner serves that host.
+    /// An address is listed under a host only if its owner serves that host.
     async fn check_owners(&self) -> Checked {
         for (name, (addresses, ..)) in self.visible().await {
             for (address, owner) in self.store.owners(&addresses).await.unwrap() {
@@ -281,7 +281,7 @@ async fn play(rig: &Rig, steps: Vec<Step>, order: Vec<u32>) -> Checked {
     for step in steps {
         run.take(step).await?;
     }
-    // Whatever has not arrived does so now, in any order.
+    // The remaining projections arrive now, in any order.
     let mut last: Vec<usize> = (0..run.sent.len()).collect();
     last.sort_by_key(|which| order.get(*which).copied().unwrap_or(0));
     for which in last {

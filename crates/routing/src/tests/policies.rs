@@ -1,4 +1,4 @@
-//! Policies of hosts, from what is wanted to what the edge reads.
+//! Policies of hosts, from the desired state to the edge's data.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ impl Rig {
         (removed.changed, removed.serial)
     }
 
-    /// What the edge reads.
+    /// The edge's data.
     async fn projected(&self) -> Option<Value> {
         self.table(HOST).await.policy.map(|text| serde_json::from_str(&text).unwrap())
     }
@@ -68,18 +68,18 @@ async fn a_repetition_changes_nothing_and_raises_nothing() {
     assert!(changed);
     assert_eq!(rig.set_policy(json!({"methods": ["POST", "GET"]})).await, (false, serial));
     assert_eq!(rig.serial().await, serial);
-    // One that says nothing is none.
+    // An empty policy is the same as none.
     assert_eq!(rig.set_policy(json!({})).await, (true, serial + 1));
     assert_eq!(rig.remove_policy().await, (false, serial + 1));
     assert_eq!((rig.serial().await, rig.projected().await), (serial + 1, None));
 }
 
 #[tokio::test]
-async fn what_only_the_table_knows_stands_beside_what_was_set() {
+async fn data_of_the_table_is_added_to_the_policy() {
     let rig = Rig::new().await;
     rig.store.set_clock_ms(1_000_000);
     rig.put("one", Spec { weight: 3, ..spec(9001, &[HOST], "17") }).await;
-    // Weights mean something only beside others.
+    // Weights have no meaning for a single instance.
     assert_eq!(rig.projected().await, None);
     rig.put("two", Spec { weight: 0, ..spec(9002, &[HOST], "17") }).await;
     let weights = json!({"127.0.0.1:9001": 3, "127.0.0.1:9002": 0});
@@ -96,7 +96,7 @@ async fn what_only_the_table_knows_stands_beside_what_was_set() {
         "joined": {"127.0.0.1:9001": 1_000_000, "127.0.0.1:9003": 2_000_000},
     });
     assert_eq!(rig.projected().await, Some(expected));
-    // A change that is no arrival starts nobody slowly.
+    // A change of an existing instance does not start it slowly.
     rig.store.set_clock_ms(3_000_000);
     rig.put("one", spec(9001, &[HOST], "17")).await;
     assert_eq!(rig.projected().await.unwrap()["joined"]["127.0.0.1:9001"], 1_000_000);
@@ -155,7 +155,7 @@ async fn a_change_that_was_interrupted_is_completed() {
     let rig = Rig::new().await;
     let name = host(HOST);
     let set = policy(json!({"hold_ms": 1}));
-    // Whoever wanted it died before the table had it.
+    // The client's pacemaker died before the table had the policy.
     rig.store.desire_resource(&name, Some(&set), None).await.unwrap();
     assert_eq!(rig.projected().await, None);
     rig.reconcile().await;
@@ -194,13 +194,13 @@ async fn a_fabric_that_was_lost_takes_policies_over() {
     rig.reconcile().await;
     assert_eq!(rig.store.policy(&host(HOST)).await.unwrap(), wanted);
     assert_eq!(rig.projected().await, projected);
-    // And goes on from there.
+    // Later changes continue from there.
     assert!(rig.set_policy(json!({"hold_ms": 2})).await.0);
     assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 2})));
 }
 
 #[tokio::test]
-async fn a_policy_that_nobody_wants_is_taken_out() {
+async fn a_policy_without_a_record_is_removed() {
     let rig = Rig::new().await;
     rig.set_policy(json!({"hold_ms": 1})).await;
     rig.put("later", spec(9001, &["b.example"], "1")).await;
@@ -227,7 +227,7 @@ async fn a_removed_host_takes_its_policy_along() {
 }
 
 #[tokio::test]
-async fn a_confined_token_sets_policies_of_its_own_hosts_only() {
+async fn a_confined_token_sets_policies_only_of_its_hosts() {
     let rig = Rig::new().await;
     let hosts = vec![signalbox_access::HostPattern::new(host("b.example"))];
     let tenant = Caller::named("t".to_owned(), vec![signalbox_access::Scope::Routes], Some(hosts));

@@ -68,7 +68,7 @@ async fn a_tombstone_keeps_a_late_projection_from_raising_the_dead() {
     assert!(rig.addresses("a.example").await.is_empty());
     let ttl: i64 = rig.routes("TTL", &["instance:i"]).await;
     assert!((1..=3600).contains(&ttl), "{ttl}");
-    // A new registration is no ghost.
+    // A new registration is not mistaken for the old one.
     rig.apply("i", Projection::Wanted(&active(3, spec(9001, &["a.example"], "1")))).await;
     assert_eq!(rig.addresses("a.example").await, ["127.0.0.1:9001"]);
     assert_eq!(rig.routes::<i64>("TTL", &["instance:i"]).await, -1);
@@ -85,7 +85,7 @@ async fn moving_takes_the_old_address_and_names_away() {
     assert_eq!(rig.addresses("b.example").await, ["127.0.0.1:9002"]);
     assert_eq!(rig.addresses("c.example").await, ["127.0.0.1:9002"]);
     assert_eq!(rig.routes::<Vec<String>>("HKEYS", &["addresses"]).await, ["127.0.0.1:9002"]);
-    // The name stays known: its visitors are to be told "not now", not "never heard of".
+    // The name stays known: its visitors get "unavailable", not "unknown host".
     assert_eq!(rig.table("a.example").await.log_key.as_deref(), Some("1"));
 }
 
@@ -122,7 +122,7 @@ async fn an_earlier_registration_cannot_take_an_address_back() {
 }
 
 #[tokio::test]
-async fn version_types_that_share_a_host_are_told_apart() {
+async fn version_types_that_share_a_host_are_distinguished() {
     let rig = Rig::new().await;
     rig.apply("one", Projection::Wanted(&active(1, spec(9001, &["a.example"], "17")))).await;
     assert_eq!(rig.table("a.example").await.policy, None);
@@ -148,7 +148,7 @@ async fn a_draining_address_is_known_and_out() {
     let table = rig.table("a.example").await;
     assert_eq!(table.addresses, ["127.0.0.1:9001", "127.0.0.1:9002"]);
     assert_eq!(table.policy.as_deref(), Some(r#"{"v":1,"draining":["127.0.0.1:9001"]}"#));
-    // Another deadline is no difference to routers.
+    // Another deadline makes no difference to routers.
     let later = draining(4, spec(9001, &["a.example"], "1"), 5_000_000_000_000);
     assert_eq!(rig.apply("old", Projection::Wanted(&later)).await, done(serial + 1, false));
 }
@@ -205,7 +205,7 @@ async fn a_table_that_is_not_the_one_meant_is_not_written_to() {
 }
 
 #[tokio::test]
-async fn a_duty_of_before_is_fenced_out() {
+async fn an_earlier_lease_is_fenced_out() {
     let rig = Rig::new().await;
     let mark = rig.mark().await;
     let apply = async |revision: u64, epoch: u64| {

@@ -1,4 +1,4 @@
-//! What one side lost, the other gives back.
+//! Recovery of one side's data from the other.
 
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
@@ -18,7 +18,7 @@ impl Rig {
         let keys: Vec<String> = self.routes("KEYS", &["*"]).await;
         let mut copy = Vec::new();
         for key in keys {
-            // A request's background work may have ended a key meanwhile.
+            // A request's background work may have removed a key in the meantime.
             if let Some(value) = self.routes::<Option<Vec<u8>>>("DUMP", &[&key]).await {
                 copy.push((key, value));
             }
@@ -33,7 +33,7 @@ impl Rig {
         }
     }
 
-    /// What the routes master is told from now on, line by line.
+    /// The commands that the routes primary receives from now on, line by line.
     async fn watch_master(&self) -> BufReader<UnixStream> {
         let (_, socket): (String, String) = self.routes("CONFIG", &["GET", "unixsocket"]).await;
         let mut stream = BufReader::new(UnixStream::connect(socket).await.unwrap());
@@ -44,8 +44,8 @@ impl Rig {
         stream
     }
 
-    /// What it has been told until now.
-    async fn told(&self, stream: BufReader<UnixStream>) -> Vec<String> {
+    /// The commands received until now.
+    async fn commands(&self, stream: BufReader<UnixStream>) -> Vec<String> {
         let _: String = self.routes("ECHO", &["that is all"]).await;
         let (mut told, mut lines) = (Vec::new(), stream.lines());
         loop {
@@ -61,7 +61,7 @@ impl Rig {
         let keys: Vec<String> = self.fabric("KEYS", &["*"]).await;
         let mut copy = Vec::new();
         for key in keys {
-            // A request's background work may have ended a key meanwhile.
+            // A request's background work may have removed a key in the meantime.
             if let Some(value) = self.fabric::<Option<Vec<u8>>>("DUMP", &[&key]).await {
                 copy.push((key, value));
             }
@@ -102,7 +102,7 @@ async fn nothing_is_accepted_before_the_first_reconciliation() {
 }
 
 #[tokio::test]
-async fn a_master_that_came_back_empty_is_seeded_and_believed_last() {
+async fn an_empty_master_is_seeded_and_accepted_last() {
     let rig = Rig::new().await;
     rig.put("one", leased(9001, &["a.example"], 60)).await;
     rig.put("two", spec(9002, &["a.example", "b.example"], "2")).await;
@@ -114,7 +114,7 @@ async fn a_master_that_came_back_empty_is_seeded_and_believed_last() {
     rig.reconcile().await;
     let (now, seeded, _) = rig.head().await;
     assert!(seeded > serial, "{seeded} {serial}");
-    // The new token stands before all that routers may know.
+    // The new token precedes all that routers may know.
     assert!(now.ends_with(&format!(" {lineage}")), "{now} {lineage}");
     assert_eq!(rig.table("a.example").await, before);
     assert!(rig.routes::<Option<u64>>("ZSCORE", &["leases", "one"]).await.is_some());
@@ -125,7 +125,7 @@ async fn a_master_that_came_back_empty_is_seeded_and_believed_last() {
 }
 
 #[tokio::test]
-async fn a_master_that_came_back_older_is_brought_forward_under_a_new_epoch() {
+async fn a_master_restored_from_an_older_copy_is_updated_under_a_new_epoch() {
     let rig = Rig::new().await;
     rig.put("stays", spec(9001, &["a.example"], "1")).await;
     rig.put("goes", spec(9002, &["a.example"], "1")).await;
@@ -182,10 +182,10 @@ async fn a_seeding_that_was_interrupted_is_finished_with_the_same_token() {
     assert!(!rig.store.table_state().await.unwrap().seeding);
 }
 
-/// It once kept its lineage while it was seeded, and each instance that was written raised its serial: a router that had
-/// seen a few changes more believed it before all its hosts were there.
+/// Regression: the table once kept its lineage while it was seeded, and each instance that was written raised its
+/// serial: a router that had seen a few changes more accepted it before it contained all its hosts.
 #[tokio::test]
-async fn a_table_that_went_back_a_little_shows_no_lineage_until_it_is_whole() {
+async fn a_table_that_lost_a_few_changes_shows_no_lineage_until_it_is_complete() {
     let rig = Rig::new().await;
     for number in 0..5 {
         rig.put(&format!("i-{number}"), spec(9001 + number, &["a.example"], "1")).await;
@@ -196,12 +196,12 @@ async fn a_table_that_went_back_a_little_shows_no_lineage_until_it_is_whole() {
     }
     let (lineage, serial, _) = rig.head().await;
     rig.restore(&old).await;
-    // What routers would see: whether the lineage is there, after each write.
+    // As routers would see it: whether the lineage exists, after each write.
     let stream = rig.watch_master().await;
     rig.reconcile().await;
     let (now, seeded, _) = rig.head().await;
     assert!(seeded > serial && now.ends_with(&lineage));
-    let seen = rig.told(stream).await;
+    let seen = rig.commands(stream).await;
     let place = |what: &str| seen.iter().position(|command| command.contains(what));
     let gone = place("\"DEL\" \"epoch\"").expect("the lineage is taken away");
     let back = place("\"SET\" \"epoch\"").expect("and given back");
@@ -234,7 +234,7 @@ async fn a_master_that_is_emptied_in_mid_seeding_is_seeded_from_the_beginning() 
 }
 
 #[tokio::test]
-async fn a_request_meanwhile_waits_for_the_seeding() {
+async fn a_request_during_the_seeding_waits() {
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &["a.example"], "1")).await;
     let () = rig.routes("FLUSHALL", &[]).await;
@@ -266,7 +266,7 @@ async fn a_fabric_that_was_replaced_takes_the_table_over() {
     assert_eq!(rig.dump().await.len(), table);
     let again = rig.put("one", leased(9001, &["a.example"], 60)).await;
     assert_eq!(again.kind, ChangeKind::Unchanged);
-    // Revisions go on above those that stand, else the table would call each change stale.
+    // Revisions continue above the existing ones, or the table would treat each change as stale.
     let altered = rig.put("two", spec(9002, &["b.example", "c.example"], "2")).await;
     assert!(altered.record.unwrap().revision > before.2);
     assert_eq!(rig.addresses("c.example").await, ["127.0.0.1:9002"]);
@@ -285,7 +285,7 @@ async fn a_fabric_that_lost_changes_takes_them_from_the_table() {
     rig.put("kept", spec(9001, &["a.example", "c.example"], "1")).await;
     let before = rig.dump().await.len();
     rig.restore_fabric(&old).await;
-    // Whoever remembers refuses to go on from there.
+    // A pacemaker that remembers higher revisions refuses to continue.
     let put = rig.registry.put(&Caller::root(), &instance_id("x"), spec(9009, &["x.example"], "1")).await;
     assert!(matches!(put, Err(Error::Resyncing { recorded: false })), "{put:?}");
     rig.reconcile().await;
@@ -325,7 +325,7 @@ async fn the_table_of_another_installation_is_left_alone() {
     assert!(rig.reconciler().pass(1).await.is_err());
     assert_eq!(rig.head().await.0, "0123456789abcdef");
     assert!(rig.addresses("a.example").await.is_empty());
-    // An operator who wants it taken over says so.
+    // An operator can request that it is adopted.
     let () = rig.routes("DEL", &["epoch"]).await;
     rig.reconcile().await;
     assert_eq!(rig.addresses("a.example").await, ["127.0.0.1:9001"]);
@@ -333,7 +333,7 @@ async fn the_table_of_another_installation_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_lineage_does_not_grow_for_ever() {
+async fn a_lineage_does_not_grow_without_limit() {
     let rig = Rig::new().await;
     for _ in 0..20 {
         let () = rig.routes("DEL", &["epoch"]).await;

@@ -76,7 +76,7 @@ async fn a_commit_over_something_else_than_was_read_is_lost() {
     rig.put("i", spec(9001, &["a.example"], "2")).await;
     let desire = Desire { id: &id, before: read.as_ref(), after: None, owner: None };
     assert_eq!(rig.store.desire(desire).await.unwrap(), DesireOutcome::Changed);
-    // An owner of the address that appeared meanwhile counts as well.
+    // An owner of the address that appeared in the meantime is detected as well.
     let after =
         Desired { spec: spec(9001, &["b.example"], "1"), state: State::Active, drain_deadline_ms: None };
     let desire = Desire { id: &instance_id("j"), before: None, after: Some(&after), owner: None };
@@ -89,11 +89,11 @@ async fn noting_an_earlier_change_as_done_leaves_the_later_one_outstanding() {
     let first = commit(&rig, "i", spec(9001, &["a.example"], "1")).await;
     let second = commit(&rig, "i", spec(9002, &["a.example"], "1")).await;
     let mark = rig.mark().await;
-    // The slower of two requests comes back from the table.
+    // The slower of two requests returns from the table.
     assert!(!rig.store.settle("i", first, mark.serial + 1, &mark.epoch).await.unwrap());
     assert_eq!(rig.outstanding().await, [("i".to_owned(), second)]);
     assert_eq!(rig.mark().await.serial, mark.serial + 1);
-    // A serial of another epoch, or a lower one, says nothing of this table.
+    // A serial of another epoch, or a lower one, does not apply to this table.
     rig.store.settle("i", second, mark.serial + 9, "0").await.unwrap();
     rig.store.settle("i", second, mark.serial, &mark.epoch).await.unwrap();
     assert_eq!(rig.mark().await.serial, mark.serial + 1);
@@ -179,14 +179,14 @@ async fn a_confined_token_keeps_to_its_hosts() {
 }
 
 #[tokio::test]
-async fn a_master_that_is_away_gets_the_change_later() {
+async fn an_unavailable_master_gets_the_change_later() {
     let mut rig = Rig::new().await;
     rig.servers.routes.kill();
     let put = rig.registry.put(&Caller::root(), &instance_id("i"), spec(9001, &["a.example"], "1")).await;
     assert!(matches!(put, Err(Error::Table { recorded: true, .. })), "{put:?}");
     rig.servers.routes.start();
     rig.servers.answer().await;
-    // It came back empty, so it is seeded, and the change is in it.
+    // The primary restarted empty, so it is seeded, including the change.
     rig.reconcile().await;
     assert_eq!(rig.addresses("a.example").await, ["127.0.0.1:9001"]);
     assert_eq!(rig.put("i", spec(9001, &["a.example"], "1")).await.kind, ChangeKind::Unchanged);

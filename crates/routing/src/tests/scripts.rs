@@ -56,7 +56,7 @@ fn each_header_names_exactly_what_the_script_uses() {
         let header_lines = text.lines().take_while(|line| line.starts_with("--")).count();
         let header: String = text.lines().take(header_lines).map(|line| format!("{line}\n")).collect();
         let body: String = text.lines().skip(header_lines).map(|line| format!("{line}\n")).collect();
-        assert!(header.contains("\n-- Returns "), "{shown}: what does it return?");
+        assert!(header.contains("\n-- Returns "), "{shown} does not document its result");
         for table in ["KEYS", "ARGV"] {
             let (declared, open) = indexes(&header, table);
             assert_eq!(

@@ -54,7 +54,7 @@ async fn a_policy_keeps_its_form() {
     assert_eq!(table, fields(&[&[("revision", "2"), ("members", members)], &flags[..]].concat()));
     let change = fields(&[("kind", "host_altered"), ("subject", NAME), ("at_ms", "1000000")]);
     assert_eq!(rig.noted().await, change);
-    // What is no longer set leaves the table, too.
+    // A field that is no longer set is also removed from the table.
     rig.set_policy_of(json!({"hold_ms": 6})).await;
     let table: Fields = rig.routes("HGETALL", &["rules:a.example"]).await;
     assert_eq!(table, fields(&[("revision", "3"), ("members", r#""hold_ms":6"#)]));
@@ -80,7 +80,7 @@ async fn a_certificate_keeps_its_form() {
     let change =
         |kind, ends| fields(&[("kind", kind), ("subject", NAME), ("at_ms", "1000000"), ("ends", ends)]);
     assert_eq!(rig.noted().await, change("certificate_put", "90"));
-    rig.fabric::<()>("HSET", &["routes:certificates:told", NAME, "90 7"]).await;
+    rig.fabric::<()>("HSET", &["routes:certificates:published", NAME, "90 7"]).await;
     rig.set_certificate_of(None).await;
     assert_eq!(rig.noted().await, change("certificate_removed", "0"));
     let table: Fields = rig.routes("HGETALL", &["certificate:a.example"]).await;
@@ -89,5 +89,5 @@ async fn a_certificate_keeps_its_form() {
     assert_eq!(rig.routes::<u64>("EXISTS", &["cert:a.example"]).await, 0);
     let left = ["routes:certificates", "routes:certificates:index", "routes:certificates:ends"];
     assert_eq!(rig.fabric::<u64>("EXISTS", &left).await, 0);
-    assert_eq!(rig.fabric::<u64>("EXISTS", &["routes:certificates:told"]).await, 0);
+    assert_eq!(rig.fabric::<u64>("EXISTS", &["routes:certificates:published"]).await, 0);
 }

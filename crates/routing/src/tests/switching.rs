@@ -83,7 +83,7 @@ async fn a_host_is_not_switched_to_what_is_not_there() {
     // Of the version, and of another host.
     rig.put("elsewhere", spec(9002, &["b.example"], "18")).await;
     assert_eq!(rig.refused("18").await, NotSwitched::NoInstance);
-    // Nobody would be left for the other name.
+    // The other name would have no instance left.
     rig.put("new", spec(9003, &[HOST], "18")).await;
     assert_eq!(rig.refused("18").await, NotSwitched::Incomplete(vec!["b.example".to_owned()]));
     rig.put("new", spec(9003, &[HOST, "b.example"], "18")).await;

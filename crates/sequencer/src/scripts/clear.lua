@@ -4,7 +4,7 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp under which the backend takes no new objects
 -- ARGV[3]: string, the backend
--- ARGV[4]: string, what is done with its events: `dead` (dead letters), `discard` (nothing) or `send` (only report)
+-- ARGV[4]: string, the treatment of its events: `dead` (dead letters), `discard` (nothing) or `send` (only report)
 -- ARGV[5]: string, cursor of the scan of the objects, `0` to begin
 -- ARGV[6]: integer, approximate number of objects to read
 -- ARGV[7]: integer, maximum number of events to drop
@@ -39,7 +39,7 @@ local function main(objects)
   for at = 1, #scanned[2], 2 do
     local object = scanned[2][at]
     -- A scan may name an object twice, so its backend is read again.
-    if call('HGET', KEYS[1], object) == backend and objects.sound(object, backend) then
+    if call('HGET', KEYS[1], object) == backend and objects.is_consistent(object, backend) then
       if given_up >= most then return { ARGV[5], given_up, left() } end
       stop(object)
       local entries = call('LRANGE', objects.of(object, 'events'), 0, most - given_up - 1)

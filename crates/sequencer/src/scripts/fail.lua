@@ -5,7 +5,7 @@
 -- ARGV[3]: string, the worker
 -- ARGV[4]: integer, epoch of its lease
 -- ARGV[5]: integer, id of the event
--- ARGV[6]: string, what is done with it: `retry` (after a pause), `park` (until an operator decides), `skip` (a dead
+-- ARGV[6]: string, the next step: `retry` (after a pause), `park` (until an operator decides), `skip` (a dead
 -- letter and a gap), `release` (immediately to another worker; no attempt is counted)
 -- ARGV[7]: integer, ms of the pause
 -- ARGV[8]: string, reason of the failure

@@ -24,7 +24,8 @@ local function main(objects)
     -- An object that has a queue keeps its backend until that is empty.
     local queued = call('HGET', KEYS[1], object)
     local backend = queued or ARGV[2]
-    if not objects.sound(object, ARGV[2]) or not objects.sound(object, backend) or objects.length(object) >= most then
+    if not objects.is_consistent(object, ARGV[2]) or not objects.is_consistent(object, backend)
+      or objects.length(object) >= most then
       left = left + 1
     elseif call('LREM', dead, 1, ARGV[at + 1]) == 1 then
       objects.enqueue({ { object = object, backend = backend, entries = { ARGV[at + 2] }, queued = queued } })

@@ -4,7 +4,7 @@
 -- KEYS[3]: hash, the same, of objects without recent events
 -- ARGV[1]: string, the object
 -- Returns an array: its state or false, its last id and topics or false, its backend or false, events
--- waiting, what is in flight or false, worker/epoch or false, when the lease ends, when it is tried again, since when
+-- waiting, the event in flight or false, worker/epoch or false, when the lease ends, when it is tried again, since when
 -- it is parked (each false if not), attempts with the event at the head, why the last one failed or false, the last id
 -- sent or false, the entry at the head of the list or false.
 -- Caller: Store::status

@@ -14,7 +14,7 @@ local function main(objects)
   end
   local queued = call('HLEN', KEYS[1])
   if total ~= queued then
-    findings[1] = { 'O9', 'objects', objects.text(queued) .. ' objects are queued, the counts of the backends say '
+    findings[1] = { 'O9', 'objects', objects.text(queued) .. ' objects are queued, the counts of the backends are '
       .. objects.text(total) }
   end
   local leased = call('ZCARD', objects.key('leases'))

@@ -1,4 +1,4 @@
--- Gives ready objects to workers: each worker gets one, with a lease of its own epoch and the event at the head of the
+-- Gives ready objects to workers: each worker gets one, with a lease under a new epoch and the event at the head of the
 -- object's queue. A worker that holds an object already gets the same one again: its reply was lost. Before that,
 -- leases that have ended are swept, and objects whose retry is due become ready, so no other script has to check for
 -- them.
@@ -19,13 +19,13 @@ local function sweep(objects, ended, now, lease_ms)
     local backend = redis.call('HGET', KEYS[1], object)
     if not backend then
       redis.call('ZREM', objects.key('leases'), object)
-    elseif not objects.sound(object, backend) then
+    elseif not objects.is_consistent(object, backend) then
       redis.call('ZADD', objects.key('leases'), objects.text(now + lease_ms), object)
     else
       local owner = redis.call('GET', objects.of(object, 'event.worker')) or ''
       objects.let_go(object, string.match(owner, '^(.*)/') or '')
       -- Perhaps it was sent and perhaps its sending killed the worker: it counts as an attempt.
-      if objects.put_back(object) then objects.failed(object, 'its worker went away', now) end
+      if objects.put_back(object) then objects.failed(object, 'its worker disappeared', now) end
       objects.count('swept', 1)
       objects.settle(object, backend)
     end
@@ -67,11 +67,12 @@ local function serve(objects, leases, backend, free)
     for n = 1, #popped, 2 do names[#names + 1] = popped[n] end
     local plain = not objects.any_has(names, 'failure', 'gaps')
     for _, object in ipairs(names) do
-      local entry = (plain or objects.sound(object, backend)) and redis.pcall('LPOP', objects.of(object, 'events'))
+      local entry = (plain or objects.is_consistent(object, backend))
+        and redis.pcall('LPOP', objects.of(object, 'events'))
       if type(entry) == 'string' then
         lease(objects, leases, object, backend, free[next_free], entry)
         next_free = next_free + 1
-      elseif objects.sound(object, backend) then
+      elseif objects.is_consistent(object, backend) then
         objects.settle(object, backend)
       else
         redis.pcall('ZADD', objects.key('parked'), objects.text(leases.now), object)

@@ -1,4 +1,4 @@
-//! The check finds what is broken, and nothing while work goes on.
+//! The check finds each violation, and nothing while work continues.
 
 use super::support::*;
 use signalbox_bus::OnFailure;
@@ -15,7 +15,7 @@ async fn world() -> World {
     world.publish("work:1", 2).await;
     world.publish("work:2", 2).await;
     world.take("search", "a").await.unwrap();
-    world.sound("before").await;
+    world.expect_consistent("before").await;
     world
 }
 
@@ -39,18 +39,18 @@ async fn each_broken_predicate_is_named() {
 }
 
 #[tokio::test]
-async fn a_lease_that_nobody_swept_is_named() {
+async fn a_lease_that_was_not_swept_is_named() {
     let world = World::start().await;
     world.backend("search", "work:", OnFailure::Block).await;
     world.publish("work:1", 1).await;
-    // By a clock that stands far in the past for the server that the check asks.
+    // Its clock is far behind that of the server that the check uses.
     world.take("search", "a").await.unwrap();
     let found = broken(&world, "ZADD", &["object:leases", "1000", "work:1"]).await;
     assert_eq!(found, ["O7"]);
 }
 
 #[tokio::test]
-async fn work_that_goes_on_is_nothing_broken() {
+async fn ongoing_work_is_not_a_violation() {
     let world = World::start().await;
     world.backend("search", "work:", OnFailure::Block).await;
     let receiver = Receiver::new();

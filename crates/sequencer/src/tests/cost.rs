@@ -1,5 +1,5 @@
-//! What an event through a backend costs Redis, in commands: those that scripts call are counted as well. Prints what
-//! `docs/sequencer.md` says, and fails when it is no longer true.
+//! The cost of an event through a backend, in Redis commands, including those that scripts call. Prints the figures of
+//! `docs/sequencer.md`, and fails when they are no longer true.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::support::*;
 use crate::{Options, store::Commit};
 use signalbox_bus::{NewGroup, OnFailure, WantedBackend};
 
-/// Every command that the server carried out since it started.
+/// Every command that the server executed since it started.
 async fn commands(world: &World) -> f64 {
     let text: String = world.redis.command("INFO").arg("commandstats").query().await.unwrap();
     text.lines().filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok()).sum()
@@ -31,7 +31,7 @@ async fn publish_at_once(world: &World, events: usize, objects: usize, key: Opti
     assert!(accepted.iter().all(Result::is_ok));
 }
 
-/// Sixteen workers take and commit together, one event of each object: what a busy shard does, and the dearest case,
+/// Sixteen workers take and commit together, one event of each object: the work of a busy shard, and the most expensive case,
 /// since nothing of a visit is shared with a second event.
 #[tokio::test]
 async fn an_event_costs_few_commands_when_many_are_under_way() {
@@ -61,10 +61,10 @@ async fn an_event_costs_few_commands_when_many_are_under_way() {
     println!("{accepting:.1} commands to accept an event, {sending:.1} to send it");
     assert!(accepting < 4.0, "{accepting}");
     assert!(sending < 6.5, "{sending}");
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
-/// What idempotency keys cost more: a look for each, and little else.
+/// The additional cost of idempotency keys: one lookup for each, and little else.
 #[tokio::test]
 async fn an_event_under_a_key_costs_one_command_more() {
     const EVENTS: usize = 320;
@@ -75,7 +75,7 @@ async fn an_event_under_a_key_costs_one_command_more() {
     let middle = commands(&world).await;
     publish_at_once(&world, EVENTS, EVENTS, Some("k")).await;
     let again = (commands(&world).await - middle) / EVENTS as f64;
-    println!("{first:.1} commands to accept an event under a key, {again:.1} to say so again");
+    println!("{first:.1} commands to accept an event under a key, {again:.1} for a repeat");
     assert!(first < 5.0, "{first}");
     assert!(again < first, "{again}");
 }
@@ -119,9 +119,9 @@ async fn an_idle_sequencer_asks_nothing() {
             text.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default().to_owned();
         line.split(',').next().unwrap_or_default().to_owned()
     };
-    // What the last visit still asks is over when two looks, with much between them, say the same.
+    // The last visit's remaining queries are over when two readings, with time between them, agree.
     let mut before = scripts().await;
-    eventually("the last questions to be over", || async {
+    eventually("the last queries to be over", || async {
         for _ in 0..100 {
             world.redis.command("PING").run().await.unwrap();
         }

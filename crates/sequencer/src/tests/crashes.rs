@@ -1,9 +1,10 @@
-//! Every short history of the real scripts, with a reply lost or everybody dead after any of its steps.
+//! Every short history of the real scripts, with a lost reply or a total crash after any of its steps.
 //!
-//! A history begins from one of several situations and goes on with any two steps (`CRASH_DEPTH` for more). After each
-//! step every predicate of the check must hold. Then everybody is dead: their leases end, one worker finishes what is
-//! left, and the account must be right: what was accepted was sent, is a dead letter, or was discarded; per object first
-//! sendings are in id order, but for those that are marked; nobody who lost a lease commits anything.
+//! A history begins from one of several situations and continues with any two steps (`CRASH_DEPTH` for more). After
+//! each step every predicate of the check must hold. Then all workers are dead: their leases expire, one worker
+//! finishes the rest, and the final state must be consistent: every accepted event was sent, is a dead letter, or was
+//! discarded; per object first sendings are in ID order, except marked ones; no worker that lost its lease commits
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +15,13 @@ use crate::{
 };
 use signalbox_bus::{OnFailure, Queued};
 
-/// What may be wrong with a step.
+/// The fault injected after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Well,
-    /// It was carried out and nobody heard of it, so it is made again.
+enum Fault {
+    None,
+    /// It was executed and its reply was lost, so it is repeated.
     ReplyLost,
-    /// It was carried out, and whoever asked for it is dead.
+    /// It was executed, and the caller is dead.
     Crash,
 }
 
@@ -36,27 +37,28 @@ enum Act {
     Retry,
     Park,
     Skip,
-    /// The lease ends, and somebody else looks.
+    /// The lease expires, and another worker sweeps.
     Sweep,
     Redrive,
     /// One step of the removal with this word, then the backend is defined again.
     Remove(Queued),
 }
 
-const FATES: [Fate; 3] = [Fate::Well, Fate::ReplyLost, Fate::Crash];
+const FAULTS: [Fault; 3] = [Fault::None, Fault::ReplyLost, Fault::Crash];
 
-/// Every step with every fate that it can have.
-fn steps() -> Vec<(Act, Fate)> {
+/// Every step with every possible fault.
+fn steps() -> Vec<(Act, Fault)> {
     let mut steps = vec![
-        (Act::Accept("work:1"), Fate::Well),
-        (Act::Accept("work:2"), Fate::Well),
-        (Act::Sweep, Fate::Well),
+        (Act::Accept("work:1"), Fault::None),
+        (Act::Accept("work:2"), Fault::None),
+        (Act::Sweep, Fault::None),
     ];
     for act in [Act::Take, Act::Commit, Act::CommitLast, Act::Retry, Act::Park, Act::Skip] {
-        steps.extend(FATES.map(|fate| (act, fate)));
+        steps.extend(FAULTS.map(|fault| (act, fault)));
     }
-    steps.extend([Fate::Well, Fate::ReplyLost].map(|fate| (Act::Redrive, fate)));
-    steps.extend([(Act::Remove(Queued::Dead), Fate::ReplyLost), (Act::Remove(Queued::Discard), Fate::Well)]);
+    steps.extend([Fault::None, Fault::ReplyLost].map(|fault| (Act::Redrive, fault)));
+    steps
+        .extend([(Act::Remove(Queued::Dead), Fault::ReplyLost), (Act::Remove(Queued::Discard), Fault::None)]);
     steps
 }
 
@@ -74,12 +76,12 @@ fn situations() -> Vec<Vec<Act>> {
 struct History<'a> {
     world: &'a World,
     worker: u32,
-    /// What the living worker holds and sends.
+    /// The lease and the event of the living worker.
     held: Option<(Held, Sending)>,
-    /// Leases that are over, with what was in flight.
+    /// Expired leases, with the event that was in flight.
     lost: Vec<(Held, u64)>,
     accepted: BTreeSet<u64>,
-    /// By object: what was sent, in order, with the mark.
+    /// By object: the sent events, in order, with the mark.
     sent: BTreeMap<String, Vec<(u64, bool)>>,
     committed: BTreeSet<u64>,
     discarding: bool,
@@ -125,45 +127,45 @@ impl<'a> History<'a> {
         self.worker += 1;
     }
 
-    async fn act(&mut self, act: Act, fate: Fate) {
+    async fn act(&mut self, act: Act, fault: Fault) {
         match act {
             Act::Accept(object) => self.accepted.extend(self.world.publish(object, 1).await),
-            Act::Take => self.take(fate).await,
-            Act::Commit => self.commit(true, fate).await,
-            Act::CommitLast => self.commit(false, fate).await,
-            Act::Retry => self.fail(&Failed::Retry { pause_ms: 1_000 }, fate).await,
-            Act::Park => self.fail(&Failed::Park, fate).await,
-            Act::Skip => self.fail(&Failed::Skip, fate).await,
+            Act::Take => self.take(fault).await,
+            Act::Commit => self.commit(true, fault).await,
+            Act::CommitLast => self.commit(false, fault).await,
+            Act::Retry => self.fail(&Failed::Retry { pause_ms: 1_000 }, fault).await,
+            Act::Park => self.fail(&Failed::Park, fault).await,
+            Act::Skip => self.fail(&Failed::Skip, fault).await,
             Act::Sweep => {
                 self.world.advance(LEASE_MS);
                 self.dies();
-                self.take(Fate::Crash).await;
+                self.take(Fault::Crash).await;
             }
             Act::Redrive => {
-                for _ in 0..=usize::from(fate == Fate::ReplyLost) {
+                for _ in 0..=usize::from(fault == Fault::ReplyLost) {
                     self.world.handle().redrive("search").await.unwrap();
                 }
             }
             Act::Remove(queued) => {
                 self.discarding |= queued == Queued::Discard;
                 self.world.bus.handle.drain_backend("search", queued).await.unwrap();
-                for _ in 0..=usize::from(fate == Fate::ReplyLost) {
+                for _ in 0..=usize::from(fault == Fault::ReplyLost) {
                     let mut cursor = "0".to_owned();
                     removal::step(&self.world.bus.handle, &self.world.stores[0], "search", &mut cursor)
                         .await
                         .unwrap();
-                    self.world.sound("a step of a removal").await;
+                    self.world.expect_consistent("a step of a removal").await;
                 }
-                // Whoever was sending has lost its lease, and finds out when it commits.
+                // The sending worker has lost its lease, and detects it when it commits.
                 self.dies();
                 self.world.backend("search", "work:", OnFailure::Skip).await;
             }
         }
     }
 
-    async fn take(&mut self, fate: Fate) {
+    async fn take(&mut self, fault: Fault) {
         let mut taken = self.world.take("search", &self.name()).await;
-        if fate == Fate::ReplyLost {
+        if fault == Fault::ReplyLost {
             let again = self.world.take("search", &self.name()).await;
             assert_eq!(again, taken, "a repeat gets the same");
             taken = again;
@@ -172,7 +174,7 @@ impl<'a> History<'a> {
         if self.held.as_ref().is_some_and(|(held, _)| *held == taken.held) {
             return;
         }
-        if fate == Fate::Crash {
+        if fault == Fault::Crash {
             self.lost.push((taken.held, taken.sending.id()));
             self.worker += 1;
         } else {
@@ -180,13 +182,13 @@ impl<'a> History<'a> {
         }
     }
 
-    async fn commit(&mut self, more: bool, fate: Fate) {
+    async fn commit(&mut self, more: bool, fault: Fault) {
         let Some((held, sending)) = self.held.take() else { return };
         let (id, told) = (sending.id(), sending.gaps.len());
         let mut reply = self.world.commit(&held, id, told, more).await;
-        assert_ne!(reply, Committed::Lost, "its lease stands");
+        assert_ne!(reply, Committed::Lost, "its lease is valid");
         self.committed.insert(id);
-        if fate == Fate::ReplyLost {
+        if fault == Fault::ReplyLost {
             let again = self.world.commit(&held, id, told, more).await;
             match reply {
                 Committed::Next(_) => assert_eq!(again, reply),
@@ -195,7 +197,7 @@ impl<'a> History<'a> {
             reply = again;
         }
         match reply {
-            Committed::Next(next) if fate == Fate::Crash => {
+            Committed::Next(next) if fault == Fault::Crash => {
                 self.lost.push((held, next.id()));
                 self.worker += 1;
             }
@@ -204,14 +206,14 @@ impl<'a> History<'a> {
         }
     }
 
-    async fn fail(&mut self, failed: &Failed, fate: Fate) {
+    async fn fail(&mut self, failed: &Failed, fault: Fault) {
         let Some((held, sending)) = self.held.take() else { return };
-        assert!(self.world.fail(&held, sending.id(), failed).await, "its lease stands");
-        if fate == Fate::ReplyLost {
+        assert!(self.world.fail(&held, sending.id(), failed).await, "its lease is valid");
+        if fault == Fault::ReplyLost {
             assert!(!self.world.fail(&held, sending.id(), failed).await, "a repeat finds nothing");
         }
         self.lost.push((held, sending.id()));
-        if fate == Fate::Crash {
+        if fault == Fault::Crash {
             self.worker += 1;
         }
     }
@@ -224,15 +226,15 @@ impl<'a> History<'a> {
         }
         for _ in 0..2 {
             self.world.advance(LEASE_MS);
-            self.take(Fate::Well).await;
+            self.take(Fault::None).await;
             while self.held.is_some() {
-                self.commit(true, Fate::Well).await;
+                self.commit(true, Fault::None).await;
                 if self.held.is_none() {
-                    self.take(Fate::Well).await;
+                    self.take(Fault::None).await;
                 }
             }
         }
-        self.world.sound("at the end").await;
+        self.world.expect_consistent("at the end").await;
         assert_eq!(number(&self.world.redis, "EXISTS", &["object:queued", "object:leases"]).await, 0, "O7");
         for (held, id) in &self.lost {
             assert_eq!(self.world.commit(held, *id, 0, true).await, Committed::Lost, "O10");
@@ -242,7 +244,7 @@ impl<'a> History<'a> {
         let dead: Vec<u64> = dead.iter().map(|one| id(one.event.get())).collect();
         let given_up: BTreeSet<u64> = dead.iter().copied().collect();
         assert_eq!(given_up.len(), dead.len(), "O9: a dead letter is one once");
-        assert!(given_up.is_disjoint(&self.committed), "O9: what was committed is no dead letter");
+        assert!(given_up.is_disjoint(&self.committed), "O9: a committed event is not a dead letter");
         let known: BTreeSet<u64> = given_up.union(&self.committed).copied().collect();
         assert!(known.is_subset(&self.accepted));
         assert!(
@@ -271,16 +273,16 @@ async fn every_short_history_with_every_crash_and_lost_reply_ends_well() {
     let mut count = 0;
     for situation in situations() {
         for number in 0..steps.len().pow(depth) {
-            let history: Vec<(Act, Fate)> =
+            let history: Vec<(Act, Fault)> =
                 (0..depth).map(|place| steps[number / steps.len().pow(place) % steps.len()]).collect();
             let told = format!("{situation:?}, then {history:?}");
             let mut all = History::begin(&world).await;
             for act in &situation {
-                all.act(*act, Fate::Well).await;
+                all.act(*act, Fault::None).await;
             }
-            for (act, fate) in &history {
-                all.act(*act, *fate).await;
-                world.sound(&told).await;
+            for (act, fault) in &history {
+                all.act(*act, *fault).await;
+                world.expect_consistent(&told).await;
             }
             all.end().await;
             count += 1;

@@ -1,5 +1,5 @@
-//! What goes wrong with the algorithm as it was printed, on the real scripts: a worker is abandoned between any two of
-//! them, a reply is lost by making the call again.
+//! Defects of the algorithm as it was published, tested on the real scripts: a worker is abandoned between any two of
+//! them, and a lost reply is a repeated call.
 
 use super::support::*;
 use crate::store::{Committed, Failed};
@@ -11,26 +11,26 @@ async fn world() -> World {
     world
 }
 
-/// `restart()` compared the owner with a literal `2`: whoever came back took another's object, or not its own.
+/// `restart()` compared the owner with a literal `2`: a returning worker took another's object, or not its own.
 #[tokio::test]
-async fn fault_of_the_printed_algorithm_a_worker_that_comes_back_takes_nothing_of_another() {
+async fn fault_of_the_published_algorithm_a_returning_worker_takes_no_object_of_another() {
     let world = world().await;
     let ids = world.publish("work:1", 3).await;
     let old = world.take("search", "2").await.unwrap();
-    // It is away for longer than its lease; another goes on with the same event under a higher epoch.
+    // It is paused for longer than its lease; another continues with the same event under a higher epoch.
     world.advance(LEASE_MS);
     let new = world.take("search", "3").await.unwrap();
     assert_eq!((new.sending.id(), new.held.epoch > old.held.epoch), (ids[0], true));
-    world.sound("after the take-over").await;
-    // The old one comes back: nothing that it does counts, and it gets nothing while the other has it.
+    world.expect_consistent("after the take-over").await;
+    // The old worker returns: its calls have no effect, and it gets no object while the other holds it.
     assert_eq!(world.commit(&old.held, ids[0], 0, true).await, Committed::Lost);
     assert!(!world.fail(&old.held, ids[0], &Failed::Skip).await);
     assert!(world.take("search", "2").await.is_none());
     let Committed::Next(next) = world.commit(&new.held, ids[0], 0, true).await else {
-        panic!("its lease stands")
+        panic!("its lease is valid")
     };
     assert_eq!(next.id(), ids[1]);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// "Queued events are at most as many as visits to come" is false while nothing has failed at all.
@@ -38,35 +38,35 @@ async fn fault_of_the_printed_algorithm_a_worker_that_comes_back_takes_nothing_o
 async fn fault_of_the_printed_algorithm_a_backlog_is_always_in_exactly_one_place() {
     let world = world().await;
     world.publish("work:1", 2).await;
-    world.sound("ready").await;
+    world.expect_consistent("ready").await;
     world.publish("work:1", 1).await;
-    world.sound("ready, and more came").await;
+    world.expect_consistent("ready, and more came").await;
     let taken = world.take("search", "a").await.unwrap();
     world.publish("work:1", 1).await;
-    world.sound("leased, and more came").await;
-    assert!(world.take("search", "b").await.is_none(), "an object is nobody else's while it is held");
+    world.expect_consistent("leased, and more came").await;
+    assert!(world.take("search", "b").await.is_none(), "a held object is not given to another worker");
     let mut id = taken.sending.id();
     for left in [3, 2, 1] {
         let Committed::Next(next) = world.commit(&taken.held, id, 0, true).await else {
             panic!("{left} are left")
         };
         id = next.id();
-        world.sound("in the middle of a visit").await;
+        world.expect_consistent("in the middle of a visit").await;
     }
     assert_eq!(world.commit(&taken.held, id, 0, true).await, Committed::Done);
-    world.sound("idle").await;
+    world.expect_consistent("idle").await;
     for key in ["object:queued", "object:leases", "object:workers", "object:work:1:event.worker"] {
         assert_eq!(number(&world.redis, "EXISTS", &[key]).await, 0, "{key}");
     }
 }
 
 #[tokio::test]
-async fn fault_of_the_printed_algorithm_a_worker_that_never_comes_back_blocks_nothing() {
+async fn fault_of_the_published_algorithm_a_worker_that_never_returns_blocks_nothing() {
     let world = world().await;
     let ids = world.publish("work:1", 1).await;
     world.take("search", "gone").await.unwrap();
     world.advance(LEASE_MS - 1);
-    assert!(world.take("search", "b").await.is_none(), "its lease stands");
+    assert!(world.take("search", "b").await.is_none(), "its lease is valid");
     world.advance(1);
     let taken = world.take("search", "b").await.unwrap();
     assert_eq!(
@@ -75,12 +75,13 @@ async fn fault_of_the_printed_algorithm_a_worker_that_never_comes_back_blocks_no
         "perhaps it was sent: that is an attempt"
     );
     assert_eq!(world.commit(&taken.held, ids[0], 0, true).await, Committed::Done);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
-/// The reply of the `SETNX` that took an object: whoever did not hear it believed that another had it, for ever.
+/// The reply of the `SETNX` that took an object: a worker that did not receive it assumed that another had the object,
+/// without an expiry.
 #[tokio::test]
-async fn fault_of_the_printed_algorithm_a_lost_reply_of_a_take_loses_no_object() {
+async fn fault_of_the_published_algorithm_a_lost_reply_of_a_take_loses_no_object() {
     let world = world().await;
     world.publish("work:1", 2).await;
     world.publish("work:2", 1).await;
@@ -92,7 +93,7 @@ async fn fault_of_the_printed_algorithm_a_lost_reply_of_a_take_loses_no_object()
             "the same object, epoch and event"
         );
     }
-    world.sound("after repeats").await;
+    world.expect_consistent("after repeats").await;
     let other = world.take("search", "b").await.unwrap();
     assert_eq!(other.held.object, "work:2", "a worker holds at most one object");
 }
@@ -111,7 +112,7 @@ async fn a_lost_reply_of_a_commit_commits_once() {
     assert_eq!(world.commit(&taken.held, ids[1], 0, false).await, Committed::Lost);
     assert_eq!(strings(&world.redis, "LRANGE", &["object:work:1:events", "0", "-1"]).await.len(), 1);
     assert_eq!(strings(&world.redis, "MGET", &["object:work:1:last.event.id"]).await, [ids[1].to_string()]);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 #[tokio::test]
@@ -121,7 +122,7 @@ async fn a_lost_reply_of_a_failure_fails_once() {
     let taken = world.take("search", "a").await.unwrap();
     assert!(world.fail(&taken.held, ids[0], &Failed::Retry { pause_ms: 1_000 }).await);
     assert!(!world.fail(&taken.held, ids[0], &Failed::Retry { pause_ms: 1_000 }).await);
-    world.sound("waiting for its retry").await;
+    world.expect_consistent("waiting for its retry").await;
     assert!(world.take("search", "a").await.is_none());
     world.publish("work:1", 1).await;
     assert!(world.take("search", "a").await.is_none(), "what comes does not shorten the pause");
@@ -138,16 +139,16 @@ async fn fault_of_the_printed_algorithm_a_poison_event_that_is_skipped_leaves_a_
     let ids = world.publish("work:1", 2).await;
     let taken = world.take("search", "a").await.unwrap();
     assert!(world.fail(&taken.held, ids[0], &Failed::Skip).await);
-    world.sound("skipped").await;
+    world.expect_consistent("skipped").await;
     let next = world.take("search", "a").await.unwrap();
     assert_eq!(next.sending.id(), ids[1]);
     assert_eq!(next.sending.gaps, [format!("{} {} 1 dead", ids[0], ids[0])]);
     assert_eq!(world.commit(&next.held, ids[1], 1, true).await, Committed::Done);
-    assert_eq!(number(&world.redis, "EXISTS", &["object:work:1:gaps"]).await, 0, "told once");
+    assert_eq!(number(&world.redis, "EXISTS", &["object:work:1:gaps"]).await, 0, "reported once");
     let dead = world.handle().dead("search", 10).await.unwrap();
     assert_eq!((dead.len(), dead[0].attempts, &*dead[0].why), (1, 1, "answered 500"));
     assert!(dead[0].event.get().starts_with(&format!("{{\"id\":{}", ids[0])));
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 #[tokio::test]
@@ -162,14 +163,14 @@ async fn fault_of_the_printed_algorithm_a_poison_event_that_is_parked_waits_for_
         assert_eq!((taken.sending.id(), taken.sending.attempts), (ids[0], 0), "{skip}");
         assert_eq!(decide(skip).await, "leased");
         assert!(world.fail(&taken.held, ids[0], &Failed::Park).await);
-        world.sound("parked").await;
+        world.expect_consistent("parked").await;
         world.advance(LEASE_MS * 100);
         world.publish("work:1", 1).await;
         assert!(world.take("search", "a").await.is_none(), "nothing overtakes a parked event");
         assert_eq!(decide(skip).await, "done");
-        // The reply was lost, and the decision is sent again: it gives up no other event.
+        // The reply was lost, and the decision is repeated: it skips no other event.
         assert_eq!(decide(skip).await, if skip { "other" } else { "ready" });
-        world.sound("decided").await;
+        world.expect_consistent("decided").await;
     }
     let next = world.take("search", "a").await.unwrap();
     assert_eq!((next.sending.id(), next.sending.gaps.len()), (ids[1], 1));
@@ -213,7 +214,7 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
         vec![signalbox_bus::NewEvent { object: Some("work:1".to_owned()), ..event }]
     };
     ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
-    // Also when the backend is gone: what is queued is sent first, and what comes meanwhile is queued behind it.
+    // Also when the backend is gone: queued events are sent first, and later ones are queued behind them.
     bus.drain_backend("search", signalbox_bus::Queued::Send).await.unwrap();
     ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
     let taken = world.take("search", "a").await.unwrap();
@@ -224,12 +225,12 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
         sent.push(id);
     }
     assert_eq!(sent, ids);
-    world.sound("drained").await;
-    // Nothing is queued any more: the bus takes it.
+    world.expect_consistent("drained").await;
+    // Nothing is queued any longer: the bus accepts it.
     let log = number(&world.redis, "HLEN", &["bus:log"]).await;
     bus.publish("shop", "works", direct()).await.remove(0).unwrap();
     assert_eq!(number(&world.redis, "HLEN", &["bus:log"]).await, log + 1);
-    // As many as may wait, the one in flight included.
+    // Up to the limit, including the one in flight.
     world.backend("search", "work:", OnFailure::Block).await;
     for _ in 0..10 {
         world.publish("work:2", 100).await;
@@ -239,7 +240,7 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
     assert_eq!(world.try_publish("work:2", 1).await, Err(signalbox_bus::Refusal::QueueFull));
     world.commit(&taken.held, taken.sending.id(), 0, true).await;
     assert_eq!(world.publish("work:2", 1).await.len(), 1);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// Redis does not undo a script that fails half-way, so a key of another type must be found before the first write.
@@ -252,15 +253,15 @@ async fn a_foreign_key_in_the_way_of_one_object_stops_no_other() {
     number(&world.redis, "SADD", &["object:work:1:gaps", "x"]).await;
     let taken = world.take("search", "a").await.unwrap();
     assert_eq!(taken.held.object, "work:2");
-    world.sound("one is set aside").await;
+    world.expect_consistent("one is set aside").await;
     number(&world.redis, "DEL", &["object:work:1:gaps"]).await;
     assert_eq!(world.unpark("work:1").await, "done");
     assert_eq!(world.take("search", "b").await.unwrap().held.object, "work:1");
 }
 
-/// A stream that follows the log tells by `last` that it missed something; what went to a backend is nothing missed.
+/// A stream that follows the log detects missing events by `last`; events that went to a backend are not missing.
 #[tokio::test]
-async fn events_of_a_backend_are_no_hole_in_the_log() {
+async fn events_of_a_backend_leave_no_hole_in_the_log() {
     let world = world().await;
     let mut chain = Vec::new();
     for object in ["page:1", "work:1", "work:2", "page:1", "page:2", "work:1", "page:1"] {
@@ -281,7 +282,7 @@ async fn events_of_a_backend_are_no_hole_in_the_log() {
     assert_eq!(number(&world.redis, "HEXISTS", &["bus:objects:state", "logged"]).await, 0);
 }
 
-/// What an event is appended to is looked at before anything is written.
+/// The key that an event is appended to is checked before anything is written.
 #[tokio::test]
 async fn a_foreign_key_in_the_place_of_a_queue_refuses_the_event_and_nothing_is_half_done() {
     for key in
@@ -295,6 +296,6 @@ async fn a_foreign_key_in_the_place_of_a_queue_refuses_the_event_and_nothing_is_
         assert_eq!(number(&world.redis, "EXISTS", &["object:queued", "bus:objects"]).await, 0, "{key}");
         number(&world.redis, "DEL", &[key]).await;
         world.publish("work:1", 1).await;
-        world.sound(key).await;
+        world.expect_consistent(key).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The scripts on a real Redis against a model in memory: whatever workers do, in whatever order, with replies lost,
-//! leases ended and workers that come back, both say the same and every predicate holds after every step.
+//! The scripts on a real Redis against a model in memory: for any order of worker calls, with lost replies, expired
+//! leases and returning workers, both give the same answers and every predicate holds after every step.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -98,7 +98,7 @@ struct Model {
     objects: Vec<Object>,
     /// Objects that can be taken, the next one first.
     ready: VecDeque<usize>,
-    /// What each worker believes to hold: its lease and the event.
+    /// The lease and event that each worker assumes it holds.
     held: BTreeMap<usize, (Held, u64)>,
     zombies: Vec<(Held, u64)>,
     accepted: Vec<Vec<u64>>,
@@ -262,12 +262,12 @@ impl Model {
 
     async fn commit(&mut self, worker: usize, more: bool, lost: bool) {
         let Some((held, id)) = self.held.remove(&worker) else { return };
-        let object = self.holds(worker).expect("a lease that was not swept stands");
+        let object = self.holds(worker).expect("a lease that was not swept is valid");
         let told = self.objects[object].gaps.len();
         let mut reply = self.world.commit(&held, id, told, more).await;
         if lost {
             let again = self.world.commit(&held, id, told, more).await;
-            // Given back, it is nobody's by now; gone on, the answer is the same.
+            // A returned lease is invalid by now; for a continued one the answer is the same.
             let expected = if reply == Committed::Done { Committed::Lost } else { reply.clone() };
             assert_eq!(again, expected);
             if again != Committed::Lost {
@@ -305,7 +305,7 @@ impl Model {
 
     async fn end(&mut self, worker: usize, failed: &Failed) {
         let Some((held, id)) = self.held.remove(&worker) else { return };
-        let object = self.holds(worker).expect("a lease that was not swept stands");
+        let object = self.holds(worker).expect("a lease that was not swept is valid");
         assert!(self.world.fail(&held, id, failed).await);
         self.zombies.push((held, id));
         if *failed == Failed::Skip {
@@ -332,7 +332,7 @@ impl Model {
     async fn beat(&mut self, worker: usize) {
         let Some((held, _)) = self.held.get(&worker) else { return };
         assert_eq!(self.world.stores[0].beat(std::slice::from_ref(held), LEASE_MS).await.unwrap(), 1);
-        let object = self.holds(worker).expect("a lease that was not swept stands");
+        let object = self.holds(worker).expect("a lease that was not swept is valid");
         self.objects[object].state = State::Leased { worker, until: self.now + LEASE_MS };
     }
 
@@ -368,7 +368,7 @@ impl Model {
         }
     }
 
-    /// O9: what was accepted is sent, given up, waiting or in flight, and in that order.
+    /// O9: accepted events are sent, dropped, waiting or in flight, in that order.
     async fn accounted(&self) {
         for (object, one) in self.objects.iter().enumerate() {
             let mut gone: Vec<u64> = self.sent[object].iter().chain(&self.dead[object]).copied().collect();
@@ -397,7 +397,7 @@ proptest! {
             let mut model = Model::new().await;
             for step in &steps {
                 model.act(step).await;
-                model.world.sound(&format!("{step:?}")).await;
+                model.world.expect_consistent(&format!("{step:?}")).await;
                 model.accounted().await;
             }
         });

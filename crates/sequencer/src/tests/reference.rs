@@ -1,5 +1,5 @@
-//! The real scripts against the reference of the protocol model: the same calls to both, then everything that is there is
-//! compared. What the model explores in every state is thereby what the scripts do.
+//! The real scripts against the reference of the protocol model: the same calls to both, then their complete contents
+//! are compared. So the properties that the model explores in every state hold for the scripts.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ const READY: &str = "object:objects.with.events@search";
 #[derive(Debug, Clone)]
 enum Step {
     Accept(u32, usize),
-    /// A worker asks for an object, also one that has one and did not hear of it.
+    /// A worker requests an object, possibly while it holds one after a lost reply.
     Take(u32),
     /// A worker's event was taken; its commit is made again if the reply was lost.
     Commit(u32, bool),
     Fail(u32),
     Park(u32),
     Beat(u32),
-    /// Somebody whose lease is over acts as if it were not: the one that was lost so many leases ago.
+    /// A worker acts on an expired lease: the one that was lost this many leases ago.
     Stale(usize),
     Unpark(u32),
     Skip(u32),
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a worker holds: its lease on both sides, and how much of its visit is over.
+/// A worker's lease on both sides, and how much of its visit is over.
 #[derive(Debug, Clone)]
 struct Holding {
     held: Held,
@@ -101,7 +101,7 @@ impl Both {
             .collect()
     }
 
-    /// Whoever is free for nothing only sweeps.
+    /// A take without free workers only sweeps.
     async fn sweep(&mut self) {
         self.world.stores[0].take(&[], LEASE_MS, 100).await.unwrap();
         let swept = self.reference.sweep(self.now());
@@ -248,9 +248,9 @@ impl Both {
     }
 
     async fn compare(&self, when: &str) {
-        self.world.sound(when).await;
+        self.world.expect_consistent(when).await;
         self.reference.check().unwrap_or_else(|violation| panic!("{when}: {violation}"));
-        assert_eq!(self.ready().await, self.reference.ready(), "{when}: who is ready");
+        assert_eq!(self.ready().await, self.reference.ready(), "{when}: ready objects");
         let mut dead = Vec::new();
         for object in 0..OBJECTS {
             let status = self.world.stores[0].status(&name(object)).await.unwrap();
@@ -267,7 +267,7 @@ impl Both {
             let queued: Vec<u64> =
                 strings(&self.world.redis, "LRANGE", &[&list, "0", "-1"]).await.iter().map(id).collect();
             let wanted: Vec<u64> = self.reference.queued(object).iter().map(|event| event.id).collect();
-            assert_eq!(queued, wanted, "{when}: what waits of {object}");
+            assert_eq!(queued, wanted, "{when}: waiting events of {object}");
             let flight = status.flight.map(|entry| id(&String::from_utf8(entry).unwrap()));
             assert_eq!(
                 flight,

@@ -1,4 +1,4 @@
-//! Dead letters that come back, and backends that go while something is queued for them.
+//! Redriven dead letters, and backends that are removed while events are queued for them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ async fn world() -> World {
     world
 }
 
-/// Takes and commits for as long as there is something, as one worker: what was sent, with its mark.
+/// Takes and commits until nothing is left, as one worker; returns the sent events with their mark.
 async fn send_all(world: &World) -> Vec<(String, u64, bool)> {
     let mut sent = Vec::new();
     while let Some(taken) = world.take("search", "w").await {
@@ -26,7 +26,7 @@ async fn send_all(world: &World) -> Vec<(String, u64, bool)> {
             match world.commit(&taken.held, sending.id(), sending.gaps.len(), true).await {
                 Committed::Next(next) => sending = next,
                 Committed::Done => break,
-                Committed::Lost => panic!("the lease stands"),
+                Committed::Lost => panic!("the lease is valid"),
             }
         }
     }
@@ -45,24 +45,24 @@ async fn a_redriven_event_keeps_its_id_is_marked_and_goes_behind_what_waits() {
     let ids = world.publish("work:1", 3).await;
     bury_the_first(&world, "work:1").await;
     assert_eq!(world.handle().redrive("search").await.unwrap(), (1, 0));
-    world.sound("redriven").await;
+    world.expect_consistent("redriven").await;
     let one = |id: u64, redriven: bool| ("work:1".to_owned(), id, redriven);
     assert_eq!(send_all(&world).await, [one(ids[1], false), one(ids[2], false), one(ids[0], true)]);
     let status = world.stores[0].status("work:1").await.unwrap();
     assert_eq!(status.sent, Some(ids[2]), "the latest one stays the latest");
     assert_eq!(world.handle().redrive("search").await.unwrap(), (0, 0), "a repeat finds nothing");
     assert!(matches!(world.handle().redrive("other").await, Err(Error::NoSuchBackend)));
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 #[tokio::test]
-async fn what_dies_again_is_marked_once_and_what_finds_no_room_stays() {
+async fn a_letter_that_dies_again_is_marked_once_and_stays_if_the_queue_is_full() {
     let world = world().await;
     let ids = world.publish("work:1", 1).await;
     for round in 0..3 {
         bury_the_first(&world, "work:1").await;
         assert_eq!(world.handle().redrive("search").await.unwrap(), (1, 0), "{round}");
-        world.sound("redriven").await;
+        world.expect_consistent("redriven").await;
     }
     let queued = strings(&world.redis, "LRANGE", &["object:work:1:events", "0", "-1"]).await;
     assert_eq!(queued.len(), 1);
@@ -76,12 +76,12 @@ async fn what_dies_again_is_marked_once_and_what_finds_no_room_stays() {
     world.publish("work:2", 1).await;
     assert_eq!(world.handle().redrive("search").await.unwrap(), (0, 1), "its queue is full");
     assert_eq!(world.handle().dead("search", 10).await.unwrap().len(), 1);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// In the order of their deaths, over more than one call of the script.
 #[tokio::test]
-async fn many_letters_of_many_objects_come_back_whole() {
+async fn many_letters_of_many_objects_are_redriven_completely() {
     let world = world().await;
     let mut wanted: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for n in 0..30 {
@@ -93,7 +93,7 @@ async fn many_letters_of_many_objects_come_back_whole() {
     assert_eq!(world.handle().remove_backend("search", None).await.unwrap(), Removed::Gone);
     world.backend("search", "work:", OnFailure::Skip).await;
     assert_eq!(world.handle().redrive("search").await.unwrap(), (270, 0));
-    world.sound("redriven").await;
+    world.expect_consistent("redriven").await;
     let mut sent: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for (object, id, redriven) in send_all(&world).await {
         assert!(redriven);
@@ -129,11 +129,11 @@ async fn a_backend_with_events_is_not_removed_without_a_word() {
     assert_eq!(handle.remove_backend("search", None).await.unwrap(), not_empty);
     assert!(!world.bus.handle.registry().backends["search"].draining, "nothing was done");
     assert_eq!(handle.remove_backend("search", Some(Queued::Send)).await.unwrap(), Removed::Going);
-    assert_eq!(handle.remove_backend("search", None).await.unwrap(), Removed::Going, "a repeat goes on");
-    // Whoever does not want to wait for a backend that hangs says so, and gets it.
+    assert_eq!(handle.remove_backend("search", None).await.unwrap(), Removed::Going, "a repeat continues");
+    // An operator who does not want to wait for a hanging backend changes the treatment.
     assert_eq!(handle.remove_backend("search", Some(Queued::Dead)).await.unwrap(), Removed::Gone);
     assert!(matches!(handle.remove_backend("search", None).await, Err(Error::NoSuchBackend)));
-    world.sound("gone").await;
+    world.expect_consistent("gone").await;
 }
 
 #[tokio::test]
@@ -144,13 +144,13 @@ async fn dead_keeps_every_event_and_discard_none_and_both_leave_a_gap() {
         let leased = world.take("search", "work:leased").await.unwrap();
         let handle = world.handle();
         assert_eq!(handle.remove_backend("search", Some(queued)).await.unwrap(), Removed::Gone);
-        world.sound("gone").await;
+        world.expect_consistent("gone").await;
         let numbers = strings(&world.redis, "HKEYS", &["object:numbers"]).await;
         assert!(!numbers.iter().any(|field| field.contains('@')), "{numbers:?}");
         for key in ["queued", "leases", "retry", "parked", "workers"] {
             assert_eq!(number(&world.redis, "EXISTS", &[&format!("object:{key}")]).await, 0, "{key}");
         }
-        // Whoever is sending at this moment has lost its lease.
+        // A worker that is sending at this moment has lost its lease.
         assert_eq!(world.commit(&leased.held, leased.sending.id(), 0, true).await, Committed::Lost);
         let dead: Vec<String> =
             handle.dead("search", 100).await.unwrap().iter().map(|one| one.event.get().to_owned()).collect();
@@ -164,7 +164,7 @@ async fn dead_keeps_every_event_and_discard_none_and_both_leave_a_gap() {
             let why = if queued == Queued::Dead { "dead" } else { "discarded" };
             assert_eq!(gaps, [format!("{} {} 2 {why}", ids[0], ids[1])]);
         }
-        // What comes now goes to the bus; when the backend is there again, its next event tells the gap.
+        // New events go to the bus; once the backend exists again, its next event reports the gap.
         let log = number(&world.redis, "HLEN", &["bus:log"]).await;
         world.publish("work:ready", 1).await;
         assert_eq!(number(&world.redis, "HLEN", &["bus:log"]).await, log + 1);
@@ -175,7 +175,8 @@ async fn dead_keeps_every_event_and_discard_none_and_both_leave_a_gap() {
     }
 }
 
-/// The one that was asked dies after any number of steps; another goes on, and so does the same one when it is asked again.
+/// The pacemaker that executes the removal dies after any number of steps; another continues, and so does a repeated
+/// request.
 #[tokio::test]
 async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     let world = world().await;
@@ -189,7 +190,7 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     let mut cursor = "0".to_owned();
     let stepped = removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor).await.unwrap();
     assert_eq!(stepped, Step::Going, "there is more than one step has time for");
-    world.sound("half way").await;
+    world.expect_consistent("half way").await;
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
     eventually("the backend to be gone", || async {
@@ -197,14 +198,14 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
         if !world.bus.handle.registry().backends.contains_key("search") { Ok(()) } else { Err("not yet") }
     })
     .await;
-    assert_eq!(receiver.log().len(), 0, "nothing is sent to a backend whose events are given up");
+    assert_eq!(receiver.log().len(), 0, "nothing is sent to a backend whose events are dropped");
     assert_eq!(number(&world.redis, "LLEN", &["object:dead@search"]).await, 1_200);
-    world.sound("gone").await;
+    world.expect_consistent("gone").await;
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_backend_that_is_defined_again_meanwhile_keeps_what_is_left() {
+async fn a_backend_defined_again_during_its_removal_keeps_the_remaining_events() {
     let world = world().await;
     world.publish("work:1", 2).await;
     world.bus.handle.drain_backend("search", Queued::Discard).await.unwrap();
@@ -230,11 +231,11 @@ async fn in_four_shards_a_removal_clears_each_and_a_redrive_reaches_each() {
     let not_empty = Removed::NotEmpty { objects: 20, events: 60 };
     assert_eq!(handle.remove_backend("search", None).await.unwrap(), not_empty);
     assert_eq!(handle.remove_backend("search", Some(Queued::Dead)).await.unwrap(), Removed::Gone);
-    world.sound("gone").await;
+    world.expect_consistent("gone").await;
     assert_eq!(handle.dead("search", 100).await.unwrap().len(), 60);
     world.backend("search", "work:", OnFailure::Skip).await;
     assert_eq!(handle.redrive("search").await.unwrap(), (60, 0));
-    world.sound("redriven").await;
+    world.expect_consistent("redriven").await;
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
     eventually("all of them", || async {

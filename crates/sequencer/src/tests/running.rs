@@ -107,7 +107,7 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
     let status = running.handle.object("work:1").await.unwrap().unwrap();
     let last = wanted["work:1"].last().copied();
     assert_eq!(status.last_id.map(|id| id.0), last);
-    // Of every object: what has arrived is not committed yet, and keeps a backend from being gone.
+    // For every object: an arrived event may not be committed yet, and then delays the removal of a backend.
     for (object, ids) in &wanted {
         eventually("the last commit", || async {
             let status = running.handle.object(object).await.unwrap().unwrap();
@@ -120,7 +120,7 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
         .await;
     }
     assert!(running.handle.object("work:unknown").await.unwrap().is_none());
-    // Whoever committed last may be about to look for more: then it goes when they have.
+    // The worker that committed last may be about to check for more: then the backend is removed afterwards.
     eventually("the backend to be gone", || async {
         let removed = running.handle.remove_backend("search", None).await;
         if matches!(removed, Ok(Removed::Gone) | Err(Error::NoSuchBackend)) { Ok(()) } else { Err("not yet") }
@@ -129,7 +129,7 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
 }
 
 #[tokio::test]
-async fn each_policy_decides_about_a_poison_event_and_others_go_on() {
+async fn each_policy_handles_a_poison_event_and_other_objects_continue() {
     let world = World::start().await;
     world.backend("blocks", "block:", OnFailure::Block).await;
     world.backend("skips", "skip:", OnFailure::Skip).await;
@@ -173,7 +173,7 @@ async fn each_policy_decides_about_a_poison_event_and_others_go_on() {
     assert_eq!((status.attempts, status.waiting, status.why.as_deref()), (3, 2, Some("answered 500")));
     assert_eq!(handle.parked(10).await.unwrap()[0].0, "park:1");
     assert_eq!(handle.dead("skips", 10).await.unwrap().len(), 1);
-    assert!(handle.check().await.unwrap().is_empty(), "all of that is in order");
+    assert!(handle.check().await.unwrap().is_empty(), "all of it is consistent");
     healed.store(true, Ordering::SeqCst);
     assert_eq!(handle.decide("park:1", Decision::Unpark).await.unwrap(), Decided::Done);
     eventually("the others", || async {
@@ -205,7 +205,10 @@ async fn a_backend_that_is_gone_is_stopped_until_it_is_defined_again() {
     running.handle.put_backend("search", wanted("work:", OnFailure::Skip), "whsec_").await.unwrap();
     let wanted = BTreeMap::from([("work:1".to_owned(), [ids, more].concat())]);
     all_taken(&receiver, &wanted).await;
-    assert!(receiver.log().iter().all(|one| one.attempts == 0), "being gone is nobody's failed attempt");
+    assert!(
+        receiver.log().iter().all(|one| one.attempts == 0),
+        "a backend that is gone causes no failed attempt"
+    );
 }
 
 #[tokio::test]

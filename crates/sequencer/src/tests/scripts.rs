@@ -1,9 +1,9 @@
-//! The scripts' headers are what a reader believes; this holds them against the text.
+//! Checks the scripts' headers against their text.
 
 use crate::store::SCRIPTS;
 
 #[test]
-fn every_script_says_what_it_takes_and_returns_and_who_calls_it() {
+fn every_script_documents_its_arguments_results_and_caller() {
     assert_eq!(SCRIPTS.len(), 10);
     for source in SCRIPTS.iter().map(|script| script.source()) {
         let header: Vec<&str> = source.lines().take_while(|line| line.starts_with("--")).collect();

@@ -40,7 +40,7 @@ pub(super) fn wanted(prefix: &str, on_failure: OnFailure) -> WantedBackend {
     }
 }
 
-/// A fabric with a running bus. Its sequencer is the test's own hands, by a clock that stands still.
+/// A fabric with a running bus. The test itself acts as the sequencer, by a clock that only it advances.
 pub(super) struct World {
     pub(super) server: Server,
     pub(super) redis: Fabric,
@@ -74,7 +74,7 @@ impl World {
         self.clock.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// Publishes so many events of an object in one group; their ids.
+    /// Publishes this many events of an object in one group; returns their IDs.
     pub(super) async fn publish(&self, object: &str, events: usize) -> Vec<u64> {
         self.try_publish(object, events).await.expect("accepted")
     }
@@ -115,8 +115,8 @@ impl World {
         self.store(object).decide(object, Some(id), 5).await.expect("a reply")
     }
 
-    /// Every predicate, at this moment. O7 aside: time stands still or leaps here, and nobody wakes to sweep.
-    pub(super) async fn sound(&self, when: &str) {
+    /// Checks every predicate now, except O7: time does not pass or jumps here, and no fetcher sweeps.
+    pub(super) async fn expect_consistent(&self, when: &str) {
         let registry = self.bus.handle.registry();
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
         for store in &self.stores {
@@ -142,7 +142,7 @@ pub(super) fn group(object: &str, events: usize) -> NewGroup {
     }
 }
 
-/// What a backend got.
+/// A delivery that a backend received.
 #[derive(Debug, Clone)]
 pub(super) struct Received {
     pub(super) object: String,
@@ -158,7 +158,7 @@ pub(super) struct Received {
 
 type Answer = Box<dyn Fn(&Call) -> (Duration, Outcome) + Send + Sync>;
 
-/// A backend that remembers every attempt and answers what it was told to.
+/// A backend that records every attempt and answers as configured.
 #[derive(Clone)]
 pub(super) struct Receiver {
     log: Arc<Mutex<Vec<Received>>>,
@@ -227,7 +227,7 @@ pub(super) struct Running {
     pub(super) handle: Handle,
     shutdown: CancellationToken,
     task: Option<tokio::task::JoinHandle<()>>,
-    /// It is on a runtime of its own, so that it can die as a process does.
+    /// It has a separate runtime, so that it can die as a process does.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -246,7 +246,7 @@ impl Running {
         Self { handle, shutdown, task: Some(task), runtime: Some(runtime) }
     }
 
-    /// As after `kill -9`: nothing is given back, nothing is told.
+    /// As after `kill -9`: nothing is returned, nothing is announced.
     pub(super) fn abandon(mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -271,8 +271,8 @@ impl Drop for Running {
     }
 }
 
-/// O1 to O4 on what a backend got: by object, first receipts and commits are in id order, `prev` is the event before or
-/// told as a gap, and epochs never fall.
+/// O1 to O4 on the deliveries of a backend: per object, first receipts and commits are in ID order, `prev` is the
+/// event before or reported as a gap, and epochs never decrease.
 pub(super) fn in_order(log: &[Received]) {
     let mut last: BTreeMap<&str, &Received> = BTreeMap::new();
     let mut first: BTreeMap<(&str, u64), Option<u64>> = BTreeMap::new();

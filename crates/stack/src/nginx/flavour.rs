@@ -27,7 +27,7 @@ impl Flavour {
         let candidates = programs::server(configured, &["nginx", "openresty"], HINT)?;
         let found = candidates.iter().find_map(|binary| Self::of(binary));
         found.ok_or_else(|| Error::ProgramMissing {
-            program: format!("an nginx with Lua (looked at {})", candidates[0].display()),
+            program: format!("an nginx with Lua (tried {})", candidates[0].display()),
             hint: HINT.to_owned(),
         })
     }

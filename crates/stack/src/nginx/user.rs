@@ -41,15 +41,17 @@ impl WorkerUser {
             _ if name == "root" => Ok((Self::Same { root: true }, None)),
             None if configured.is_empty() => Ok((
                 Self::Same { root: true },
-                Some(format!("nginx' workers run as root: there is no user {DEFAULT}; set edge.user")),
+                Some(format!(
+                    "nginx's workers run as root: the user {DEFAULT} does not exist; set edge.user"
+                )),
             )),
-            None => Err(Error::option("edge.user", format!("there is no user {name}"))),
+            None => Err(Error::option("edge.user", format!("the user {name} does not exist"))),
             Some(user) => match obstacle(&user, root_folder) {
                 None => Ok((Self::Other(user), None)),
                 Some(folder) if configured.is_empty() => Ok((
                     Self::Same { root: true },
                     Some(format!(
-                        "nginx' workers run as root: {DEFAULT} may not enter {}; \
+                        "nginx's workers run as root: {DEFAULT} may not enter {}; \
                          open that folder (chmod o+x), or choose another --data-dir",
                         folder.display()
                     )),
@@ -73,7 +75,7 @@ impl WorkerUser {
 
     /// Grants only the workers access to a folder of the stack.
     pub(crate) fn admit(&self, folder: &Path) -> Result<(), Error> {
-        let failed = Error::file("open to nginx' workers", folder);
+        let failed = Error::file("open to nginx's workers", folder);
         match self {
             Self::Same { .. } => set_mode(folder, 0o700),
             Self::Other(user) => {

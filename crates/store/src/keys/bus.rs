@@ -30,7 +30,7 @@ pub const CATALOG: &[Entry] = &[
     row("bus:batches:gauges:event", "hash", "no expiry"),
     row("bus:batches:gauges:batch", "hash", "no expiry"),
     row("bus:generations:<token>", "hash", "while subscribed"),
-    row("bus:gaps:<token>:<lane>", "list", "until told"),
+    row("bus:gaps:<token>:<lane>", "list", "until reported"),
     row("bus:jobs:index:main", "set", "no expiry"),
     row("bus:jobs:scheduled:main", "zset", "no expiry"),
     row("bus:jobs:instant:main", "list", "no expiry"),

@@ -16,12 +16,12 @@ pub const CATALOG: &[Entry] = &[
     row("routes:certificates", "hash", "until the certificate is deleted"),
     row("routes:certificates:index", "zset", "until the certificate is deleted"),
     row("routes:certificates:ends", "zset", "until the certificate is deleted"),
-    row("routes:certificates:told", "hash", "until the certificate is deleted"),
+    row("routes:certificates:published", "hash", "until the certificate is deleted"),
     row("routes:revision", "string", "no expiry"),
     row("routes:unprojected", "zset", "while changes wait"),
     row("routes:unreported", "zset", "while registrations wait"),
     row("routes:table", "hash", "no expiry"),
-    row("routes:alarms:told", "hash", "30 days after the last"),
+    row("routes:alarms:published", "hash", "30 days after the last"),
     row("routes:announced", "hash", "no expiry"),
     row("tokens", "hash", "no expiry"),
     row("tokens:names", "hash", "no expiry"),
@@ -31,7 +31,7 @@ pub const CATALOG: &[Entry] = &[
     row("audit", "stream", "no expiry, about the latest audit.records"),
     row("audit:refused", "stream", "no expiry, about the latest 10,000"),
     row("pacemakers", "hash", "no expiry, members for 30 s of silence"),
-    row("duty:<name>", "hash", "no expiry"),
+    row("lease:<name>", "hash", "no expiry"),
 ];
 
 /// HASH: instance id → its desired state as JSON.
@@ -101,13 +101,13 @@ pub fn routes_certificates_ends() -> Key<FabricSpace> {
 }
 
 /// HASH: server name → the published expiry of its certificate, and the days that were left.
-pub fn routes_certificates_told() -> Key<FabricSpace> {
-    Key::new("routes:certificates:told")
+pub fn routes_certificates_published() -> Key<FabricSpace> {
+    Key::new("routes:certificates:published")
 }
 
 /// HASH: router → its last published alarm: a sequence number, and the alarm, `silent` or `-`.
-pub fn routes_alarms_told() -> Key<FabricSpace> {
-    Key::new("routes:alarms:told")
+pub fn routes_alarms_published() -> Key<FabricSpace> {
+    Key::new("routes:alarms:published")
 }
 
 /// HASH: the last change of the table that was published as an event: `epoch`, `serial`, and `entry` of the stream.
@@ -158,6 +158,6 @@ pub fn pacemakers() -> Key<FabricSpace> {
 
 /// HASH: the holder of a singleton task (`holder`), the end of its lease (`until_ms`, this server's clock), and the fencing
 /// `epoch`.
-pub fn duty(name: &str) -> Key<FabricSpace> {
-    Key::new(format!("duty:{name}"))
+pub fn lease(name: &str) -> Key<FabricSpace> {
+    Key::new(format!("lease:{name}"))
 }

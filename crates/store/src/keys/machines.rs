@@ -20,7 +20,7 @@ pub const CATALOG: &[Entry] = &[
     row("machine:names", "zset", "no expiry"),
     row("machine:seen", "set", "no expiry"),
     row("machine:due", "zset", "while something is due at a time"),
-    row("machine:waves", "hash", "while a wave is under way"),
+    row("machine:sweeps", "hash", "while a sweep is under way"),
     row("machine:inputs", "hash", "no expiry"),
 ];
 
@@ -109,8 +109,8 @@ impl Machines<'_> {
     }
 
     /// HASH: sweep → its progress.
-    pub fn waves(&self) -> Key<FabricSpace> {
-        self.key("waves")
+    pub fn sweeps(&self) -> Key<FabricSpace> {
+        self.key("sweeps")
     }
 
     /// HASH: shard of the bus's log → the ID up to which its events were processed as inputs. In the first shard.

@@ -16,7 +16,7 @@ pub const CATALOG: &[Entry] = &[
     row(
         "object:<object>:gaps",
         "list",
-        "until told with the next event; 30 days when its backend was removed",
+        "until reported with the next event; 30 days when its backend was removed",
     ),
     row("object:<object>:last.event.id", "string", "30 days after the last event sent"),
     row("object:queued", "hash", "while an object has a queue"),

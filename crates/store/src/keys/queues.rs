@@ -1,8 +1,8 @@
 //! Queues: on the fabric, in every shard.
 //!
-//! A queue's waiting messages are stored in one list per environment, `queue:<queue>:<environment>`. The queue's other keys
-//! contain a bar, which names of queues and environments cannot contain, so no environment name is rejected. Keys that all
-//! queues of a shard share have no queue name before the bar.
+//! A queue's waiting messages are stored in one list per environment, `queue:<queue>:<environment>`. The queue's other
+//! keys contain a vertical bar, which names of queues and environments cannot contain, so no environment name is
+//! rejected. Keys that all queues of a shard share have no queue name before the bar.
 
 use super::{Entry, row};
 use crate::{FabricSpace, Key, Tag};

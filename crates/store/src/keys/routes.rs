@@ -105,7 +105,7 @@ pub const CATALOG: &[Entry] = &[
         readers: "pacemaker",
     },
     Entry {
-        pattern: "duties",
+        pattern: "fencing",
         kind: "hash",
         lifetime: "no expiry",
         writer: "pacemaker",
@@ -198,10 +198,10 @@ pub fn revision() -> Key<RoutesSpace> {
     Key::new("revision")
 }
 
-/// HASH: state of singleton tasks: the fencing epoch of each (`<duty>.epoch`), and when the lease sweeper last ran
+/// HASH: state of singleton tasks: the fencing epoch of each (`<lease>.epoch`), and when the lease sweeper last ran
 /// (`sweeper.swept_ms`) and last resumed after a pause (`sweeper.resumed_ms`).
-pub fn duties() -> Key<RoutesSpace> {
-    Key::new("duties")
+pub fn fencing() -> Key<RoutesSpace> {
+    Key::new("fencing")
 }
 
 /// STREAM of changes of the table, in the order of its serials. An entry's ID begins with its serial.

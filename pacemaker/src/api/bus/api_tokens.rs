@@ -55,7 +55,7 @@ async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<C
     Ok(Answer(tokens.into_values().map(listed).collect()))
 }
 
-/// Make a client's token
+/// Create a client's token
 ///
 /// Topics are claimed by the client, and it has at most one subscription. Making the same one again changes nothing.
 #[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewClientToken, responses(

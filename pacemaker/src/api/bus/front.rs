@@ -1,4 +1,4 @@
-//! What the routes of the bus work with.
+//! The state shared by the handlers of the bus.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,7 +66,7 @@ impl Front {
         Ok(all.into_iter().filter(|(_, token)| token.name == name).map(|(client, _)| client).collect())
     }
 
-    /// How a client is called towards others.
+    /// The public name of a client.
     pub(crate) fn name_of(&self, client: &str) -> String {
         self.handle.registry().name_of(client)
     }
@@ -74,8 +74,9 @@ impl Front {
     /// The client with the token of this digest. It may have been made elsewhere a moment ago.
     pub(crate) async fn look_up(&self, digest: &str, now_ms: u64) -> Result<Option<Caller>, Problem> {
         if !self.handle.is_ready() {
-            // Clients whose tokens went with the old fabric must not be told that theirs are wrong.
-            return Err(super::problems::uninitialised());
+            // Clients whose tokens were lost with the old fabric must not get the answer that their tokens are
+            // invalid.
+            return Err(super::problems::uninitialized());
         }
         let found = self.handle.find_api_token(digest, now_ms).await?;
         Ok(found.map(|(client, token)| caller(client, token)))
@@ -112,17 +113,18 @@ impl Front {
         Ok(())
     }
 
-    /// Whether the object is one that applications may publish events of.
+    /// Checks that applications may publish events of the object.
     pub(crate) fn check_object(&self, object: &str) -> Result<(), Problem> {
         intake::object_name(object)?;
         if intake::is_reserved_object(object) {
-            let detail = "objects that begin with `machine:` or `signalbox:` are Signalbox' own";
+            let detail = "object names that begin with `machine:` or `signalbox:` are reserved";
             return Err(Problem::forbidden("reserved_object", detail));
         }
         Ok(())
     }
 
-    /// Publishes a group of events of one object. Their key is in the body, in the header, or the same in both.
+    /// Publishes a group of events of one object. The idempotency key may be in the body, in the header, or the same
+    /// in both.
     pub(crate) async fn publish_group(
         &self,
         caller: &Caller,
@@ -151,12 +153,12 @@ impl Front {
         Ok(accepted?)
     }
 
-    /// Reads what an operator wants of a backend.
+    /// Parses an operator's definition of a backend.
     pub(crate) fn wanted_backend(&self, name: &str, body: &[u8]) -> Result<WantedBackend, Problem> {
         Ok(intake::backend(name, body, self.limits)?)
     }
 
-    /// What must never be of the bus' data and is, with clients by name.
+    /// The consistency violations in the data of the bus, with the names of clients.
     pub(crate) async fn check(&self) -> Result<Vec<signalbox_bus::Finding>, Problem> {
         let mut findings = self.handle.check().await?;
         let registry = self.handle.registry();
@@ -166,7 +168,7 @@ impl Front {
         Ok(findings)
     }
 
-    /// Every token of the bus, for those who check tokens elsewhere; nothing while the registry is not known.
+    /// Every token of the bus, for the token registry; none while the registry of the bus is not known.
     pub(crate) fn external_tokens(&self) -> ExternalTokens {
         let front = self.clone();
         ExternalTokens::new(move || {
@@ -181,7 +183,7 @@ impl Front {
     pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let gauges = self.handle.gauges().await;
         let gauges = gauges
-            .inspect_err(|error| tracing::debug!(%error, "the fabric tells no numbers at the moment"))
+            .inspect_err(|error| tracing::debug!(%error, "the numbers of the bus cannot be read now"))
             .map(|gauges| by_name(gauges, &self.handle.registry()));
         self.metrics.encode(gauges.as_ref().ok())
     }
@@ -207,12 +209,12 @@ pub(super) fn external_tokens(token: &ApiToken, now_ms: u64) -> Vec<ExternalToke
     token.valid(now_ms).map(one).collect()
 }
 
-/// How a client is called towards others.
+/// The public name of a client.
 pub(super) fn name_of(client: &str, registry: &Registry) -> String {
     registry.name_of(client)
 }
 
-/// The numbers by name in place of token. Clients of one name are one.
+/// The numbers by name instead of token. Clients with the same name are combined.
 pub(super) fn by_name(gauges: Gauges, registry: &Registry) -> Gauges {
     let mut subscribers: BTreeMap<String, SubscriberGauges> = BTreeMap::new();
     for (client, numbers) in gauges.subscribers {

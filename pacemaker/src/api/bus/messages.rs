@@ -1,4 +1,4 @@
-//! Messages: published like events, for queues and for whoever watches live.
+//! Messages: published like events, for queues and live streams.
 
 use axum::{
     Json as Answer,
@@ -55,7 +55,7 @@ struct Submitted<'a> {
     payload: Option<&'a RawValue>,
 }
 
-/// A member that is there, `null` included: as a payload, `null` is a value like any other.
+/// A member that is present, including `null`, which is a valid payload.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -89,11 +89,11 @@ fn check(text: &str, limits: Limits, caller: &Caller, key: Option<String>) -> Re
 
 /// Publish messages
 ///
-/// One message or an array of them: `environment` (the tenant), `type`, `name` (1 to 1,024 printable characters without
-/// `:` and `|`) and `payload` (any JSON, kept byte for byte). A message goes into every queue whose pattern matches
-/// `environment:type:name`, and to whoever watches live; where nobody wants it, it is gone. Messages of the same three
-/// names stay in order. With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id; in an
-/// array, each message's place belongs to its key.
+/// One message or an array of them: `environment` (the tenant), `type`, `name` (1 to 1,024 printable characters
+/// without `:` and `|`) and `payload` (any JSON, stored byte for byte). A message is stored in every queue whose
+/// pattern matches `environment:type:name`, and sent to live streams; if neither exists, it is dropped. Messages with
+/// the same three names stay in order. With the header `Idempotency-Key` a repeat within ten minutes returns the first
+/// message's ID; in an array, each position has its own key.
 #[utoipa::path(post, path = "/messages", tag = "queues", request_body = Object, responses(
     (status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
     (status = 400, description = "invalid_message, too_many_events, invalid_idempotency_key", body = Problem),
@@ -125,8 +125,9 @@ async fn publish_many(
     key: Option<&str>,
     text: &str,
 ) -> Result<Vec<Published>, Problem> {
-    let items: Vec<&RawValue> = serde_json::from_str(text)
-        .map_err(|error| Problem::bad_request("malformed_json", format!("the body is no JSON: {error}")))?;
+    let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| {
+        Problem::bad_request("malformed_json", format!("the body is not valid JSON: {error}"))
+    })?;
     if items.is_empty() || items.len() > bus.limits.events {
         let detail =
             format!("send between 1 and {} messages at a time, not {}", bus.limits.events, items.len());
@@ -145,7 +146,7 @@ async fn publish_many(
     let results = bus.handle.publish_messages(&caller.bus_client(), good).await;
     results.iter().for_each(|result| bus.metrics.published(result));
     if bad.is_empty()
-        && let Some(refusal) = refused_alike(&results)
+        && let Some(refusal) = refused_all(&results)
     {
         return Err(refusal.into());
     }

@@ -1,7 +1,7 @@
-//! The event bus over HTTP, as clients of the original speak it.
+//! The event bus over HTTP, compatible with clients written for Routemaster.
 //!
-//! Statuses and bodies of the original's routes are the original's; what they did not have (an id, a reason for a 400)
-//! stands in headers and problem documents, which its clients ignore. Paths that exist in two spellings do the same.
+//! Statuses and bodies of Routemaster's routes are unchanged; additions (an ID, the reason of a 400) are in headers
+//! and problem documents, which its clients ignore. Paths that exist in two spellings behave the same.
 
 mod api_tokens;
 mod front;
@@ -32,14 +32,14 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(other_spellings())
 }
 
-/// Paths that answer as another does, as the original's do; the document has them as copies.
+/// Alternative spellings of paths, as in Routemaster; the OpenAPI document lists them as copies.
 pub(crate) const OTHER_SPELLINGS: [(&str, &str); 3] = [
     ("/subscription", "/subscriber"),
     ("/subscriber/topics/{topic}", "/subscription/topics/{topic}"),
     ("/subscriptions", "/subscribers"),
 ];
 
-/// What stands under one path answers under the other as well ([`OTHER_SPELLINGS`]).
+/// Serves the routes of one path under its other spelling as well ([`OTHER_SPELLINGS`]).
 fn other_spellings() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .route(

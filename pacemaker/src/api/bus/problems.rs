@@ -12,16 +12,16 @@ impl From<Flaw> for Problem {
     }
 }
 
-/// The fabric has no registry, or not the one it had.
-pub(super) fn uninitialised() -> Problem {
+/// The fabric has no registry, or another one than before.
+pub(super) fn uninitialized() -> Problem {
     Problem::unavailable(
-        "fabric_uninitialised",
-        "The fabric was replaced by an empty or another one. Nothing is accepted until an operator calls POST /bus/initialise.",
+        "fabric_uninitialized",
+        "The fabric was replaced by an empty or another one. No events are accepted until an operator calls POST /bus/initialize.",
     )
 }
 
 fn unavailable() -> Problem {
-    Problem::unavailable("fabric_unavailable", "The fabric is not reachable at the moment; try again.")
+    Problem::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
 }
 
 fn invalid_topic(name: &str) -> Problem {
@@ -51,7 +51,7 @@ impl From<Refusal> for Problem {
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
             Refusal::Unavailable => unavailable(),
-            Refusal::Uninitialised => uninitialised(),
+            Refusal::Uninitialized => uninitialized(),
         }
     }
 }
@@ -75,7 +75,7 @@ impl From<Error> for Problem {
                 internal()
             }
             Error::OtherShards { stored, configured } => {
-                tracing::error!(stored, configured, "the fabric was laid out for another number of shards");
+                tracing::error!(stored, configured, "fabric has another number of shards");
                 internal()
             }
             Error::Contended => {
@@ -84,7 +84,7 @@ impl From<Error> for Problem {
             Error::Closed => {
                 Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
             }
-            Error::Uninitialised => uninitialised(),
+            Error::Uninitialized => uninitialized(),
             Error::NoSuchTopic => Self::not_found("unknown_topic", "there is no such topic"),
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
@@ -95,7 +95,7 @@ impl From<Error> for Problem {
             ),
             Error::NoSuchSubscription => Self::not_found(
                 "unknown_subscription",
-                "there is no subscription; create it with POST /subscription",
+                "unknown subscription; create it with POST /subscription",
             ),
             Error::NoSuchBackend => Self::not_found("unknown_backend", "there is no such backend"),
             Error::PrefixTaken => Self::new(

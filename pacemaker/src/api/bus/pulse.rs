@@ -12,7 +12,7 @@ use crate::http::{
 };
 use signalbox_api::events::{Jobs, Numbers, Pong, SubscriberNumbers};
 
-/// How long the scaling pulse takes while the workers are behind.
+/// The response time of the scaling pulse while the workers are behind.
 const SLOW_PULSE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -21,7 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(pulse))
         .routes(routes!(scaling))
         .routes(routes!(numbers))
-        .routes(routes!(initialise))
+        .routes(routes!(initialize))
 }
 
 /// What time it is
@@ -31,25 +31,25 @@ async fn ping(State(app): State<App>) -> Answer<Pong> {
     Answer(Pong { pong: app.bus.now_ms() })
 }
 
-/// Whether the event bus reaches its Redis
+/// Check whether the event bus reaches its Redis
 #[utoipa::path(get, path = "/pulse", tag = "bus", responses(
     (status = 204), (status = 500, description = "no_pulse", body = Problem)))]
 async fn pulse(caller: Result<Anyone, Problem>, State(app): State<App>) -> Result<StatusCode, Problem> {
     let no_pulse = |problem: Problem| {
         let away = problem.status().is_server_error();
-        let detail = "the event bus does not reach its Redis";
+        let detail = "the event bus cannot reach its Redis";
         if away { Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no_pulse", detail) } else { problem }
     };
-    // A token that is not of the bus is looked up in the same Redis; that this fails is the answer to the question.
+    // A token that is not of the bus is looked up in the same Redis; a failure of that answers the question.
     caller.map_err(no_pulse)?;
     app.bus.handle.pulse().await.map_err(|error| no_pulse(error.into()))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Whether the workers keep up
+/// Check whether the workers keep up
 ///
-/// Answers at once while they do, and after a second while more jobs are overdue than `bus.overdue_jobs`: a signal for
-/// programs that start workers by response time.
+/// Answers immediately while they do, and after a second while more jobs are overdue than `bus.overdue_jobs`: a signal
+/// for autoscalers that use response times.
 #[utoipa::path(get, path = "/pulse/scaling", tag = "bus", responses((status = 204)))]
 async fn scaling(_: Anyone, State(app): State<App>) -> Result<StatusCode, Problem> {
     if app.bus.handle.overdue_jobs().await? > app.bus.overdue_jobs {
@@ -63,7 +63,7 @@ async fn scaling(_: Anyone, State(app): State<App>) -> Result<StatusCode, Proble
 
 /// The numbers of the event bus
 ///
-/// The same as in `/metrics`, as JSON, and without what this process alone counts.
+/// The same as in `/metrics`, as JSON, without the counters of this process.
 #[utoipa::path(get, path = "/bus/metrics", tag = "bus", responses((status = 200, body = Numbers)))]
 async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Numbers>, Problem> {
     let gauges = app.bus.handle.gauges().await?;
@@ -92,7 +92,7 @@ async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Num
     }))
 }
 
-/// Accept an empty or another fabric
+/// Initialize the event bus on a new fabric
 ///
 /// While the fabric is not the one that was used before, nothing is accepted, because its subscriptions are gone. This
 /// takes it as it is, and lays out a registry where there is none. On the known fabric it changes nothing.

@@ -1,6 +1,6 @@
-//! What a subscriber can see and do besides its deliveries: secrets, test deliveries, dead letters, replay.
+//! A subscriber's operations other than its subscription: secrets, test deliveries, dead letters, replay.
 //!
-//! Each route is the client's own; root names the client with `?subscriber=`.
+//! Each route acts on the calling client; root names a client with `?subscriber=`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +28,7 @@ use signalbox_api::events::{
 use signalbox_bus::{BatchContents, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
 
-/// How long an old secret signs beside the new one.
+/// How long an old secret signs along with the new one.
 const OVERLAP_SECONDS: u64 = 24 * 3600;
 const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 /// Secrets that sign at a time.
@@ -48,7 +48,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(replay))
 }
 
-/// Whose subscription.
+/// Selects the subscription.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -84,7 +84,7 @@ fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets,
     let subscription = registry.subscriptions.get(client).ok_or(Error::NoSuchSubscription)?;
     let mut living = living(&subscription.secrets, now_ms);
     if living.is_empty() {
-        return Err(Problem::not_found("no_secret", "deliveries are not signed; POST makes a secret"));
+        return Err(Problem::not_found("no_secret", "deliveries are not signed; create a secret with POST"));
     }
     let newest = living.remove(0);
     let previous = living.into_iter();
@@ -96,12 +96,12 @@ fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets,
     })
 }
 
-/// Secrets that still sign, newest first.
+/// Secrets that are used for signing, newest first.
 fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
     secrets.iter().filter(|secret| secret.until_ms.is_none_or(|until| until > now_ms)).cloned().collect()
 }
 
-/// The signing secret
+/// Show the signing secret
 #[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
     (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn secret(
@@ -116,7 +116,7 @@ async fn secret(
 
 /// Replace the signing secret
 ///
-/// Deliveries carry signatures by the new and the old one until the overlap ends. The body may be left out.
+/// Deliveries are signed with the new and the old secret until the overlap ends. The body is optional.
 #[utoipa::path(post, path = "/subscriber/secret", tag = "bus", params(Whose), request_body = Option<Rotation>, responses(
     (status = 200, body = Secrets), (status = 400, description = "invalid_secret", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
@@ -160,8 +160,8 @@ async fn rotate_secret(
 
 /// Test the callback
 ///
-/// Delivers one event of the topic `signalbox.test` at once, signed and authorised as all are, and says what became of
-/// it. Nothing is counted or tried again.
+/// Delivers one event of the topic `signalbox.test` immediately, signed and authorized like all deliveries, and
+/// returns the result. It is not counted and not retried.
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
     (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
@@ -193,7 +193,7 @@ async fn test(
     Ok(Answer(Tested { delivered: why.is_none(), why, duration_ms }))
 }
 
-/// An event about the callback itself, of a topic that nobody can publish to.
+/// An event about the callback itself, of a topic that no client can publish to.
 fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
     Arc::new(Event {
         id: EventId::at_ms(now_ms),
@@ -211,16 +211,16 @@ fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
     })
 }
 
-/// Which part of the dead letters.
+/// Selects a part of the dead letters.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Part {
     /// For root: the client's name or token.
     subscriber: Option<String>,
-    /// What the part before said.
+    /// The cursor of the previous part.
     cursor: Option<String>,
-    /// 1 to 200, else 50.
+    /// 1 to 200; default 50.
     limit: Option<usize>,
 }
 
@@ -276,8 +276,8 @@ async fn drop_dead(
 
 /// Deliver a range of time again
 ///
-/// What the log still holds of the client's topics goes through its lanes once more, with the ids that it had. A replay
-/// that is under way is replaced.
+/// Events of the client's topics that the log still has are delivered again through its lanes, with their original
+/// IDs. A replay that is in progress is replaced.
 #[utoipa::path(post, path = "/subscriber/replay", tag = "bus", params(Whose), request_body = Replay, responses(
     (status = 202, description = "Begun", body = Replay),
     (status = 400, description = "invalid_replay, out_of_range", body = Problem),

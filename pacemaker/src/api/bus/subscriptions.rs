@@ -29,10 +29,10 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 /// Subscribe
 ///
-/// The body: `topics` (all that are wanted; others are unsubscribed), `callback` (https), and if wanted `uuid` (the
-/// user name of deliveries; made up when the first subscription has none), `timeout` (milliseconds that a batch waits
-/// to fill, 0 to 3,600,000, else 500), `max` (events in a batch, 1 to 10,000, else 100), `concurrency` (1 to 64, else
-/// 4) and `on_exhausted` (`dead` or `block`). Also as `/subscriber`.
+/// The body: `topics` (the complete list; others are unsubscribed), `callback` (https), and optionally `uuid` (the
+/// user name of deliveries; by default generated at the first subscription), `timeout` (milliseconds that a batch
+/// waits to fill, 0 to 3,600,000; default 500), `max` (events in a batch, 1 to 10,000; default 100), `concurrency` (1
+/// to 64; default 4) and `on_exhausted` (`dead` or `block`). Also available as `/subscriber`.
 #[utoipa::path(method(post, put), path = "/subscription", tag = "bus", request_body = Object, responses(
     (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
     (status = 403, description = "limit_reached", body = Problem)))]
@@ -56,8 +56,8 @@ pub(super) async fn subscribe(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Every subscription signs. It is made first and gets its secret then, so a crash between the two leaves one that
-/// gets it when its client subscribes again, as clients do on their start, or asks for it.
+/// Every subscription signs. It is created first and then gets its secret, so a crash between the two leaves one that
+/// gets its secret when its client subscribes again, as clients do on start, or requests it.
 pub(super) async fn ensure_secret(bus: &Front, client: &str) -> Result<(), Error> {
     let registry = bus.handle.registry();
     let none = registry.subscriptions.get(client).is_some_and(|subscription| subscription.secrets.is_empty());
@@ -92,7 +92,7 @@ pub(super) async fn unsubscribe(
 
 /// Unsubscribe from one topic
 ///
-/// Also below `/subscription`.
+/// Also available below `/subscription`.
 #[utoipa::path(delete, path = "/subscriber/topics/{topic}", tag = "bus", params(("topic" = String, Path)), responses(
     (status = 204), (status = 404, description = "unknown_subscription, unknown_topic", body = Problem)))]
 pub(super) async fn unsubscribe_topic(
@@ -106,7 +106,7 @@ pub(super) async fn unsubscribe_topic(
 
 /// List the subscriptions
 ///
-/// Also as `/subscribers`.
+/// Also available as `/subscribers`.
 #[utoipa::path(get, path = "/subscriptions", tag = "bus", responses(
     (status = 200, body = Vec<Subscription>)))]
 pub(super) async fn list(

@@ -25,7 +25,7 @@ use signalbox_access::Caller;
 use signalbox_api::events::{Published, Topic};
 use signalbox_bus::{EventId, NewEvent, Refusal, intake, is_topic_name};
 
-/// The largest array of events that is read: a hundred of the largest events, about.
+/// Maximum size of an array of events: about a hundred of the largest events.
 pub(super) const ARRAY_BYTES: usize = 8 << 20;
 /// Characters of an idempotency key.
 const MAX_KEY: usize = 255;
@@ -68,10 +68,11 @@ async fn list(_: Whole<ReadBus>, State(app): State<App>) -> Result<Answer<Vec<To
 
 /// Publish an event
 ///
-/// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`), `url`
-/// (https, no query string, up to 1,024 characters), and if wanted `timestamp` (unix milliseconds), `data` (any JSON,
-/// kept byte for byte), `environment` (else the client's name) and `object` (else the url; events of one object stay in
-/// order). An event of an object that has a backend goes to that and to no subscriber. With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id.
+/// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`),
+/// `url` (https, no query string, up to 1,024 characters), and optionally `timestamp` (unix milliseconds), `data` (any
+/// JSON, stored byte for byte), `environment` (default: the client's name) and `object` (default: the URL; events of
+/// one object stay in order). An event of an object that has a backend goes to the backend and to no subscriber. With
+/// the header `Idempotency-Key` a repeat within ten minutes returns the first event's ID.
 #[utoipa::path(post, path = "/topics/{name}", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Object, responses(
     (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
@@ -90,7 +91,7 @@ async fn publish(
     let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
     let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, vec![event]).await;
-    // One result for each event, says the handle; none would be an event of unknown outcome.
+    // The handle returns one result for each event; a missing one means an unknown outcome.
     let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
     app.bus.metrics.published(&result);
     let id = HeaderValue::from(result?.0);
@@ -99,8 +100,8 @@ async fn publish(
 
 /// Publish many events
 ///
-/// An array of events as `POST /topics/{name}` takes them; each is accepted or refused alone, in order. With an
-/// `Idempotency-Key`, each event's place in the array belongs to its key, so a repeat must hold the same events.
+/// An array of events as for `POST /topics/{name}`; each is accepted or rejected separately, in order. With an
+/// `Idempotency-Key`, each position in the array has its own key, so a repeat must contain the same events.
 #[utoipa::path(post, path = "/topics/{name}/events", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Vec<Object>, responses(
     (status = 200, description = "A result for each event", body = Vec<Published>),
@@ -132,7 +133,7 @@ async fn publish_many(
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, good).await;
     results.iter().for_each(|result| app.bus.metrics.published(result));
     if bad.is_empty()
-        && let Some(refusal) = refused_alike(&results)
+        && let Some(refusal) = refused_all(&results)
     {
         return Err(refusal.into());
     }
@@ -145,9 +146,9 @@ async fn publish_many(
     Ok(Answer(answer))
 }
 
-/// When all are refused because the bus can take nothing now, or the topic is another's, the request as a whole says it:
-/// a client that looks at statuses only must not believe that it has published.
-pub(super) fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
+/// If all events are rejected because the bus cannot accept any now, or because the topic belongs to another client,
+/// the status of the whole request shows it: a client that checks only statuses must not assume that it has published.
+pub(super) fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
     let first = results.first()?.err()?;
     let of_each_alone = matches!(first, Refusal::Conflict);
     (!of_each_alone && results.iter().all(|result| *result == Err(first))).then_some(first)
@@ -155,7 +156,7 @@ pub(super) fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refu
 
 /// Delete a topic
 ///
-/// For its publisher and root. Events that were accepted are still delivered.
+/// Allowed for its publisher and root. Events that were accepted are still delivered.
 #[utoipa::path(delete, path = "/topics/{name}", tag = "bus", params(("name" = String, Path)), responses(
     (status = 204), (status = 403, description = "topic_claimed", body = Problem),
     (status = 404, description = "unknown_topic", body = Problem)))]
@@ -234,15 +235,15 @@ impl Parameter for TopicName {
     }
 }
 
-/// The event with its environment: the client's name, unless it has one. Names may hold colons, environments may not.
-/// A token that is confined to environments publishes in no other.
+/// The event with its environment; the default is the client's name. Names may contain colons, environments may not. A
+/// token confined to environments publishes in no other.
 pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Problem> {
     let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
     caller.check_environment(&environment)?;
     Ok(NewEvent { environment: Some(environment), ..event })
 }
 
-/// The key as draft-ietf-httpapi-idempotency-key-header has it, with or without its quotes.
+/// The key as defined by draft-ietf-httpapi-idempotency-key-header, with or without quotes.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let detail = || Cow::Owned(format!("an Idempotency-Key is 1 to {MAX_KEY} visible ASCII characters"));

@@ -1,4 +1,4 @@
-//! Many labels at once: each with a result of its own, not atomically. And lists.
+//! Many labels in one request, each with its own result, not atomically. And lists.
 
 use axum::{
     Json as Answer,
@@ -29,7 +29,7 @@ use signalbox_machines::{Error, Status, Update};
 const MAX_ITEMS: usize = 1_000;
 /// Items that are worked on at a time.
 const AT_A_TIME: usize = 100;
-/// Labels of a page, unless told, and at most.
+/// Labels of a page: the default and the maximum.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
 /// Names that are looked at for one page when a filter passes most of them over.
@@ -50,9 +50,9 @@ pub(crate) struct Wanted {
     state: Option<String>,
     /// Only those with this status.
     status: Option<Status>,
-    /// From `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
-    /// 1 to 1,000; 100 unless told.
+    /// 1 to 1,000; default 100.
     limit: Option<usize>,
 }
 
@@ -84,10 +84,10 @@ async fn list(
     let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
     let states: Vec<&str> = match wanted.state.as_deref() {
         None => all,
-        // Of a state that is no more, labels may be left while a definition is being applied.
+        // A removed state may still have labels while a definition is being applied.
         Some(state) => vec![state],
     };
-    // Whether every name of the index is wanted, or each has to be looked at.
+    // Whether every name of the index matches, or each has to be examined.
     let filtered =
         wanted.status.is_some() && (wanted.state.is_some() || !wanted.status.is_some_and(Status::has_index));
     let (mut names, mut cursor, mut looked) = (Vec::new(), wanted.cursor.clone(), 0);
@@ -120,7 +120,7 @@ async fn list(
 
 /// Create many labels
 ///
-/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order.
+/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; returns a result for each, in order.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
     request_body = Items, responses(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
@@ -143,15 +143,15 @@ async fn create_many(
             }
             Err(problem) => Err(problem),
         };
-        told(item.name, result, StatusCode::CREATED)
+        item_result(item.name, result, StatusCode::CREATED)
     };
     Ok(Answer(Results { results: stream::iter(items).map(work).buffered(AT_A_TIME).collect().await }))
 }
 
-/// Tell many labels facts
+/// Update the metadata of many labels
 ///
-/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order. As
-/// `application/merge-patch+json` null removes.
+/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; returns a result for each, in order. With
+/// `application/merge-patch+json`, null removes a member.
 #[utoipa::path(patch, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
     request_body = Items, responses(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
@@ -173,7 +173,7 @@ async fn update_many(
             Ok(()) => app.machines.labels.update(machine, &item.name, &update).await.map_err(Problem::from),
             Err(problem) => Err(problem),
         };
-        told(item.name, result, StatusCode::OK)
+        item_result(item.name, result, StatusCode::OK)
     };
     Ok(Answer(Results { results: stream::iter(items).map(work).buffered(AT_A_TIME).collect().await }))
 }
@@ -188,7 +188,7 @@ async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Proble
     Ok(items.labels)
 }
 
-fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good: StatusCode) -> Value {
+fn item_result(name: String, result: Result<signalbox_machines::Answer, Problem>, good: StatusCode) -> Value {
     let (status, mut value) = match result {
         Ok(answer) => (good.as_u16(), serde_json::to_value(changed(name, answer)).unwrap_or_default()),
         Err(problem) => (
@@ -200,7 +200,7 @@ fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good:
     value
 }
 
-/// Try the actions of all errored labels again
+/// Retry the actions of all errored labels
 #[utoipa::path(post, path = "/state-machines/{machine}/retry", tag = "machines",
     params(("machine" = String, Path), Which), responses(
     (status = 200, body = Retried), (status = 404, description = "unknown_machine", body = Problem),
@@ -226,7 +226,7 @@ async fn retry_all(
             }
             match app.machines.labels.retry(&machine, &name).await {
                 Ok(_) => retried += 1,
-                // Somebody was faster.
+                // Another request was faster.
                 Err(Error::NotErrored | Error::Gone | Error::NoSuchLabel) => {}
                 // It keeps the others from nothing.
                 Err(Error::Unreadable) => app.machines.label_store.report_unreadable(&machine, &name),

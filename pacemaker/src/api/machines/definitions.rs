@@ -30,7 +30,7 @@ impl Body for Apply {}
 
 /// Plan a definition
 ///
-/// The body is YAML, with this machine in it (and perhaps others, which are not looked at). Nothing changes.
+/// The body is YAML and contains this machine (other machines in it are ignored). Nothing changes.
 #[utoipa::path(post, path = "/state-machines/{machine}/plan", tag = "machines", params(("machine" = String, Path)),
     request_body(content = String, content_type = "application/yaml"), responses(
     (status = 200, body = Plan),
@@ -42,7 +42,7 @@ async fn plan(
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Plan>, Problem> {
     let MachineName(name) = MachineName::check(name).map_err(|_| {
-        Problem::unprocessable("invalid_definition", "the path holds no valid name of a machine")
+        Problem::unprocessable("invalid_definition", "the path contains an invalid machine name")
     })?;
     let source = std::str::from_utf8(&body)
         .map_err(|_| Problem::unprocessable("invalid_definition", "the definition is not UTF-8"))?;
@@ -50,7 +50,10 @@ async fn plan(
         .map_err(|refused| Problem::unprocessable("invalid_definition", refused.to_string()))?;
     let warnings = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
-        Problem::unprocessable("invalid_definition", format!("the definition holds no machine called {name}"))
+        Problem::unprocessable(
+            "invalid_definition",
+            format!("the definition does not contain the machine {name}"),
+        )
     })?;
     let old = match app.machines.definitions.current(&name).await {
         Ok(old) => Some(old),
@@ -158,9 +161,9 @@ async fn versions(
     Ok(Answer(Versions { versions: versions.collect() }))
 }
 
-/// Look at a version of a machine
+/// Show a version of a machine
 ///
-/// With its text.
+/// Includes its text.
 #[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", tag = "machines",
     params(("machine" = String, Path), ("version" = u64, Path)), responses(
     (status = 200, body = VersionSource),

@@ -1,4 +1,4 @@
-//! One label: create, look, tell, delete, retry.
+//! One label: create, read, update, delete, retry.
 
 use axum::{
     Json as Answer,
@@ -28,18 +28,18 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(show, create, update, delete)).routes(routes!(retry))
 }
 
-/// How a label is created or told.
+/// Options for creating or updating a label.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Asked {
-    /// Lets a label that was deleted come back.
+    /// Allows the creation of a label that was deleted.
     recreate: Option<bool>,
-    /// Answer when the label has come to rest: `5s`, at most `60s`.
+    /// Answer when the label has settled: `5s`, at most `60s`.
     wait: Option<String>,
 }
 
-/// Look at a label
+/// Show a label
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")), responses(
     (status = 200, body = Label),
@@ -56,7 +56,8 @@ async fn show(
 
 /// Create a label
 ///
-/// It begins in the machine's first state. With an `Idempotency-Key` a repeat gets the first answer and does nothing.
+/// It begins in the machine's first state. With an `Idempotency-Key` a repeat returns the first answer and changes
+/// nothing.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path), Asked), request_body = Facts, responses(
     (status = 201, body = Changed),
@@ -84,10 +85,11 @@ async fn create(
     Ok((StatusCode::CREATED, Answer(changed(label.0, answer))))
 }
 
-/// Tell a label facts
+/// Update a label's metadata
 ///
-/// Objects merge deeply, lists and scalars are replaced, null is stored; as `application/merge-patch+json` null removes. A
-/// gate that this fires and that needs no feed is judged before the answer.
+/// Objects are merged recursively, lists and scalars are replaced, null is stored; with
+/// `application/merge-patch+json`, null removes a member. If this triggers a gate that needs no feed, the gate is
+/// evaluated before the answer.
 #[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path), Asked),
     request_body = Facts, responses(
@@ -118,10 +120,10 @@ async fn update(
 
 /// Delete a label
 ///
-/// Its metadata is gone; its name and history are kept for thirty days.
+/// Its metadata is removed; its name and history are kept for thirty days.
 #[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
-    (status = 204, description = "also when there was none"),
+    (status = 204, description = "Deleted, or did not exist"),
     (status = 422, description = "invalid_label_name", body = Problem),
     (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
@@ -134,9 +136,9 @@ async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Try the action of an errored label again
+/// Retry the action of an errored label
 ///
-/// With a new count of attempts and the same token.
+/// The attempts are counted from zero; the token stays the same.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
     (status = 200, body = Changed), (status = 422, description = "invalid_label_name", body = Problem),

@@ -22,7 +22,7 @@ use crate::http::{
 use signalbox_api::machines::{History, Machine, MachineEntry, MachineState, Machines, Simulate};
 use signalbox_machines::{Assumptions, Counts};
 
-/// How far a route looks ahead, and a simulation at most.
+/// The period that a route simulates, and the maximum of a simulation.
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -49,7 +49,7 @@ async fn list(
     Ok(Answer(Machines { state_machines: names.into_iter().map(view).collect() }))
 }
 
-/// Look at a machine
+/// Show a machine
 #[utoipa::path(get, path = "/state-machines/{machine}", tag = "machines", params(("machine" = String, Path)),
     responses(
     (status = 200, body = Machine), (status = 404, description = "unknown_machine", body = Problem)))]
@@ -82,9 +82,9 @@ async fn show(
     Ok(Answer(Machine { name, version: version.number, states, labels, busy, stuck }))
 }
 
-/// Look at a label's history
+/// Show a label's history
 ///
-/// The last twenty moves; also of a label that was deleted within thirty days.
+/// The last twenty transitions, also of a label that was deleted within the last thirty days.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/history", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
     (status = 200, body = History), (status = 422, description = "invalid_label_name", body = Problem),
@@ -98,10 +98,11 @@ async fn history(
     Ok(Answer(History { history: record.history.into_iter().map(moved).collect() }))
 }
 
-/// Why a label is where it is
+/// Explain a label's state
 ///
-/// The gate's condition as a tree with every operand's value, what blocks, the fewest changes that would open it, the earliest
-/// time at which it could open by itself, and what will make it look next. Feeds are asked.
+/// The gate's condition as a tree with the value of every operand, the parts that block it, the smallest changes that
+/// would open it, the earliest time at which it could open without a change, and the next evaluation. Feeds are
+/// queried.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/why", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
     (status = 200, body = Object), (status = 422, description = "invalid_label_name", body = Problem),
@@ -115,9 +116,9 @@ async fn why(
     Ok(Answer(app.machines.inspector.explainer.why(&machine, &label).await?))
 }
 
-/// Where a label will go as things stand
+/// Show a label's expected route
 ///
-/// What a simulation answers that assumes nothing and looks a year ahead.
+/// The result of a simulation without assumptions, over one year.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
     (status = 200, body = Object), (status = 422, description = "invalid_label_name", body = Problem),
@@ -137,10 +138,10 @@ async fn route(
     ))
 }
 
-/// Where a label would go
+/// Simulate a label
 ///
-/// With facts, answers of feeds and answers of webhooks that are assumed; `for` (or `until`) says how far to look. At most
-/// 1,000 steps. Nothing changes.
+/// With assumed metadata, feed answers and webhook answers; `for` (or `until`) sets the period. At most 1,000 steps.
+/// Nothing changes.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/simulate", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), request_body = Simulate,
     responses(

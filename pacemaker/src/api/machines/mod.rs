@@ -28,21 +28,21 @@ const MAX_BYTES: usize = 8 << 20;
 /// Characters of an idempotency key.
 const MAX_KEY: usize = 255;
 
-/// Tell facts: create, update and delete labels.
+/// Update metadata: create, update and delete labels.
 #[derive(Debug)]
 pub(crate) enum TellFacts {}
 impl Permission for TellFacts {
     const ANY_OF: &'static [Scope] = &[Scope::Facts, Scope::Machines];
 }
 
-/// Define machines, and retry what failed.
+/// Define machines, and retry failed actions.
 #[derive(Debug)]
 pub(crate) enum ManageMachines {}
 impl Permission for ManageMachines {
     const ANY_OF: &'static [Scope] = &[Scope::Machines];
 }
 
-/// Look at machines and labels.
+/// Read machines and labels.
 #[derive(Debug)]
 pub(crate) enum ReadMachines {}
 impl Permission for ReadMachines {
@@ -59,7 +59,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(MAX_BYTES))
 }
 
-/// Whether null removes: the body says so by its type.
+/// Whether null removes a member, from the body's content type.
 fn removes(headers: &HeaderMap) -> Result<bool, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -72,7 +72,7 @@ fn removes(headers: &HeaderMap) -> Result<bool, Problem> {
     Ok(patch)
 }
 
-/// Reads `{"metadata": {…}}`, and whether null removes.
+/// Parses `{"metadata": {…}}`, and whether null removes a member.
 fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
     let patch = removes(headers)?;
     let bad = |error: serde_json::Error| match error.classify() {
@@ -98,7 +98,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     key.map(Some).ok_or_else(|| Problem::unprocessable("invalid_idempotency_key", detail))
 }
 
-/// Reads `5s`, `500ms` or `5`: how long an answer may wait for the label to come to rest.
+/// Parses `5s`, `500ms` or `5`: how long an answer may wait for the label to settle.
 fn patience(text: Option<&str>) -> Result<Option<std::time::Duration>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let (number, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {

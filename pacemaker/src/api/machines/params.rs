@@ -20,7 +20,7 @@ impl Deref for MachineName {
 impl Parameter for MachineName {
     type Raw = String;
 
-    /// No machine has an invalid name, so the answer is that there is no such machine.
+    /// No machine has an invalid name, so the answer is that the machine does not exist.
     fn check(raw: String) -> Result<Self, Problem> {
         if is_machine_name(&raw) { Ok(Self(raw)) } else { Err(Error::NoSuchMachine.into()) }
     }

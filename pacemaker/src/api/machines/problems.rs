@@ -1,4 +1,4 @@
-//! What goes wrong, as answers.
+//! Errors of machines as HTTP answers.
 
 use axum::http::StatusCode;
 
@@ -14,13 +14,11 @@ impl From<Error> for Problem {
             Error::NoSuchVersion => Self::not_found("unknown_version", text),
             Error::NoSuchLabel => Self::not_found("unknown_label", text),
             Error::NoSuchPlan => {
-                Self::not_found("unknown_plan", "there is no such plan; one is kept for an hour")
+                Self::not_found("unknown_plan", "unknown or expired plan; plans are kept for an hour")
             }
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
-            Error::Exists => conflict("label_exists").with("hint", "PATCH tells a label that is there facts"),
-            Error::Deleted => {
-                conflict("label_deleted").with("hint", "with ?recreate=true it is created again")
-            }
+            Error::Exists => conflict("label_exists").with("hint", "use PATCH to update an existing label"),
+            Error::Deleted => conflict("label_deleted").with("hint", "use ?recreate=true to create it again"),
             Error::NotErrored => conflict("label_not_errored"),
             Error::DefinitionChanged => conflict("definition_changed"),
             Error::ApplyUnderWay => conflict("apply_under_way").retry_after(1),
@@ -36,7 +34,7 @@ impl From<Error> for Problem {
                 Self::unavailable("fabric_unavailable", "the fabric does not answer; try again")
             }
             Error::Unreadable => {
-                tracing::error!("what is stored of a machine or label cannot be read");
+                tracing::error!("stored machine or label not readable");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
         }

@@ -36,7 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 impl Body for Pull {}
 
-/// The parts of a log's entry that a message shows, each as it stands there.
+/// The parts of a log entry that a message shows, unchanged.
 #[derive(Deserialize)]
 struct Entry<'a> {
     #[serde(borrow)]
@@ -55,10 +55,10 @@ struct Entry<'a> {
     data: Option<&'a RawValue>,
 }
 
-/// Shows a message; nothing when the log holds something else, which is logged.
+/// Shows a message; `None` when the log contains something else, which is logged.
 pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Message<&'a RawValue>> {
     let entry: Entry<'_> = serde_json::from_slice(&taken.body)
-        .inspect_err(|error| tracing::error!(id = taken.id, %error, "a message in the log cannot be read"))
+        .inspect_err(|error| tracing::error!(id = taken.id, %error, "message in the log not readable"))
         .ok()?;
     Some(Message {
         receipt: receipt.map(ToString::to_string),
@@ -77,11 +77,12 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Me
 
 /// Pull messages
 ///
-/// Fair between environments: round robin, weighted. Each message comes with a receipt and is held for
-/// `lease_seconds`; not acknowledged by then, it is handed out again. With `wait_seconds` an empty queue is waited for.
-/// The answer: `{"messages": [{"receipt", "id", "environment", "type", "name", "payload", "attempt", "lease_until_ms"}],
-/// "next_due_in_ms"}`; events of the bus also have `url`, `object` and `timestamp`, and their topic as name. The last
-/// member tells when a lease or a delay ends, if nothing can be pulled now.
+/// Fair between environments: weighted round robin. Each message comes with a receipt and is leased for
+/// `lease_seconds`; a message that is not acknowledged by then is redelivered. With `wait_seconds` the request waits
+/// for a message if the queue is empty. The answer: `{"messages": [{"receipt", "id", "environment", "type", "name",
+/// "payload", "attempt", "lease_until_ms"}], "next_due_in_ms"}`; events of the bus also have `url`, `object` and
+/// `timestamp`, and their topic as name. The last member is the time until the next lease or delay ends, if no message
+/// is available now.
 #[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", params(("name" = String, Path)),
     request_body = Option<Pull>, responses(
     (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
@@ -150,8 +151,8 @@ fn outcome(receipt: String, settled: Settled) -> Outcome {
     }
 }
 
-/// Each receipt's outcome. When none settled anything, the request as a whole says so: a client that looks at statuses
-/// only must not believe that it has settled something.
+/// Each receipt's outcome. If none settled anything, the status of the whole request shows it: a client that checks
+/// only statuses must not assume that it has settled something.
 fn outcomes(receipts: Vec<String>, settled: Vec<Settled>) -> Result<Answer<Outcomes>, Problem> {
     let none = settled.iter().all(|settled| refused(*settled).is_some());
     let first = settled.first().copied().and_then(refused);
@@ -163,7 +164,7 @@ fn outcomes(receipts: Vec<String>, settled: Vec<Settled>) -> Result<Answer<Outco
     }
 }
 
-/// The texts of receipts, so many as there may be.
+/// The texts of receipts, up to the maximum number.
 fn checked(receipts: &[String]) -> Result<Vec<&str>, Problem> {
     if receipts.is_empty() || receipts.len() > RECEIPTS {
         return Err(out_of_range("receipts", format!("must have between 1 and {RECEIPTS} items")));
@@ -180,8 +181,8 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 
 /// Acknowledge messages
 ///
-/// They are removed. A result for each receipt, in order; when none settled anything, the error of the first with
-/// `results` in it.
+/// The messages are removed. Returns a result for each receipt, in order; if none settled anything, the error of the
+/// first, with `results`.
 #[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
     request_body = Receipts, responses(
     (status = 200, body = Outcomes),
@@ -202,8 +203,8 @@ async fn ack(
 
 /// Release messages
 ///
-/// They can be pulled again immediately, before others of their environment, or after `delay_seconds`. One that was handed
-/// out `max_attempts` times becomes a dead letter.
+/// They become available immediately, before others of their environment, or after `delay_seconds`. A message that was
+/// delivered `max_attempts` times becomes a dead letter.
 #[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
     request_body = Nack, responses(
     (status = 200, body = Outcomes),

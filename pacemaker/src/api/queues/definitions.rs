@@ -108,8 +108,9 @@ async fn get(
 
 /// Create a queue, or replace its definition
 ///
-/// A field that is left out has its default, even if the queue exists. Messages that are accepted after the answer are in the
-/// queue if its pattern matches, whichever pacemaker accepts them; weights, pauses and limits hold from then on.
+/// A missing field gets its default, even if the queue exists. Messages that are accepted after the answer are stored
+/// in the queue if its pattern matches, whichever pacemaker accepts them; weights, pauses and limits are in effect
+/// from then on.
 #[utoipa::path(put, path = "/queues/{name}", tag = "queues", params(("name" = String, Path, example = "email_events")),
     request_body = NewQueue, responses(
     (status = 200, description = "The queue existed", body = Queue), (status = 201, body = Queue),
@@ -133,7 +134,7 @@ async fn put(
 
 /// Delete a queue with all its messages
 ///
-/// Messages that are accepted after the answer are not put into it.
+/// Messages that are accepted after the answer are not stored in it.
 #[utoipa::path(delete, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
     (status = 204), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn remove(

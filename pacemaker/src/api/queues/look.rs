@@ -21,7 +21,7 @@ use crate::http::{
 use signalbox_api::queues::{Count, DeadLetter, DeadPage, Facet, FacetPage, Peek, Peeked, Purge};
 use signalbox_queues::{self as queues, FacetStatus, Matchable, Taken};
 
-/// Items of a page, when nothing is said and at most.
+/// Items of a page: the default and the maximum.
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 
@@ -35,14 +35,14 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(redrive))
 }
 
-/// Where to go on.
+/// The position to continue from.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PageQuery {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
-    /// Items of a page, 1 to 1000 (100).
+    /// Items of a page, 1 to 1000; default 100.
     limit: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ fn facet(status: FacetStatus) -> Facet {
 
 /// List the environments that have messages in a queue
 ///
-/// In the order of their names. A token that is confined to environments sees its own.
+/// Ordered by name. A token confined to environments sees only its own.
 #[utoipa::path(get, path = "/queues/{name}/facets", tag = "queues", params(("name" = String, Path), PageQuery), responses(
     (status = 200, body = FacetPage),
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
@@ -97,9 +97,9 @@ async fn facets(
     Ok(Answer(FacetPage { facets: page.items.into_iter().map(facet).collect(), next }))
 }
 
-/// Drop everything of an environment
+/// Drop all messages of an environment
 ///
-/// What waits, what is delayed and what is in flight: receipts of it settle nothing afterwards.
+/// Includes waiting, delayed and in-flight messages: their receipts settle nothing afterwards.
 #[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", tag = "queues",
     params(("name" = String, Path), ("environment" = String, Path)), responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
@@ -118,7 +118,7 @@ impl Body for Peek {}
 
 /// Peek at waiting messages
 ///
-/// They stay where they are; `attempt` says how often each was handed out.
+/// The messages stay in the queue; `attempt` is the number of deliveries so far.
 #[utoipa::path(post, path = "/queues/{name}/peek", tag = "queues", params(("name" = String, Path)),
     request_body = Option<Peek>, responses(
     (status = 200, body = Object), (status = 404, description = "unknown_queue", body = Problem),
@@ -146,9 +146,9 @@ async fn peek(
 
 impl Body for Purge {}
 
-/// Drop what waits or is delayed
+/// Drop waiting and delayed messages
 ///
-/// In one environment or in the whole queue. What is in flight stays with whoever has it.
+/// Of one environment or of the whole queue. Messages in flight stay with their consumers.
 #[utoipa::path(post, path = "/queues/{name}/purge", tag = "queues", params(("name" = String, Path)),
     request_body = Option<Purge>, responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
@@ -208,7 +208,7 @@ async fn dead(
 
 /// Redrive all dead letters
 ///
-/// Each goes to the end of its environment, as if it had never been handed out.
+/// Each goes to the end of its environment's queue, with zero attempts.
 #[utoipa::path(post, path = "/queues/{name}/dead/redrive", tag = "queues", params(("name" = String, Path)), responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn redrive(

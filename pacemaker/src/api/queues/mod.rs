@@ -14,14 +14,14 @@ use crate::http::{App, Problem, auth::Permission, path::Parameter};
 use signalbox_access::{Caller, Scope};
 use signalbox_queues::{Error, Matchable, is_part};
 
-/// Define, pull from and look after queues.
+/// Define, pull from and manage queues.
 #[derive(Debug)]
 enum UseQueues {}
 impl Permission for UseQueues {
     const ANY_OF: &'static [Scope] = &[Scope::Queues];
 }
 
-/// Look at queues.
+/// Read queues.
 #[derive(Debug)]
 enum ReadQueues {}
 impl Permission for ReadQueues {
@@ -33,7 +33,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().merge(definitions::routes()).merge(consume::routes()).merge(look::routes())
 }
 
-/// A queue as this pacemaker knows it. One that it does not know may have been made elsewhere a moment ago.
+/// A queue as this pacemaker knows it. An unknown one may have been created through another pacemaker a moment ago.
 async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
     let bus = app.bus.handle();
     if let Some(queue) = bus.queues(|queues| queues.get(name).cloned()) {
@@ -43,8 +43,8 @@ async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
     bus.queues(|queues| queues.get(name).cloned()).ok_or_else(|| Error::NoSuchQueue.into())
 }
 
-/// Does something with a queue that depends on its definition, and once more after telling every shard how the queue
-/// is defined now if one did not know.
+/// Runs an operation that depends on a queue's definition. If a shard did not know the definition, it is configured
+/// and the operation runs once more.
 async fn with_queue<T, F: Future<Output = Result<T, Error>> + Send>(
     app: &App,
     name: &str,

@@ -40,10 +40,7 @@ impl From<Error> for Problem {
                     error = &source as &dyn std::error::Error,
                     "fabric unavailable for the queues"
                 );
-                Self::unavailable(
-                    "fabric_unavailable",
-                    "The fabric is not reachable at the moment; try again.",
-                )
+                Self::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
             }
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
@@ -59,7 +56,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// Why a receipt settled nothing; nothing for one that did.
+/// Why a receipt settled nothing; `None` for one that did.
 pub(super) fn refused(settled: Settled) -> Option<Problem> {
     Some(match settled {
         Settled::Malformed => Problem::unprocessable("invalid_receipt", "this is not a valid receipt"),

@@ -48,8 +48,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WaitQuery {
-    /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. 504 when it takes longer; the
-    /// change itself stands then.
+    /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. If it takes longer the answer
+    /// is 504, although the change was applied.
     #[param(example = "5s")]
     wait: Option<String>,
 }
@@ -62,21 +62,21 @@ impl WaitQuery {
     }
 }
 
-/// Register or alter an instance
+/// Register or update an instance
 ///
-/// Repeating it changes nothing and raises nothing, but renews the lease. An address belongs to one instance: who
-/// registers it last takes it over, and the instance that had it is removed (`displaced` names it).
+/// Repeating the call changes nothing and publishes no event, but renews the lease. An address belongs to one
+/// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it).
 #[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = NewInstance, responses(
-    (status = 200, description = "Altered, or as it was", body = ChangedInstance),
+    (status = 200, description = "Updated, or unchanged", body = ChangedInstance),
     (status = 201, description = "Registered", body = ChangedInstance),
     (status = 403, description = "host_not_allowed, address_taken", body = Problem),
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
         invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
         too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
-    (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` says whether the \
-        change will be made all the same", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` shows whether the \
+        change will still be applied", body = Problem),
     NotConverged))]
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
@@ -104,7 +104,7 @@ fn answer(change: RouteChange) -> Response {
     }
 }
 
-/// An item of a bulk registration: an instance with its id. Described to clients by [`BulkItem`].
+/// An item of a bulk registration: an instance with its ID. [`BulkItem`] describes it to clients.
 #[derive(Debug, Deserialize)]
 struct Named {
     id: String,
@@ -132,10 +132,10 @@ pub(super) struct BulkResult {
     serial: u64,
 }
 
-/// What became of one item.
+/// The result for one item.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct ItemResult {
-    /// As if the item had been sent alone.
+    /// The same as for a separate request.
     status: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<ChangedInstance>,
@@ -145,12 +145,12 @@ pub(super) struct ItemResult {
 
 /// Register many instances
 ///
-/// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a change of its own and has its
-/// own result; one that is wrong does not keep the others back. They are done in order.
+/// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a separate change with its own
+/// result; an invalid one does not affect the others. They are applied in order.
 #[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>, responses(
     (status = 200, body = BulkResult),
     (status = 422, description = "invalid_body, too_many_items, invalid_wait", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
 async fn put_many(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -159,7 +159,7 @@ async fn put_many(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     if items.len() > MAX_BULK {
-        let detail = format!("at most {MAX_BULK} instances at a time");
+        let detail = format!("send at most {MAX_BULK} instances per request");
         return Err(Problem::unprocessable("too_many_items", detail));
     }
     let mut results = Vec::with_capacity(items.len());
@@ -194,7 +194,7 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
 
 /// Remove an instance
 ///
-/// One that is not there is no error, so it can be repeated.
+/// The call can be repeated.
 #[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
         change in it"))),
@@ -213,7 +213,7 @@ async fn remove(
 
 /// Renew an instance's lease
 ///
-/// 404 means that the instance is not registered (any more): register it again.
+/// 404 means that the instance is not registered, or no longer: register it again.
 #[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
     (status = 200, body = Heartbeat), (status = 422, description = "invalid_id", body = Problem),
     NoInstance, Refused))]
@@ -237,17 +237,18 @@ fn seconds(body: Option<Json<Drain>>) -> Result<u32, Invalid> {
     deadline(body.and_then(|Json(drain)| drain.deadline_seconds))
 }
 
-/// Checks how long a drain is to last.
+/// Validates the duration of a drain.
 pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
     let seconds = seconds.unwrap_or(DEFAULT_DEADLINE_SECONDS);
-    let detail = format!("a deadline is 0 to {MAX_DEADLINE_SECONDS} seconds");
+    let detail = format!("`deadline_seconds` must be between 0 and {MAX_DEADLINE_SECONDS}");
     let fits = seconds <= MAX_DEADLINE_SECONDS;
     fits.then_some(seconds).ok_or_else(|| Invalid::new("invalid_deadline", "deadline_seconds", detail))
 }
 
 /// Drain an instance
 ///
-/// It gets no new requests, finishes those it has, and is removed at the deadline. Repeating it moves the deadline.
+/// It gets no new requests, finishes those in progress, and is removed at the deadline. Repeating the call moves the
+/// deadline.
 #[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = Option<Drain>, responses(
     (status = 200, body = ChangedInstance),
@@ -266,7 +267,7 @@ async fn drain(
     Ok(answer(change))
 }
 
-/// Call a drain off
+/// Cancel a drain
 #[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 200, body = ChangedInstance),
     (status = 422, description = "invalid_id, invalid_wait", body = Problem), NoInstance, Refused, NotConverged))]
@@ -290,7 +291,7 @@ async fn resume(
     (status = 200, body = DrainedNode), (status = 403, body = Problem),
     (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
 async fn drain_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -304,14 +305,14 @@ async fn drain_node(
     node_answer(&app, drained, patience).await
 }
 
-/// Call the drain of a node off
+/// Cancel the drain of a node
 ///
 /// Every instance of it gets requests again. For a token that is not confined.
 #[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 200, body = DrainedNode), (status = 403, body = Problem),
     (status = 422, description = "invalid_label, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
 async fn resume_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -340,7 +341,7 @@ impl Body for Fault {}
 
 /// Report a fault of an instance
 ///
-/// It is counted and the latest is kept. Nothing is taken out of the table for it.
+/// The fault is counted and the latest one is stored. The instance stays in the table.
 #[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", params(("id" = String, Path)),
     request_body = Fault, responses(
     (status = 200, body = Faults),
@@ -353,7 +354,7 @@ async fn report_fault(
     Json(fault): Json<Fault>,
 ) -> Result<Answer<Faults>, Problem> {
     if fault.message.is_empty() || fault.message.len() > MAX_FAULT_MESSAGE {
-        let detail = format!("a message has 1 to {MAX_FAULT_MESSAGE} bytes");
+        let detail = format!("`message` must be 1 to {MAX_FAULT_MESSAGE} bytes");
         return Err(Invalid::new("invalid_message", "message", detail).into());
     }
     let fault_id = fault.fault_id.map(|id| Label::parse(&id, "fault_id")).transpose()?;

@@ -1,7 +1,7 @@
 //! The whole table, as JSON or text.
 //!
-//! It may hold a million hosts, so only their names are collected (to have an order); what stands under them is read
-//! and sent piece by piece. The serial before and after tells whether the table changed while it was read.
+//! It may hold a million hosts, so only their names are collected (to have an order); their content is read and sent
+//! piece by piece. The serial before and after shows whether the table changed in the meantime.
 
 use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ const NAMES_TTL: Duration = Duration::from_secs(1);
 /// The keys that make a name exist.
 const PREFIXES: [&str; 3] = ["instances:", "logkey:", "policy:"];
 
-/// In which form.
+/// The format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Format {
@@ -48,12 +48,12 @@ pub(super) enum Format {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DumpQuery {
-    /// `json` or `text`; else what `Accept` prefers.
+    /// `json` or `text`; by default according to `Accept`.
     #[param(inline)]
     format: Option<Format>,
 }
 
-/// The whole table
+/// Dump the whole table
 ///
 /// Read from the routes master, entries made by hand included, sorted by name. A token that is confined to hosts gets
 /// those. Values of request headers in policies, and of the header that ends maintenance, are hidden from tokens without the
@@ -293,7 +293,7 @@ fn line(format: Format, name: &str, host: TableHost, caller: &Caller) -> String 
 fn tail(format: Format, before: u64, after: u64) -> String {
     match format {
         Format::Json => format!("],\"serial_after\":{after},\"changed_meanwhile\":{}}}", before != after),
-        Format::Text if before != after => format!("# changed meanwhile: serial {after}\n"),
+        Format::Text if before != after => format!("# changed during the dump: serial {after}\n"),
         Format::Text => "# end\n".to_owned(),
     }
 }

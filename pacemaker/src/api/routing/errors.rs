@@ -12,7 +12,7 @@ impl From<Invalid> for Problem {
     }
 }
 
-/// What to do after a change that the fabric took but the table has not seen.
+/// The advice after a change that is in the fabric but not yet in the table.
 const RECORDED: &str =
     "The change is recorded and will be applied as soon as possible; repeating it is safe.";
 const NOT_RECORDED: &str = "Nothing was changed; try again.";
@@ -23,18 +23,18 @@ impl From<Error> for Problem {
         let chain = &error as &dyn std::error::Error;
         match &error {
             Error::Fabric(_) => {
-                tracing::warn!(error = chain, "the fabric failed");
+                tracing::warn!(error = chain, "fabric command failed");
                 let detail = "the fabric Redis does not answer. The change may have been accepted; \
                               repeating it is safe";
                 Self::unavailable("fabric_unavailable", detail)
             }
             Error::Table { recorded, .. } => {
-                tracing::warn!(error = chain, recorded, "the routes master failed");
+                tracing::warn!(error = chain, recorded, "routes primary command failed");
                 let detail = format!("the routes primary does not answer. {}", after(*recorded));
                 Self::unavailable("routes_unavailable", detail).with("recorded", *recorded)
             }
             Error::Stats(_) => {
-                tracing::warn!(error = chain, "the stats Redis failed");
+                tracing::warn!(error = chain, "stats Redis command failed");
                 Self::unavailable("stats_unavailable", "the stats Redis does not answer; try again")
             }
             Error::Resyncing { recorded } => {
@@ -53,20 +53,22 @@ impl From<Error> for Problem {
                 "other clients keep changing the same instance or address; try again",
             ),
             other => from_client(other).unwrap_or_else(|| {
-                tracing::error!(error = chain, "a defect, or a foreign record in the way");
+                tracing::error!(error = chain, "internal error or unexpected data in Redis");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }),
         }
     }
 }
 
-/// Errors that the client can do something about.
+/// Errors that the client can fix.
 fn from_client(error: &Error) -> Option<Problem> {
     Some(match error {
         Error::NoInstance(id) => {
-            Problem::not_found("unknown_instance", format!("there is no instance {id}; register it with PUT"))
+            Problem::not_found("unknown_instance", format!("unknown instance {id}; register it with PUT"))
         }
-        Error::NoHost => Problem::not_found("unknown_host", "no instance was ever registered for this host"),
+        Error::NoHost => {
+            Problem::not_found("unknown_host", "unknown host: no instance was ever registered for it")
+        }
         Error::HostNotAllowed { hostname } => {
             Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
                 .with("hostname", hostname.as_str())

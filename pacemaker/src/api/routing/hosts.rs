@@ -26,21 +26,21 @@ use signalbox_api::routes::{Host, HostList};
 use signalbox_route_table::{Hostname, TableHost, page};
 use signalbox_routing::Error;
 
-/// How many hosts one request looks at to find those that a confined token may see.
+/// Maximum number of hosts that one request examines for a confined token.
 const MAX_LOOKED_AT: usize = 20_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, super::policies::put, remove))
 }
 
-/// Where to go on.
+/// The position to continue from.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     pub(crate) cursor: Option<String>,
-    /// Items of a page, 1 to 1000 (100).
+    /// Items of a page, 1 to 1000; default 100.
     pub(crate) limit: Option<usize>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
 
 /// List the registered hosts
 ///
-/// Those whose last instance is gone are among them; entries made by hand are not, `/routes/dump` has them.
+/// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`.
 #[utoipa::path(get, path = "/hosts", tag = "hosts", params(PageQuery), responses(
     (status = 200, body = HostList),
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
@@ -141,7 +141,7 @@ async fn list(
     Ok(Answer(HostList { hosts, next }))
 }
 
-/// One host
+/// Show a host
 #[utoipa::path(get, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path)), responses(
     (status = 200, body = Host), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_host", body = Problem),
@@ -170,8 +170,8 @@ async fn get(
 
 /// Remove a host
 ///
-/// No instance serves it afterwards; one that served nothing else is removed with it, and so is what was made by hand.
-/// It answers 404 from then on. A host that is not there is no error, so it can be repeated.
+/// Its instances stop serving it; an instance without another host is removed as well, and so are entries that were
+/// written directly. The host answers 404 from then on. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
         change in it"))),

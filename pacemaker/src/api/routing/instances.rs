@@ -16,8 +16,8 @@ use signalbox_api::routes::{Instance, InstanceList};
 use signalbox_route_table::{Hostname, InstanceId, Label, Spec, State, page};
 use signalbox_routing::{Error, Live, Stored, in_flight};
 
-/// How many instances one request looks at to find those that fit its filter. A page may come out short, or empty,
-/// with a cursor: then there is more to look at.
+/// Maximum number of instances that one request examines for its filter. A page may be short or empty and still have a
+/// cursor: then more instances have to be examined.
 const MAX_LOOKED_AT: usize = 20_000;
 const CHUNK: usize = 500;
 
@@ -25,16 +25,16 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
 }
 
-/// Which instances, and where to go on.
+/// The filter, and the position to continue from.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
-    /// Items of a page, 1 to 1000 (100).
+    /// Items of a page, 1 to 1000; default 100.
     limit: Option<usize>,
-    /// Only instances of this host name, spelled as registered.
+    /// Only instances of this host name, exactly as registered.
     host: Option<String>,
     version_type: Option<String>,
     node: Option<String>,
@@ -64,7 +64,7 @@ impl Filter {
 
 /// List instances
 ///
-/// A token that is confined to hosts sees the instances it could change.
+/// A token confined to hosts sees the instances that it may change.
 #[utoipa::path(get, path = "/instances", tag = "instances", params(ListQuery), responses(
     (status = 200, body = InstanceList),
     (status = 422, description = "invalid_cursor, invalid_limit, invalid_hostname, invalid_label", body = Problem),
@@ -85,7 +85,7 @@ async fn list(
     let mut source = Source::new(&app, filter.host.as_ref()).await?;
     let mut found: Vec<Stored> = Vec::new();
     let mut looked_at = 0;
-    // One more than a page tells whether there is a next one.
+    // One more than a page shows whether there is a next page.
     while found.len() <= limit && looked_at < MAX_LOOKED_AT {
         let ids = source.after(&app, after.as_deref()).await?;
         let Some(last) = ids.last() else { break };
@@ -112,7 +112,8 @@ async fn list(
     Ok(Answer(InstanceList { instances, next }))
 }
 
-/// Where ids come from, in order: the fabric's index of all, or the table's set of one host, which is far shorter.
+/// The source of IDs, in order: the fabric's index of all instances, or the table's set of one host, which is much
+/// smaller.
 enum Source {
     All,
     Host(Vec<InstanceId>),
@@ -138,7 +139,7 @@ impl Source {
     }
 }
 
-/// What the table knows of instances; nothing of any while the master is away, which must not hide the rest.
+/// The route table's data about instances; none while the primary is unavailable, which must not hide the rest.
 async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
     match app.registry.store().live(ids).await {
         Ok(live) => live.into_iter().map(Some).collect(),
@@ -149,7 +150,7 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
     }
 }
 
-/// One instance
+/// Show an instance
 #[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
     (status = 200, body = Instance), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_instance", body = Problem),

@@ -1,4 +1,4 @@
-//! What is wanted of the edge for a host.
+//! The desired policy of a host.
 
 use axum::{
     Json as Answer,
@@ -37,8 +37,8 @@ pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
 
 /// Set a host's policy
 ///
-/// The whole policy: what is left out has the edge's default afterwards. It may be set before the first instance comes,
-/// stays when the last one goes, and ends with the host. Weights belong to instances.
+/// Replaces the whole policy: missing fields get the edge's defaults. A policy can be set before the first instance is
+/// registered, stays when the last one is removed, and is removed with the host. Weights belong to instances.
 #[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Policy, responses(
     (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
@@ -66,10 +66,9 @@ pub(super) async fn put(
     Ok(([(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))], Answer(view)).into_response())
 }
 
-/// Take a host's policy away
+/// Remove a host's policy
 ///
-/// Its instances serve it as before, by the edge's defaults. A policy that is not there is no error, so it can be
-/// repeated.
+/// Its instances then serve it with the edge's defaults. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
         change in it"))),
@@ -91,9 +90,9 @@ impl Body for Switch {}
 
 /// Switch a host to a version
 ///
-/// Its instances of this version type get requests from now on, then those of others get none: they are drained, with
-/// all the names that they serve. Shares between versions are taken out of the policy. Nothing is done unless a healthy
-/// instance of the version is there, and one for each name that would be left alone. It can be repeated.
+/// Its instances of this version type receive requests from now on; then those of other versions are drained, with all
+/// the names that they serve. Traffic splits between versions are removed from the policy. Nothing is changed unless
+/// the version has a healthy instance, and one for each name that would otherwise have none. The call can be repeated.
 #[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Switch, responses(
     (status = 200, body = SwitchedHost),

@@ -1,4 +1,4 @@
-//! The table as it stands, why it answers as it does, and who has it.
+//! The table, its routing decisions, and its propagation.
 
 use axum::{Json as Answer, extract::State as AppState};
 use serde::Deserialize;
@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(convergence))
 }
 
-/// Which host to explain.
+/// The host and the request to explain.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -30,7 +30,7 @@ pub(super) struct ExplainQuery {
     /// As in a Host header.
     #[param(example = "a.shop.example")]
     host: String,
-    /// A header of the request that is asked about, as `Name: value`.
+    /// A header of the request, as `Name: value`.
     #[param(example = "X-User: ann")]
     header: Option<String>,
     /// Its cookies, as in a Cookie header.
@@ -59,7 +59,7 @@ async fn explain_host(
     let host = host_of(&query.host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
-        return Err(Invalid::new("invalid_host", "host", "give a host as it stands in a Host header").into());
+        return Err(Invalid::new("invalid_host", "host", "give a host as in a Host header").into());
     }
     if !caller.is_unconfined() {
         let hostname = Hostname::parse(&host)?;
@@ -81,10 +81,10 @@ pub(crate) fn visible_explanation(explanation: Explanation, caller: &Caller) -> 
     if own { explanation } else { without_instances(explanation) }
 }
 
-/// Who has what of the table
+/// Show router convergence
 ///
-/// The routers that reported in the last minute. One that has been silent for three seconds is shown as silent and still
-/// waited for; after ten it is excluded: changes count as converged without it.
+/// The routers that reported in the last minute. A router that has been silent for three seconds is shown as silent
+/// and still waited for; after ten it is excluded: changes count as converged without it.
 #[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
     (status = 200, body = Convergence),
     (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]

@@ -1,4 +1,4 @@
-//! What the API shows of instances.
+//! The API's view of instances.
 
 use signalbox_api::routes::{ChangedInstance, Instance};
 use signalbox_route_table::{Label, Record};

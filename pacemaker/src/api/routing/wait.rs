@@ -21,7 +21,9 @@ pub(crate) struct Patience {
 
 /// Reads `5s`, `500ms`, or `5` for seconds.
 pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
-    let invalid = || Invalid::new("invalid_wait", "wait", "a wait is like 5s, 500ms or 5, and at most 60s");
+    let invalid = || {
+        Invalid::new("invalid_wait", "wait", "`wait` must be a duration such as 5s, 500ms or 5, up to 60s")
+    };
     let (number, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
         (Some(number), _) => (number, 1),
         (None, Some(number)) => (number, 1000),
@@ -36,8 +38,8 @@ pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
 
 /// Waits until every live router has acknowledged the change.
 ///
-/// With no live router nobody serves the change, so to say that all routers have it would be true and useless: the
-/// wait goes on for one to report, and ends with `no_router`.
+/// Without a live router no router serves the change, so "all routers have it" would be true and useless: the wait
+/// continues until one reports, and ends with `no_router`.
 pub(crate) async fn wait(
     app: &App,
     epoch: &str,
@@ -65,7 +67,7 @@ pub(crate) async fn wait(
     let status =
         if code == "shutting_down" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::GATEWAY_TIMEOUT };
     let detail =
-        format!("The change stands in the route table, but {detail}. Repeating the request waits again.");
+        format!("The change is in the route table, but {detail}. Repeating the request waits again.");
     let lagging: Vec<_> = lagging.iter().map(|router| laggard(router, epoch, serial)).collect();
     Err(Problem::new(status, code, detail)
         .with("changed", true)
@@ -83,7 +85,7 @@ fn laggard(router: &RouterReport, epoch: &str, serial: u64) -> serde_json::Value
     })
 }
 
-/// How many changes a router has yet to see; unknown when it follows another table.
+/// The number of changes that a router has not acknowledged; unknown when it follows another table.
 pub(super) fn behind_by(router: &RouterReport, epoch: &str, serial: u64) -> Option<u64> {
     (router.epoch.split(' ').next() == Some(epoch)).then(|| serial.saturating_sub(router.serial))
 }

@@ -1,4 +1,4 @@
-//! Backends: defining, looking at and removing them.
+//! Backends: define, read and remove.
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::RngExt as _;
@@ -55,7 +55,7 @@ async fn list(caller: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<V
     Ok(Answer(numbers.backends.into_iter().map(|status| view(status, caller.is_root())).collect()))
 }
 
-/// Look at a backend
+/// Show a backend
 #[utoipa::path(get, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
     responses(
     (status = 200, body = Backend), (status = 404, description = "unknown_backend", body = Problem)))]
@@ -99,7 +99,7 @@ async fn put(
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(backend)))
 }
 
-/// What becomes of what is queued.
+/// The treatment of queued events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -110,11 +110,12 @@ pub(crate) struct Removal {
 
 /// Remove a backend
 ///
-/// While events are queued for it, the request has to say what becomes of them: `queued=send` sends them first;
-/// `queued=dead` makes them dead letters, which can be redriven when a backend of this name is defined again;
-/// `queued=discard` drops them. Without that, 409 says how many they are. What is being sent at this moment is given up
-/// with the others, and may have arrived. From now on the backend takes no new objects. 204 when it is gone; 202 when
-/// it goes by itself as soon as nothing is queued any more. It may be repeated, also with another word.
+/// While events are queued for it, the request must specify their treatment: `queued=send` sends them first;
+/// `queued=dead` makes them dead letters, which can be redriven once a backend of this name is defined again;
+/// `queued=discard` drops them. Without it, the answer is 409 with their number. With `dead` and `discard`, an event
+/// that is being sent at this moment is dropped with the others, although it may have arrived. From now on the backend
+/// accepts no new objects. The answer is 204 when it is gone; 202 when it will be removed automatically as soon as its
+/// queues are empty. The call can be repeated, also with another value.
 #[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(("name" = String, Path), Removal), responses(
     (status = 202), (status = 204), (status = 404, description = "unknown_backend", body = Problem),
     (status = 409, description = "backend_not_empty", body = Problem)))]
@@ -129,7 +130,7 @@ async fn remove(
         Removed::Going => Ok(StatusCode::ACCEPTED),
         Removed::NotEmpty { objects, events } => {
             let detail = format!(
-                "{events} events of {objects} objects are queued for it; say what becomes of them: \
+                "{events} events of {objects} objects are queued for it; choose their treatment: \
                  ?queued=send, dead or discard"
             );
             let choices = [Queued::Send, Queued::Dead, Queued::Discard].map(Queued::as_str);
@@ -174,8 +175,8 @@ async fn drop_dead(
 
 /// Send a backend's dead letters again
 ///
-/// Each goes behind what is queued for its object, with the id that it had and `"redriven": true`, since later ones
-/// came before it. Events that die meanwhile stay. It may be repeated.
+/// Each is queued behind the other events of its object, with its original ID and `"redriven": true`, since later ones
+/// arrived before it. Events that become dead letters in the meantime stay. The call can be repeated.
 #[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", params(("name" = String, Path)), responses(
     (status = 200, body = RedrivenEvents), (status = 400, description = "invalid_backend", body = Problem),
     (status = 404, description = "unknown_backend", body = Problem),

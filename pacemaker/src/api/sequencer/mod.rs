@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::http::App;
 use signalbox_sequencer::{Calls, Handle};
 
-/// What the routes of this module work with. Cheap to clone.
+/// The state shared by the handlers of this module. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     pub(crate) handle: Handle,
@@ -24,8 +24,8 @@ impl Front {
     /// All metrics of the sequencer.
     pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let numbers = self.handle.numbers().await;
-        let numbers =
-            numbers.inspect_err(|error| tracing::debug!(%error, "the fabric tells no numbers at the moment"));
+        let numbers = numbers
+            .inspect_err(|error| tracing::debug!(%error, "the numbers of the sequencer cannot be read now"));
         self.counted.encode(numbers.ok().as_ref())
     }
 }

@@ -78,7 +78,7 @@ async fn publish(
     Ok((StatusCode::ACCEPTED, Answer(Accepted { ids: ids.into_iter().map(|EventId(id)| id).collect() })))
 }
 
-/// Look at an object
+/// Show an object
 #[utoipa::path(get, path = "/objects/{object}", tag = "objects", params(("object" = String, Path, example = "work:1")),
     responses(
     (status = 200, body = ObjectState), (status = 400, description = "invalid_object", body = Problem),
@@ -98,9 +98,10 @@ async fn show(
     Ok(Answer(view(object, status)))
 }
 
-/// Try an object's event again
+/// Retry an object's event
 ///
-/// For an object that is parked, or waits for a retry: the event at the head is tried again now, with all its attempts.
+/// For an object that is parked or waits for a retry: the event at the head is retried now, with a new count of
+/// attempts.
 #[utoipa::path(post, path = "/objects/{object}/unpark", tag = "objects", params(("object" = String, Path)), responses(
     (status = 204), (status = 404, description = "no_queue", body = Problem),
     (status = 409, description = "nothing_to_decide, in_flight", body = Problem)))]
@@ -112,11 +113,11 @@ async fn unpark(
     decide(&app, &object, Decision::Unpark).await
 }
 
-/// Give an object's event up
+/// Skip an object's event
 ///
-/// For an object that is parked, or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a dead
-/// letter of its backend, and the object's next event tells the gap. It has to be named, so that a repeat of a request
-/// whose answer was lost gives up no other.
+/// For an object that is parked or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a
+/// dead letter of its backend, and the object's next event reports the gap. The ID is required, so that a repeat of a
+/// request whose answer was lost skips no other event.
 #[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", params(("object" = String, Path)),
     request_body = Skip, responses(
     (status = 204), (status = 400, description = "invalid_object", body = Problem),
@@ -138,13 +139,13 @@ async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCod
         Decided::Done => Ok(StatusCode::NO_CONTENT),
         Decided::Idle => Err(Problem::not_found("no_queue", "no events of this object wait for a backend")),
         Decided::InFlight => {
-            conflict("in_flight", "its event is being sent at this moment; look at the object again")
+            conflict("in_flight", "the object's event is being sent now; read the object again")
         }
         Decided::AnotherEvent => {
-            conflict("another_event", "another event is at the head; look at the object's `next_id`")
+            conflict("another_event", "another event is at the head; see the object's `next_id`")
         }
         Decided::NothingToDecide => {
-            conflict("nothing_to_decide", "it is neither parked nor waiting for a retry")
+            conflict("nothing_to_decide", "the object is neither parked nor waiting for a retry")
         }
     }
 }

@@ -85,7 +85,7 @@ fn quantile(counts: &Counts, part: f64) -> Option<f64> {
     None
 }
 
-/// What a histogram measures.
+/// The quantity that a histogram measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     /// Requests, by version type id.

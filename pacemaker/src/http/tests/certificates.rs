@@ -127,11 +127,11 @@ async fn keys_are_rotated_by_a_restart_and_needed_to_put() {
         servers.routes().command("GET").arg("cert:a.example").query().await.unwrap()
     };
     let old = shown(&api.servers).await;
-    // A new key before the old one: what the old one opens is encrypted anew.
+    // A new key is added before the old one: data encrypted with the old key is encrypted again.
     let file = std::fs::read_to_string(api.keys.path()).unwrap();
     std::fs::write(api.keys.path(), format!("{}\n{file}", "b".repeat(64))).unwrap();
     api = api.restart().await;
-    let new = eventually("the key is encrypted anew", async || {
+    let new = eventually("the key to be encrypted again", async || {
         let now = shown(&api.servers).await;
         if now == old { Err(now) } else { Ok(now) }
     })

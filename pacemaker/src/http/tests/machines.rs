@@ -130,12 +130,12 @@ async fn machines_are_planned_applied_and_explained() {
     assert_eq!(read(plan).await.code(), "scope_missing");
 }
 
-/// An object of exactly so many bytes.
+/// An object of exactly this many bytes.
 fn sized(bytes: usize) -> Value {
     json!({"x": "a".repeat(bytes - r#"{"x":""}"#.len())})
 }
 
-/// An object of exactly so many levels.
+/// An object of exactly this many levels.
 fn nested(levels: usize) -> Value {
     (1..levels).fold(json!({}), |inner, _| json!({"x": inner}))
 }
@@ -152,7 +152,7 @@ async fn metadata_has_its_limits_and_what_goes_beyond_changes_nothing() {
         assert_eq!(api.get(label).await.status, 404, "{what}");
         let created = api.post(label, &json!({"metadata": good})).await;
         assert_eq!(created.status, 201, "{what}: {created:?}");
-        // What is merged counts as well as what is sent.
+        // The limit applies to the merged metadata, not only to the update.
         let before = api.get(label).await.json();
         let more = if what == "bytes" { json!({"y": 1}) } else { nested(33) };
         let refused = api.patch(label, &json!({"metadata": more})).await;
@@ -254,7 +254,7 @@ async fn a_thousand_labels_at_a_time_and_a_name_once() {
     statuses.sort_unstable();
     assert_eq!(statuses, [vec![201], vec![409; 19]].concat());
     assert_eq!(api.get("/state-machines/m/labels/same").await.json()["visit"], 1);
-    // The same name twice in one call is no exception.
+    // The same name twice in one call is allowed.
     let twice = json!({"labels": [{"name": "two", "metadata": {}}, {"name": "two", "metadata": {}}]});
     let results = api.post("/state-machines/m/labels", &twice).await.json();
     let mut codes: Vec<u64> =

@@ -111,7 +111,7 @@ async fn a_version_is_switched_and_a_missing_one_refused() {
     assert_eq!(drained["state"], "draining");
     let again = api.post("/hosts/a.example/current", &body).await.json();
     assert_eq!((&again["changed"], &again["serial"]), (&json!(false), &switched["serial"]));
-    // What drains keeps its deadline.
+    // A draining instance keeps its deadline.
     assert_eq!(api.get("/instances/old").await.json()["drain_deadline_ms"], drained["drain_deadline_ms"]);
     for (body, code) in [
         (json!({"version_type_id": ""}), "invalid_label"),
@@ -144,7 +144,7 @@ async fn a_node_is_drained_and_resumed() {
 #[tokio::test]
 async fn the_health_of_an_instance_is_seen_everywhere() {
     let api = Api::start().await;
-    // Somebody must be well, or the host fails open.
+    // At least one instance must be healthy, or the host fails open.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();

@@ -37,7 +37,7 @@ async fn an_instance_from_registration_to_removal() {
 }
 
 #[tokio::test]
-async fn a_lease_ends_by_itself() {
+async fn a_lease_expires_automatically() {
     let api = Api::start().await;
     let mut body = instance(9001, &["a.example"]);
     body["lease_seconds"] = json!(1);
@@ -52,7 +52,7 @@ async fn a_lease_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn many_at_once_have_a_result_each_in_order() {
+async fn many_in_one_request_have_a_result_each_in_order() {
     let api = Api::start().await;
     let mut items: Vec<Value> = (0..50)
         .map(|number| {
@@ -116,7 +116,7 @@ async fn a_node_is_drained_as_a_whole() {
 }
 
 #[tokio::test]
-async fn the_table_is_dumped_with_what_was_made_by_hand() {
+async fn the_table_is_dumped_with_entries_written_directly() {
     let api = Api::start().await;
     api.put("/instances/i", &instance(9001, &["b.example"])).await;
     let by_hand = api.servers.routes();
@@ -174,7 +174,7 @@ async fn waiting_ends_when_the_routers_have_it() {
     let reply = api.put("/instances/i?wait=50ms", &instance(9001, &["a.example"])).await;
     assert_eq!((reply.status.as_u16(), reply.code().as_str()), (504, "no_router"));
     let serial = reply.json()["serial"].as_u64().unwrap();
-    // It stands all the same.
+    // The change was applied.
     assert_eq!(api.get("/instances/i").await.json()["routed"], true);
     let stats = api.servers.stats();
     let epoch: String = api.servers.routes().command("GET").arg("epoch").query().await.unwrap();
@@ -196,7 +196,7 @@ async fn waiting_ends_when_the_routers_have_it() {
         (&convergence["converged"], &convergence["routers"][0]["behind_by"]),
         (&json!(false), &json!(1))
     );
-    // The router catches up while somebody waits.
+    // The router catches up while a request waits.
     let body = instance(9002, &["a.example"]);
     let waiting = api.put("/instances/i?wait=20s", &body);
     let (waited, ()) = tokio::join!(waiting, report(serial + 1));
@@ -271,11 +271,11 @@ async fn shutting_down_answers_who_waits_and_ends() {
     assert_eq!((reply.status.as_u16(), reply.code().as_str()), (503, "shutting_down"));
     let served = api.served.take().unwrap();
     served.await.unwrap().unwrap();
-    // The duties are free for the next one.
-    for duty in ["duty:sweeper", "duty:reconciler"] {
+    // The leases are free for the next one.
+    for lease in ["lease:sweeper", "lease:reconciler"] {
         let until: u64 =
-            api.servers.fabric().command("HGET").arg(duty).arg("until_ms").query().await.unwrap();
-        assert_eq!(until, 0, "{duty}");
+            api.servers.fabric().command("HGET").arg(lease).arg("until_ms").query().await.unwrap();
+        assert_eq!(until, 0, "{lease}");
     }
 }
 

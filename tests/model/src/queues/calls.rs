@@ -1,10 +1,10 @@
-//! What the scripts of a queue are called with, and what they answer.
+//! Arguments and results of a queue's scripts.
 
 use std::collections::BTreeMap;
 
 use super::{Facet, Message};
 
-/// What `PUT /queues/{name}` sets.
+/// The settings of `PUT /queues/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// How long a pulled message is invisible, in milliseconds.
@@ -39,7 +39,7 @@ impl Settings {
     }
 }
 
-/// What a consumer shows to settle a message: good for one pull of it only.
+/// A consumer's proof when it settles a message: valid for one pull of it only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Receipt {
     /// The message.
@@ -111,7 +111,7 @@ pub struct FacetView {
     pub in_flight: Vec<Message>,
 }
 
-/// A part of the protocol that can be left out, to see what it is for.
+/// A part of the protocol that can be left out, to show its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// A turn ends when the weight is used.
@@ -122,8 +122,8 @@ pub enum Part {
     Leave,
     /// A push puts a new facet into the ring.
     Enter,
-    /// An ack looks at the facet again: it may have been at its limit.
-    LookAfterAck,
+    /// An ack evaluates the facet again: it may have been at its limit.
+    EvaluateAfterAck,
     /// A receipt is of one pull, not of the message.
     Delivery,
     /// A pull leaves a lease behind.
@@ -132,14 +132,14 @@ pub enum Part {
     Sweep,
     /// Returned messages go to the head.
     Head,
-    /// A delayed message comes back.
+    /// A delayed message becomes available again.
     Due,
     /// The turn of a facet that left is forgotten.
     TurnReset,
     /// The counters follow an expiry.
     CountExpiry,
-    /// What drops a facet drops its messages in flight too.
+    /// Dropping a facet also drops its messages in flight.
     DropInFlight,
-    /// A configuration is looked at for every facet.
-    LookAfterConfigure,
+    /// A configuration change evaluates every facet again.
+    EvaluateAfterConfigure,
 }

@@ -23,7 +23,7 @@ fn fair() -> Queues {
     }
 }
 
-/// Three tenants whose messages come back.
+/// Three tenants whose messages are returned.
 fn returned() -> Queues {
     Queues { nacks: [1, 0], ..Queues::new(settings(&[(1, 2)]), &[(1, 2), (2, 1), (3, 1)]) }
 }
@@ -63,7 +63,7 @@ fn three_tenants_are_served_fairly() {
 }
 
 #[test]
-fn what_comes_back_is_served_fairly_and_in_order() {
+fn returned_messages_are_served_fairly_and_in_order() {
     holds("returned", &returned());
 }
 
@@ -93,8 +93,8 @@ fn without_entering_the_ring_a_message_is_not_seen() {
 }
 
 #[test]
-fn without_looking_again_after_an_ack_a_limited_facet_stands_still() {
-    falls(Part::LookAfterAck, limited(), "F2");
+fn without_evaluation_after_an_ack_a_limited_facet_stalls() {
+    falls(Part::EvaluateAfterAck, limited(), "F2");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn without_a_lease_a_crash_after_a_pull_loses_the_message() {
 }
 
 #[test]
-fn without_the_sweep_a_dead_consumer_keeps_its_facet_for_ever() {
+fn without_the_sweep_a_dead_consumer_blocks_its_facet() {
     falls(Part::Sweep, limited(), WEDGE);
 }
 
@@ -118,7 +118,7 @@ fn without_returning_to_the_head_order_is_lost() {
 }
 
 #[test]
-fn without_the_end_of_a_delay_a_message_never_comes_back() {
+fn without_the_end_of_a_delay_a_message_is_never_redelivered() {
     falls(Part::Due, limited(), WEDGE);
 }
 
@@ -138,6 +138,6 @@ fn without_dropping_what_is_in_flight_a_dropped_facet_is_half_there() {
 }
 
 #[test]
-fn without_looking_again_after_a_configuration_the_ring_is_wrong() {
-    falls(Part::LookAfterConfigure, fair(), "F2");
+fn without_evaluation_after_a_configuration_the_ring_is_wrong() {
+    falls(Part::EvaluateAfterConfigure, fair(), "F2");
 }

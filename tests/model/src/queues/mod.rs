@@ -16,5 +16,5 @@ pub use reference::Reference;
 /// A tenant's part of a queue. Drivers of the real scripts number their environments in the order of their names.
 pub type Facet = u32;
 
-/// A message. Numbers are given out in order of acceptance, so comparing two of a facet says which came first.
+/// A message. Numbers are assigned in order of acceptance, so they order the messages of a facet.
 pub type Message = u64;

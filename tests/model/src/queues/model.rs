@@ -1,12 +1,13 @@
 //! A queue with everything that producers, consumers, operators and time can do to it.
 //!
-//! Consumers are not there as such: one that crashed, is slow, acknowledges twice or too late, differs from the queue's
-//! point of view only in which receipts it shows when. So in every state every receipt that is good may be shown or not,
-//! every lease may run out, and every receipt that is no longer good is tried and must be refused. Only what nobody can
-//! show any more is kept: the receipts of a pull whose reply was lost, or whose consumer died.
+//! Consumers are not modelled individually: for the queue, a consumer that crashed, is slow, or acknowledges twice or
+//! too late, differs only in which receipts it presents and when. So in every state every valid receipt may be
+//! presented or not, every lease may expire, and every invalid receipt is tried and must be rejected. The state only
+//! records receipts that no consumer can present any longer: those of a pull whose reply was lost or whose consumer
+//! died.
 //!
-//! F3 is about a history. For each pair of facets the state holds how often one was pulled since each of the last pulls
-//! of the other, for as long as it has been eligible without interruption; that is exactly what a window needs.
+//! F3 concerns a history. For each pair of facets the state holds how often one was pulled since each of the last
+//! pulls of the other, for as long as it has been eligible without interruption, which is exactly what a window needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,10 +17,11 @@ use super::{Facet, Message, Place, Receipt, Settings, Verdict};
 use crate::explore::Model;
 use crate::{Violation, ensure};
 
-/// What is explored.
+/// The explored configuration.
 #[derive(Clone, Debug)]
 pub struct Queues {
-    /// What it begins with, also what an operator can always go back to, and what it may be changed to.
+    /// The first settings are the initial ones, to which an operator can always return; the others are possible
+    /// changes.
     pub settings: Vec<Settings>,
     /// How many messages are pushed to each facet.
     pub pushes: Vec<(Facet, u8)>,
@@ -41,13 +43,13 @@ pub struct State {
     to_push: Vec<(Facet, u8)>,
     operations: [u8; 3],
     nacks: [u8; 2],
-    /// In flight with nobody who could show the receipt.
+    /// In flight, and no consumer has the receipt.
     lost: BTreeSet<Message>,
     /// For each two facets: pulls of the second since each of the last pulls of the first.
     since: BTreeMap<(Facet, Facet), Vec<u32>>,
 }
 
-/// One script, called by somebody.
+/// One call of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A message is published.
@@ -58,9 +60,9 @@ pub enum Action {
     PullLost,
     /// One message is pulled and forgotten.
     PullAutoAck,
-    /// Somebody shows the good receipt.
+    /// A consumer presents the valid receipt.
     Ack(Message),
-    /// It is given back.
+    /// The message is returned.
     Nack(Message),
     /// Two are given back in one call, in this order.
     NackTwo(Message, Message),
@@ -68,7 +70,7 @@ pub enum Action {
     Delay(Message),
     /// Its lease has run out, or its delay is over, and the sweep has seen it.
     Due(Message),
-    /// All leases and delays at once.
+    /// All leases and delays expire together.
     DueAll,
     /// An operator changes the settings to those of this number.
     Configure(usize),
@@ -312,7 +314,7 @@ impl Model for Queues {
     }
 
     fn is_fault(&self, action: &Action) -> bool {
-        // Whoever wants to finish pulls, acknowledges, waits, and goes back to the settings that pause nobody.
+        // A client that wants to finish pulls, acknowledges, waits, and returns to the settings that pause no facet.
         let consumes = matches!(action, Action::Pull | Action::PullAutoAck | Action::Ack(_));
         let waits = matches!(action, Action::Due(_) | Action::DueAll | Action::Configure(0));
         !consumes && !waits
@@ -347,7 +349,7 @@ impl Model for Queues {
         for (message, mut entry) in entries {
             entry.attempts = entry.attempts.min(limit);
             entry.deliveries = entry.deliveries.min(2);
-            // All that is left to say of a settled message is that it is.
+            // A settled message needs no other data.
             if matches!(entry.place, Place::Acked | Place::Dropped) {
                 (entry.attempts, entry.deliveries, entry.place) = (0, 0, Place::Acked);
             }

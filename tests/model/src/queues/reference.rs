@@ -1,18 +1,18 @@
-//! One queue, as the scripts are meant to leave it.
+//! One queue, as the scripts must leave it.
 //!
-//! Each method is one atomic script. What the scripts may decide for themselves is fixed here:
+//! Each method is one atomic script. Decisions that the protocol leaves open are fixed here:
 //!
-//! * A facet is **eligible** iff its weight is above 0, something of it waits, and fewer than the limit are in flight.
-//!   Eligible facets stand in the ring, others do not. It is looked at again after every call that touched the facet, in
-//!   the order in which the call first touched them; a facet that becomes eligible enters at the tail.
-//! * **Deficit round robin**: the facet at the head keeps its turn until it has been pulled `weight` times, and goes to
-//!   the tail in the same call. One that ceases to be eligible leaves the ring and with it the rest of its turn. A changed
-//!   weight counts for the turn that runs: one that is used up by it ends at once.
-//! * **Returned** messages (nack without delay, lease run out, delay over) go to the head of their facet: what one call
-//!   returns stands before everything else there, in order of acceptance among itself.
-//! * A receipt is good as long as its message is in flight under it. A lease that ran out ends with the sweep that
-//!   notices, not before: what a slow consumer finished is finished, if nobody else has it yet.
-//! * Calls that settle many do so one after the other; the facets are looked at when all is moved.
+//! * A facet is **eligible** iff its weight is above 0, it has waiting messages, and fewer than the limit are in
+//!   flight. Eligible facets are in the ring, others are not. Each call evaluates the facets that it touched, in the
+//!   order in which it first touched them; a facet that becomes eligible enters at the tail.
+//! * **Deficit round robin**: the facet at the head keeps its turn until it has been pulled `weight` times, and moves
+//!   to the tail in the same call. A facet that ceases to be eligible leaves the ring and loses the rest of its turn.
+//!   A changed weight applies to the running turn: a turn that has used it up ends immediately.
+//! * **Returned** messages (nack without delay, lease expired, delay over) go to the head of their facet: those
+//!   returned by one call precede everything else there, in order of acceptance.
+//! * A receipt is valid while its message is in flight under it. An expired lease ends with the sweep that detects it,
+//!   not before: a slow consumer's work counts if no other consumer has the message yet.
+//! * Calls that settle many messages process them in sequence and evaluate the facets at the end.
 //! * Attempts are counted at the pull. A message that is returned after `max_attempts` of them is dead instead.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -147,14 +147,14 @@ impl Reference {
         let mut touched = Vec::new();
         let verdicts =
             receipts.iter().map(|receipt| self.settle(*receipt, Place::Acked, &mut touched)).collect();
-        if !self.has(Part::LookAfterAck) {
+        if !self.has(Part::EvaluateAfterAck) {
             touched.retain(|facet| self.is_idle(*facet));
         }
         self.look_at(&touched);
         verdicts
     }
 
-    /// Gives messages back, to be pulled again after `delay_ms`, or at once if it is 0.
+    /// Returns messages, to be pulled again after `delay_ms`, or immediately if it is 0.
     pub fn nack(&mut self, receipts: &[Receipt], delay_ms: i64, now_ms: i64) -> Vec<Verdict> {
         let place = if delay_ms > 0 { Place::Delayed(now_ms + delay_ms) } else { Place::Waiting };
         let (mut touched, mut returned) = (Vec::new(), Vec::new());
@@ -200,7 +200,7 @@ impl Reference {
         messages.len()
     }
 
-    /// What a sweep does to these messages when they are due: it returns each that is in flight or delayed.
+    /// The effect of a sweep on these messages once they are due: it returns each that is in flight or delayed.
     pub fn bring_back(&mut self, messages: &[Message]) {
         let (mut touched, mut returned) = (Vec::new(), Vec::new());
         for &message in messages {
@@ -231,12 +231,12 @@ impl Reference {
         self.settings = settings;
         self.end_turn_if_used();
         let active: Vec<_> = self.facets.keys().copied().collect();
-        if self.has(Part::LookAfterConfigure) {
+        if self.has(Part::EvaluateAfterConfigure) {
             self.look_at(&active);
         }
     }
 
-    /// Throws away everything of a facet, also what is in flight; says how many messages.
+    /// Deletes all messages of a facet, including those in flight; returns their number.
     pub fn drop_facet(&mut self, facet: Facet) -> usize {
         let with_flight = self.has(Part::DropInFlight);
         self.throw_away(facet, |place| match place {
@@ -246,7 +246,7 @@ impl Reference {
         })
     }
 
-    /// Throws away what waits or is delayed in a facet; what is in flight stays. Says how many messages.
+    /// Deletes the waiting and delayed messages of a facet, not those in flight; returns their number.
     pub fn purge(&mut self, facet: Facet) -> usize {
         self.throw_away(facet, |place| matches!(place, Place::Waiting | Place::Delayed(_)))
     }
@@ -263,7 +263,7 @@ impl Reference {
     fn pull_one(&mut self, auto_ack: bool, now_ms: i64) -> Option<Pulled> {
         let facet = *self.ring.front()?;
         let Some(message) = self.facets.get_mut(&facet).and_then(|state| state.waiting.pop_front()) else {
-            // Only when a part is left out: the ring says that there is something, and there is nothing.
+            // Possible only when a part is left out: the ring lists a facet that has no message.
             self.ring.rotate_left(1);
             return None;
         };
@@ -404,7 +404,7 @@ impl Reference {
             state.waiting.clear();
         }
         if !self.has(Part::DropInFlight) {
-            // What a careless script does: the facet goes, whatever is still out there.
+            // The behavior of an incorrect script: it removes the facet despite its messages in flight.
             self.facets.remove(&facet);
         }
         self.look_at(&[facet]);
@@ -424,7 +424,7 @@ impl Reference {
         }
     }
 
-    /// Puts a facet into the ring or takes it out, and forgets one that is idle.
+    /// Adds a facet to the ring or removes it, and forgets one that is idle.
     fn look(&mut self, facet: Facet) {
         let place = self.ring.iter().position(|other| *other == facet);
         match (self.is_eligible(facet), place) {

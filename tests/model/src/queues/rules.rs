@@ -7,7 +7,7 @@ use super::{Facet, Message, Place};
 use crate::{Violation, ensure};
 
 impl Reference {
-    /// Looks at everything that a single state can show.
+    /// Checks everything that a single state can show.
     ///
     /// # Errors
     /// The first predicate that does not hold.
@@ -74,7 +74,8 @@ impl Reference {
         })
     }
 
-    /// F2: it stands in the ring exactly once iff it is eligible. F6 follows: nothing eligible, nothing to pull.
+    /// F2: a facet is in the ring exactly once iff it is eligible. F6 follows: without an eligible facet, a pull
+    /// returns nothing.
     fn check_ring(&self) -> Result<(), Violation> {
         let expected = self.expected_active();
         let facets: Vec<Facet> = expected.keys().chain(&self.ring).copied().collect();
@@ -112,7 +113,7 @@ impl Reference {
         })
     }
 
-    /// F4: what was pulled before stands before what was not, and that in order of acceptance.
+    /// F4: messages that were pulled before precede those that were not, in order of acceptance.
     fn check_order(&self) -> Result<(), Violation> {
         for (facet, state) in &self.facets {
             let fresh =

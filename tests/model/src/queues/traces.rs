@@ -1,4 +1,4 @@
-//! Exact traces: who is pulled when. Every one of them is also what the real scripts have to do.
+//! Exact traces of the order of pulls, which the real scripts have to follow as well.
 
 use super::{Facet, Message, Place, Reference, Settings, Verdict};
 
@@ -98,7 +98,7 @@ fn a_raised_weight_lengthens_the_turn_that_runs_and_a_lowered_one_ends_it() {
 }
 
 #[test]
-fn weight_0_pauses_and_the_facet_comes_back_at_the_tail() {
+fn weight_0_pauses_and_the_facet_returns_at_the_tail() {
     let mut queue = filled(weights(&[(1, 0)]), &[(1, 2), (2, 3)]);
     assert_eq!(queue.ring(), [2]);
     assert_eq!(pull(&mut queue, 1), [200]);
@@ -143,7 +143,7 @@ fn returned_messages_go_to_the_head_in_order_of_acceptance() {
 }
 
 #[test]
-fn leases_that_run_out_together_come_back_together() {
+fn leases_that_expire_together_are_returned_together() {
     let mut queue = filled(Settings { lease_ms: 10, ..Settings::default() }, &[(1, 2), (2, 2)]);
     assert_eq!(queue.pull(3, false, 5).len(), 3);
     assert_eq!(queue.next_due_ms(), Some(15));
@@ -206,7 +206,7 @@ fn a_dropped_facet_takes_its_receipts_with_it_and_a_purged_one_does_not() {
 }
 
 #[test]
-fn auto_ack_forgets_at_once() {
+fn auto_ack_forgets_immediately() {
     let mut queue = filled(Settings { in_flight_limit: Some(1), ..Settings::default() }, &[(1, 2)]);
     let pulled = queue.pull(5, true, 0);
     assert_eq!(pulled.iter().map(|one| one.message).collect::<Vec<_>>(), [100, 101]);

@@ -1,4 +1,4 @@
-//! What a driver of the real scripts compares.
+//! The view that a driver of the real scripts compares.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ impl Reference {
         self.facets.keys().copied().collect()
     }
 
-    /// What is in a facet; empty if it is not active.
+    /// The content of a facet; empty if it is not active.
     #[must_use]
     pub fn facet(&self, facet: Facet) -> FacetView {
         let of = |wanted: fn(Place) -> bool| {
@@ -80,7 +80,7 @@ impl Reference {
         [first(&self.leases), first(&self.delayed)].into_iter().flatten().min()
     }
 
-    /// Whether a facet may stand in the ring.
+    /// Whether a facet may be in the ring.
     #[must_use]
     pub fn is_eligible(&self, facet: Facet) -> bool {
         let Some(state) = self.facets.get(&facet) else { return false };
@@ -90,10 +90,10 @@ impl Reference {
 
     /// Takes over the ring of a real queue, if it differs only in the order of the facets that the last call added.
     ///
-    /// A script that makes several facets eligible at once (a sweep, a configuration) may add them in its own order.
+    /// A script that makes several facets eligible (a sweep, a configuration) may add them in any order.
     ///
     /// # Errors
-    /// What was seen, if it is not such a ring.
+    /// The observed ring, if it is not such a ring.
     pub fn agree(&mut self, observed: &[Facet]) -> Result<(), String> {
         let stayed = self.ring.len() - self.entered.0;
         let mine = self.ring();

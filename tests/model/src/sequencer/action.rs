@@ -1,4 +1,4 @@
-//! What can happen around a shard.
+//! The possible actions around a shard.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use super::{Id, Object};
 /// How the backend answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It has the event and says so.
+    /// It has the event and confirms it.
     Confirmed,
-    /// It has not, and says so.
+    /// It rejects the event.
     Refused,
-    /// It has, and nobody hears.
+    /// It has the event, but its answer is lost.
     Unconfirmed,
-    /// It will have.
+    /// It will receive the event later.
     Slow,
 }
 
@@ -28,7 +28,7 @@ pub enum Call {
     Late,
 }
 
-/// Who acts: a worker or a ghost, by place.
+/// The actor: a worker or a ghost, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// A worker.
@@ -37,7 +37,7 @@ pub enum Who {
     Ghost(usize),
 }
 
-/// One step of somebody.
+/// One step of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A producer makes its next call.
@@ -48,15 +48,15 @@ pub enum Action {
     Take(usize, Call),
     /// The event is sent.
     Send(Who, Answer),
-    /// The outcome is told.
+    /// The outcome is reported to the shard.
     Settle(Who, Call),
-    /// A worker freezes, and another takes its place.
+    /// A worker freezes, and another replaces it.
     Freeze(usize),
-    /// A request that was given up arrives.
+    /// A request whose sender stopped waiting arrives.
     RequestArrives(usize),
-    /// A call that was given up arrives.
+    /// A call whose sender stopped waiting arrives.
     CallArrives(usize),
-    /// The sweep sees a lease that ran out.
+    /// The sweep detects an expired lease.
     Expire(Object),
     /// It does, and the holder is at work and does not know.
     Overrun(Object),
@@ -64,9 +64,9 @@ pub enum Action {
     Wake(Object),
     /// An operator unparks an object.
     Unpark(Object),
-    /// An operator gives up the head of an object.
+    /// An operator skips the head of an object.
     Skip(Object, Id),
-    /// An operator does, and the reply is lost.
+    /// An operator does so, and the reply is lost.
     SkipLost(Object, Id),
     /// A skip whose reply was lost is repeated.
     SkipAgain(usize),

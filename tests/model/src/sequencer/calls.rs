@@ -1,8 +1,8 @@
-//! What the scripts of the sequencer are called with, and what they answer.
+//! Arguments and results of the sequencer's scripts.
 
 use super::{Id, Object, Topic};
 
-/// What is configured for all objects.
+/// The configuration of all objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// How many events one visit may commit.
@@ -51,7 +51,7 @@ pub struct Event {
     pub tprev: Option<Id>,
 }
 
-/// Events that are not known to have arrived and will not be sent again by themselves.
+/// Events that are not known to have arrived and will not be resent automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gap {
     /// The first of them.
@@ -70,7 +70,7 @@ impl Gap {
     }
 }
 
-/// What a worker holds.
+/// The lease that a worker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Visit {
     /// The object it visits.
@@ -79,7 +79,7 @@ pub struct Visit {
     pub epoch: u64,
     /// The event in flight.
     pub event: Event,
-    /// What to tell with it.
+    /// The gap to report with it.
     pub gap: Option<Gap>,
     /// How often the event was in flight, this time included.
     pub attempts: u32,
@@ -99,7 +99,7 @@ pub enum Taken {
 }
 
 impl Taken {
-    /// What the worker holds now.
+    /// The lease that the worker now holds.
     #[must_use]
     pub fn visit(self) -> Option<Visit> {
         match self {
@@ -112,7 +112,7 @@ impl Taken {
 /// The answer to a commit, and to a failure with policy skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// Done; the visit goes on with this event.
+    /// Done; the visit continues with this event.
     Next(Visit),
     /// Done; the visit is over.
     Released,
@@ -120,7 +120,7 @@ pub enum Committed {
     Stale,
 }
 
-/// What an operator's call found.
+/// The result of an operator's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skipped {
     /// Done.
@@ -162,18 +162,18 @@ pub enum Place {
     InFlight,
     /// The backend confirmed it, or it was fanned out.
     Published,
-    /// Given up, and named by a gap.
+    /// Dropped, and named by a gap.
     Dead,
 }
 
-/// A part of the protocol that can be left out, to see what it is for.
+/// A part of the protocol that can be left out, to show its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Who settles is compared by epoch.
+    /// Settling compares the epoch.
     Epoch,
-    /// Who settles is compared by worker.
+    /// Settling compares the worker.
     Holder,
-    /// Who settles names the event.
+    /// Settling names the event.
     EventId,
     /// A take keeps the event in the flight slot.
     Flight,
@@ -185,9 +185,9 @@ pub enum Part {
     Wake,
     /// A failed event goes back to the head.
     Head,
-    /// What is ready does not become ready again.
+    /// A ready object does not become ready again.
     ReadyOnce,
-    /// Accepting looks whether the object is in work, or waits, already.
+    /// Accepting checks whether the object is already leased or ready.
     ReadyIfIdle,
     /// A visit that leaves something behind makes the object ready again.
     ReadyAgain,

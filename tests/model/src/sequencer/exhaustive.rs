@@ -60,7 +60,7 @@ fn operators() -> Sequencer {
     }
 }
 
-/// An object without a backend whose events are put out, and published directly meanwhile.
+/// An object without a backend: its events go through the outbox, and others are published directly at the same time.
 fn outbox() -> Sequencer {
     let mut shard = shard(1);
     shard.set_sink(1, Sink::Bus);
@@ -145,12 +145,12 @@ fn without_answering_a_repeated_take_a_worker_holds_two() {
 }
 
 #[test]
-fn without_the_sweep_a_dead_worker_keeps_its_object_for_ever() {
+fn without_the_sweep_a_dead_worker_blocks_its_object() {
     falls(Part::Sweep, workers(), "O7");
 }
 
 #[test]
-fn without_the_end_of_a_retry_a_failed_object_stands_still() {
+fn without_the_end_of_a_retry_a_failed_object_stalls() {
     falls(Part::Wake, workers(), WEDGE);
 }
 
@@ -160,12 +160,12 @@ fn without_returning_to_the_head_order_is_lost() {
 }
 
 #[test]
-fn without_looking_whether_it_is_ready_an_object_is_ready_twice() {
+fn without_checking_its_readiness_an_object_is_ready_twice() {
     falls(Part::ReadyOnce, workers(), "O12");
 }
 
 #[test]
-fn without_looking_whether_it_is_in_work_an_object_is_ready_and_leased() {
+fn without_checking_its_lease_an_object_is_both_ready_and_leased() {
     falls(Part::ReadyIfIdle, workers(), "O6");
 }
 
@@ -175,7 +175,7 @@ fn without_becoming_ready_again_what_a_visit_left_is_forgotten() {
 }
 
 #[test]
-fn without_becoming_ready_on_accept_nobody_comes() {
+fn without_becoming_ready_on_accept_an_object_is_never_taken() {
     falls(Part::ReadyOnAccept, workers(), "O6");
 }
 
@@ -190,7 +190,7 @@ fn without_a_gap_a_skipped_event_is_a_hole() {
 }
 
 #[test]
-fn without_naming_the_event_a_repeated_skip_gives_up_another() {
+fn without_naming_the_event_a_repeated_skip_drops_another() {
     // Even though only what waits is ever skipped: by the time of the repeat the next event may wait.
     falls(Part::SkipNamesEvent, Sequencer { max_attempts: 1, ..operators() }, "O9");
 }

@@ -18,7 +18,7 @@ pub use calls::{
 };
 pub use reference::Reference;
 
-/// What events are ordered by.
+/// The ordering key of events.
 pub type Object = u32;
 
 /// One life of one worker: a restarted one has another number.
@@ -27,5 +27,5 @@ pub type Worker = u32;
 /// The number of an event; it rises in its shard.
 pub type Id = u64;
 
-/// What `tprev` is kept for.
+/// The scope of `tprev`.
 pub type Topic = u32;

@@ -1,12 +1,12 @@
-//! A shard with its producers, workers, backend, sweeper and operator, and everything that can go wrong with them.
+//! A shard with its producers, workers, backend, sweeper and operator, and all their faults.
 //!
-//! A worker that freezes lives on as a **ghost**: it may go on where it was at any time, or never. So one fault stands for
-//! a crash at every step and for a pause beyond every lease; another process takes its place at once, under a new number.
-//! A reply that is lost leaves its caller where it was, to call again. A call that was given up may arrive **late**, after
-//! everything that came of its repeat. A request that was given up may reach the backend as late as that.
+//! A worker that freezes continues to exist as a **ghost**: it may resume at any time, or never. So one fault covers a
+//! crash at every step and a pause longer than any lease; another process replaces it immediately under a new number.
+//! A lost reply leaves its caller in the same state, to call again. An abandoned call may arrive **late**, after every
+//! effect of its repeat. An abandoned request may reach the backend as late as that.
 //!
-//! Leases run out for whoever is frozen, gone, or does not know that it has one, and that is nothing special. That one
-//! runs out under a worker that is merely slow, and learns of it when it settles, is a fault of its own (**overrun**).
+//! Expired leases of frozen or dead workers, or of workers that do not know that they hold one, are normal. A lease
+//! that expires under a slow worker, which learns of it when it settles, is a separate fault (**overrun**).
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ use super::{NewEvent, Object, Standing, Taken, Worker};
 use crate::explore::Model;
 use crate::{Violation, ensure};
 
-/// What happens to an event that failed often enough.
+/// The treatment of an event that failed too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// It is tried again.
     Block,
-    /// It is given up, and the next one tells.
+    /// It is dropped, and the next one reports the gap.
     Skip,
     /// It waits for an operator.
     Park,
@@ -33,9 +33,9 @@ pub enum Policy {
 /// A call of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Offer {
-    /// So many events are accepted for the object's sink.
+    /// This many events are accepted for the object's sink.
     Accept(u8),
-    /// So many are put out, to be fanned out later.
+    /// This many events enter the outbox, to be fanned out later.
     PutOut(u8),
 }
 
@@ -46,19 +46,19 @@ pub struct Faults {
     pub refusals: u8,
     /// The backend has the event, and its answer is lost.
     pub unconfirmed: u8,
-    /// A request is given up and arrives later.
+    /// A request is abandoned and arrives later.
     pub slow: u8,
     /// A worker freezes.
     pub frozen: u8,
     /// A script ran, and its reply is lost.
     pub lost: u8,
-    /// A call is given up and arrives later.
+    /// A call is abandoned and arrives later.
     pub late: u8,
     /// A lease runs out under a worker that is at work.
     pub overruns: u8,
 }
 
-/// What is explored.
+/// The explored configuration.
 #[derive(Clone, Debug)]
 pub struct Sequencer {
     /// For each object, what its producers call, in order, and what happens to what fails.
@@ -78,7 +78,7 @@ impl Sequencer {
         let Some(place) = self.objects.iter().position(|(other, ..)| *other == object) else { return Ok(()) };
         let offer = self.objects[place].2[state.offered[place]];
         let (Offer::Accept(count) | Offer::PutOut(count)) = offer;
-        // Ids that tell the object, so that it makes no difference who was first among objects.
+        // IDs contain the object, so that the order among objects makes no difference.
         let last = state.shard.last(object).unwrap_or(u64::from(object) * 10);
         let new: Vec<_> =
             (1..=u64::from(count)).map(|n| NewEvent { id: last + n, topic: u32::from(n > 1) }).collect();
@@ -330,14 +330,14 @@ impl Model for Sequencer {
 
     fn is_fault(&self, action: &Action) -> bool {
         match action {
-            // Who waits for a ghost waits for ever.
+            // A settled state must be reachable without the help of ghosts.
             Action::Send(who, answer) => matches!(who, Who::Ghost(_)) || *answer != Answer::Confirmed,
             Action::Settle(who, call) => matches!(who, Who::Ghost(_)) || *call != Call::Answered,
             Action::Take(_, call) => *call != Call::Answered,
             Action::Freeze(_) | Action::Overrun(_) | Action::RequestArrives(_) | Action::CallArrives(_) => {
                 true
             }
-            // Nor does anybody need another event to be accepted.
+            // Nor may it depend on another event being accepted.
             Action::Offer(_) | Action::SkipLost(..) | Action::SkipAgain(_) => true,
             _ => false,
         }

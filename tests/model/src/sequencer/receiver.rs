@@ -1,4 +1,4 @@
-//! Who gets the events, and what its log has to look like: O1, O2 and O3.
+//! The receiver of the events, and the properties of its log: O1, O2 and O3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use super::reference::Reference;
 use super::{Event, Gap, Id, Object, Place};
 use crate::{Violation, ensure};
 
-/// The log of all receivers. It knows what was accepted, so that it can tell when it is told something else.
+/// The log of all receivers. It knows the accepted events, so that it can detect deviations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Receiver {
     accepted: BTreeMap<Id, (Object, Event)>,
     received: BTreeSet<Id>,
-    /// Named by gaps that it was told.
+    /// Named by gaps that it received.
     missing: BTreeSet<Id>,
 }
 
@@ -29,7 +29,7 @@ impl Receiver {
         self.received.iter().filter(of_object).copied().collect()
     }
 
-    /// O2: an event is what it was when it was accepted.
+    /// O2: an event does not change after it was accepted.
     pub(super) fn check_same(&self, event: Event) -> Result<(), Violation> {
         let accepted = self.accepted.get(&event.id).map(|(_, accepted)| *accepted);
         ensure(accepted == Some(event), "O2", || format!("accepted was {accepted:?}, now it is {event:?}"))
@@ -66,6 +66,6 @@ impl Receiver {
         ensure(log.last() == Some(&event.id), "O1", || format!("event {} comes after {log:?}", event.id))?;
         let known =
             event.prev.is_none_or(|prev| self.received.contains(&prev) || self.missing.contains(&prev));
-        ensure(known, "O3", || format!("event {} says {:?}, received is {log:?}", event.id, event.prev))
+        ensure(known, "O3", || format!("event {} has prev {:?}, received {log:?}", event.id, event.prev))
     }
 }

@@ -17,15 +17,15 @@
 //!                                               └ exhausted, skip: dead, gap → ready or idle
 //! ```
 //!
-//! What the scripts may decide for themselves is fixed here:
+//! Decisions that the protocol leaves open are fixed here:
 //!
 //! * Objects are taken in the order in which they became ready; one whose visit ends enters at the tail.
-//! * A lease that ran out ends with the sweep that notices, not before: until then nobody else has the object.
-//! * Attempts are counted when an event goes into flight, so one that kills its worker is counted as well; they begin
-//!   anew with the next event, and after an operator's unpark.
-//! * Who settles an event names worker, epoch and event. A repeat after a lost reply finds another event or no lease, is
-//!   refused, and a take then tells the worker what it holds.
-//! * A gap is told with every attempt of the next event, and is settled by that event's commit.
+//! * An expired lease ends with the sweep that detects it, not before: until then no other worker has the object.
+//! * Attempts are counted when an event goes into flight, so one that kills its worker is counted as well; they
+//!   restart with the next event, and after an operator's unpark.
+//! * Settling an event names worker, epoch and event. A repeat after a lost reply finds another event or no lease, is
+//!   rejected, and a take then returns what the worker holds.
+//! * A gap is reported with every attempt of the next event, and is settled by that event's commit.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,7 +54,7 @@ pub(super) struct ObjectState {
     pub(super) lease: Option<Lease>,
     pub(super) retry_at_ms: Option<i64>,
     pub(super) parked: bool,
-    /// Not told yet.
+    /// Not reported yet.
     pub(super) gap: Option<Gap>,
 }
 
@@ -103,18 +103,18 @@ impl Reference {
         self.without != Some(part)
     }
 
-    /// Says where the events of an object go; a backend if it is never said.
+    /// Sets where the events of an object go; a backend by default.
     pub fn set_sink(&mut self, object: Object, sink: Sink) {
         self.objects.entry(object).or_default().sink = sink;
     }
 
-    /// `POST /objects/{object}/events`, and a direct publish alike: all events or none.
+    /// `POST /objects/{object}/events`, and a direct publish: all events or none.
     ///
-    /// Both have to go to the same sink. If a direct publish passed a backend by, the backend would be told of a `prev`
-    /// that it never gets.
+    /// Both must go to the same sink. If a direct publish bypassed a backend, the backend would receive a `prev` that
+    /// it never gets.
     ///
-    /// With the bus as sink, and nothing of the object queued, they are published at once; otherwise they are queued
-    /// behind what is there.
+    /// If the sink is the bus and no event of the object is queued, they are published immediately; otherwise they are
+    /// queued behind the others.
     ///
     /// # Errors
     /// [`Refused::Full`] and [`Refused::NotRising`]; nothing changed.
@@ -141,7 +141,7 @@ impl Reference {
         Ok(events)
     }
 
-    /// Fans out up to `max` queued events of the object that has waited longest for it, and says which.
+    /// Fans out up to `max` queued events of the object that has waited longest for it, and returns them.
     pub fn drain(&mut self, max: usize) -> Option<(Object, Vec<Event>)> {
         let object = self.outbox.pop_front()?;
         let state = self.objects.get_mut(&object)?;
@@ -168,7 +168,7 @@ impl Reference {
         }
     }
 
-    /// What the worker holds.
+    /// The lease that the worker holds.
     #[must_use]
     pub fn held_by(&self, worker: Worker) -> Option<Visit> {
         let (object, _) =
@@ -176,7 +176,7 @@ impl Reference {
         self.visit(*object)
     }
 
-    /// Lets the lease run anew; `false` if the worker does not hold it.
+    /// Renews the lease; `false` if the worker does not hold it.
     pub fn renew(&mut self, worker: Worker, object: Object, epoch: u64, now_ms: i64) -> bool {
         let until_ms = now_ms + self.settings.lease_ms;
         let holds = self.holds(worker, object, epoch);
@@ -218,7 +218,7 @@ impl Reference {
         Committed::Released
     }
 
-    /// It was tried often enough, and the policy is skip: a dead letter and a gap, and the visit goes on.
+    /// Its attempts are exhausted, and the policy is skip: a dead letter and a gap, and the visit continues.
     pub fn give_up(&mut self, worker: Worker, object: Object, epoch: u64, id: Id, now_ms: i64) -> Committed {
         let Some(event) = self.confirmed(worker, object, epoch, id) else { return Committed::Stale };
         if let Some(state) = self.objects.get_mut(&object) {
@@ -228,7 +228,7 @@ impl Reference {
         self.go_on(object, now_ms)
     }
 
-    /// It was tried often enough, and the policy is park: nothing more until an operator says so.
+    /// Its attempts are exhausted, and the policy is park: nothing is sent until an operator intervenes.
     pub fn park(&mut self, worker: Worker, object: Object, epoch: u64, id: Id) -> Committed {
         if self.confirmed(worker, object, epoch, id).is_none() {
             return Committed::Stale;
@@ -240,8 +240,8 @@ impl Reference {
         Committed::Released
     }
 
-    /// Makes ready what is due, and says which: objects whose lease ran out or whose retry has come, in order of their
-    /// time.
+    /// Makes ready and returns the objects that are due, because their lease expired or their retry time has arrived,
+    /// ordered by that time.
     pub fn sweep(&mut self, now_ms: i64) -> Vec<Object> {
         let due_of = |state: &ObjectState| state.lease.map(|lease| lease.until_ms).or(state.retry_at_ms);
         let mut due: Vec<_> =
@@ -256,7 +256,7 @@ impl Reference {
         objects
     }
 
-    /// What a sweep does to an object whose lease ran out.
+    /// The effect of a sweep on an object whose lease expired.
     pub fn expire(&mut self, object: Object) {
         let leased = self.objects.get(&object).is_some_and(|state| state.lease.is_some());
         if leased && self.has(Part::Sweep) {
@@ -265,7 +265,7 @@ impl Reference {
         }
     }
 
-    /// What a sweep does to an object whose retry has come.
+    /// The effect of a sweep on an object whose retry is due.
     pub fn wake(&mut self, object: Object) {
         let wakes = self.has(Part::Wake);
         let Some(state) = self.objects.get_mut(&object).filter(|_| wakes) else { return };
@@ -274,7 +274,7 @@ impl Reference {
         }
     }
 
-    /// An operator lets a parked object go on with its head.
+    /// An operator resumes a parked object with its head.
     pub fn unpark(&mut self, object: Object) -> Skipped {
         let Some(state) = self.objects.get_mut(&object).filter(|state| state.parked) else {
             return Skipped::Refused;
@@ -285,8 +285,8 @@ impl Reference {
         Skipped::Done
     }
 
-    /// An operator gives up the head of an object that is parked or waits for a retry; `id` must be that head's, so that a
-    /// repeat does not skip another.
+    /// An operator skips the head of an object that is parked or waits for a retry; `id` must be that head's, so that
+    /// a repeat does not skip another.
     pub fn skip(&mut self, object: Object, id: Id) -> Skipped {
         let names_event = self.has(Part::SkipNamesEvent);
         let Some(state) = self.objects.get_mut(&object) else { return Skipped::Refused };
@@ -399,7 +399,7 @@ impl Reference {
         (event.id == id || !self.has(Part::EventId)).then_some(event)
     }
 
-    /// Ends a visit without an outcome: what was in flight is the head again.
+    /// Ends a visit without an outcome: the event in flight is the head again.
     fn back_to_head(&mut self, object: Object) {
         let to_head = self.has(Part::Head);
         let Some(state) = self.objects.get_mut(&object) else { return };

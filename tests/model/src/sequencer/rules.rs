@@ -1,5 +1,5 @@
-//! The predicates that one state of the shard shows: O4, O6, O8, O9, O11, O12, and O3 for what is not yet sent. The others
-//! are about what was sent and committed: see the model.
+//! The predicates that one state of the shard shows: O4, O6, O8, O9, O11, O12, and O3 for events not yet sent. The
+//! others concern sent and committed events: see the model.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{Id, Object, Place, Sink};
 use crate::{Violation, ensure};
 
 impl Reference {
-    /// Looks at everything that a single state can show.
+    /// Checks everything that a single state can show.
     ///
     /// # Errors
     /// The first predicate that does not hold.
@@ -99,10 +99,13 @@ fn check_chain(object: Object, state: &ObjectState) -> Result<(), Violation> {
     for pair in chain.windows(2) {
         let (before, after) = (pair[0], pair[1]);
         ensure(before.id < after.id, "O1", || {
-            format!("event {} of object {object} stands before {}", before.id, after.id)
+            format!("event {} of object {object} precedes {}", before.id, after.id)
         })?;
         ensure(after.prev == Some(before.id), "O3", || {
-            format!("event {} of object {object} follows {} and says {:?}", after.id, before.id, after.prev)
+            format!(
+                "event {} of object {object} follows {} and has prev {:?}",
+                after.id, before.id, after.prev
+            )
         })?;
     }
     Ok(())

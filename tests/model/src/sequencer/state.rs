@@ -22,7 +22,7 @@ pub(super) enum Step {
     Idle,
     /// It is about to send the event, or has.
     Holding(Visit),
-    /// It knows what to say of it.
+    /// It knows the outcome to report.
     Settling(Visit, Outcome),
 }
 
@@ -49,11 +49,11 @@ pub struct State {
     pub(super) offered: Vec<usize>,
     pub(super) workers: Vec<Process>,
     pub(super) ghosts: Vec<Process>,
-    /// Requests on their way to the backend that nobody waits for.
+    /// Requests under way to the backend whose sender stopped waiting.
     pub(super) requests: Vec<Visit>,
-    /// Calls on their way to the shard that nobody waits for.
+    /// Calls under way to the shard whose sender stopped waiting.
     pub(super) calls: Vec<(Worker, Visit, Outcome)>,
-    /// Skips whose reply was lost: the operator will repeat them, some day.
+    /// Skips whose reply was lost: the operator will repeat them, later.
     pub(super) skips: Vec<(Object, Id)>,
     pub(super) faults: Faults,
     pub(super) receiver: Receiver,
@@ -84,7 +84,7 @@ impl State {
         self.receiver.receive(&self.shard, visit.object, visit.event, visit.gap)
     }
 
-    /// Runs the script that settles a visit, and checks that it did so for nobody but the holder.
+    /// Runs the script that settles a visit, and checks that only the holder can do so.
     pub(super) fn settle(
         &mut self,
         worker: Worker,
@@ -120,15 +120,15 @@ impl State {
         Ok(settled)
     }
 
-    /// Runs the script that gives up the head of an object, and checks that it gave up nothing else.
+    /// Runs the script that skips the head of an object, and checks that it dropped nothing else.
     pub(super) fn skip(&mut self, object: Object, id: Id) -> Result<(), Violation> {
         let head = self.shard.queued(object).first().map(|event| event.id);
         self.shard.skip(object, id);
         let gone = head.filter(|head| self.shard.place_of(*head) == Some(Place::Dead));
-        ensure(gone.is_none_or(|gone| gone == id), "O9", || format!("skipping {id} again gave up {gone:?}"))
+        ensure(gone.is_none_or(|gone| gone == id), "O9", || format!("skipping {id} again dropped {gone:?}"))
     }
 
-    /// Nobody that is ready is passed by more than a quantum of each other object.
+    /// No ready object is passed by more than a quantum of each other object.
     pub(super) fn pass_by(&mut self, committed: Object) -> Result<(), Violation> {
         let others = u32::try_from(self.shard.objects.len()).unwrap_or(u32::MAX) - 1;
         let bound = others * self.shard.settings.quantum;

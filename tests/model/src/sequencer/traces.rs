@@ -111,7 +111,7 @@ fn a_failed_event_stays_the_first() {
 }
 
 #[test]
-fn what_is_skipped_leaves_a_gap_that_the_next_event_tells() {
+fn a_skipped_event_leaves_a_gap_that_the_next_event_reports() {
     let mut shard = shard(5);
     accept(&mut shard, A, &[1, 2, 3]);
     let visit = take(&mut shard, 7);

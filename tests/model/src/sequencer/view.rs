@@ -1,4 +1,4 @@
-//! What a driver of the real scripts compares.
+//! The view that a driver of the real scripts compares.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ impl Reference {
         }
     }
 
-    /// What is in an object's flight slot, and with whom.
+    /// The event in an object's flight slot, and its holder.
     #[must_use]
     pub fn visit(&self, object: Object) -> Option<Visit> {
         let state = self.objects.get(&object)?;
@@ -46,7 +46,7 @@ impl Reference {
         self.objects.get(&object)?.last
     }
 
-    /// What an object's next event has to tell.
+    /// The gap that an object's next event has to report.
     #[must_use]
     pub fn gap(&self, object: Object) -> Option<Gap> {
         self.objects.get(&object)?.gap
@@ -86,7 +86,7 @@ impl Reference {
     /// Takes over the ready list of a real shard, if it differs only in the order of the objects of the last sweep.
     ///
     /// # Errors
-    /// What was seen, if it is not such a list.
+    /// The observed list, if it is not such a list.
     pub fn agree(&mut self, swept: &[Object], observed: &[Object]) -> Result<(), String> {
         let stayed = self.ready.len().saturating_sub(swept.len());
         let mine = self.ready();

@@ -19,7 +19,7 @@ until_ms, epoch = tonumber(until_ms or '0'), tonumber(epoch or '0')
 if until_ms > now and holder ~= who then
   return {'taken', holder, until_ms - now}
 end
--- A lease that lapsed is a new one, even if nobody else took it between: its holder may not know.
+-- A lapsed lease is a new one, even if no other process held it in between: its holder may not know.
 if until_ms <= now or epoch <= floor then
   epoch = math.max(epoch, floor) + 1
 end

@@ -1,4 +1,4 @@
-//! Random machines in all that a definition can say, and random definitions that could follow them.
+//! Random machines with all features of definitions, and random definitions that could replace them.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub(super) struct Shape {
 pub(super) struct State {
     pub(super) name: String,
     kind: Kind,
-    /// Besides the state behind it.
+    /// In addition to the state after it.
     next: Next,
 }
 
@@ -54,7 +54,7 @@ fn leaf(random: &mut StdRng, keys: &mut Vec<&'static str>) -> (String, bool) {
     }
     let seconds = random.random_range(1..100);
     let hour = random.random_range(0..24);
-    let told = match random.random_range(0..9) {
+    let updated = match random.random_range(0..9) {
         0..3 => format!("{seconds}s has passed since system.entered_state"),
         3 => "metadata.wait has passed since system.entered_state".to_owned(),
         4 => format!("system.time {} {hour}:30", pick(random, &["<", ">="])),
@@ -63,7 +63,7 @@ fn leaf(random: &mut StdRng, keys: &mut Vec<&'static str>) -> (String, bool) {
         7 => "system.weekday /= 'friday'".to_owned(),
         _ => "history.previous_state = 's1'".to_owned(),
     };
-    (told, true)
+    (updated, true)
 }
 
 /// A condition, and whether a part of it depends on a clock or a feed.
@@ -153,7 +153,7 @@ impl State {
                 "{{action: {name}, webhook: '{outside}/act/{name}/{of}', retry: {{attempts: {attempts}, first: 1s, factor: 1, longest: 1s}}, next: {next}}}"
             ),
             Kind::Publish => format!(
-                "{{action: {name}, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: {next}}}"
+                "{{action: {name}, publish: {{topic: updated, url: 'https://shop.test/<label>'}}, next: {next}}}"
             ),
         }
     }
@@ -182,7 +182,7 @@ impl Shape {
         text + "      - {gate: end}\n"
     }
 
-    /// Something that could follow it: a state or two say something else, are something else, or are gone.
+    /// A possible replacement: a state or two are changed, become another kind, or are removed.
     pub(super) fn changed(&self, random: &mut StdRng) -> Self {
         let mut changed = self.clone();
         let count = changed.states.len();
@@ -224,12 +224,12 @@ pub(super) fn fulfil(test: &str, wish: bool, facts: &mut Map<String, Value>) -> 
     let (key, rest) = test.strip_prefix("metadata.")?.split_once(' ')?;
     let (compared, value) = rest.split_once(' ')?;
     let value: i64 = value.parse().ok()?;
-    let told = match (compared, wish) {
+    let updated = match (compared, wish) {
         ("=", true) | ("/=", false) => value,
         ("=", false) | ("/=", true) | (">", true) => value + 1,
         ("<", true) => value - 1,
         (">", false) | ("<", false) => value,
         _ => return None,
     };
-    facts.insert(key.to_owned(), json!(told)).is_none().then_some(())
+    facts.insert(key.to_owned(), json!(updated)).is_none().then_some(())
 }

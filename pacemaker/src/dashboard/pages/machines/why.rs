@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_label_outside_a_gate_has_a_reason_and_no_tree() {
-        let why = read(&json!({"reason": "it has come to its end", "stuck": "nothing will"}), 0);
-        assert_eq!((why.tree.len(), why.reason.as_deref()), (0, Some("it has come to its end")));
+        let why = read(&json!({"reason": "it has ended", "stuck": "nothing will"}), 0);
+        assert_eq!((why.tree.len(), why.reason.as_deref()), (0, Some("it has ended")));
         assert_eq!(why.earliest, "never without a metadata update");
     }
 }

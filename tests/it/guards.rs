@@ -33,8 +33,9 @@ fn get() -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_limited_client_is_told_when_to_retry() {
-    // One request in a thousand seconds after three at once, so that no clock decides this test.
+async fn a_rate_limited_client_receives_the_time_to_retry() {
+    // A burst of three requests, then one per thousand seconds, so that the test does not depend on
+    // a clock.
     let limits = json!({"requests": {"per_second": 0.001, "burst": 2, "by": {"header": "X-Key"}}});
     let (system, app) = guarded("rate", json!({"limits": limits})).await;
     for key in ["one", "two"] {
@@ -80,7 +81,7 @@ async fn concurrent_requests_of_a_client_are_limited() {
         let answer = send(&system, get()).await;
         assert_eq!((answer.status, answer.reason()), (429, "too_many_connections"));
     }
-    // One client goes away, the other is answered: both places are free again.
+    // One client disconnects, the other gets its answer: both slots are free again.
     held.pop();
     app.release();
     system.until_status("app.test", 200).await;
@@ -108,7 +109,7 @@ async fn bodies_and_methods_are_bounded_by_host() {
     assert_eq!(send(&system, post(1000)).await.status, 200);
     let answer = send(&system, post(1001)).await;
     assert_eq!((answer.status, answer.reason()), (413, "body_too_large"));
-    // Nor without saying how much it is going to be.
+    // A body without an announced length is limited as well.
     let chunked = |size: usize| {
         let head = "POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
         format!("{head}{size:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(size)).into_bytes()
@@ -188,7 +189,7 @@ async fn plain_http_is_redirected_to_https_or_rejected() {
     assert_eq!(answer.status, 308, "a POST stays one");
     let challenge = system.get("app.test", "/.well-known/acme-challenge/token").await;
     assert_eq!((challenge.status, app.hits()), (200, 1));
-    // Not believed of everyone.
+    // The header is trusted only from trusted proxies.
     let claim = Request::get("app.test", "/").header("X-Forwarded-Proto", "https");
     assert_eq!(claim.send(system.edge).await.unwrap().status, 301);
     rule(&system, "app.test", &json!({"https": "only"})).await;
@@ -316,7 +317,7 @@ async fn a_trace_continues_or_begins_with_the_id_of_the_log() {
     let echo = send(&system, request).await.text();
     assert_eq!(header(&echo, "traceparent").as_deref(), Some(given));
     assert_eq!(header(&echo, "tracestate").as_deref(), Some("a=b"));
-    // What cannot be read is no trace, and what goes with it is nothing.
+    // An unreadable `traceparent` is not a trace, and its `tracestate` is dropped.
     let request =
         Request::get("app.test", "/echo").header("traceparent", "00-zz").header("tracestate", "a=b");
     let echo = send(&system, request).await.text();
@@ -350,7 +351,7 @@ async fn no_request_can_be_smuggled_in_another() {
         format!("Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n{hidden}"),
         format!("Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n{hidden}"),
         format!("Transfer-Encoding:\u{b}chunked\r\nContent-Length: {length}\r\n\r\n{hidden}"),
-        // Names that are no names, and lines that go on.
+        // Invalid header names, and continued lines.
         format!("Content-Length : {length}\r\n\r\n{hidden}"),
         format!("Transfer-Encoding : chunked\r\nContent-Length: {length}\r\n\r\n{hidden}"),
         format!("X: y\r\n Transfer-Encoding: chunked\r\nContent-Length: {length}\r\n\r\n{hidden}"),
@@ -359,7 +360,7 @@ async fn no_request_can_be_smuggled_in_another() {
         format!("Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n{hidden}"),
         format!("Transfer-Encoding: chunked\r\n\r\n-1\r\n{hidden}"),
         format!("X: a\0b\r\nContent-Length: {length}\r\n\r\n{hidden}"),
-        // Lines that end or go on where only one side thinks so.
+        // Lines that only one of the two sides considers ended or continued.
         format!("Content-Length:\r\n {length}\r\n\r\n{hidden}"),
         format!("X: y\rContent-Length: {length}\r\n\r\n{hidden}"),
         format!(
@@ -421,7 +422,7 @@ async fn headers_of_a_connection_stay_on_it() {
                 "{host}, {name}: {echo}"
             );
         }
-        // What the edge says cannot be taken away by naming it.
+        // A client cannot remove headers that the edge sets by naming them in `Connection`.
         assert!(echo.contains("X-Forwarded-For: 127.0.0.1\r\n"), "{echo}");
         assert!(echo.contains("X-Real-IP: 127.0.0.1\r\n"), "{echo}");
         assert!(lower.contains("x-request-id: "), "{echo}");
@@ -469,12 +470,12 @@ async fn the_proxy_protocol_carries_the_clients_address() {
     system.settle().await;
     let edge = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let get = "GET /echo HTTP/1.1\r\nHost: app.test\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n";
-    let told = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{get}");
-    let echo = Connection::open(edge).await.unwrap().send_raw(told.as_bytes()).await.unwrap().text();
+    let announced = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{get}");
+    let echo = Connection::open(edge).await.unwrap().send_raw(announced.as_bytes()).await.unwrap().text();
     assert!(echo.contains("X-Real-IP: 203.0.113.7\r\n"), "{echo}");
     assert!(echo.contains("X-Forwarded-For: 203.0.113.7\r\n"), "{echo}");
     let silent = Connection::open(edge).await.unwrap().send_noise(get.as_bytes()).await;
-    assert!(silent.is_none_or(|answer| answer.status == 400), "whoever does not say it is not served");
+    assert!(silent.is_none_or(|answer| answer.status == 400), "a request without a Host header is rejected");
     system.allow("broken header");
     system.stop().await;
 }

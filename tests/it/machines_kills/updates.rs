@@ -14,40 +14,40 @@ use signalbox_tests::{fleet::Fleet, http::Request};
 use tokio::{sync::watch, time};
 
 use super::{
-    book::Book,
+    ledger::Ledger,
     plan::{ANSWERS, Kind, MACHINE, Plan},
 };
 
-/// What all of them share.
-pub(super) struct Telling {
+/// State that all updaters share.
+pub(super) struct Updates {
     pub(super) fleet: Arc<Fleet>,
-    pub(super) book: Arc<Book>,
+    pub(super) ledger: Arc<Ledger>,
     /// How long a label may take from one step to the next.
     pub(super) patience: Duration,
     pub(super) again: AtomicU64,
 }
 
-impl Telling {
+impl Updates {
     /// Brings one label all its way.
     pub(super) async fn run(self: Arc<Self>, plan: Plan, seed: u64) {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut visits = self.book.visits(&plan.name);
+        let mut visits = self.ledger.visits(&plan.name);
         let label = format!("/state-machines/{MACHINE}/labels/{}", plan.name);
-        self.tell(("POST", &label), "create", &json!({"metadata": {"created": true}}), &mut random).await;
+        self.update(("POST", &label), "create", &json!({"metadata": {"created": true}}), &mut random).await;
         for (place, kind) in plan.laps.iter().enumerate() {
             let (lap, last) = (place + 1, place + 1 == plan.laps.len());
             let go = json!({"metadata": {"go": lap, "lap": lap, "kind": kind.word(), "last": last}});
-            self.tell(("PATCH", &label), &format!("go-{lap}"), &go, &mut random).await;
-            // Nobody waits for this, but it is to be known in the end.
+            self.update(("PATCH", &label), &format!("go-{lap}"), &go, &mut random).await;
+            // No gate waits for this update, but it must be stored in the end.
             let noise = json!({"metadata": {"noise": {lap.to_string(): lap}}});
-            self.tell(("PATCH", &label), &format!("noise-{lap}"), &noise, &mut random).await;
+            self.update(("PATCH", &label), &format!("noise-{lap}"), &noise, &mut random).await;
             if *kind == Kind::Ask {
                 self.comes(&plan, &mut visits, plan.visit("ask", lap)).await;
                 for number in 0..ANSWERS {
                     let url = format!("https://trial.test/{}", plan.name);
                     let answer = json!({"type": "update", "url": url, "data": plan.answer(lap, number)});
                     let key = format!("{}-{lap}-{number}", plan.name);
-                    self.tell(("POST", "/topics/answers"), &key, &answer, &mut random).await;
+                    self.update(("POST", "/topics/answers"), &key, &answer, &mut random).await;
                 }
             }
             if plan.gone && last {
@@ -55,7 +55,7 @@ impl Telling {
             }
             self.comes(&plan, &mut visits, plan.visit("round", lap)).await;
             let round = json!({"metadata": {"round": lap}});
-            self.tell(("PATCH", &label), &format!("round-{lap}"), &round, &mut random).await;
+            self.update(("PATCH", &label), &format!("round-{lap}"), &round, &mut random).await;
             if !last {
                 // Its next lap begins where it has come round.
                 self.comes(&plan, &mut visits, plan.visit("start", lap)).await;
@@ -74,11 +74,11 @@ impl Telling {
         let token = &self.fleet.system.token;
         let why = self.fleet.call(0, token, "GET", &format!("{target}/why"), None).await;
         let stands = self.fleet.call(0, token, "GET", &target, None).await;
-        panic!("{plan:?} does not come to visit {visit}: {} {}", stands.text(), why.text());
+        panic!("{plan:?} does not reach visit {visit}: {} {}", stands.text(), why.text());
     }
 
     /// One request, until it is taken.
-    async fn tell(&self, (method, target): (&str, &str), key: &str, body: &Value, random: &mut StdRng) {
+    async fn update(&self, (method, target): (&str, &str), key: &str, body: &Value, random: &mut StdRng) {
         let started = time::Instant::now();
         loop {
             let at = random.random_range(0..self.fleet.len());
@@ -89,11 +89,11 @@ impl Telling {
                 Ok(answer) if matches!(answer.status, 200 | 201) => return,
                 // Its outcome is unknown, or it was refused for now: the same again, by way of another.
                 Ok(answer) if answer.status == 503 => {}
-                Ok(answer) => self.book.flaw(format!("{method} {target} {key}: {answer:?}")),
+                Ok(answer) => self.ledger.flaw(format!("{method} {target} {key}: {answer:?}")),
                 Err(_) => {}
             }
             self.again.fetch_add(1, Ordering::Relaxed);
-            assert!(started.elapsed() < self.patience, "nobody takes {method} {target} {key}");
+            assert!(started.elapsed() < self.patience, "no pacemaker accepts {method} {target} {key}");
             time::sleep(Duration::from_millis(random.random_range(10..100))).await;
         }
     }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::plan::{Kind, MACHINE, Plan};
 
-/// What was told of one label.
+/// The reports about one label.
 struct Page {
     plan: Plan,
     /// The states that it entered, by the order of first receipts.
@@ -19,23 +19,23 @@ struct Page {
     ids: BTreeMap<u64, u64>,
     visit: watch::Sender<u64>,
     /// Ids of the events that its own action published, by lap.
-    told: BTreeMap<u64, BTreeSet<u64>>,
+    reported: BTreeMap<u64, BTreeSet<u64>>,
 }
 
-/// The book. Everybody reads in it while it is written.
-pub(super) struct Book {
+/// The ledger. Everybody reads in it while it is written.
+pub(super) struct Ledger {
     pages: Mutex<HashMap<String, Page>>,
     flaws: Mutex<Vec<String>>,
 }
 
-impl Book {
+impl Ledger {
     pub(super) fn new(plans: &[Plan]) -> Self {
         let page = |plan: &Plan| Page {
             plan: plan.clone(),
             path: Vec::new(),
             ids: BTreeMap::new(),
             visit: watch::Sender::new(0),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
         };
         let pages = plans.iter().map(|plan| (plan.name.clone(), page(plan))).collect();
         Self { pages: Mutex::new(pages), flaws: Mutex::default() }
@@ -55,16 +55,16 @@ impl Book {
         for event in events {
             let label = event["data"]["label"].as_str().unwrap_or_default();
             let Some(page) = pages.get_mut(label) else {
-                self.flaw(format!("an event of nobody: {event}"));
+                self.flaw(format!("an event of an unknown label: {event}"));
                 continue;
             };
             let Some(id) = event["id"].as_u64() else {
                 self.flaw(format!("an event without an id: {event}"));
                 continue;
             };
-            if event["topic"] == "told" {
+            if event["topic"] == "reported" {
                 let lap = event["data"]["lap"].as_u64().unwrap_or_default();
-                page.told.entry(lap).or_default().insert(id);
+                page.reported.entry(lap).or_default().insert(id);
             } else if let Err(why) = page.enter(id, event) {
                 self.flaw(format!("{why}: {event}, after {:?}", page.path));
             }
@@ -76,7 +76,7 @@ impl Book {
         self.pages()[label].visit.subscribe()
     }
 
-    /// How many labels have gone all their way, and how many moves were told.
+    /// How many labels have gone all their way, and how many moves were reported.
     pub(super) fn progress(&self) -> (usize, usize) {
         let pages = self.pages();
         let there = pages.values().filter(|page| page.path.len() == page.plan.path().len()).count();
@@ -90,7 +90,7 @@ impl Book {
         behind.map(|page| format!("{} {:?}", page.plan.name, page.path.last())).take(5).collect()
     }
 
-    /// What should not be in it, or is missing.
+    /// Unexpected or missing entries.
     pub(super) fn audit(&self) -> Vec<String> {
         let mut flaws = self.flaws.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for page in self.pages().values() {
@@ -100,10 +100,13 @@ impl Book {
             }
             let asked = page.plan.laps.iter().enumerate().filter(|(_, kind)| **kind == Kind::Ask);
             let expected: Vec<u64> = asked.map(|(place, _)| place as u64 + 1).collect();
-            let told: Vec<u64> =
-                page.told.iter().flat_map(|(lap, ids)| std::iter::repeat_n(*lap, ids.len())).collect();
-            if told != expected {
-                flaws.push(format!("{}: its action told of {told:?}, not of {expected:?}", page.plan.name));
+            let reported: Vec<u64> =
+                page.reported.iter().flat_map(|(lap, ids)| std::iter::repeat_n(*lap, ids.len())).collect();
+            if reported != expected {
+                flaws.push(format!(
+                    "{}: its action reported of {reported:?}, not of {expected:?}",
+                    page.plan.name
+                ));
             }
         }
         flaws
@@ -116,7 +119,7 @@ impl Page {
         let data = &event["data"];
         let visit = data["visit"].as_u64().unwrap_or_default();
         if let Some(known) = self.ids.get(&id) {
-            return if *known == visit { Ok(()) } else { Err("the same event says something else".into()) };
+            return if *known == visit { Ok(()) } else { Err("the same event has other content".into()) };
         }
         let last = self.ids.last_key_value().map(|(id, _)| *id);
         if last.is_some_and(|last| last > id) {
