@@ -98,7 +98,7 @@ fn confined_by(scope: Scope) -> &'static [Dimension] {
         Scope::Publish | Scope::Queues => &[Dimension::Environments],
         Scope::Read => &Dimension::ALL,
         Scope::Facts | Scope::Machines => &[Dimension::Machines],
-        Scope::Subscribe => &[],
+        Scope::Subscribe | Scope::Audit => &[],
     }
 }
 

@@ -14,7 +14,9 @@ use rand::Rng as _;
 use signalbox_store::{Fabric, keys};
 use tokio::sync::OnceCell;
 
-use super::store::{Error, digest, hex};
+use data_encoding::HEXLOWER;
+
+use super::store::{Error, digest};
 
 /// The maximum number of sessions that are remembered for the time without a fabric.
 const MAX_SEEN: usize = 1_024;
@@ -44,7 +46,7 @@ impl Sessions {
             let key = keys::fabric::session_system();
             let mut random = [0_u8; 4];
             rand::rng().fill_bytes(&mut random);
-            self.fabric.command("SET").key(&key).arg(hex(&random)).arg("NX").run().await?;
+            self.fabric.command("SET").key(&key).arg(HEXLOWER.encode(&random)).arg("NX").run().await?;
             self.fabric.command("GET").key(&key).query::<String>().await
         };
         Ok(self.system.get_or_try_init(read).await?)
@@ -57,7 +59,7 @@ impl Sessions {
     pub async fn open(&self, token: &str, lifetime: Duration) -> Result<String, Error> {
         let mut random = [0_u8; 32];
         rand::rng().fill_bytes(&mut random);
-        let secret = hex(&random);
+        let secret = HEXLOWER.encode(&random);
         let key = keys::fabric::session(&digest(&secret));
         self.fabric.command("SET").key(&key).arg(token).arg("EX").arg(lifetime.as_secs()).run().await?;
         Ok(secret)

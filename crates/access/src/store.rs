@@ -121,7 +121,7 @@ impl Tokens {
     /// Tokens are stored in `fabric` and copied to `stats` for the sidecars. `now` decides what has expired.
     pub fn new(root: &RootToken, fabric: Fabric, stats: Stats, now: fn() -> SystemTime) -> Self {
         Self {
-            root: hex(&Sha256::digest(root.as_bytes())).into(),
+            root: HEXLOWER.encode(&Sha256::digest(root.as_bytes())).into(),
             fabric,
             stats,
             external: ExternalTokens::none(),
@@ -235,7 +235,8 @@ impl Tokens {
         let token = generate();
         let digest = digest(&token);
         let created_ms = self.now_ms();
-        let record = Stored { name, scopes, hosts, environments, machines, created_ms, expires_ms, until_ms: None };
+        let record =
+            Stored { name, scopes, hosts, environments, machines, created_ms, expires_ms, until_ms: None };
         let text = json(&record)?;
         let made: bool = CREATE
             .call()
@@ -414,7 +415,17 @@ fn json(record: &Stored) -> Result<String, Error> {
 
 fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_ms: Option<u64>) -> Listed {
     let Stored { name, scopes, hosts, environments, machines, created_ms, expires_ms, until_ms: _ } = newest;
-    Listed { name, scopes, hosts, environments, machines, created_ms, expires_ms, last_used_ms, replaced_until_ms }
+    Listed {
+        name,
+        scopes,
+        hosts,
+        environments,
+        machines,
+        created_ms,
+        expires_ms,
+        last_used_ms,
+        replaced_until_ms,
+    }
 }
 
 /// 256 random bits. The prefix lets secret scanners recognize a leaked one.

@@ -1,5 +1,6 @@
 //! Where instances may be: networks, and folders of Unix sockets.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -10,6 +11,13 @@ use crate::own::canonical_path;
 /// A network that may contain instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network(pub(crate) IpNet);
+
+impl Network {
+    /// Whether an address is in the network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address)
+    }
+}
 
 impl FromStr for Network {
     type Err = String;

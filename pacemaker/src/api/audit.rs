@@ -8,7 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{
     App, Problem,
-    auth::{Granted, Permission},
+    auth::{Permission, Whole},
     body::Query,
 };
 
@@ -67,7 +67,7 @@ impl Asked {
 #[utoipa::path(get, path = "/audit", tag = "audit", params(Asked), responses(
     (status = 200, body = Page), (status = 422, description = "invalid_cursor, out_of_range", body = Problem)))]
 async fn list(
-    _: Granted<ReadAudit>,
+    _: Whole<ReadAudit>,
     State(app): State<App>,
     Query(asked): Query<Asked>,
 ) -> Result<Answer<Page>, Problem> {

@@ -176,7 +176,12 @@ async fn remove(
 }
 
 /// Rejects scopes that would reach data of every tenant although the token is confined.
-fn check_confinement(scopes: &[Scope], hosts: bool, environments: bool, machines: bool) -> Result<(), Problem> {
+fn check_confinement(
+    scopes: &[Scope],
+    hosts: bool,
+    environments: bool,
+    machines: bool,
+) -> Result<(), Problem> {
     let lists =
         [(Dimension::Hosts, hosts), (Dimension::Environments, environments), (Dimension::Machines, machines)];
     let lists: Vec<Dimension> = lists.into_iter().filter_map(|(list, given)| given.then_some(list)).collect();

@@ -15,7 +15,7 @@ use signalbox_bus as bus;
 use signalbox_certificates::Keys;
 use signalbox_machines as machines;
 use signalbox_queues as queues;
-use signalbox_route_table::{Network, Reserved, UnixFolder};
+use signalbox_route_table::{Network, OwnAddresses, Reserved, UnixFolder};
 use signalbox_sequencer as sequencer;
 
 /// The command line.

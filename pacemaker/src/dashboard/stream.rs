@@ -48,7 +48,6 @@ struct PageStream {
 pub(super) async fn stream(
     viewer: Viewer,
     State(app): State<Site>,
-    headers: HeaderMap,
     Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&query.page)

@@ -19,14 +19,14 @@ use std::{marker::PhantomData, ops::Deref};
 
 use axum::{
     extract::FromRequestParts,
-    http::{StatusCode, request::Parts},
+    http::{HeaderMap, StatusCode, request::Parts},
 };
 use signalbox_daemon::presented;
 
 use super::{
     App, Problem,
     audit::{ClientAddress, Notes},
-    session::{Holder, Session, check_site},
+    session::{Session, check_site},
 };
 use signalbox_access::{Caller, Dimension, Scope, digest};
 

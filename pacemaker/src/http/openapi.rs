@@ -129,7 +129,7 @@ fn common(path: &str, operation: &mut Value) {
         ("413", "body_too_large", has_body),
         ("415", "unsupported_media_type", has_body),
         ("429", if waits { "too_many_attempts, token_limit_reached" } else { "too_many_attempts" }, !is_open),
-        ("503", "fabric_unavailable, fabric_uninitialised", !is_open && !maps_unavailable),
+        ("503", "fabric_unavailable, fabric_uninitialized", !is_open && !maps_unavailable),
     ] {
         if applies {
             add(responses, status, codes);

@@ -88,7 +88,7 @@ impl Options {
     /// Whether the peer is a proxy whose forwarded headers are trusted.
     fn is_front(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
-        self.fronts.iter().any(|network| matches!(network, Network::Ip(network) if network.contains(&peer)))
+        self.fronts.iter().any(|network| network.contains(peer))
     }
 
     /// The address of the client: the last one that a trusted front has forwarded, or else the peer itself.

@@ -100,7 +100,7 @@ impl Alarms {
     }
 
     /// An alarm, [`SILENT`] or [`NONE`]; nothing while it is not sure.
-    fn standing(&mut self, router: &RouterReport) -> Option<&'static str> {
+    fn alarm_of(&mut self, router: &RouterReport) -> Option<&'static str> {
         if liveness(router.age_ms) == Liveness::Excluded {
             let first = *self.suspects.entry(router.node.clone()).or_insert(router.age_ms);
             return (router.age_ms >= first + CONFIRM_MS).then_some(SILENT);

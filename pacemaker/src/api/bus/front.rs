@@ -87,7 +87,7 @@ impl Front {
     pub(crate) async fn end_client(&self, client: &str) -> Result<(), Problem> {
         match self.handle.end_client(client, &Caller::root().bus_client()).await {
             // There is no registry that the client could be in.
-            Ok(()) | Err(Error::Uninitialised) => Ok(()),
+            Ok(()) | Err(Error::Uninitialized) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

@@ -12,7 +12,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Front,
-    topics::{ARRAY_BYTES, idempotency_key, published, refused_alike},
+    topics::{ARRAY_BYTES, idempotency_key, published, refused_all},
 };
 use crate::http::auth::CheckEnvironment as _;
 use crate::http::{

@@ -96,9 +96,9 @@ async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Num
 ///
 /// While the fabric is not the one that was used before, nothing is accepted, because its subscriptions are gone. This
 /// takes it as it is, and lays out a registry where there is none. On the known fabric it changes nothing.
-#[utoipa::path(post, path = "/bus/initialise", tag = "bus", responses((status = 204)))]
-async fn initialise(_: Whole<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
-    app.bus.handle.initialise().await?;
-    tracing::warn!("an operator initialised the event bus on the fabric as it is");
+#[utoipa::path(post, path = "/bus/initialize", tag = "bus", responses((status = 204)))]
+async fn initialize(_: Whole<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
+    app.bus.handle.initialize().await?;
+    tracing::warn!("an operator initialized the event bus on the fabric as it is");
     Ok(StatusCode::NO_CONTENT)
 }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::{Confined, Machines},
+    auth::Confined,
     body::{Body, Json},
     path::Path,
 };
@@ -40,7 +40,7 @@ impl Body for Simulate {}
 /// List the machines
 #[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines)))]
 async fn list(
-    caller: Confined<ReadMachines, Machines>,
+    caller: Confined<ReadMachines, crate::http::auth::Machines>,
     State(app): State<App>,
 ) -> Result<Answer<Machines>, Problem> {
     let mut names = app.machines.definitions.names().await?;

@@ -7,6 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -23,7 +24,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Host, HostList};
-use signalbox_route_table::{Hostname, TableHost, page};
+use signalbox_route_table::{Hostname, Policy, TableHost, page};
 use signalbox_routing::Error;
 
 /// Maximum number of hosts that one request examines for a confined token.
@@ -159,12 +160,11 @@ async fn get(
     let name = hostname.to_string();
     let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();
     let host = store.table_hosts(std::slice::from_ref(&name)).await?.pop().unwrap_or_default();
-    let rules = store.policy(&hostname).await?.map(|wanted| raw(&wanted.value));
+    let rules = store.policy(&hostname).await?.map(|wanted| raw(&visible_policy(wanted.value, &caller)));
     let registered = registered || rules.is_some();
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    let rules = rules.map(|rules| visible_policy(rules, &caller));
     Ok(Answer(Host { rules, ..view(name, host, registered, &caller) }))
 }
 

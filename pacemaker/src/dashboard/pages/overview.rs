@@ -272,7 +272,7 @@ async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
     let accepts_events = bus.is_ready();
     facts.bus = Checked::Known(Bus { accepts_events });
     let reason = if !accepts_events {
-        "the bus is not initialised"
+        "the bus is not initialized"
     } else if !caller.confinement().is_empty() {
         // Tenants must not see each other's subscribers and queues.
         CONFINED
