@@ -30,6 +30,7 @@ async fn main() {
         scopes: vec![Scope::Publish, Scope::Read],
         hosts: None,
         environments: Some(vec!["5".to_owned()]),
+        machines: None,
         expires_ms: None,
     };
     let token = tokens.create(wanted).await.unwrap().unwrap().token;
