@@ -260,7 +260,8 @@ pub fn explain(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{choice::By, lookup::candidates};
+    use crate::lookup::candidates;
+    use signalbox_api::routes::{By, Choice};
 
     fn host(addresses: &[&str], log_key: Option<&str>, policy: Option<&str>) -> TableHost {
         TableHost {
@@ -305,7 +306,8 @@ mod tests {
         let policy = r#"{"v":1,"draining":["127.0.0.1:1"],"weights":{}}"#;
         let records = [host(&["127.0.0.1:1", "127.0.0.1:2"], None, Some(policy)), empty(), empty()];
         let explanation = explained(&records);
-        let usable: Vec<_> = explanation.instances.iter().map(|one| (one.usable, one.reason)).collect();
+        let usable: Vec<_> =
+            explanation.instances.iter().map(|one| (one.usable, one.reason.as_deref())).collect();
         assert_eq!(usable, [(false, Some("draining")), (true, None)]);
         let all = [host(&["127.0.0.1:1"], None, Some(policy)), empty(), empty()];
         assert_eq!(explained(&all).answer, Answer::NoInstance);
@@ -317,9 +319,9 @@ mod tests {
 
     fn reasons(policy: &str) -> (Vec<Option<&'static str>>, bool) {
         let explanation = explained(&[host(&THREE, Some("17"), Some(policy)), empty(), empty()]);
-        let reasons = explanation.instances.iter().map(|one| {
+        let reasons = explanation.instances.into_iter().map(|one| {
             assert_eq!(one.usable, one.reason.is_none());
-            one.reason
+            one.reason.map(|reason| &*reason.leak())
         });
         (reasons.collect(), explanation.fail_open)
     }

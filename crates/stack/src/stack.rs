@@ -361,16 +361,6 @@ impl Stack {
         self.router().admin_url
     }
 
-    /// The URL of the pacemaker's listener, without a final slash.
-    pub fn pacemaker_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports().pacemaker)
-    }
-
-    /// The URL of the first sidecar's listener, without a final slash.
-    pub fn sidecar_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports().sidecar)
-    }
-
     /// URL of the routes master.
     pub fn routes_url(&self) -> String {
         redis::url(self.ports().routes)
