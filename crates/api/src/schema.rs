@@ -2,12 +2,13 @@
 
 use utoipa::openapi::{
     OneOfBuilder, Ref, RefOr, Schema,
-    schema::{ObjectBuilder, SchemaType, Type},
+    schema::{ObjectBuilder, RefBuilder, SchemaType, Type},
 };
 
 /// What a label does in its state.
 pub(crate) fn label_status() -> Ref {
-    Ref::from_schema_name("LabelStatus")
+    let status = RefBuilder::new().ref_location_from_schema_name("LabelStatus");
+    status.description(Some("What it does there.")).build()
 }
 
 /// Why a label moved.
@@ -18,5 +19,6 @@ pub(crate) fn move_cause() -> Ref {
 /// The policy of a host, or none.
 pub(crate) fn policy() -> RefOr<Schema> {
     let null = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Null));
-    OneOfBuilder::new().item(null).item(Ref::from_schema_name("Policy")).into()
+    let description = "The policy as it was set; absent when there is none.";
+    OneOfBuilder::new().item(null).item(Ref::from_schema_name("Policy")).description(Some(description)).into()
 }

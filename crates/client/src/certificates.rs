@@ -12,9 +12,6 @@ pub struct Certificates<'a>(pub(crate) &'a Client);
 
 impl Certificates<'_> {
     /// All certificates, without their chains.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn list(&self) -> Result<Vec<Certificate>, Error> {
         self.0.all("/certificates", &[], |page: CertificateList| (page.certificates, page.next)).await
     }

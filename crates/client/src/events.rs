@@ -38,68 +38,44 @@ impl Events<'_> {
     }
 
     /// All topics.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn topics(&self) -> Result<Vec<Topic>, Error> {
         self.0.get("/topics").await
     }
 
     /// All subscriptions.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn subscriptions(&self) -> Result<Vec<Subscription>, Error> {
         self.0.get("/subscriptions").await
     }
 
     /// All numbers of the bus.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn numbers(&self) -> Result<Numbers, Error> {
         self.0.get("/bus/metrics").await
     }
 
     /// A page of a subscriber's dead letters.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn dead(&self, subscriber: &str, cursor: Option<&str>) -> Result<DeadLetters, Error> {
         let pairs = [("subscriber", Some(subscriber)), ("cursor", cursor)];
         self.0.get(&with_query("/subscriber/dead", &pairs)).await
     }
 
     /// Delivers all dead letters of a subscriber again; how many.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn redrive(&self, subscriber: &str) -> Result<u64, Error> {
         let answer: Redriven = self.0.post(&of("/subscriber/dead/redrive", subscriber), None).await?;
         Ok(answer.redriven)
     }
 
     /// Drops all dead letters of a subscriber; how many.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn drop_dead(&self, subscriber: &str) -> Result<u64, Error> {
         let answer: Dropped = self.0.delete(&of("/subscriber/dead", subscriber)).await?;
         Ok(answer.dropped)
     }
 
     /// Sends a subscriber a test delivery.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn test(&self, subscriber: &str) -> Result<Tested, Error> {
         self.0.post(&of("/subscriber/test", subscriber), None).await
     }
 
     /// Delivers the events of a period again, in unix milliseconds, at `rate` events per second.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn replay(&self, subscriber: &str, from: u64, to: u64, rate: Option<u64>) -> Result<(), Error> {
         let body = json!(Replay { from, to, rate });
         let _begun: Replay = self.0.post(&of("/subscriber/replay", subscriber), Some(&body)).await?;
@@ -107,9 +83,6 @@ impl Events<'_> {
     }
 
     /// Watches events as they are accepted.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn watch(&self, filter: &Filter) -> Result<Stream, Error> {
         let path = with_query(
             "/events",

@@ -48,9 +48,6 @@ impl Health<'_> {
     }
 
     /// Which servers the pacemaker reaches, whether it is ready or not.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn ready(&self) -> Result<Ready, Error> {
         let answer = self.0.transport.call_any("/health/ready").await?;
         serde_json::from_slice(&answer.body)
@@ -58,26 +55,17 @@ impl Health<'_> {
     }
 
     /// The status of nginx; only the admin listener serves it.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn edge(&self) -> Result<Edge, Error> {
         self.0.get("/edge/status").await
     }
 
     /// The metrics of all parts, as Prometheus reads them.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn metrics(&self) -> Result<String, Error> {
         let answer = self.0.transport.call("GET", "/metrics", None).await?;
         Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }
 
     /// The version of the pacemaker, from its API's description.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn version(&self) -> Result<String, Error> {
         let document: Value = self.0.get("/openapi.json").await?;
         Ok(document["info"]["version"].as_str().unwrap_or_default().to_owned())

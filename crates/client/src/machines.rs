@@ -18,9 +18,6 @@ pub struct Machines<'a>(pub(crate) &'a Client);
 
 impl Machines<'_> {
     /// The names of all machines.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn list(&self) -> Result<Vec<String>, Error> {
         let names: wire::Machines = self.0.get("/state-machines").await?;
         Ok(names.state_machines.into_iter().map(|machine| machine.name).collect())

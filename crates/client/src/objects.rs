@@ -37,9 +37,6 @@ impl Objects<'_> {
     }
 
     /// All backends.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn backends(&self) -> Result<Vec<Backend>, Error> {
         self.0.get("/backends").await
     }
@@ -53,9 +50,6 @@ impl Objects<'_> {
     }
 
     /// The dead letters of a backend.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn dead(&self, backend: &str) -> Result<Vec<DeadEvent>, Error> {
         self.0.get(&format!("/backends/{}/dead", segment(backend))).await
     }

@@ -18,9 +18,6 @@ pub struct Queues<'a>(pub(crate) &'a Client);
 
 impl Queues<'_> {
     /// All queues.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn list(&self) -> Result<Vec<Queue>, Error> {
         let list: QueueList = self.0.get("/queues").await?;
         Ok(list.queues)
@@ -35,9 +32,6 @@ impl Queues<'_> {
     }
 
     /// Creates or replaces a queue.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn put(&self, name: &str, queue: &NewQueue) -> Result<Queue, Error> {
         self.0.put(&path(name, ""), &json!(queue)).await
     }

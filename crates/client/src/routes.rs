@@ -33,9 +33,6 @@ pub struct Filter {
 
 impl Routes<'_> {
     /// All instances that fit, page by page.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn instances(&self, filter: &Filter) -> Result<Vec<Instance>, Error> {
         let pairs = [
             ("host", filter.host.as_deref()),
@@ -99,9 +96,6 @@ impl Routes<'_> {
     }
 
     /// All host names in the table.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn hosts(&self) -> Result<Vec<Host>, Error> {
         self.0.all("/hosts", &[], |page: HostList| (page.hosts, page.next)).await
     }
@@ -115,17 +109,11 @@ impl Routes<'_> {
     }
 
     /// The routing decision for a host.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn explain(&self, host: &str) -> Result<Explanation, Error> {
         self.0.get(&with_query("/routes/explain", &[("host", Some(host))])).await
     }
 
     /// Which routers have the newest table.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn convergence(&self) -> Result<Convergence, Error> {
         self.0.get("/routes/convergence").await
     }

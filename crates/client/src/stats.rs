@@ -122,9 +122,6 @@ pub struct Range {
 
 impl Stats<'_> {
     /// Everything counted so far.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn totals(&self, subject: &Subject) -> Result<Totals, Error> {
         self.0.get(&subject.path()).await
     }
@@ -154,9 +151,6 @@ impl Stats<'_> {
     }
 
     /// A point a second, `[unix second, value]`, as messages.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn stream(&self, subject: &Subject, metric: &str) -> Result<Stream, Error> {
         let path = with_query(&format!("{}/stream", subject.path()), &[("metric", Some(metric))]);
         Stream::open(self.0, &path, &[]).await

@@ -13,18 +13,12 @@ pub struct Tokens<'a>(pub(crate) &'a Client);
 
 impl Tokens<'_> {
     /// All tokens, without their secrets.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn list(&self) -> Result<Vec<Token>, Error> {
         let list: TokenList = self.0.get("/tokens").await?;
         Ok(list.tokens)
     }
 
     /// Creates a token; the only answer that shows its secret.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn create(&self, token: &NewToken) -> Result<Token, Error> {
         self.0.post("/tokens", Some(&json!(token))).await
     }
@@ -38,9 +32,6 @@ impl Tokens<'_> {
     }
 
     /// Revokes a token. A token that does not exist is not an error.
-    ///
-    /// # Errors
-    /// As every call.
     pub async fn revoke(&self, name: &str) -> Result<(), Error> {
         self.0.delete(&format!("/tokens/{}", segment(name))).await
     }

@@ -27,3 +27,4 @@ pub mod traffic;
 
 pub use facts::{Checked, Facts, diagnose};
 pub use finding::{Diagnosis, Finding, Severity, Skipped, Subject};
+pub use text::span;

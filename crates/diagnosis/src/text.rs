@@ -1,7 +1,7 @@
 //! Numbers for people.
 
-/// A time span: `3 s`, `5 min`, `2 h`, `4 d`.
-pub(crate) fn span(ms: u64) -> String {
+/// A time span in its largest suitable unit: `3 s`, `5 min`, `2 h`, `4 d`.
+pub fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0 => format!("{ms} ms"),

@@ -307,7 +307,8 @@ mod tests {
         let policy = r#"{"v":1,"draining":["127.0.0.1:1"],"weights":{}}"#;
         let records = [host(&["127.0.0.1:1", "127.0.0.1:2"], None, Some(policy)), empty(), empty()];
         let explanation = explained(&records);
-        let usable: Vec<_> = explanation.instances.iter().map(|one| (one.usable, one.reason.as_deref())).collect();
+        let usable: Vec<_> =
+            explanation.instances.iter().map(|one| (one.usable, one.reason.as_deref())).collect();
         assert_eq!(usable, [(false, Some("draining")), (true, None)]);
         let all = [host(&["127.0.0.1:1"], None, Some(policy)), empty(), empty()];
         assert_eq!(explained(&all).answer, Answer::NoInstance);

@@ -362,16 +362,6 @@ impl Stack {
         self.router().admin_url
     }
 
-    /// The URL of the pacemaker's listener, without a final slash.
-    pub fn pacemaker_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports().pacemaker)
-    }
-
-    /// The URL of the first sidecar's listener, without a final slash.
-    pub fn sidecar_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports().sidecar)
-    }
-
     /// The URL of a Redis server, with the login of the operator.
     fn operator_url(&self, port: u16) -> String {
         // An unreadable password is reported by the server, as a wrong one.

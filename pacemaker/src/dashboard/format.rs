@@ -1,16 +1,6 @@
 //! Formats numbers, durations and times for display.
 
-/// A duration in its largest suitable unit: `3 s`, `5 min`, `2 h`, `4 d`.
-pub(super) fn span(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match seconds {
-        0 => format!("{ms} ms"),
-        1..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
+pub(super) use signalbox_diagnosis::span;
 
 /// The age of a point in time: `4 s ago`.
 pub(super) fn ago(now_ms: u64, then_ms: u64) -> String {
@@ -57,8 +47,6 @@ mod tests {
 
     #[test]
     fn numbers_are_formatted_with_their_units() {
-        assert_eq!([span(0), span(999), span(1000), span(119_999)], ["0 ms", "999 ms", "1 s", "119 s"]);
-        assert_eq!([span(120_000), span(7_200_000), span(172_800_000)], ["2 min", "2 h", "2 d"]);
         assert_eq!([ago(5000, 4500), ago(5000, 9000), ago(9000, 5000)], ["now", "now", "4 s ago"]);
         assert_eq!([time(1_767_225_661_999), time(u64::MAX)], ["2026-01-01 00:01:01 UTC", "–"]);
         assert_eq!([percent(0, 0), percent(0, 5), percent(1, 5000)], ["–", "0%", "< 0.1%"]);
