@@ -427,6 +427,15 @@ fn the_packages_configuration_has_only_known_keys() {
     assert!(replica.contains("\ninclude /etc/signalbox/users/replication.conf\n"), "{replica}");
 }
 
+#[test]
+fn the_packaged_edge_writes_bodies_to_a_disk_and_never_to_run() {
+    let edge = unit(&read("packaging/systemd/signalbox-edge.service"));
+    let cache = edge.iter().find(|(_, key, _)| key == "CacheDirectory").map(|(_, _, folder)| folder).unwrap();
+    let text = read("packaging/etc/edge.env");
+    let temp = text.lines().find_map(|line| line.strip_prefix("TEMP_DIR=")).unwrap();
+    assert_eq!(temp, format!("/var/cache/{cache}"), "systemd creates this folder for the service's user");
+}
+
 /// Runs `signalbox edge check` with the package's environment and more, as `systemctl reload` does first.
 fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
     let text = read("packaging/etc/edge.env");
@@ -443,6 +452,7 @@ fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
         .envs(packaged)
         // Paths that the package installs elsewhere, or that only its user may write.
         .env("PREFIX", folder)
+        .env("TEMP_DIR", folder.join("temp"))
         .env("NGINX_DIR", root().join("nginx"))
         .env("LUA_DIR", root().join("lua"))
         .env("EDGE_KEY_FILE", path("edge.key"))

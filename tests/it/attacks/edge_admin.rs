@@ -69,6 +69,8 @@ async fn requests_of_other_sites_are_rejected() {
     for request in [
         accept().header("Origin", "http://evil.example"),
         accept().header("Origin", "null"),
+        accept().header("Origin", "null").header("Sec-Fetch-Site", "same-site"),
+        accept().header("Origin", "null").header("Sec-Fetch-Site", "cross-site"),
         accept().header("Origin", &format!("http://127.0.0.1:{}", system.edge.port())),
         accept().header("Origin", &format!("{own}.evil.example")),
         accept().header("Sec-Fetch-Site", "cross-site").header("Sec-Fetch-Mode", "cors"),
@@ -88,6 +90,8 @@ async fn requests_of_other_sites_are_rejected() {
             .header("Origin", &own)
             .header("Sec-Fetch-Site", "same-origin")
             .header("Sec-Fetch-Mode", "cors"),
+        // A form of a page with the referrer policy no-referrer.
+        accept().header("Origin", "null").header("Sec-Fetch-Site", "same-origin"),
         status().header("Sec-Fetch-Site", "none").header("Sec-Fetch-Mode", "navigate"),
         api().header("Origin", &own),
         // A link on another page.

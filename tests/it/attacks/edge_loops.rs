@@ -66,12 +66,12 @@ async fn edges_may_be_chained_and_a_client_harms_only_its_own_request() {
     assert_ne!(names[1], names[2], "each edge has a name of its own");
     // A client that names an edge, or far too many of them, is rejected; the next request of others is not.
     let hits = app.hits();
-    for list in [names[1], &format!("x,{} ;a", names[1].to_uppercase()), &vec!["a"; 20].join(",")] {
+    for list in [names[1], &format!("x,{} ;a", names[1].to_uppercase()), &["a"; 20].join(",")] {
         let response = send(&front, get().header("CDN-Loop", list)).await;
         assert_eq!((response.status, response.reason()), (508, "loop_detected"), "{list}: {response:?}");
     }
     assert_eq!(app.hits(), hits);
-    for list in ["signalbox-", "signalbox-other-80", "not-signalbox-a", &vec!["a"; 10].join(",")] {
+    for list in ["signalbox-", "signalbox-other-80", "not-signalbox-a", &["a"; 10].join(",")] {
         assert_eq!(send(&front, get().header("CDN-Loop", list)).await.status, 200, "{list}");
     }
     front.stop().await;
