@@ -178,11 +178,12 @@ impl Plan {
         redis::program(&self.layout, &self.redis, part, role, port, max_memory)
     }
 
-    /// How a daemon logs in to the Redis servers whose addresses are in `servers`.
-    fn redis_wiring<const N: usize>(&self, user: User, servers: [(&str, Value); N]) -> Value {
+    /// How a daemon logs in to the Redis servers on these ports. The user is named in each URL and not once for all, so that a
+    /// server of the operator, whose URL replaces one of these, gets no login that it does not know.
+    fn redis_wiring<const N: usize>(&self, user: User, servers: [(&str, u16); N]) -> Value {
         let password = self.layout.secrets().password_file(user);
-        let mut wiring = table(servers);
-        wiring.insert("user".to_owned(), user.name().into());
+        let url = |port| Value::from(format!("redis://{}@{}/", user.name(), local(port)));
+        let mut wiring = table(servers.map(|(name, port)| (name, url(port))));
         wiring.insert("password_file".to_owned(), password.display().to_string().into());
         Value::Table(wiring)
     }
@@ -221,11 +222,7 @@ impl Plan {
                 "redis",
                 self.redis_wiring(
                     User::Pacemaker,
-                    [
-                        ("routes", redis::url(ports.routes).into()),
-                        ("stats", redis::url(ports.stats).into()),
-                        ("fabric", redis::url(ports.fabric).into()),
-                    ],
+                    [("routes", ports.routes), ("stats", ports.stats), ("fabric", ports.fabric)],
                 ),
             ),
         ]);
@@ -254,10 +251,7 @@ impl Plan {
                 "redis",
                 self.redis_wiring(
                     User::Sidecar,
-                    [
-                        ("stats", redis::url(self.options.ports.stats).into()),
-                        ("routes_replica", redis::url(ports.routes_replica).into()),
-                    ],
+                    [("stats", self.options.ports.stats), ("routes_replica", ports.routes_replica)],
                 ),
             ),
         ]);
