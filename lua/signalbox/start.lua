@@ -43,8 +43,11 @@ function _M.worker()
         ngx.log(ngx.ERR, "cannot start the timer for counts of requests in flight: ", err)
     end
     local user, password_file = settings.replica_user or "", settings.replica_password_file or ""
-    -- Without a file there is no login. The user `default` has a password without a name.
-    local login = password_file ~= "" and { user = user ~= "" and user or "default", password_file = password_file } or nil
+    -- Without a file there is no login. A password without a name is that of the user `default`.
+    local login
+    if password_file ~= "" then
+        login = { user = user ~= "" and user or "default", password_file = password_file }
+    end
     require("signalbox.follow").start(settings.replica, login)
 end
 

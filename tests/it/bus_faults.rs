@@ -356,7 +356,10 @@ fn gaps(receiver: &Receiver) -> Vec<Value> {
 async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
     let ports = Ports::free().unwrap();
     let wire = Wire::to(SocketAddr::from(([127, 0, 0, 1], ports.fabric))).await;
-    let fabric = toml::Table::from_iter([("fabric".to_owned(), format!("redis://{}/", wire.address).into())]);
+    let fabric = toml::Table::from_iter([(
+        "fabric".to_owned(),
+        format!("redis://pacemaker@{}/", wire.address).into(),
+    )]);
     let fleet =
         Fleet::start("fabric-slow", 1, &SETTINGS, |builder| builder.ports(ports).pacemaker("redis", fabric))
             .await;

@@ -283,8 +283,9 @@ async fn a_change_whose_reply_was_lost_is_made_once() {
     let ports = Ports::free().unwrap();
     let wires = [Wire::to(local(ports.routes)).await, Wire::to(local(ports.fabric)).await];
     let urls = ["routes", "fabric"].into_iter().zip(&wires);
-    let redis: toml::Table =
-        urls.map(|(name, wire)| (name.to_owned(), format!("redis://{}/", wire.address).into())).collect();
+    let redis: toml::Table = urls
+        .map(|(name, wire)| (name.to_owned(), format!("redis://pacemaker@{}/", wire.address).into()))
+        .collect();
     let system = System::with("lost-replies", |builder| builder.ports(ports).pacemaker("redis", redis)).await;
     let app = App::start("app").await;
     let mut expected = 0;

@@ -258,7 +258,8 @@ async fn run_with_faults(mut go_on: impl FnMut() -> bool) {
 
     let ports = Ports::free().unwrap();
     let wire = Wire::to(SocketAddr::from(([127, 0, 0, 1], ports.stats))).await;
-    let stats = toml::Table::from_iter([("stats".to_owned(), format!("redis://{}/", wire.address).into())]);
+    let stats =
+        toml::Table::from_iter([("stats".to_owned(), format!("redis://sidecar@{}/", wire.address).into())]);
     let system =
         System::with("exact", |builder| builder.without_pacemaker().ports(ports).sidecar("redis", stats))
             .await;

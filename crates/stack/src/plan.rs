@@ -178,13 +178,14 @@ impl Plan {
         redis::program(&self.layout, &self.redis, part, role, port, max_memory)
     }
 
-    /// How a daemon logs in to the Redis servers whose addresses are in `servers`.
-    fn redis_wiring<const N: usize>(&self, user: User, servers: [(&str, Value); N]) -> Value {
+    /// How a daemon logs in to the Redis servers on these ports. The user is named in each URL and not once for all, so that a
+    /// server of the operator, whose URL replaces one of these, gets no login that it does not know.
+    fn redis_wiring<const N: usize>(&self, user: User, servers: [(&str, u16); N]) -> toml::Table {
         let password = self.layout.secrets().password_file(user);
-        let mut wiring = table(servers);
-        wiring.insert("user".to_owned(), user.name().into());
+        let url = |port| Value::from(format!("redis://{}@{}/", user.name(), local(port)));
+        let mut wiring = table(servers.map(|(name, port)| (name, url(port))));
         wiring.insert("password_file".to_owned(), password.display().to_string().into());
-        Value::Table(wiring)
+        wiring
     }
 
     /// nginx of the `number`-th router; `None` if it is off.
@@ -223,6 +224,12 @@ impl Plan {
                 .filter_map(|name| self.listener(name)),
         );
         let replica = format!("redis+unix://{}", self.layout.replica_socket(1).display());
+        let servers = [("routes", ports.routes), ("stats", ports.stats), ("fabric", ports.fabric)];
+        let mut redis = self.redis_wiring(User::Pacemaker, servers);
+        redis.insert(
+            "routes_replicas".to_owned(),
+            texts(vec![redis::url(ports.routes_replica), replica]),
+        );
         let mut wiring = table([
             ("listen", local(port).into()),
             ("root_token_file", self.layout.token().display().to_string().into()),
@@ -231,18 +238,7 @@ impl Plan {
             ("edge_addresses", texts(served)),
             // All parts are on this machine.
             ("routing", Value::Table(table([("check_local", true.into())]))),
-            (
-                "redis",
-                self.redis_wiring(
-                    User::Pacemaker,
-                    [
-                        ("routes", redis::url(ports.routes).into()),
-                        ("stats", redis::url(ports.stats).into()),
-                        ("fabric", redis::url(ports.fabric).into()),
-                        ("routes_replicas", texts(vec![redis::url(ports.routes_replica), replica])),
-                    ],
-                ),
-            ),
+            ("redis", Value::Table(redis)),
         ]);
         if self.wanted.nginx {
             wiring.insert("edge_key_file".to_owned(), self.layout.edge_key().display().to_string().into());
@@ -273,13 +269,10 @@ impl Plan {
             ("snapshot_path", path(self.layout.snapshot(number))),
             (
                 "redis",
-                self.redis_wiring(
+                Value::Table(self.redis_wiring(
                     User::Sidecar,
-                    [
-                        ("stats", redis::url(self.options.ports.stats).into()),
-                        ("routes_replica", redis::url(ports.routes_replica).into()),
-                    ],
-                ),
+                    [("stats", self.options.ports.stats), ("routes_replica", ports.routes_replica)],
+                )),
             ),
         ]);
         let (part, port, chosen) = (Part::SIDECAR.numbered(number), ports.sidecar, &self.options.sidecar);

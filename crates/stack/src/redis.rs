@@ -83,7 +83,7 @@ pub(crate) fn program(
     Ok(program.ready_when(probe).address(address).stop_with(Signal::SIGTERM, Duration::from_secs(10)))
 }
 
-pub(crate) fn url(port: u16) -> String {
+fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 

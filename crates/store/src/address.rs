@@ -175,31 +175,27 @@ fn invalid(what: &'static str, path: &Path, why: &str) -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, what, format!("{}{colon}{why}", path.display())))
 }
 
-/// The URL of a server with a login and authorities, as a configuration has them for several servers. A URL with a password
-/// keeps its login, and a URL without TLS needs no authorities.
+/// The URL of a server with a login and authorities, as a configuration has them for several servers. The password is that of
+/// `user`, and of a user that the URL names without a password. A URL with a password keeps its login, a URL without a user
+/// gets none if `user` is empty, and a URL without TLS needs no authorities.
 pub fn with_login(url: &str, user: &str, password_file: Option<&Path>, ca_file: Option<&Path>) -> String {
-    let (server, query) = url.split_once('?').unwrap_or((url, ""));
+    let query = url.split_once('?').map_or("", |(_, query)| query);
     let given: Vec<_> = form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name.into_owned()).collect();
     let is_given = |name: &str| given.iter().any(|one| one == name);
-    let (scheme, rest) = server.split_once("://").unwrap_or(("", server));
-    let login = rest.rsplit_once('@').map(|(login, _)| login);
+    let (scheme, login, rest) = parts(url);
+    let has_user = login.is_some() || is_given("user");
     let has_password =
         login.is_some_and(|login| login.contains(':')) || is_given("pass") || is_given("password_file");
-    let mut server = server.to_owned();
+    let mut server = url.split_once('?').map_or(url, |(server, _)| server).to_owned();
     let mut more = form_urlencoded::Serializer::new(query.to_owned());
-    if !has_password {
-        let is_socket = scheme.contains("unix");
-        if !user.is_empty() && is_socket && !is_given("user") {
+    if let Some(path) = password_file.filter(|_| !has_password && (has_user || !user.is_empty())) {
+        if !has_user && scheme.contains("unix") {
             more.append_pair("user", user);
-        } else if !user.is_empty() && !is_socket && login.is_none() {
-            server = format!(
-                "{scheme}://{}@{rest}",
-                form_urlencoded::byte_serialize(user.as_bytes()).collect::<String>()
-            );
+        } else if !has_user {
+            let user: String = form_urlencoded::byte_serialize(user.as_bytes()).collect();
+            server = format!("{scheme}{user}@{rest}");
         }
-        if let Some(path) = password_file {
-            more.append_pair("password_file", &path.to_string_lossy());
-        }
+        more.append_pair("password_file", &path.to_string_lossy());
     }
     if let Some(path) = ca_file.filter(|_| scheme.starts_with("rediss") && !is_given("ca_file")) {
         more.append_pair("ca_file", &path.to_string_lossy());
@@ -303,6 +299,8 @@ mod tests {
             assert_eq!(with_login(url, "me", file, Some(Path::new("/ca"))), shown);
         }
         assert_eq!(with_login("redis://h:1/", "", None, None), "redis://h:1/");
+        assert_eq!(with_login("redis://h:1/", "", file, None), "redis://h:1/", "a server without users");
+        assert_eq!(with_login("redis://you@h:1/", "", file, None), "redis://you@h:1/?password_file=%2Fp+w");
     }
 
     #[test]

@@ -95,7 +95,7 @@ async fn run_with_faults(name: &str, objects: u64, mut go_on: impl FnMut() -> bo
             .ports(ports)
             .with(|options| options.redis.fabric_fsync = Fsync::Always)
             .pacemaker("bus", table("allow_http = true\nallow_networks = ['127.0.0.0/8']"))
-            .pacemaker("redis", table(&format!("fabric = 'redis://{}/'", wire.address)))
+            .pacemaker("redis", table(&format!("fabric = 'redis://pacemaker@{}/'", wire.address)))
             .pacemaker("sequencer", table("lease_ms = 1500\nfirst_pause_ms = 20\nlongest_pause_ms = 200"))
     })
     .await;
