@@ -1,8 +1,8 @@
 //! The section `[machines]` of the configuration.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer};
 use signalbox_machine::definition::Environment;
 use signalbox_settings::{section, within};
 
@@ -32,17 +32,25 @@ impl Default for Options {
     }
 }
 
-/// Names of environment variables with the beginning of the addresses that may get their values.
-fn environment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Environment, D::Error> {
-    let environment = Environment::deserialize(deserializer)?;
-    for (name, prefix) in &environment {
+/// The beginning of the addresses that may get the value of an environment variable.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Prefix(String);
+
+impl TryFrom<String> for Prefix {
+    type Error = &'static str;
+
+    fn try_from(prefix: String) -> Result<Self, Self::Error> {
         let address = prefix.strip_prefix("https://").or_else(|| prefix.strip_prefix("http://"));
         let host = address.and_then(|address| address.split('/').next()).unwrap_or_default();
         if host.is_empty() || prefix.contains(['?', '#', '@', ' ']) {
-            let message =
-                format!("{name} must be the beginning of an address such as https://warehouse.example/");
-            return Err(D::Error::custom(message));
+            return Err("must be the beginning of an address such as https://warehouse.example/");
         }
+        Ok(Self(prefix))
     }
-    Ok(environment)
+}
+
+fn environment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Environment, D::Error> {
+    let environment = BTreeMap::<String, Prefix>::deserialize(deserializer)?;
+    Ok(environment.into_iter().map(|(name, Prefix(prefix))| (name, prefix)).collect())
 }

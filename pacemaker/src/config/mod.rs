@@ -211,14 +211,14 @@ mod tests {
                 "instance_networks = ['10.0.0.0/8',\n 'everything']",
                 "p.toml:2:21: instance_networks: `everything`",
             ),
-            ("instance_networks = ['unix']", "p.toml:2:22: instance_networks: `unix` is not a network"),
+            ("instance_networks = ['unix']", "p.toml:2:21: instance_networks: `unix` is not a network"),
             (
                 "[routing]\nunix_folders = ['run']",
-                "p.toml:3:17: routing.unix_folders: `run` is not an absolute",
+                "p.toml:3:16: routing.unix_folders: `run` is not an absolute",
             ),
             (
                 "[machines]\nenvironment = { A = 'a.example' }",
-                "machines.environment: A must be the beginning",
+                "p.toml:3:21: machines.environment.A: must be the beginning",
             ),
             ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
             ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),

@@ -128,6 +128,10 @@ fn compose() -> Table {
         };
         table.insert(name.to_owned(), items.into());
     }
+    // The default, which the stack of this test changes.
+    assert!(!environment.contains_key("SIGNALBOX_PACEMAKER_ROUTING_CHECK_LOCAL"));
+    settings
+        .insert("routing".to_owned(), Table::from_iter([("check_local".to_owned(), false.into())]).into());
     settings
 }
 
