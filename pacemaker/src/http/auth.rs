@@ -221,7 +221,11 @@ impl FromRequestParts<App> for Credential {
         }
         let session = app.sessions.of(&parts.headers);
         session.map(|session| Self(session.digest)).ok_or_else(|| {
-            Problem::new(StatusCode::UNAUTHORIZED, "token_required", "the request carries no token and no session")
+            Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "token_required",
+                "the request carries no token and no session",
+            )
         })
     }
 }
