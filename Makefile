@@ -15,7 +15,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test browser bench soak deb schemathesis reference fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -31,6 +31,10 @@ browser: ## Install the requirements of the dashboard's browser tests: Chromium,
 test: packages-test ## Install missing packages and run everything that CI runs; STRICT=1 fails on tests that needed a retry
 	@.ci/test
 
+audit: ## Check dependencies with cargo-deny: advisories, licenses, sources, bans (needs cargo-deny: cargo install cargo-deny)
+	@cargo deny --version >/dev/null 2>&1 || { echo "cargo-deny is not installed. Run: cargo install --locked cargo-deny" >&2; exit 69; }
+	cargo deny --workspace check
+
 bench: packages-bench ## Compare performance with nginx, HAProxy, Caddy, brokers and others, and print ratios
 	cargo build --workspace --release
 	cargo run --quiet --release -p signalbox-bench -- $(ARGS)
@@ -43,9 +47,17 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
-reference: build ## Generate docs/configuration.md, the reference of all configuration keys
+reference: build ## Generate docs/configuration.md and docs/api.md, the references of configuration keys and API calls
 	.ci/reference $(BUILT) >docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
+	.ci/api-reference $(BUILT) >docs/api.md.new
+	mv docs/api.md.new docs/api.md
+
+# mdBook is not a dependency: the pages can be read without it, and `make test` never builds it.
+docs: ## Build the book as a searchable site in target/book (needs mdbook: cargo install mdbook)
+	@command -v mdbook >/dev/null || { echo "mdbook is missing: cargo install mdbook" >&2; exit 1; }
+	@log=$$(mdbook build docs 2>&1) || { echo "$$log" >&2; exit 1; }; echo "$$log"; \
+		! echo "$$log" | grep -E '\b(WARN|ERROR)\b' >&2
 
 schemathesis: ## Install schemathesis (below target/), which tests the API against its OpenAPI document
 	@.ci/schemathesis
@@ -63,6 +75,7 @@ deb: ## Build a Debian package (needs cargo-deb: cargo install cargo-deb)
 	$(DEB_BUILT)/signalbox completions bash >target/deb/signalbox.bash
 	$(DEB_BUILT)/signalbox completions zsh >target/deb/_signalbox
 	$(DEB_BUILT)/signalbox completions fish >target/deb/signalbox.fish
+	.ci/sbom >target/deb/sbom.cdx.json
 	cargo deb --no-build --profile $(DEB_PROFILE) -p signalbox
 
 fmt: ## Format the Rust sources

@@ -195,6 +195,27 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
 }
 
 #[test]
+fn a_machine_runs_only_the_parts_that_are_enabled_on_it() {
+    let target = unit(&read("packaging/systemd/signalbox.target"));
+    let pulls =
+        target.iter().find(|(_, key, _)| ["Wants", "Requires", "BindsTo", "Upholds"].contains(&&**key));
+    assert!(pulls.is_none(), "the target starts parts whether they are enabled or not: {pulls:?}");
+    for part in ["edge", "pacemaker", "redis@", "sidecar"] {
+        let settings = unit(&read(&format!("packaging/systemd/signalbox-{part}.service")));
+        let enabled = settings.iter().any(|(section, key, value)| {
+            section == "Install" && key == "WantedBy" && value == "signalbox.target"
+        });
+        assert!(enabled, "`systemctl enable` does not attach {part} to the target");
+    }
+    // An upgrade of the package must not restart nginx and Redis: the operator takes the router out of traffic first.
+    let script = read("packaging/debian/postinst");
+    let restarted: Vec<&str> = script.lines().filter(|line| line.contains("systemctl try-restart")).collect();
+    let [restarted] = restarted[..] else { panic!("{restarted:?}") };
+    let units: Vec<&str> = restarted.split_whitespace().skip(2).collect();
+    assert_eq!(units, ["signalbox-pacemaker.service", "signalbox-sidecar.service"]);
+}
+
+#[test]
 fn the_package_contains_files_that_exist() {
     for (source, target) in assets() {
         assert!(!target.starts_with('/'), "{target}");

@@ -18,8 +18,8 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// Commands of the README, as they stand there.
-const README: [&str; 5] = [
+/// Commands of docs/start-routing.md, exactly as that page shows them.
+const TOUR: [&str; 5] = [
     "curl -H 'Host: hello.localhost' http://127.0.0.1:8080/",
     r#"curl -X PUT -H "Authorization: Bearer $(cat .signalbox/token)" -d '{"address":"127.0.0.1:9003","hostnames":["new.localhost"],"version_type_id":"7"}' -H 'Content-Type: application/json' http://127.0.0.1:8081/instances/i-7"#,
     r#"curl -H "Authorization: Bearer $(cat .signalbox/token)" http://127.0.0.1:8081/stats/version_type/7"#,
@@ -169,20 +169,20 @@ fn processes_of(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_steps_of_the_readme_work() {
+async fn the_steps_of_the_tour_work() {
     let _slot = slots::take().await;
     let up = Up::start().await;
     for address in [up.ports.edge, up.ports.admin, up.ports.pacemaker, up.ports.sidecar] {
         assert!(up.said.contains(&address.to_string()), "no address with {address} in:\n{}", up.said);
     }
-    let hello = up.shell(README[0]).await;
+    let hello = up.shell(TOUR[0]).await;
     assert!(hello.to_lowercase().contains("hello"), "{hello}");
-    let https = up.shell(README[4]).await;
+    let https = up.shell(TOUR[4]).await;
     assert!(https.contains("Hello from hello"), "{https}");
-    let put = up.shell(README[1]).await;
+    let put = up.shell(TOUR[1]).await;
     assert!(put.contains("\"serial\""), "{put}");
     eventually("a webhook that tells of the instance", || async {
-        let received = up.shell(README[3]).await;
+        let received = up.shell(TOUR[3]).await;
         let event: serde_json::Value =
             serde_json::from_str(&received).map_err(|error| format!("{error}: {received}"))?;
         let (topic, id) = (&event["topic"], &event["data"]["id"]);
@@ -190,14 +190,14 @@ async fn the_steps_of_the_readme_work() {
     })
     .await;
     // "The next request reaches 9003": nothing is waited for here, and so not asserted of the very next one.
-    let new = README[0].replace("hello.", "new.");
+    let new = TOUR[0].replace("hello.", "new.");
     eventually("the new instance to take traffic", || async {
         let answer = up.shell(&new).await;
         if answer.contains("\"status\":404") { Err(answer) } else { Ok(()) }
     })
     .await;
     eventually("the request to be counted", || async {
-        let stats = up.shell(README[2]).await;
+        let stats = up.shell(TOUR[2]).await;
         let stats: serde_json::Value =
             serde_json::from_str(&stats).map_err(|error| format!("{error}: {stats}"))?;
         let requests =
@@ -206,11 +206,15 @@ async fn the_steps_of_the_readme_work() {
     })
     .await;
     up.end().await;
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(&readme).unwrap();
-    for command in README {
-        assert!(readme.contains(command), "the README has no longer the line {command}");
+    let page = page("start-routing.md");
+    for command in TOUR {
+        assert!(page.contains(command), "docs/start-routing.md does not contain {command}");
     }
+}
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+    std::fs::read_to_string(path).unwrap()
 }
 
 /// What a table of moves says: where the label came.
@@ -262,9 +266,9 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     })
     .await;
     up.end().await;
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
+    let page = page("start-canary.md");
     for kind in ["good", "bad"] {
-        assert!(readme.contains(&format!("$ target/debug/signalbox-demo canary {kind}\n")), "{kind}");
+        assert!(page.contains(&format!("$ signalbox-demo canary {kind}\n")), "{kind}");
     }
 }
 
