@@ -1,5 +1,8 @@
 //! Tokens in Redis.
 
+mod audit;
+mod sessions;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -11,6 +14,9 @@ use rand::Rng as _;
 use sha2::{Digest as _, Sha256};
 use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
 use subtle::ConstantTimeEq as _;
+
+pub use audit::{AuditLog, Cursor, Direction, Page};
+pub use sessions::Sessions;
 
 use super::{
     ExternalToken, ExternalTokens, HostPattern, Scope,
@@ -424,7 +430,7 @@ pub fn digest(token: &str) -> String {
     hex(&Sha256::digest(token.as_bytes()))
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a String cannot fail.

@@ -96,7 +96,9 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec
         name: token.name,
         token: token.listed.filter(|_| app.bus.legacy_token_list),
     };
-    Ok(Answer(tokens.into_values().map(listed).collect()))
+    let mut views: Vec<TokenView> = tokens.into_values().map(listed).collect();
+    views.sort_by(|one, other| (&one.name, &one.token).cmp(&(&other.name, &other.token)));
+    Ok(Answer(views))
 }
 
 /// Make a client's token

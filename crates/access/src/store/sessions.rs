@@ -14,7 +14,7 @@ use rand::Rng as _;
 use signalbox_store::{Fabric, keys};
 use tokio::sync::OnceCell;
 
-use super::store::{Error, digest, hex};
+use super::{Error, digest, hex};
 
 /// The maximum number of sessions that are remembered for the time without a fabric.
 const MAX_SEEN: usize = 1_024;
