@@ -405,7 +405,7 @@ mod tests {
     fn registry() -> Registry {
         let mut registry = Registry::default();
         for (token, name) in [("a--1", "a"), ("b--1", "b"), ("b--2", "b")] {
-            let client = ApiToken { name: name.to_owned(), scopes: BTreeSet::new() };
+            let client = ApiToken { name: name.to_owned(), ..ApiToken::default() };
             registry.api_tokens.insert(token.to_owned(), client);
             registry.subscriptions.insert(token.to_owned(), subscription(token));
         }
