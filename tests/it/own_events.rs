@@ -11,7 +11,7 @@ use signalbox_tests::{
     upstream::App,
 };
 
-use crate::bus_api::Bus;
+use crate::bus_api::{Bus, applications_topics};
 
 const INSTANCE_TOPICS: [&str; 9] = [
     "signalbox.instance.registered",
@@ -204,8 +204,8 @@ async fn no_application_publishes_as_signalbox() {
             assert_eq!(many.status, 400, "{topic}: {}", many.text());
         }
     }
-    let topics = bus.root("GET", "/topics", None).await.json();
-    assert_eq!(topics, json!([]));
+    let topics = bus.root("GET", "/topics", None).await;
+    assert_eq!(applications_topics(&topics), [Value::Null; 0]);
     bus.system.stop().await;
 }
 

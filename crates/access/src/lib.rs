@@ -20,21 +20,20 @@
 //! executes it, and within a second on the others. While the fabric is unavailable, only the root token and tokens of the
 //! second before are accepted.
 
-mod audit;
 mod cache;
 pub mod confinement;
 mod external;
 mod model;
-mod sessions;
 mod store;
 
-pub use audit::{AuditLog, Cursor, Direction, Page};
 pub use confinement::Dimension;
 pub use external::{ExternalToken, ExternalTokens};
 pub use model::{Caller, HostPattern};
-pub use sessions::Sessions;
 pub use signalbox_api::tokens::Scope;
-pub use store::{Created, Error, Listed, MAX_SECRETS, Rotated, Tokens, Wanted, digest};
+pub use store::{
+    AuditLog, Created, Cursor, Direction, Error, Listed, MAX_SECRETS, Page, Rotated, Sessions, Tokens,
+    Wanted, digest,
+};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,8 @@
 //! Tokens in Redis.
 
+mod audit;
+mod sessions;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -12,6 +15,9 @@ use rand::Rng as _;
 use sha2::{Digest as _, Sha256};
 use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
 use subtle::ConstantTimeEq as _;
+
+pub use audit::{AuditLog, Cursor, Direction, Page};
+pub use sessions::Sessions;
 
 use super::{
     ExternalToken, ExternalTokens, HostPattern, Scope,

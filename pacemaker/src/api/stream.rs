@@ -13,6 +13,7 @@ use axum::{
 use futures_util::stream;
 use serde::Deserialize;
 use signalbox_access::Scope;
+use signalbox_bus::is_audit_topic;
 use signalbox_stream::{Filter, FilterError, Message, Position, StreamLimit};
 use tokio::{
     sync::mpsc,
@@ -79,8 +80,10 @@ async fn events(
     let environment = asked.environment.clone();
     check(&caller, environment.as_deref())?;
     let place = app.limits.streams.take(&caller)?;
+    // Records of the audit log are in the stream only if it is asked for them.
+    let audit = asked.topic.as_deref().is_some_and(is_audit_topic) && caller.has_any(&[Scope::Audit]);
     let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?
-        .with_audit(caller.has_any(&[Scope::Audit]));
+        .with_audit(audit);
     let slot = app.live.acquire().await?;
     let shards = app.live.shards();
     let brought = match headers.get(&LAST_EVENT_ID) {

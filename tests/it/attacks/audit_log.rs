@@ -40,7 +40,7 @@ async fn every_change_log_in_and_refusal_is_recorded_without_secrets() {
     let change = find("change", json!("root"), "/instances/i-1");
     assert_eq!((&change["address"], &change["route"]), (&json!("127.0.0.1"), &json!("/instances/{id}")));
     assert!(change["request_id"].is_string(), "{change}");
-    assert_eq!(change["after"]["instance"]["hostnames"], json!(["app.test"]), "{change}");
+    assert_eq!(change["after"]["hostnames"], json!(["app.test"]), "{change}");
     let refusal = find("refused", json!("weak"), "/instances/i-1");
     assert_eq!((&refusal["status"], &refusal["code"]), (&json!(403), &json!("scope_missing")));
     find("login", json!("weak"), "/dashboard/login");

@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use data_encoding::HEXLOWER;
 
-use super::store::{Error, digest};
+use super::{Error, digest};
 
 /// The maximum number of sessions that are remembered for the time without a fabric.
 const MAX_SEEN: usize = 1_024;

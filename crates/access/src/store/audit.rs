@@ -10,7 +10,7 @@ use std::fmt;
 
 use signalbox_store::{Fabric, keys};
 
-use super::store::Error;
+use super::Error;
 
 /// The maximum number of records about refusals.
 const MAX_REFUSED: usize = 10_000;
