@@ -148,6 +148,8 @@ const ALLOWED: &[(&str, &str)] = &[
     // Both are generated from the programs; the texts are checked where their crates are rewritten.
     ("docs/api.md", "look at"),
     ("docs/api.md", "tell"),
+    // Part of a path of the API, which findings quote.
+    ("crates/diagnosis/src/messages.rs", "initialise"),
 ];
 
 fn root() -> PathBuf {
@@ -243,7 +245,16 @@ fn documentation_is_written_in_plain_language() {
     );
     assert!(pages.len() > 40, "{pages:?}");
     for page in pages {
-        wrong(&relative(&page), &prose(&fs::read_to_string(&page).unwrap()), &mut found);
+        let mut text = prose(&fs::read_to_string(&page).unwrap());
+        if page.ends_with("docs/keys.md") {
+            // The rows repeat the catalog in `crates/store/src/keys`, word by word.
+            text = text
+                .lines()
+                .map(|line| if line.starts_with('|') { "" } else { line })
+                .collect::<Vec<_>>()
+                .join("\n");
+        }
+        wrong(&relative(&page), &text, &mut found);
     }
     let alerts = "docs/grafana/alerts.yaml";
     wrong(alerts, &fs::read_to_string(root().join(alerts)).unwrap(), &mut found);
