@@ -15,7 +15,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test browser bench soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -30,6 +30,10 @@ browser: ## Install the requirements of the dashboard's browser tests: Chromium,
 
 test: packages-test ## Install missing packages and run everything that CI runs; STRICT=1 fails on tests that needed a retry
 	@.ci/test
+
+audit: ## Check dependencies with cargo-deny: advisories, licenses, sources, bans (needs cargo-deny: cargo install cargo-deny)
+	@cargo deny --version >/dev/null 2>&1 || { echo "cargo-deny is not installed. Run: cargo install --locked cargo-deny" >&2; exit 69; }
+	cargo deny --workspace check
 
 bench: packages-bench ## Compare performance with nginx, HAProxy, Caddy, brokers and others, and print ratios
 	cargo build --workspace --release
@@ -73,6 +77,7 @@ deb: ## Build a Debian package (needs cargo-deb: cargo install cargo-deb)
 	$(DEB_BUILT)/signalbox completions bash >target/deb/signalbox.bash
 	$(DEB_BUILT)/signalbox completions zsh >target/deb/_signalbox
 	$(DEB_BUILT)/signalbox completions fish >target/deb/signalbox.fish
+	.ci/sbom >target/deb/sbom.cdx.json
 	cargo deb --no-build --profile $(DEB_PROFILE) -p signalbox
 
 fmt: ## Format the Rust sources

@@ -1,7 +1,9 @@
 -- Reading a policy: every part takes what is valid, and refuses the rest with a warning.
 
 local failure = require("signalbox.policy.failure")
+local cjson = require("cjson.safe")
 local policy = require("signalbox.policy")
+local record = require("signalbox.record")
 local runner = require("runner")
 local equal, truthy = runner.equal, runner.truthy
 
@@ -167,5 +169,46 @@ return function(it)
         refused('{"upstream":{"tls":1}}', "upstream.tls")
         refused('{"https":"yes"}', "https")
         refused('{"body_bytes":-1}', "body_bytes")
+    end)
+
+    -- ── the rules that the pacemaker checks, too ──
+
+    -- crates/route-table/src/policy reads the same file.
+    local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
+    local file = assert(io.open(folder .. "/../../tests/policy_rules.json"))
+    local rules = assert(cjson.decode(file:read("*a")))
+    file:close()
+
+    local function with(template, value)
+        return (cjson.encode(template):gsub('"VALUE"', ("%.17g"):format(value)))
+    end
+
+    it("has the ranges that the pacemaker checks", function()
+        for _, range in ipairs(rules.ranges) do
+            for _, value in ipairs(range.accepted) do
+                read(with(range.policy, value))
+            end
+        end
+        truthy(not runner.logged("are ignored"), "no warning about accepted values")
+        for _, range in ipairs(rules.ranges) do
+            for _, value in ipairs(range.rejected) do
+                refused(with(range.policy, value), range.field)
+            end
+        end
+    end)
+
+    it("reserves the headers that the pacemaker reserves", function()
+        for _, name in ipairs(rules.reserved_headers) do
+            refused(([[{"headers":{"request":{"remove":["%s"]}}}]]):format(name), "headers.request.remove")
+        end
+    end)
+
+    it("has the hot path that the pacemaker assumes", function()
+        for light, policies in pairs({ [true] = rules.on_hot_path, [false] = rules.off_hot_path }) do
+            for _, one in ipairs(policies) do
+                local text = cjson.encode(one)
+                equal(record.make("app.test", { A }, "17", text).light, light, text)
+            end
+        end
     end)
 end

@@ -23,8 +23,9 @@ local RESERVED = {
     host = true, connection = true, ["content-length"] = true, ["transfer-encoding"] = true, te = true,
     trailer = true, upgrade = true, ["keep-alive"] = true, ["proxy-connection"] = true, expect = true,
     ["proxy-authenticate"] = true, ["proxy-authorization"] = true, ["x-request-id"] = true, ["x-real-ip"] = true,
-    ["x-forwarded-for"] = true, ["x-forwarded-host"] = true, ["x-forwarded-proto"] = true, traceparent = true,
-    tracestate = true, ["x-signalbox-error"] = true, ["x-signalbox-target"] = true,
+    ["x-forwarded-for"] = true, ["x-forwarded-host"] = true, ["x-forwarded-port"] = true,
+    ["x-forwarded-proto"] = true, traceparent = true, tracestate = true, ["x-signalbox-error"] = true,
+    ["x-signalbox-target"] = true,
 }
 
 local function header_name(value, where, take)

@@ -1,4 +1,4 @@
-//! The dashboard: HTML pages at `/` and below `/dashboard/`.
+//! The dashboard: HTML pages at `/` and below `/dashboard/`, and the book at `/docs`.
 //!
 //! ```text
 //!  GET /dashboard/queues ──▶ page.rs ── pages/queues.rs ── the subsystems' handles ──▶ the whole page
@@ -24,6 +24,7 @@
 //! [`MAX_ROWS`] rows; the API lists the rest.
 
 mod assets;
+mod book;
 mod format;
 mod graph;
 mod login;
@@ -106,4 +107,6 @@ pub(crate) fn routes() -> OpenApiRouter<Site> {
         .route("/dashboard/assets/{name}", get(assets::asset))
         .route("/dashboard/stream", get(stream::stream))
         .route("/dashboard/{page}", get(page::page))
+        .route("/docs", get(book::front))
+        .route("/docs/{*page}", get(book::page))
 }

@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 /// An error answer.
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
 pub(crate) struct Problem {
-    /// Always `about:blank`: the code says more than a page would.
+    /// The entry of the error reference, relative to the listener: `/docs/errors#` and the code.
     #[serde(rename = "type")]
-    #[schema(example = "about:blank")]
-    kind: &'static str,
+    #[schema(example = "/docs/errors#invalid_address")]
+    kind: String,
     /// The status in words.
     title: &'static str,
     /// The HTTP status.
@@ -36,7 +36,7 @@ pub(crate) struct Problem {
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self {
-            kind: "about:blank",
+            kind: format!("/docs/errors#{code}"),
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
             code,

@@ -48,7 +48,8 @@ impl From<signalbox_store::Error> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = json!({
-            "type": "about:blank",
+            // Relative to the admin listener, which serves the pacemaker's documentation as well.
+            "type": format!("/docs/errors#{}", self.code),
             "title": self.status.canonical_reason().unwrap_or("Error"),
             "status": self.status.as_u16(),
             "code": self.code,

@@ -1,4 +1,4 @@
-//! Who gets a request.
+//! Which instance gets a request.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -14,26 +14,26 @@ const MAX_TTL_SECONDS: u64 = 365 * 86_400;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Balance {
     pub(crate) algorithm: Algorithm,
-    /// For `hash`: requests with the same value of this header go to the same instance.
+    /// For `hash`: requests with equal values of this header go to the same instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     header: Option<String>,
-    /// For `hash`: the same by a cookie.
+    /// For `hash`: requests with equal values of this cookie go to the same instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cookie: Option<String>,
-    /// For `hash`: the same by the client's address.
+    /// For `hash`: requests of one client address go to the same instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<bool>,
 }
 
-/// An algorithm.
+/// Load-balancing algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Algorithm {
-    /// In turn.
+    /// One after the other.
     RoundRobin,
-    /// The less busy of two that chance picks.
+    /// The less busy of two randomly chosen instances.
     P2c,
-    /// By a value of the request.
+    /// By a hash of a value in the request.
     Hash,
 }
 
@@ -44,7 +44,7 @@ impl Balance {
             given.into_iter().filter(|given| *given).count() + usize::from(self.address == Some(false));
         let wanted = usize::from(self.algorithm == Algorithm::Hash);
         if count != wanted || self.address == Some(false) {
-            let detail = "a hash needs one of header, cookie and address (true); other algorithms take none";
+            let detail = "hash needs exactly one of header, cookie, and \"address\": true; other algorithms take none of them";
             return Err(invalid("balance", detail));
         }
         self.header.as_ref().map_or(Ok(()), |name| check_name(name, "balance.header"))?;
@@ -52,13 +52,13 @@ impl Balance {
     }
 }
 
-/// The part of the requests that a version type gets.
+/// The percentage of requests that a version type gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
     #[schema(value_type = String, example = "17")]
     pub(crate) version_type: Label,
-    /// 0 to 100; fractions are allowed.
+    /// 0 to 100. Fractions are allowed.
     #[schema(value_type = f64, example = 95)]
     pub(crate) percent: Number,
 }
@@ -67,7 +67,7 @@ pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {
     if !(1..=MAX_SHARES).contains(&shares.len()) {
         return Err(invalid(
             "shares",
-            format!("there are 1 to {MAX_SHARES} shares; leave them out for none"),
+            format!("shares must have 1 to {MAX_SHARES} entries; omit the field for no split"),
         ));
     }
     let mut total = 0.0;
@@ -75,20 +75,22 @@ pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {
         Label::parse(share.version_type.as_str(), "shares")
             .map_err(|error| invalid("shares", error.detail))?;
         if shares[..at].iter().any(|other| other.version_type == share.version_type) {
-            return Err(invalid("shares", format!("{} has two shares", share.version_type.as_str())));
+            return Err(invalid("shares", format!("duplicate version type {}", share.version_type.as_str())));
         }
         let percent = share.percent.as_f64().unwrap_or(f64::NAN);
         if !(0.0..=100.0).contains(&percent) {
-            return Err(invalid("shares", "a percent is 0 to 100"));
+            return Err(invalid("shares", "percent must be 0 to 100"));
         }
         total += percent;
     }
-    // Fractions of a percent do not add up exactly in binary.
+    // Fractions do not add up exactly in binary.
     let complete = (total - 100.0).abs() < 1e-6;
-    complete.then_some(()).ok_or_else(|| invalid("shares", format!("the percents make {total}, not 100")))
+    complete
+        .then_some(())
+        .ok_or_else(|| invalid("shares", format!("the percentages add up to {total}, must be 100")))
 }
 
-/// Where a request may name the version type that it wants: the name of a header, of a cookie, or of both.
+/// Lets a request select its version type with a header, a cookie, or either.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SharesBy {
@@ -103,21 +105,21 @@ pub(crate) struct SharesBy {
 impl SharesBy {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         if self.header.is_none() && self.cookie.is_none() {
-            return Err(invalid("shares_by", "name a header, a cookie, or both"));
+            return Err(invalid("shares_by", "shares_by needs a header, a cookie, or both"));
         }
         self.header.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.header"))?;
         self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.cookie"))
     }
 }
 
-/// A client stays with its instance, by a cookie of the edge's.
+/// Session affinity by a cookie that the edge sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sticky {
-    /// `signalbox` unless told.
+    /// Name of the cookie. Default: `signalbox`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cookie: Option<String>,
-    /// Without: until the browser closes. 1 to 31,536,000.
+    /// Lifetime of the cookie, 1 to 31,536,000. Default: until the browser closes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ttl_seconds: Option<u64>,
 }

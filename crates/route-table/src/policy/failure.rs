@@ -7,21 +7,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::{MAX_DAY_MS, MAX_HOUR_MS, invalid, within};
 use crate::Invalid;
 
-/// The edge's own back-off, for what a policy leaves out.
+/// The edge's defaults, for values that a policy does not specify.
 const DEFAULT_FIRST_MS: u64 = 1000;
 const DEFAULT_LONGEST_MS: u64 = 60_000;
 
-/// Trying again at another instance.
+/// Retries at other instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Retries {
-    /// Tries in all, the first among them, 1 to 100. Without: every instance once.
+    /// Attempts including the first, 1 to 100. Default: one per instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     attempts: Option<u64>,
-    /// Retries for each hundred requests, 0 to 100 (20).
+    /// Retry budget: retries per 100 requests, 0 to 100. Default: 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget_percent: Option<u64>,
-    /// No try begins later than this after the request came, 1 to 3,600,000.
+    /// No attempt starts later than this many milliseconds after the request arrived, 1 to 3,600,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout_ms: Option<u64>,
 }
@@ -34,25 +34,25 @@ impl Retries {
     }
 }
 
-/// Whether and when an instance that fails is left out.
+/// Whether and when a failing instance is ejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ejection {
-    /// Never.
+    /// No ejection.
     Off,
     When(Ejected),
 }
 
-/// Leaving out what fails, for longer each time.
+/// Outlier ejection with exponential backoff.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ejected {
-    /// Failures in a row, 1 to 1000 (5).
+    /// Consecutive failures, 1 to 1000. Default: 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failures: Option<u64>,
-    /// The first time, 1 to 3,600,000 (1000).
+    /// Duration of the first ejection, 1 to 3,600,000. Default: 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     first_ms: Option<u64>,
-    /// The longest, 1 to 86,400,000 (60,000).
+    /// Maximum duration, 1 to 86,400,000. Default: 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     longest_ms: Option<u64>,
 }
@@ -65,8 +65,7 @@ impl Ejected {
         let (first_ms, longest_ms) =
             (self.first_ms.unwrap_or(DEFAULT_FIRST_MS), self.longest_ms.unwrap_or(DEFAULT_LONGEST_MS));
         let rises = first_ms <= longest_ms;
-        let detail =
-            format!("the longest ejection ({longest_ms} ms) is shorter than the first ({first_ms} ms)");
+        let detail = format!("longest_ms ({longest_ms}) must not be less than first_ms ({first_ms})");
         rises.then_some(()).ok_or_else(|| invalid("ejection.longest_ms", detail))
     }
 }
@@ -81,7 +80,7 @@ impl Serialize for Ejection {
 }
 
 impl<'de> Deserialize<'de> for Ejection {
-    /// By hand, because serde's untagged enums do not say which field is wrong.
+    /// Written by hand because serde's untagged enums do not name the invalid field.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> de::Visitor<'de> for Visitor {
@@ -104,17 +103,17 @@ impl<'de> Deserialize<'de> for Ejection {
     }
 }
 
-/// How long an instance may take, 1 to 86,400,000 each.
+/// Timeouts towards instances in milliseconds, 1 to 86,400,000 each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Timeouts {
-    /// To accept a connection.
+    /// To establish a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     connect_ms: Option<u64>,
-    /// Between two pieces of its answer.
+    /// Between two reads of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     read_ms: Option<u64>,
-    /// Between two pieces of the request that it takes.
+    /// Between two writes of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     send_ms: Option<u64>,
 }

@@ -1,16 +1,18 @@
-//! The policy of a host: what an operator wants of the edge beyond "requests go to the instances".
+//! The policy of a host: how the edge chooses instances, handles failures, and guards requests.
 //!
-//! It is checked strictly here, because the edge must not be: whatever stands in the table, it routes. A policy is
-//! replaced as a whole and kept as canonical JSON, so that two that say the same are the same text. What only the table
-//! knows (log keys, weights, who drains or is unhealthy) is put beside it by the scripts that project it.
+//! Policies are validated strictly here, because the edge must be lenient: it routes with whatever the table contains. A
+//! policy is replaced as a whole and stored as canonical JSON, so that equal policies are equal texts. The scripts that
+//! write the route table add what only the registry knows: log keys, weights, draining and unhealthy instances.
 //!
-//!   balance.rs   who gets a request: algorithm, shares, stickiness
+//!   balance.rs   which instance gets a request: algorithm, shares, stickiness
 //!   failure.rs   what happens when an instance fails: retries, ejection, timeouts
-//!   rails.rs     what is let through: limits, methods, headers, maintenance, upstream
+//!   guards.rs    which requests pass: limits, methods, headers, maintenance, upstream
+//!
+//! The edge has the same parts and ranges in `lua/signalbox/policy/`. Both sides are tested with `tests/policy_rules.json`.
 
 mod balance;
 mod failure;
-mod rails;
+mod guards;
 
 use std::ops::RangeInclusive;
 
@@ -19,23 +21,23 @@ use serde::{Deserialize, Serialize};
 use super::Invalid;
 pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
 pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
-pub(crate) use rails::{Headers, Https, Limits, Maintenance, Upstream};
+pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
 
-/// The most bytes of a policy as JSON. Each worker of each router keeps it.
+/// Size limit of a policy as JSON. Every worker of every router holds each policy in memory.
 const MAX_BYTES: usize = 64 * 1024;
 const MAX_HOUR_MS: u64 = 3_600_000;
 const MAX_DAY_MS: u64 = 24 * MAX_HOUR_MS;
 const MAX_HOLD_MS: u64 = 60_000;
 const MAX_BODY_BYTES: u64 = 1 << 50;
 
-/// What is wanted of the edge for a host. Every part is optional; what is left out has the edge's default.
+/// The policy of a host. Every part is optional; the edge applies its default for a missing part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// How an instance is chosen; `round_robin` unless told.
+    /// How an instance is chosen. Default: `round_robin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,
-    /// How requests are shared out between version types; the percents make 100.
+    /// How requests are split between version types. The percentages must add up to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = json!([{"version_type": "17", "percent": 95}, {"version_type": "18", "percent": 5}]))]
     pub shares: Option<Vec<Share>>,
@@ -43,26 +45,26 @@ pub struct Policy {
     shares_by: Option<SharesBy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sticky: Option<Sticky>,
-    /// How long a new or recovered instance takes to its full share, 1 to 3,600,000.
+    /// Milliseconds until a new or recovered instance gets its full share of requests, 1 to 3,600,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_start_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retries: Option<Retries>,
-    /// When an instance that fails is left out for a while; `false` for never.
+    /// When a failing instance is ejected temporarily; `false` disables ejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Ejected>)]
     ejection: Option<Ejection>,
-    /// How long a request waits for an instance while the host has none, 1 to 60,000.
+    /// Milliseconds that a request waits for an instance while the host has none, 1 to 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hold_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeouts: Option<Timeouts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limits: Option<Limits>,
-    /// The largest body of a request.
+    /// Size limit of a request body, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     body_bytes: Option<u64>,
-    /// The methods that are let through.
+    /// The allowed methods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = json!(["GET", "POST"]))]
     methods: Option<Vec<String>>,
@@ -74,13 +76,13 @@ pub struct Policy {
     https: Option<Https>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     upstream: Option<Upstream>,
-    /// Whether a request may name the one instance that it is for.
+    /// Whether a request may select its instance with a header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_header: Option<bool>,
 }
 
 impl Policy {
-    /// Checks everything and brings it into canonical form.
+    /// Validates the policy and brings it into canonical form.
     pub fn check(mut self) -> Result<Self, Invalid> {
         if let Some(balance) = &self.balance {
             balance.check()?;
@@ -107,7 +109,7 @@ impl Policy {
             limits.check()?;
         }
         if let Some(methods) = &mut self.methods {
-            rails::check_methods(methods)?;
+            guards::check_methods(methods)?;
         }
         if let Some(headers) = &mut self.headers {
             headers.check()?;
@@ -122,18 +124,18 @@ impl Policy {
         within(self.hold_ms, 1..=MAX_HOLD_MS, "hold_ms")?;
         within(self.body_bytes, 0..=MAX_BODY_BYTES, "body_bytes")?;
         if serde_json::to_string(&self).map_or(usize::MAX, |json| json.len()) > MAX_BYTES {
-            return Err(invalid("policy", format!("a policy has at most {MAX_BYTES} bytes as JSON")));
+            return Err(invalid("policy", format!("a policy must have at most {MAX_BYTES} bytes as JSON")));
         }
         Ok(self)
     }
 
-    /// Whether it says nothing at all, which is the same as no policy.
+    /// Whether every part is missing, which is the same as no policy.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the edge counts what is under way at the instances of its host: for p2c, which goes by it, and for
-    /// whatever takes a request off the hot path (`is_light` in lua/signalbox/candidates.lua).
+    /// Whether the edge counts requests in flight per instance: for p2c, which compares them, and for every part that
+    /// takes requests off the hot path (`is_light` in `lua/signalbox/candidates.lua`).
     pub fn counts_in_flight(&self) -> bool {
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
@@ -148,7 +150,7 @@ impl Policy {
             || self.target_header == Some(true)
     }
 
-    /// The same without shares: what a host is left with when all of it changes its version.
+    /// The policy without shares, for a host whose traffic moves to one version as a whole.
     pub fn without_shares(&self) -> Self {
         Self { shares: None, ..self.clone() }
     }
@@ -158,27 +160,28 @@ fn invalid(field: &'static str, detail: impl Into<String>) -> Invalid {
     Invalid::new("invalid_policy", field, detail)
 }
 
-/// Checks a number that may be left out.
+/// Checks an optional number.
 fn within(value: Option<u64>, range: RangeInclusive<u64>, field: &'static str) -> Result<(), Invalid> {
     let fits = value.is_none_or(|value| range.contains(&value));
     fits.then_some(())
-        .ok_or_else(|| invalid(field, format!("{field} is {} to {}", range.start(), range.end())))
+        .ok_or_else(|| invalid(field, format!("{field} must be {} to {}", range.start(), range.end())))
 }
 
-/// Checks the name of a header or cookie: what nginx can look up, which is less than RFC 9110 allows.
+/// Checks the name of a header or cookie. nginx variables support fewer characters than RFC 9110 allows.
 fn check_name(name: &str, field: &'static str) -> Result<(), Invalid> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let fits = (1..=128).contains(&name.len()) && name.bytes().all(plain);
     fits.then_some(())
-        .ok_or_else(|| invalid(field, "a name of a header or cookie has 1 to 128 letters, digits, - and _"))
+        .ok_or_else(|| invalid(field, "the name of a header or cookie must match [A-Za-z0-9_-]{1,128}"))
 }
 
-/// Checks a value that may stand in a header: control characters would begin another one.
+/// Checks the value of a header. Control characters could start another header.
 fn check_value(value: &str, field: &'static str) -> Result<(), Invalid> {
     let fits =
         value.len() <= 8192 && !value.chars().any(|character| character.is_control() && character != '\t');
-    fits.then_some(())
-        .ok_or_else(|| invalid(field, "a header's value has at most 8192 bytes and no control characters"))
+    fits.then_some(()).ok_or_else(|| {
+        invalid(field, "the value of a header must have at most 8192 bytes and no control characters")
+    })
 }
 
 #[cfg(test)]
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_requests_off_the_hot_path_has_them_counted() {
+    fn requests_off_the_hot_path_are_counted() {
         let counted = |json: &str| check(json).unwrap().counts_in_flight();
         for json in [
             r#"{"balance":{"algorithm":"p2c"}}"#,
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_survives_as_it_was_given() {
+    fn every_part_keeps_its_value() {
         let json = r#"{"balance":{"algorithm":"hash","header":"X-User"},"shares":[{"version_type":"17","percent":99.5},{"version_type":"18","percent":0.5}],"shares_by":{"header":"X-Version","cookie":"version"},"sticky":{"cookie":"signalbox","ttl_seconds":3600},"slow_start_ms":30000,"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3},"limits":{"requests":{"per_second":100,"burst":50,"by":{"header":"X-Key"}},"connections":{"most":100,"by":"host"}},"body_bytes":1048576,"methods":["GET","POST"],"headers":{"request":{"set":{"X-Env":"live"},"remove":["X-Debug"]},"response":{"set":{"X-Frame-Options":"DENY"}}},"maintenance":{"status":503,"body":"back soon","content_type":"text/plain","retry_after":60,"except_header":{"name":"X-Preview","value":"1"}},"https":"redirect","upstream":{"tls":true,"server_name":"app.internal","verify":true,"protocol":"grpc"},"target_header":true}"#;
         assert_eq!(serde_json::to_string(&check(json).unwrap()).unwrap(), json);
         assert_eq!(
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_say_the_same_are_the_same_text() {
+    fn equal_policies_are_equal_texts() {
         let one =
             r#"{"methods":["post","GET","GET"],"shares":[{"percent":100,"version_type":17}],"hold_ms":null}"#;
         let other = r#"{"shares":[{"version_type":"17","percent":100}],"methods":["GET","POST"]}"#;
@@ -287,8 +290,46 @@ mod tests {
         assert_eq!(check(&long).unwrap_err().field, "maintenance.body");
     }
 
+    /// The edge reads the same file in `lua/spec/policy_spec.lua`.
     #[test]
-    fn what_nobody_knows_is_named() {
+    fn the_edge_has_the_same_ranges_reserved_headers_and_hot_path() {
+        #[derive(Deserialize)]
+        struct Rules {
+            ranges: Vec<Range>,
+            reserved_headers: Vec<String>,
+            on_hot_path: Vec<serde_json::Value>,
+            off_hot_path: Vec<serde_json::Value>,
+        }
+        #[derive(Deserialize)]
+        struct Range {
+            policy: serde_json::Value,
+            accepted: Vec<serde_json::Value>,
+            rejected: Vec<serde_json::Value>,
+        }
+        let rules: Rules = serde_json::from_str(include_str!("../../../../tests/policy_rules.json")).unwrap();
+        let accepts =
+            |json: &str| serde_json::from_str::<Policy>(json).is_ok_and(|policy| policy.check().is_ok());
+        for range in &rules.ranges {
+            let with =
+                |value: &serde_json::Value| range.policy.to_string().replace("\"VALUE\"", &value.to_string());
+            for value in &range.accepted {
+                assert!(accepts(&with(value)), "{}", with(value));
+            }
+            for value in &range.rejected {
+                assert!(!accepts(&with(value)), "{}", with(value));
+            }
+        }
+        assert_eq!(rules.reserved_headers, guards::RESERVED);
+        for policy in &rules.on_hot_path {
+            assert!(!check(&policy.to_string()).unwrap().counts_in_flight(), "{policy}");
+        }
+        for policy in &rules.off_hot_path {
+            assert!(check(&policy.to_string()).unwrap().counts_in_flight(), "{policy}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_named() {
         for (json, name) in [
             (r#"{"balanse":{}}"#, "balanse"),
             (r#"{"retries":{"atempts":1}}"#, "atempts"),

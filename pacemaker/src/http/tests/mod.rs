@@ -48,7 +48,7 @@ impl Reply {
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
         let problem = self.json();
         assert_eq!(problem["status"], self.status.as_u16(), "{self:?}");
-        assert_eq!(problem["type"], "about:blank");
+        assert_eq!(problem["type"], format!("/docs/errors#{}", problem["code"].as_str().unwrap()));
         assert!(problem["title"].is_string() && problem["detail"].is_string(), "{self:?}");
         problem["code"].as_str().unwrap().to_owned()
     }

@@ -1,4 +1,4 @@
-//! What is let through, and how.
+//! Which requests pass, and how they are sent to instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ const MAX_HEADERS: usize = 50;
 const MAX_TEXT: usize = 8192;
 const MAX_YEAR_SECONDS: u64 = 365 * 86_400;
 
-/// Headers that belong to the connection or to the framing (RFC 9110, 7.6.1), or that the edge itself stands for. The
-/// edge leaves the same out of a table that was written by hand.
-const RESERVED: [&str; 22] = [
+/// Headers of the connection or the framing (RFC 9110, 7.6.1), and headers that the edge itself sets. A policy cannot
+/// change them. The edge also ignores them in a table that was written by hand.
+pub(super) const RESERVED: [&str; 22] = [
     "connection",
     "content-length",
     "expect",
@@ -40,7 +40,7 @@ const RESERVED: [&str; 22] = [
     "x-signalbox-target",
 ];
 
-/// What clients may use of a host.
+/// Limits for the clients of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {
@@ -50,31 +50,31 @@ pub(crate) struct Limits {
     connections: Option<ConnectionLimit>,
 }
 
-/// A rate.
+/// Rate limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestLimit {
-    /// 0.001 to 1,000,000.
+    /// Requests per second, 0.001 to 1,000,000.
     #[schema(value_type = f64, example = 100)]
     per_second: Number,
-    /// How many may come at once beyond it, 0 to 1,000,000; a second's worth unless told.
+    /// Requests allowed at once above the rate, 0 to 1,000,000. Default: the requests of one second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<By>,
 }
 
-/// A number of requests at a time.
+/// Limit of concurrent requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConnectionLimit {
-    /// 1 to 1,000,000.
+    /// Concurrent requests, 1 to 1,000,000.
     most: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<By>,
 }
 
-/// What is counted apart: each client address (unless told), each value of a header, or nothing.
+/// What a limit counts separately: each client address (default), the whole host, or each value of a header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum By {
@@ -95,7 +95,7 @@ impl Limits {
         if let Some(requests) = &self.requests {
             let per_second = requests.per_second.as_f64().unwrap_or(f64::NAN);
             if !(0.001..=1e6).contains(&per_second) {
-                return Err(invalid("limits.requests.per_second", "per_second is 0.001 to 1000000"));
+                return Err(invalid("limits.requests.per_second", "per_second must be 0.001 to 1000000"));
             }
             within(requests.burst, 0..=1_000_000, "limits.requests.burst")?;
             check_by(requests.by.as_ref(), "limits.requests.by")?;
@@ -108,7 +108,7 @@ impl Limits {
     }
 }
 
-/// Methods in upper case, sorted.
+/// Validates the methods; makes them upper case, sorted, and unique.
 pub(super) fn check_methods(methods: &mut Vec<String>) -> Result<(), Invalid> {
     let plain = |name: &String| {
         name.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -116,7 +116,10 @@ pub(super) fn check_methods(methods: &mut Vec<String>) -> Result<(), Invalid> {
             && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-')
     };
     if methods.is_empty() || methods.len() > MAX_METHODS || !methods.iter().all(plain) {
-        return Err(invalid("methods", format!("there are 1 to {MAX_METHODS} methods, of letters and -")));
+        return Err(invalid(
+            "methods",
+            format!("methods must be a list of 1 to {MAX_METHODS} names that match [A-Za-z][A-Za-z-]*"),
+        ));
     }
     for method in methods.iter_mut() {
         method.make_ascii_uppercase();
@@ -126,19 +129,19 @@ pub(super) fn check_methods(methods: &mut Vec<String>) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Changes of headers.
+/// Header changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Headers {
-    /// On the way to the instance.
+    /// Changes of the request that the instance receives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     request: Option<HeaderChanges>,
-    /// On the way to the client.
+    /// Changes of the response that the client receives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     response: Option<HeaderChanges>,
 }
 
-/// Headers that are set, whatever they were, and headers that are taken out.
+/// Headers to set (replacing existing values) and headers to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderChanges {
@@ -165,18 +168,19 @@ impl Headers {
 impl HeaderChanges {
     fn check(&mut self, field: &'static str) -> Result<(), Invalid> {
         if self.set.len() + self.remove.len() > MAX_HEADERS {
-            return Err(invalid(field, format!("at most {MAX_HEADERS} headers are changed")));
+            return Err(invalid(field, format!("a policy can change at most {MAX_HEADERS} headers")));
         }
         let mut seen = BTreeSet::new();
         for name in self.set.keys().chain(&self.remove) {
             check_name(name, field)?;
             let lower = name.to_ascii_lowercase();
             if RESERVED.contains(&&*lower) {
-                let detail = format!("{name} belongs to the connection or to the edge and cannot be changed");
+                let detail =
+                    format!("{name} is reserved for the connection or the edge; a policy cannot change it");
                 return Err(invalid(field, detail));
             }
             if !seen.insert(lower) {
-                return Err(invalid(field, format!("{name} is changed twice")));
+                return Err(invalid(field, format!("duplicate header {name}")));
             }
         }
         self.remove.sort_unstable();
@@ -184,27 +188,27 @@ impl HeaderChanges {
     }
 }
 
-/// An answer that every request gets instead of an instance's.
+/// A fixed response to every request; no instance is called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Maintenance {
-    /// 200 to 599 (503).
+    /// Status, 200 to 599. Default: 503.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     status: Option<u64>,
-    /// At most 8192 bytes.
+    /// Body of the response, at most 8192 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     body: Option<String>,
-    /// `text/plain; charset=utf-8` unless told.
+    /// Default: `text/plain; charset=utf-8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     content_type: Option<String>,
-    /// Seconds, 0 to 31,536,000.
+    /// `Retry-After` in seconds, 0 to 31,536,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     except_header: Option<Except>,
 }
 
-/// Who gets through all the same: requests with this value of this header.
+/// Requests with this header value bypass the maintenance response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Except {
@@ -217,7 +221,7 @@ impl Maintenance {
         within(self.status, 200..=599, "maintenance.status")?;
         within(self.retry_after, 0..=MAX_YEAR_SECONDS, "maintenance.retry_after")?;
         if self.body.as_ref().is_some_and(|body| body.len() > MAX_TEXT) {
-            return Err(invalid("maintenance.body", format!("a body has at most {MAX_TEXT} bytes")));
+            return Err(invalid("maintenance.body", format!("body must have at most {MAX_TEXT} bytes")));
         }
         let content_type = self.content_type.as_ref();
         content_type.map_or(Ok(()), |value| check_value(value, "maintenance.content_type"))?;
@@ -228,35 +232,35 @@ impl Maintenance {
     }
 }
 
-/// What becomes of requests that come without TLS.
+/// Handling of requests without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Https {
-    /// They are sent to the https URL.
+    /// Redirect to the `https` URL.
     Redirect,
-    /// They are refused.
+    /// Reject.
     Only,
-    /// They are served.
+    /// Serve.
     Any,
 }
 
-/// How instances are spoken to.
+/// How the edge connects to instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tls: Option<bool>,
-    /// The name that is asked for and verified; the request's host unless told.
+    /// The name for SNI and verification. Default: the request's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     server_name: Option<String>,
-    /// Whether the certificate must be good; true unless told.
+    /// Whether to verify the certificate. Default: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     verify: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     protocol: Option<Protocol>,
 }
 
-/// The protocol towards instances.
+/// Protocol between the edge and instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Protocol {
@@ -269,12 +273,12 @@ impl Upstream {
         if let Some(name) = &self.server_name {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
             if name.is_empty() || name.len() > 253 || !name.bytes().all(plain) {
-                return Err(invalid("upstream.server_name", "a server name is a host name"));
+                return Err(invalid("upstream.server_name", "server_name must be a host name"));
             }
         }
-        // Said without tls it would be believed to protect something.
+        // Without TLS these settings would suggest a protection that does not exist.
         let pointless = self.tls != Some(true) && (self.server_name.is_some() || self.verify.is_some());
-        let detail = "server_name and verify mean something with tls only";
+        let detail = "server_name and verify require \"tls\": true";
         (!pointless).then_some(()).ok_or_else(|| invalid("upstream.tls", detail))
     }
 }
