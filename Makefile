@@ -47,11 +47,13 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
-reference: build ## Generate docs/configuration.md and docs/api.md, the references of configuration keys and API calls
+reference: build ## Generate the references of configuration keys, API calls and commands in docs/
 	.ci/reference $(BUILT) >docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
 	.ci/api-reference $(BUILT) >docs/api.md.new
 	mv docs/api.md.new docs/api.md
+	.ci/cli-reference $(BUILT) >docs/cli-reference.md.new
+	mv docs/cli-reference.md.new docs/cli-reference.md
 
 # mdBook is not a dependency: the pages can be read without it, and `make test` never builds it.
 docs: ## Build the book as a searchable site in target/book (needs mdbook: cargo install mdbook)

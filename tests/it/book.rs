@@ -186,15 +186,18 @@ fn the_reference_of_errors_has_every_code() {
 }
 
 #[test]
-fn the_reference_of_the_api_is_current() {
-    let made =
-        Command::new(root().join(".ci/api-reference")).arg(program().parent().unwrap()).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    assert_eq!(
-        String::from_utf8(made.stdout).unwrap(),
-        read("docs/api.md"),
-        "`make reference` writes it again"
-    );
+fn the_references_of_api_and_command_line_are_current() {
+    for (script, page) in
+        [(".ci/api-reference", "docs/api.md"), (".ci/cli-reference", "docs/cli-reference.md")]
+    {
+        let made = Command::new(root().join(script)).arg(program().parent().unwrap()).output().unwrap();
+        assert!(made.status.success(), "{script}: {}", String::from_utf8_lossy(&made.stderr));
+        assert_eq!(
+            String::from_utf8(made.stdout).unwrap(),
+            read(page),
+            "{page}: `make reference` writes it again"
+        );
+    }
 }
 
 #[test]
