@@ -535,7 +535,7 @@ pub struct Explained {
     pub weight: f64,
     /// Its part of the requests that name neither a session, a version, nor an instance, 0 to 1: the share of its version
     /// type times its part of the weights. `p2c` shifts it by load, `hash` by the keys of the requests, slow start and
-    /// ejection at a router for a while; `/edge/circuits` of a router shows these.
+    /// ejection at a router for a while; `/edge/outliers` of a router shows these.
     pub chance: f64,
     /// The active part of its weight during slow start; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -228,7 +228,7 @@ impl Plan {
         let mut redis = self.redis_wiring(User::Pacemaker, servers);
         redis.insert(
             "routes_replicas".to_owned(),
-            texts(vec![redis::url(ports.routes_replica), replica]),
+            texts(vec![format!("redis://{}/", local(ports.routes_replica)), replica]),
         );
         let mut wiring = table([
             ("listen", local(port).into()),

@@ -68,7 +68,7 @@ async fn a_content_type_does_not_eject_instances_that_speak_http() {
                 }
             }
         }
-        let states = system.edge_api(&format!("/edge/circuits?host={host}")).await.json();
+        let states = system.edge_api(&format!("/edge/outliers?host={host}")).await.json();
         for instance in states["instances"].as_array().unwrap() {
             assert_eq!((&instance["state"], &instance["failures"]), (&"in".into(), &0.into()), "{states}");
         }

@@ -10,7 +10,7 @@ use signalbox_tests::{
 use super::raw::Raw;
 
 async fn states(system: &System, host: &str) -> Vec<String> {
-    let answer = system.edge_api(&format!("/edge/circuits?host={host}")).await.json();
+    let answer = system.edge_api(&format!("/edge/outliers?host={host}")).await.json();
     let instances = answer["instances"].as_array().unwrap();
     instances.iter().map(|instance| instance["state"].as_str().unwrap().to_owned()).collect()
 }

@@ -52,7 +52,7 @@ async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<C
         name: token.name,
         token: token.listed.filter(|_| app.bus.legacy_token_list),
     };
-    let mut views: Vec<TokenView> = tokens.into_values().map(listed).collect();
+    let mut views: Vec<ClientToken> = tokens.into_values().map(listed).collect();
     views.sort_by(|one, other| (&one.name, &one.token).cmp(&(&other.name, &other.token)));
     Ok(Answer(views))
 }

@@ -209,9 +209,8 @@ pub(super) async fn content(
         Kind::Overview | Kind::Host => check_divided(caller, Dimension::Hosts)?,
         Kind::Queues => check_divided(caller, Dimension::Environments)?,
         Kind::Events if view.name.is_empty() => check_divided(caller, Dimension::Environments)?,
-        Kind::Events | Kind::Objects | Kind::Machines | Kind::Label | Kind::Plan | Kind::Access => {
-            check_whole(caller)?;
-        }
+        Kind::Machines | Kind::Label | Kind::Plan => check_divided(caller, Dimension::Machines)?,
+        Kind::Events | Kind::Objects | Kind::Access => check_whole(caller)?,
     }
     match view.kind {
         Kind::Overview => overview::content(app, caller, round).await,
