@@ -99,7 +99,7 @@ pub struct Listed {
 #[derive(Debug)]
 pub enum Rotated {
     /// There is a new secret.
-    Done(Created),
+    Done(Box<Created>),
     /// No token has this name.
     Unknown,
     /// [`MAX_SECRETS`] secrets of the token are valid already.
@@ -319,7 +319,7 @@ impl Tokens {
                 self.cache.lock().forget(digest);
                 self.copy(digest, record.as_deref()).await;
             }
-            return Ok(Rotated::Done(Created { token, listed: listed(fresh, ends, None) }));
+            return Ok(Rotated::Done(Box::new(Created { token, listed: listed(fresh, ends, None) })));
         }
         Ok(Rotated::Busy)
     }

@@ -38,7 +38,7 @@ fn wanted(name: &str, scope: Scope) -> Wanted {
 
 fn done(rotated: Rotated) -> Created {
     match rotated {
-        Rotated::Done(created) => created,
+        Rotated::Done(created) => *created,
         other => panic!("{other:?}"),
     }
 }

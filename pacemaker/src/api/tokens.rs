@@ -135,7 +135,7 @@ async fn rotate(
     }
     check_expiry(&app, expires_at_ms)?;
     match app.tokens.rotate(&name, Duration::from_secs(overlap), expires_at_ms).await? {
-        Rotated::Done(made) => Ok(shown(StatusCode::OK, made)),
+        Rotated::Done(made) => Ok(shown(StatusCode::OK, *made)),
         Rotated::Unknown => {
             Err(Problem::not_found("unknown_token", format!("no token has the name `{name}`")))
         }

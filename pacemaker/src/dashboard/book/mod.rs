@@ -77,10 +77,10 @@ fn contents(summary: &str) -> Vec<Entry> {
     for line in summary.lines() {
         if let Some(part) = line.strip_prefix("# ") {
             entries.push(Entry::Part(part.to_owned()));
-        } else if let Some((title, rest)) = line.split_once('[').and_then(|(_, rest)| rest.split_once("](")) {
-            if let Some(name) = page_name(Path::new(rest.trim_end_matches(')'))) {
-                entries.push(Entry::Page { name, title: title.to_owned(), nested: line.starts_with(' ') });
-            }
+        } else if let Some((title, rest)) = line.split_once('[').and_then(|(_, rest)| rest.split_once("]("))
+            && let Some(name) = page_name(Path::new(rest.trim_end_matches(')')))
+        {
+            entries.push(Entry::Page { name, title: title.to_owned(), nested: line.starts_with(' ') });
         }
     }
     // The heading of the summary itself is not a part.
