@@ -362,7 +362,7 @@ fn puts(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<(H
             table.len() % 1000 + 1
         );
         let request = format!(
-            "PUT /instances/bench-{which} HTTP/1.1\r\nHost: admin\r\nAuthorization: Bearer {}\r\n\
+            "PUT /instances/bench-{which} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             addresses.token,
             body.len()

@@ -381,7 +381,7 @@ async fn an_operator_can_accept_a_table_that_was_rolled_back() {
     // A browser that is tricked into a POST must not accept either; the header is what it cannot be tricked into.
     let refused = system.api("POST", "/edge/accept", None).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
-    let accept = Request::new("POST", "edge", "/edge/accept").header("X-Signalbox-Accept", "table");
+    let accept = Request::new("POST", "localhost", "/edge/accept").header("X-Signalbox-Accept", "table");
     let accepted = accept.send(system.admin).await.unwrap();
     assert!(matches!(accepted.status, 200 | 202 | 204), "{} {}", accepted.status, accepted.text());
     until_alarm(&system, |alarm| alarm.is_none()).await;

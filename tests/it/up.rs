@@ -303,7 +303,7 @@ async fn printed_commands_can_be_run_and_two_copies_do_not_interfere() {
     assert_eq!(Request::get("hello.localhost", "/").send(edge).await.unwrap().status, 200);
     // One token does not open the other.
     let admin = std::net::SocketAddr::from(([127, 0, 0, 1], up.ports.admin));
-    let foreign = Request::get("a", "/instances").token(&system.token).send(admin).await.unwrap();
+    let foreign = Request::get("localhost", "/instances").token(&system.token).send(admin).await.unwrap();
     assert_eq!(foreign.status, 401);
     up.end().await;
     assert_eq!(system.get("mine.test", "/").await.text(), "app");

@@ -52,7 +52,7 @@ impl Stream {
         let last_id = last_id.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
         // HTTP/1.0: the body comes as it is, without chunks.
         let request = format!(
-            "GET {target} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {}\r\n{last_id}\r\n",
+            "GET {target} HTTP/1.0\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n{last_id}\r\n",
             credential(token)
         );
         stream.write_all(request.as_bytes()).await.expect("a request");

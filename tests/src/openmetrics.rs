@@ -250,8 +250,8 @@ mod tests {
             ("# TYPE d gauge\nd", "# TYPE c_seconds_sum gauge\n#", "TYPE, HELP or UNIT"),
             ("# TYPE d gauge\nd", "# TYPE a_b_created gauge\na_b_created", "name of a sample"),
             ("UNIT c_seconds seconds", "UNIT c_seconds bytes", "ends with its unit"),
-            ("c_seconds_count 2", "c_seconds_count 3", "no histogram"),
-            ("c_seconds_bucket{le=\"+Inf\"} 2\n", "", "no histogram"),
+            ("c_seconds_count 2", "c_seconds_count 3", "are not a histogram"),
+            ("c_seconds_bucket{le=\"+Inf\"} 2\n", "", "are not a histogram"),
             (",y=\"\"", ",x=\"\"", "is repeated"),
             ("\\\" ,", "\\q ,", "no escape"),
         ] {

@@ -85,6 +85,8 @@ fn values(
         ("ADMIN_ALLOW", "allow 127.0.0.0/8;".to_owned()),
         ("ADMIN_NAME_LIST", String::new()),
         ("ROUTES_REPLICA", replica.to_owned()),
+        ("ROUTES_REPLICA_USER", String::new()),
+        ("ROUTES_REPLICA_PASSWORD_FILE", String::new()),
         ("ROUTES_SHM", "256m".to_owned()),
         ("SNAPSHOT_PATH", prefix.join("routes.snapshot").display().to_string()),
         ("EDGE_KEY_FILE", String::new()),

@@ -11,8 +11,8 @@ async fn a_second_copy_runs_in_parallel_but_not_in_the_same_folder() {
     let (first, second) = (Place::new(), Place::new());
     let one = Up::start(&first, &[]).await;
     let mut two = Up::start(&second, &[]).await;
-    get(first.ports.admin, "admin", "/edge/status").unwrap();
-    get(second.ports.admin, "admin", "/edge/status").unwrap();
+    get(first.ports.admin, "localhost", "/edge/status").unwrap();
+    get(second.ports.admin, "localhost", "/edge/status").unwrap();
 
     let data_dir = first.data_dir();
     let third = Place::new();
@@ -26,7 +26,7 @@ async fn a_second_copy_runs_in_parallel_but_not_in_the_same_folder() {
     two.signal(Signal::SIGTERM);
     assert_eq!(two.ended().await.code(), Some(0), "{}", two.output());
     until_nothing_is_left(two_group, &second).await;
-    get(first.ports.admin, "admin", "/edge/status").expect("the first one still runs");
+    get(first.ports.admin, "localhost", "/edge/status").expect("the first one still runs");
     assert!(!members(one_group).is_empty());
 }
 

@@ -29,10 +29,10 @@ async fn a_part_that_is_killed_is_started_again() {
             up.until_line(&format!("{part:<16} back")).await;
         }
     }
-    get(place.ports.admin, "admin", "/edge/status").unwrap();
+    get(place.ports.admin, "localhost", "/edge/status").unwrap();
     // Orphaned workers would answer, too, and keep the ports from the new nginx.
     let workers = until("new workers", || {
-        let answer = get(place.ports.admin, "admin", "/edge/status")?;
+        let answer = get(place.ports.admin, "localhost", "/edge/status")?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         let body = body.get(body.find('{').unwrap_or(0)..=body.rfind('}').unwrap_or(0)).unwrap_or_default();
         let status: Value = serde_json::from_str(body).map_err(|error| format!("{error} in {answer}"))?;

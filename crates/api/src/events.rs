@@ -180,7 +180,7 @@ pub struct Previous {
 
 /// How to replace the secret.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = SecretRotation))]
 #[serde(deny_unknown_fields)]
 pub struct Rotation {
     /// `whsec_` and 24 to 64 bytes in base64; generated when left out.

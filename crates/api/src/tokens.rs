@@ -90,7 +90,7 @@ pub struct NewToken {
 
 /// A new secret for a token.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = TokenRotation))]
 #[serde(deny_unknown_fields)]
 pub struct Rotation {
     /// For how many seconds the secrets before stay valid, up to 30 days; 0 ends them immediately. An hour if absent.

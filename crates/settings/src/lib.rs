@@ -119,11 +119,8 @@ pub fn load<T: Settings>(sources: &Sources) -> Result<Loaded<T>, Error> {
 /// # Panics
 /// If `defaults` has no valid `[section]`: both are part of the program.
 pub fn section<T: DeserializeOwned>(section: &str, defaults: &str) -> T {
-    #[derive(serde::Deserialize)]
-    #[serde(transparent)]
-    struct Sections<T>(std::collections::BTreeMap<String, T>);
-
-    let value = toml::from_str::<Sections<T>>(defaults).map(|mut sections| sections.0.remove(section));
+    let value = toml::from_str::<toml::Table>(defaults)
+        .and_then(|mut sections| sections.remove(section).map(toml::Value::try_into).transpose());
     match value {
         Ok(Some(value)) => value,
         Ok(None) => panic!("the default file has no [{section}]"),

@@ -22,7 +22,7 @@ async fn register(system: &System, token: &str, address: &str, health: Option<Va
     if let Some(health) = health {
         instance["health"] = health;
     }
-    let request = Request::new("PUT", "admin", "/instances/attack").token(token).json(&instance);
+    let request = Request::new("PUT", "localhost", "/instances/attack").token(token).json(&instance);
     let answer = request.send(system.pacemaker).await.unwrap();
     let code = if answer.status < 300 { Value::Null } else { answer.json()["code"].clone() };
     (answer.status, code.as_str().unwrap_or("accepted").to_owned())
@@ -172,7 +172,7 @@ async fn the_compose_file_registers_none_of_its_own_parts() {
         assert_eq!(answer, (422, "address_not_allowed".to_owned()), "{address}");
     }
     // An application in the network of the containers, also on a port that the edge has on its own address.
-    assert_eq!(register(&system, &token, "172.30.84.77:8080", None).await.0, 201);
+    assert_eq!(register(&system, &token, "172.30.85.77:8080", None).await.0, 201);
     // The pacemaker is not the router, so it checks nothing that is only local.
     let checked = register(&system, &token, "unix:/run/apps/app.sock", Some(json!({"path": "/"}))).await;
     assert_eq!(checked, (422, "invalid_health".to_owned()));
@@ -240,7 +240,7 @@ async fn webhooks_and_feeds_never_call_signalbox_itself() {
         }
     }
     let definition = FEED.replace("ADDRESS", &format!("http://127.0.0.1:{}/openapi.json", ports.pacemaker));
-    let plan = Request::new("POST", "admin", "/state-machines/spy/plan").token(&system.token);
+    let plan = Request::new("POST", "localhost", "/state-machines/spy/plan").token(&system.token);
     let plan = plan.header("Content-Type", "application/yaml").body(definition);
     let plan = plan.send(system.pacemaker).await.unwrap().json();
     let apply = json!({"plan": plan["plan"]});
