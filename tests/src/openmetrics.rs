@@ -252,7 +252,7 @@ mod tests {
             ("UNIT c_seconds seconds", "UNIT c_seconds bytes", "ends with its unit"),
             ("c_seconds_count 2", "c_seconds_count 3", "are not a histogram"),
             ("c_seconds_bucket{le=\"+Inf\"} 2\n", "", "are not a histogram"),
-            (",y=\"\"", ",x=\"\"", "is repeated"),
+            (",y=\"\"", ",x=\"\"", "repeated label name"),
             ("\\\" ,", "\\q ,", "no escape"),
         ] {
             assert!(PAGE.contains(from), "{from}");

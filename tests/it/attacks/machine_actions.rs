@@ -135,7 +135,7 @@ fn route(hosts: &str, host: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_definition_does_only_what_its_author_may_do() {
     let system = start("attack-authors", &[]).await;
-    let confined = json!({"scopes": ["machines", "routes"], "hosts": ["*.a.test"]});
+    let confined = json!({"scopes": ["machines", "routes"], "hosts": ["*.a.test"], "machines": ["m"]});
     let confined = token(&system, "confined", confined).await;
     for (hosts, host, code) in [
         ("hosts: [\"*.b.test\"]", "<metadata.host>", "host_not_allowed"),

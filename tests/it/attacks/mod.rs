@@ -13,6 +13,8 @@ mod edge_headers;
 mod edge_instances;
 mod edge_loops;
 mod host_name;
+mod machine_actions;
+mod machine_tokens;
 mod own_addresses;
 mod raw;
 mod redis_credentials;
@@ -42,4 +44,6 @@ fn the_threat_model_names_every_attack_and_no_other() {
         .filter(|module| *module != "raw")
         .collect();
     assert_eq!(named, modules);
+    let files = std::fs::read_dir(root.join("it/attacks")).unwrap().count();
+    assert_eq!(files, modules.len() + 2, "every file but mod.rs and raw.rs is a module");
 }
