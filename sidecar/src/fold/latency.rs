@@ -38,7 +38,8 @@ pub fn bucket(ms: u64) -> usize {
 /// bucket, which has no bound, its start. `None` without values.
 pub fn quantile(counts: &[u64; BUCKETS], quantile: f64) -> Option<f64> {
     let total: u64 = counts.iter().sum();
-    let wanted = total as f64 * quantile;
+    // 100 × 0.55 is 55.00000000000001 in binary, which would be a rank of the next bucket.
+    let wanted = (total as f64 * quantile * 1e6).round() / 1e6;
     let mut below = 0;
     for (at, count) in counts.iter().enumerate() {
         let reached = (below + count) as f64 >= wanted;
