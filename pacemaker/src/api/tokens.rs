@@ -101,14 +101,15 @@ async fn create(
     }
     check_confinement(&scopes, hosts.is_some(), environments.is_some(), machines.is_some())?;
     check_expiry(&app, expires_at_ms)?;
-    // What a deleted token of this name may have left behind is not the new one's.
-    app.bus.end_client(&format!("@{name}")).await?;
     let wanted = Wanted { name, scopes, hosts, environments, machines, expires_ms: expires_at_ms };
     let made = app.tokens.create(wanted).await?;
     let Some(made) = made else {
         let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
+    // The new token does not inherit what a deleted one of this name may have left behind. Not before the creation, which
+    // fails if the name is in use.
+    app.bus.end_client(&format!("@{}", made.listed.name)).await?;
     Ok(shown(StatusCode::CREATED, made))
 }
 

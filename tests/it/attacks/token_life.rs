@@ -37,6 +37,12 @@ async fn a_rotation_keeps_what_belongs_to_the_token_and_ends_the_old_secret() {
         let event = json!({"type": "noop", "url": "https://shop.example/1"});
         assert_eq!(bus.call(&old, "POST", &topic, Some(&event)).await.status, 200);
         bus.subscribe(&old, &[name], &receiver.url()).await;
+        if create == "/tokens" {
+            // A repeated creation is rejected, and takes nothing from the token.
+            let repeated =
+                bus.root("POST", create, Some(&json!({"name": name, "scopes": ["publish"]}))).await;
+            assert_eq!((repeated.status, &repeated.json()["code"]), (409, &json!("token_exists")));
+        }
         let rotated = bus.root("POST", rotate, Some(&json!({"overlap_seconds": 3600}))).await;
         assert_eq!(rotated.status, 200, "{}", rotated.text());
         let new = rotated.json()["token"].as_str().unwrap().to_owned();
