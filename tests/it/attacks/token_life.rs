@@ -74,10 +74,19 @@ async fn an_expired_token_is_rejected_by_all_daemons() {
     assert_eq!((past.status, &past.json()["code"]), (422, &json!("invalid_expiry")));
     let now_ms: Vec<u64> = system.cli(System::FABRIC, "TIME").await;
     let end = now_ms[0] * 1000 + 3_000;
-    let new = json!({"name": "guest", "scopes": ["read"], "expires_at_ms": end});
+    let new = json!({"name": "guest", "scopes": ["read", "subscribe"], "expires_at_ms": end});
     let made = system.api("POST", "/tokens", Some(new)).await;
     assert_eq!(made.status, 201, "{}", made.text());
     let token = made.json()["token"].as_str().unwrap().to_owned();
+    let new = json!({"name": "client", "scopes": ["subscribe"], "expires_at_ms": end});
+    let client =
+        system.api("POST", "/api_tokens", Some(new)).await.json()["token"].as_str().unwrap().to_owned();
+    for token in [&token, &client] {
+        let wanted = json!({"topics": ["orders"], "callback": "https://receiver.example/", "uuid": "u"});
+        let request = Request::new("POST", "localhost", "/subscription").token(token).json(&wanted);
+        let subscribed = request.send(system.admin).await.unwrap();
+        assert_eq!(subscribed.status, 204, "{}", subscribed.text());
+    }
     for target in ["/instances", "/stats/uncaught"] {
         eventually("the token to expire", || async {
             let request = Request::get(&system.admin.to_string(), target).token(&token);
@@ -88,6 +97,11 @@ async fn an_expired_token_is_rejected_by_all_daemons() {
     }
     let listed = system.api("GET", "/tokens", None).await.json();
     assert_eq!(listed["tokens"][0]["expires_at_ms"], end, "{listed}");
+    eventually("the subscriptions to end with their tokens", || async {
+        let left = system.api("GET", "/subscriptions", None).await.json();
+        if left == json!([]) { Ok(()) } else { Err(left) }
+    })
+    .await;
     system.stop().await;
 }
 

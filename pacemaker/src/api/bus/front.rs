@@ -92,23 +92,39 @@ impl Front {
         }
     }
 
-    /// Ends the clients whose tokens no longer exist: those that expired, and those that were deleted by a process which died
-    /// before it could end them.
+    /// Ends what clients without a valid token still have. Of a client whose tokens have all expired, the subscription ends; its
+    /// topics stay with its name, because a rotation can renew it. Of a token that was deleted by a process which died before it
+    /// could end the client, everything ends.
     pub(crate) async fn end_lost_clients(&self, tokens: &Tokens) -> Result<(), Problem> {
         let root = Caller::root();
+        let now_ms = self.now_ms();
         let registry = self.handle.registry();
-        let named = |client: &&String| client.starts_with('@') && **client != *root.bus_client();
-        let clients: Vec<&String> = registry.subscriptions.keys().filter(named).collect();
-        if clients.is_empty() {
+        if registry.subscriptions.is_empty() {
             return Ok(());
         }
         // Read after the registry: a token whose subscription is in it existed before, so that it is missing here only if it
         // has been deleted.
-        let tokens = tokens.list().await?;
-        let living: BTreeSet<String> = tokens.into_iter().map(|token| format!("@{}", token.name)).collect();
-        for client in clients.into_iter().filter(|client| !living.contains(*client)) {
-            tracing::info!(client = client.trim_start_matches('@'), "subscription of a deleted token ended");
-            self.end_client(client).await?;
+        let listed = tokens.list().await?;
+        let valid: BTreeMap<String, bool> = listed
+            .into_iter()
+            .map(|token| {
+                let newest = token.expires_ms.is_none_or(|end| now_ms < end);
+                (format!("@{}", token.name), newest || !token.replaced_until_ms.is_empty())
+            })
+            .collect();
+        for client in registry.subscriptions.keys().filter(|client| **client != *root.bus_client()) {
+            let is_valid = match registry.api_tokens.get(client) {
+                Some(token) => Some(token.valid(now_ms).next().is_some()),
+                None if client.starts_with('@') => valid.get(client).copied(),
+                // Signalbox's own.
+                None => Some(true),
+            };
+            match is_valid {
+                Some(true) => continue,
+                Some(false) => self.handle.unsubscribe(client).await?,
+                None => self.end_client(client).await?,
+            }
+            tracing::info!(client = registry.name_of(client), "subscription without a valid token ended");
         }
         Ok(())
     }
