@@ -22,6 +22,7 @@ mod bus_order;
 mod certificates;
 mod changes;
 mod chaos;
+mod clients;
 mod command;
 mod configuration;
 mod dashboard;
