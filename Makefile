@@ -11,11 +11,11 @@ ARGS ?=
 
 RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
 # lua-check is the linter. Never install luajit: it replaces the library that nginx's Lua module needs.
-# A test runs the examples of the documentation, which use jq and python3.
-TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
+# A test runs the examples of the documentation, which use jq, python3, ruby, and node, which .ci/browser installs.
+TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench soak deb python reference docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -61,8 +61,9 @@ docs: ## Build the book as a searchable site in target/book (needs mdbook: cargo
 	@log=$$(mdbook build docs 2>&1) || { echo "$$log" >&2; exit 1; }; echo "$$log"; \
 		! echo "$$log" | grep -E '\b(WARN|ERROR)\b' >&2
 
-schemathesis: ## Install schemathesis (below target/), which tests the API against its OpenAPI document
-	@.ci/schemathesis
+python: ## Install the requirements of the tests of the OpenAPI document, from PyPI below target/
+	@.ci/python schemathesis
+	@.ci/python openapi-client
 
 # DEB_PROFILE=dev builds faster, for inspecting the package.
 DEB_PROFILE ?= release

@@ -245,8 +245,8 @@ async fn every_receiver_accepts_genuine_webhooks_once_and_rejects_forged_ones() 
             bus.subscribe(&client, &["orders"], &format!("http://{address}/events")).await;
             let secret = bus.call(&client, "GET", "/subscriber/secret", None).await.json()["secret"].clone();
             let secret = secret.as_str().unwrap().to_owned();
-            let port = address.port().to_string();
-            let receiver = Example::start(language, "webhook", &[&port], &[("SIGNALBOX_SECRET", &secret)]);
+            let at = address.to_string();
+            let receiver = Example::start(language, "webhook", &[&at], &[("SIGNALBOX_SECRET", &secret)]);
             eventually("the receiver to listen", async || {
                 tokio::net::TcpStream::connect(address).await.map(drop).map_err(|_| receiver.complained())
             })

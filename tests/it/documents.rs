@@ -120,6 +120,7 @@ pages! {
     sending_webhooks: "start-webhooks.md",
     a_work_queue: "start-queues.md",
     a_canary: "start-canary.md",
+    client_programs: "clients.md",
     a_state_machine: "start-machines.md",
     the_command: "cli.md",
     publishers: "events-publishers.md",

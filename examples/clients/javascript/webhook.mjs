@@ -1,4 +1,4 @@
-// Receives webhooks, verifies them, and prints a line for each new event: node webhook.mjs PORT
+// Receives webhooks, verifies them, and prints a line for each new event: node webhook.mjs ADDRESS:PORT
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
 
@@ -44,7 +44,8 @@ async function receive(request) {
   return 204;
 }
 
+const [address, port] = process.argv[2].split(":");
 createServer(async (request, response) => {
   const status = await receive(request).catch(() => 500);
   response.writeHead(status).end();
-}).listen(Number(process.argv[2]), "127.0.0.1");
+}).listen(Number(port), address);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Receives webhooks, verifies them, and prints a line for each new event: webhook.py PORT"""
+"""Receives webhooks, verifies them, and prints a line for each new event: webhook.py ADDRESS:PORT"""
 import base64, hashlib, hmac, json, os, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
@@ -54,4 +54,5 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Receiver).serve_forever()
+    address, port = sys.argv[1].split(":")
+    ThreadingHTTPServer((address, int(port)), Receiver).serve_forever()

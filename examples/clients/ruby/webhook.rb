@@ -1,4 +1,4 @@
-# Receives webhooks, verifies them, and prints a line for each new event: ruby webhook.rb PORT
+# Receives webhooks, verifies them, and prints a line for each new event: ruby webhook.rb ADDRESS:PORT
 require "json"
 require "openssl"
 require "webrick"
@@ -29,7 +29,8 @@ def handle(event)
 end
 
 $stdout.sync = true
-server = WEBrick::HTTPServer.new(BindAddress: "127.0.0.1", Port: ARGV[0].to_i, AccessLog: [])
+address, port = ARGV[0].split(":")
+server = WEBrick::HTTPServer.new(BindAddress: address, Port: Integer(port), AccessLog: [])
 server.mount_proc("/") do |request, response|
   next response.status = 413 if request.content_length > MAX_BODY
   body = request.body.to_s

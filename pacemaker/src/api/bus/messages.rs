@@ -12,7 +12,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Front,
-    topics::{ARRAY_BYTES, idempotency_key, published, refused_all},
+    topics::{ARRAY_BYTES, Idempotency, idempotency_key, published, refused_all},
 };
 use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
@@ -94,7 +94,7 @@ fn check(text: &str, limits: Limits, caller: &Caller, key: Option<String>) -> Re
 /// pattern matches `environment:type:name`, and sent to live streams; if neither exists, it is dropped. Messages with
 /// the same three names stay in order. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
-#[utoipa::path(post, path = "/messages", tag = "queues", request_body = Object, responses(
+#[utoipa::path(post, path = "/messages", tag = "queues", params(Idempotency), request_body = Object, responses(
     (status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
     (status = 400, description = "invalid_message, too_many_events, invalid_idempotency_key", body = Problem),
     (status = 403, description = "environment_missing", body = Problem),

@@ -73,7 +73,8 @@ async fn list(_: Whole<ReadBus>, State(app): State<App>) -> Result<Answer<Vec<To
 /// JSON, stored byte for byte), `environment` (default: the client's name) and `object` (default: the URL; events of
 /// one object stay in order). An event of an object that has a backend goes to the backend and to no subscriber. With
 /// the header `Idempotency-Key` a repeat within ten minutes returns the first event's ID.
-#[utoipa::path(post, path = "/topics/{name}", tag = "bus", params(("name" = String, Path, example = "orders")),
+#[utoipa::path(post, path = "/topics/{name}", tag = "bus",
+    params(("name" = String, Path, example = "orders"), Idempotency),
     request_body = Object, responses(
     (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
     (status = 400, description = "invalid_topic, invalid_event, invalid_idempotency_key", body = Problem),
@@ -102,7 +103,8 @@ async fn publish(
 ///
 /// An array of events as for `POST /topics/{name}`; each is accepted or rejected separately, in order. With an
 /// `Idempotency-Key`, each position in the array has its own key, so a repeat must contain the same events.
-#[utoipa::path(post, path = "/topics/{name}/events", tag = "bus", params(("name" = String, Path, example = "orders")),
+#[utoipa::path(post, path = "/topics/{name}/events", tag = "bus",
+    params(("name" = String, Path, example = "orders"), Idempotency),
     request_body = Vec<Object>, responses(
     (status = 200, description = "A result for each event", body = Vec<Published>),
     (status = 400, description = "invalid_topic, invalid_event, too_many_events, invalid_idempotency_key", body = Problem),
@@ -241,6 +243,16 @@ pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Pr
     let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
     caller.check_environment(&environment)?;
     Ok(NewEvent { environment: Some(environment), ..event })
+}
+
+/// The header of calls that publish, for the OpenAPI document: [`idempotency_key`] reads it.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only the document uses it")]
+pub(super) struct Idempotency {
+    /// Repeats with the same key within ten minutes return the first result, and publish nothing. Visible ASCII characters.
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255)]
+    idempotency_key: Option<String>,
 }
 
 /// The key as defined by draft-ietf-httpapi-idempotency-key-header, with or without quotes.
