@@ -79,8 +79,8 @@ async fn the_canary_is_promoted_without_errors_and_rolled_back_with_errors() {
         let created = system.api("POST", &target, Some(facts(host, label, app))).await;
         assert_eq!(created.status, 201, "{}", created.text());
     }
-    let way = arrives(&system, "bad", "taken_back").await;
-    assert_eq!(way, ["asked", "five_percent", "at_five", "take_back", "taken_back"]);
+    let way = arrives(&system, "bad", "rolled_back").await;
+    assert_eq!(way, ["asked", "five_percent", "at_five", "roll_back", "rolled_back"]);
     let way = arrives(&system, "shop", "done").await;
     let all =
         ["asked", "five_percent", "at_five", "quarter", "at_quarter", "half", "at_half", "all", "at_all"];

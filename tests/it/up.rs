@@ -250,8 +250,8 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     assert_eq!(active, ["canary-2"], "{instances}");
 
     let bad = up.run("signalbox-demo", &deploy("bad")).await;
-    assert_eq!((&bad["label"], &bad["state"]), (&"canary-3".into(), &"taken_back".into()), "{bad}");
-    assert_eq!(way(&bad["moves"]), ["asked", "five_percent", "at_five", "take_back", "taken_back"]);
+    assert_eq!((&bad["label"], &bad["state"]), (&"canary-3".into(), &"rolled_back".into()), "{bad}");
+    assert_eq!(way(&bad["moves"]), ["asked", "five_percent", "at_five", "roll_back", "rolled_back"]);
     let failed = bad["answers"].as_array().unwrap().iter().find(|one| one["version"] == "canary-3").unwrap();
     assert!(failed["answered"] == 0 && failed["failed"].as_u64() >= Some(20), "{bad}");
     eventually("the old version to answer alone", || async {

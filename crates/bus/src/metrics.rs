@@ -108,7 +108,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register(
             "published_events",
-            "Events that publishers sent, by what became of them",
+            "Events that publishers sent, by result",
             self.published.clone(),
         );
         registry.register(

@@ -67,10 +67,10 @@ pub(super) fn check(name: &str, chain: &str, key: &str, now: i64) -> Result<Chec
     let key = private_key(key, leaf)?;
     let facts = facts_of(leaf, &ders[0])?;
     if facts.not_after <= now {
-        return Err(Invalid::new("certificate_expired", "chain", "the certificate has ended"));
+        return Err(Invalid::new("certificate_expired", "chain", "the certificate has expired"));
     }
     if facts.not_before > now {
-        return Err(Invalid::new("certificate_not_yet_valid", "chain", "the certificate has not begun yet"));
+        return Err(Invalid::new("certificate_not_yet_valid", "chain", "the certificate is not valid yet"));
     }
     if !covers(&facts.names, name) {
         let detail = format!("the certificate is for {}, not for {name}", shown(&facts.names));
@@ -100,7 +100,7 @@ fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, Invalid> {
         .collect::<Result<_, _>>()
         .map_err(|_| bad_chain("a block of it is broken"))?;
     if ders.len() > MAX_CERTIFICATES {
-        return Err(bad_chain(format!("it holds more than {MAX_CERTIFICATES}")));
+        return Err(bad_chain(format!("it has more than {MAX_CERTIFICATES} certificates")));
     }
     Ok(ders)
 }

@@ -59,7 +59,7 @@ impl Keys {
         match keys.len() {
             0 => Err("it holds no key".to_owned()),
             1..=MAX_KEYS => Ok(Self(keys)),
-            _ => Err(format!("it holds more than {MAX_KEYS} keys")),
+            _ => Err(format!("it has more than {MAX_KEYS} keys")),
         }
     }
 

@@ -4,7 +4,7 @@
 //! work with them ([`chain`]), encrypts the key ([`keys`]) and passes both to the route table, which brings them to every
 //! router like any other change. Nothing is reloaded, and `?wait=` waits until every worker has them.
 //!
-//! **Data.** This crate stores none. The route table stores a certificate as a text: the JSON that routers read in
+//! **Data.** This crate stores no data of its own. The route table stores a certificate as a text: the JSON that routers read in
 //! `cert:<server name>` (`lua/signalbox/certificates.lua` has the format), with the private key already encrypted. So
 //! neither Redis, nor its files, nor a replica, nor a router's snapshot ever has a private key in clear text. Only
 //! processes with the key file can decrypt one.
@@ -14,7 +14,7 @@
 //!
 //! **Expiry** is announced by the route table, on the topic `signalbox.certificates`.
 //!
-//! **Failure.** That of any change of the route table. Without a key file, certificates can be listed and deleted, but not
+//! **Failure.** As for any change of the route table. Without a key file, certificates can be listed and deleted, but not
 //! set.
 
 mod chain;

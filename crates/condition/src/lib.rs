@@ -2,7 +2,7 @@
 //! system.time >= 18:30`. `docs/conditions.md` is its reference.
 //!
 //! ```text
-//! text ─ lexer ─▶ tokens ─ parser ─▶ tree ─┬─▶ evaluate   one truth, a few hundred nanoseconds, nothing allocated
+//! text ─ lexer ─▶ tokens ─ parser ─▶ tree ─┬─▶ evaluate   true, false or unknown, in a few hundred nanoseconds
 //!                   (roots are resolved    ├─▶ explain    every operand's value, what blocks, what would open it
 //!                    as paths are read)    ├─▶ warnings   what can be known without any fact
 //!                                          ├─▶ variables, feeds, reads_clock

@@ -1,7 +1,7 @@
 //! Outgoing HTTP calls: webhooks, feeds and calls of backends.
 //!
 //! Clients of Signalbox choose the URLs, and the calls start inside the operator's network. Every connection therefore
-//! goes to an address that was checked against a fence of allowed networks ([`Client`]), and every POST is signed as
+//! goes to an address that was checked against the allowed networks ([`Client`]), and every POST is signed as
 //! Standard Webhooks 1.0 defines it ([`Secret`]).
 
 mod address;

@@ -1,6 +1,6 @@
 //! Coordination between the pacemakers of one installation, through the fabric.
 //!
-//! [`Lease`] makes one of several pacemakers do a task at a time. [`Presence`] lists the pacemakers that are running.
+//! [`Lease`] lets one pacemaker at a time run a task. [`Presence`] lists the pacemakers that are running.
 
 mod lease;
 mod presence;

@@ -13,13 +13,13 @@
 //! | [`render`] | What is sent: address, body, token, headers? |
 //! | [`attempt`] | An attempt ended: done, again, or errored? |
 //! | [`why`](mod@why) | Why is the label still here, and what would open the gate? |
-//! | [`simulate`](mod@simulate) | Where will it be if nothing comes but what is assumed? |
+//! | [`simulate`](mod@simulate) | Where will the label be if only the assumed data arrives? |
 //! | [`plan`] | What would another version of the machine change? |
 //! | [`scenario`] | Does the machine do what the scenario file expects? |
 //!
 //! Invariants:
 //! * [`step::decide`] is a function: the same definition, label, event, moment and feeds give the same moves;
-//! * a label never moves but by [`step::decide`], so that `simulate` and `plan` agree with what then happens;
+//! * a label moves only as [`step::decide`] decides, so `simulate` and `plan` predict what really happens;
 //! * a value that is missing, not comparable or not available opens no gate.
 
 pub mod attempt;

@@ -115,7 +115,7 @@ impl Metrics {
         registry.register("pulls", "Pulls answered, by whether they got messages", self.pulls.clone());
         registry.register(
             "settled_messages",
-            "Receipts settled, by what became of them",
+            "Receipts settled, by result",
             self.messages.clone(),
         );
         registry.register(
@@ -154,7 +154,7 @@ fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) 
     }
     registry.register("messages", "Messages in the queue, by state", held);
     registry.register("facets", "Tenants with messages in the queue", facets);
-    registry.register("moved_messages", "Messages in all, by what happened to them", moved);
+    registry.register("moved_messages", "Messages in total, by outcome", moved);
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) struct Pattern(Regex);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// More characters than [`MAX_PATTERN_CHARACTERS`].
-    #[error("a pattern has at most {MAX_PATTERN_CHARACTERS} characters, not {0}")]
+    #[error("the pattern has {0} characters; the limit is {MAX_PATTERN_CHARACTERS}")]
     TooLong(usize),
     /// Not a regular expression.
     #[error("at character {position}: {reason}")]

@@ -14,20 +14,20 @@ pub(crate) fn check(health: &Health) -> Result<(), Invalid> {
         path.starts_with('/') && path.len() <= 1024 && path.bytes().all(|byte| byte.is_ascii_graphic())
     };
     match &health.path {
-        Some(_) if health.tcp => return invalid("a check is of a path or of tcp, not of both"),
+        Some(_) if health.tcp => return invalid("`path` and `tcp` cannot be combined"),
         Some(path) if !path_fits(path) => {
-            return invalid("path starts with / and is printable ASCII of at most 1024 bytes");
+            return invalid("`path` must begin with / and have at most 1024 printable ASCII characters");
         }
         None if !health.tcp => return invalid("name a path, or say `\"tcp\": true`"),
         None if health.status.is_some() || health.body.is_some() => {
-            return invalid("status and body belong to a check of a path");
+            return invalid("`status` and `body` require `path`");
         }
         _ => {}
     }
     let fit = |range: &Statuses| 200 <= range.first && range.first <= range.last && range.last <= 599;
     let statuses = health.statuses();
     if !(1..=MAX_STATUSES).contains(&statuses.len()) || !statuses.iter().all(fit) {
-        return invalid("status is 1 to 20 of statuses from 200 to 599 and ranges of them, like \"200-399\"");
+        return invalid("`status` must list 1 to 20 statuses from 200 to 599, or ranges such as \"200-399\"");
     }
     if health.body.as_ref().is_some_and(|body| !(1..=MAX_BODY).contains(&body.len())) {
         return invalid("body is 1 to 256 bytes");
@@ -38,7 +38,7 @@ pub(crate) fn check(health: &Health) -> Result<(), Invalid> {
         && (1..=100).contains(&health.healthy_after);
     if !fits {
         return invalid(
-            "interval_seconds is 1 to 3600, timeout_ms 1 to 60000, unhealthy_after and healthy_after 1 to 100",
+            "`interval_seconds` must be 1 to 3600, `timeout_ms` 1 to 60000, `unhealthy_after` and `healthy_after` 1 to 100",
         );
     }
     Ok(())

@@ -30,10 +30,10 @@ impl Hostname {
             return invalid("a host name is not empty");
         }
         if name.len() > 253 {
-            return invalid("a host name has at most 253 characters");
+            return invalid("a host name must have at most 253 characters");
         }
         if name.contains('*') && !name.starts_with("*.") {
-            return invalid("a `*` may only be the whole name or its first label");
+            return invalid("`*` must be the complete name, or the complete first part of it, as in `*.shop.example`");
         }
         for label in name.strip_prefix("*.").unwrap_or(name).split('.') {
             if label.is_empty() || label.len() > 63 {

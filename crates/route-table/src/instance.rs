@@ -45,7 +45,7 @@ impl InstanceId {
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         let fits = (1..=128).contains(&text.len()) && text.bytes().all(plain);
-        let detail = "an instance's id matches [A-Za-z0-9._:-]{1,128}";
+        let detail = "the ID of an instance must match [A-Za-z0-9._:-]{1,128}";
         fits.then(|| Self(text.to_owned())).ok_or_else(|| Invalid::new("invalid_id", "id", detail))
     }
 
@@ -97,7 +97,7 @@ impl Spec {
     pub fn check(new: NewInstance, rules: &AddressRules) -> Result<Self, Invalid> {
         let address = rules.admit(&new.address)?;
         if new.hostnames.is_empty() || new.hostnames.len() > MAX_HOSTNAMES {
-            let detail = format!("an instance serves between 1 and {MAX_HOSTNAMES} host names");
+            let detail = format!("`hostnames` must contain between 1 and {MAX_HOSTNAMES} names");
             return Err(Invalid::new("invalid_hostnames", "hostnames", detail));
         }
         let mut hostnames =
@@ -106,10 +106,10 @@ impl Spec {
         hostnames.dedup();
         let weight = new.weight.unwrap_or(1);
         if weight > MAX_WEIGHT {
-            return Err(Invalid::new("invalid_weight", "weight", format!("a weight is 0 to {MAX_WEIGHT}")));
+            return Err(Invalid::new("invalid_weight", "weight", format!("`weight` must be between 0 and {MAX_WEIGHT}")));
         }
         if new.lease_seconds.is_some_and(|seconds| !(1..=MAX_LEASE_SECONDS).contains(&seconds)) {
-            let detail = format!("a lease is 1 to {MAX_LEASE_SECONDS} seconds; leave it out for none");
+            let detail = format!("`lease_seconds` must be between 1 and {MAX_LEASE_SECONDS}; omit it to register without a lease");
             return Err(Invalid::new("invalid_lease", "lease_seconds", detail));
         }
         if let Some(health) = &new.health {

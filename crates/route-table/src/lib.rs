@@ -1,5 +1,5 @@
 //! The values of the route table and the decisions over them: host names, instance specs, policies, addresses, which
-//! instance a request gets, and why. Pure: nothing here does I/O or asks a clock.
+//! instance a request gets, and why. The crate is pure: it performs no I/O and reads no clock.
 
 mod address;
 mod choice;

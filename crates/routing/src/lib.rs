@@ -1,15 +1,15 @@
 //! The route table: which instances serve which host.
 //!
-//! **Purpose.** Clients register instances over HTTP. Their registrations are *desired state* in the fabric. The route
-//! table on
-//! the routes master, which routers replicate and nginx reads, is its *projection* and can be rebuilt at any time.
+//! **Purpose.** Clients register instances over HTTP. Their registrations are the *desired state*, stored in the fabric. The
+//! route table is its *projection* on the routes primary: routers replicate it, nginx reads it, and it can be rebuilt at
+//! any time.
 //!
 //! **Data.** Fabric: `routes:instances` (ID → record with revision), `routes:addresses` (address → owner), `routes:hosts`
 //! (names that remain known), `routes:policies` and `routes:certificates` (resources of names), `routes:unprojected` and
 //! `routes:unreported` (changes that the table, or the membership sets, may not have yet), `routes:table` (lineage and
-//! serial that the master was given), `routes:announced` (the last change that was published as an event),
+//! serial that the primary was given), `routes:announced` (the last change that was published as an event),
 //! `routes:revision`.
-//! Routes master, read by the edge: `instances:`, `logkey:`, `instance_ids:` and `policy:` per host, `cert:` per server
+//! Routes primary, read by the edge: `instances:`, `logkey:`, `instance_ids:` and `policy:` per host, `cert:` per server
 //! name, and `serial`. Not read by the edge: `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`,
 //! `leases`, `drains`, `checks`, `revision`, `fencing`, `changes`, `epoch`.
 //!
@@ -32,9 +32,9 @@
 //! projections arrive in. The serial rises exactly when routers can see a difference. Entries that an operator made by
 //! hand are never changed, unless their host is deleted. Nothing is written to a table of an unexpected lineage.
 //!
-//! **Failure.** Fabric unavailable: changes are rejected; heartbeats and routing continue. Master unavailable: changes are
-//! recorded, answered with 503, and projected when it is available again. Master empty or older: the reconciler seeds it
-//! under a new epoch. Fabric lost or older: the master's newer records are copied to it. No pacemaker running: nothing
+//! **Failure.** Fabric unavailable: changes are rejected; heartbeats and routing continue. Primary unavailable: changes are
+//! recorded, answered with 503, and projected when it is available again. Primary empty or older: the reconciler seeds it
+//! under a new epoch. Fabric lost or older: the primary's newer records are copied to it. No pacemaker running: nothing
 //! expires, and leases get a full period when one runs again. Stats Redis unavailable: only waiting for routers fails.
 
 mod announcer;

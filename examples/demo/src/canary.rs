@@ -68,7 +68,7 @@ impl Kind {
 
     /// The state in which its label should end.
     fn end(self) -> &'static str {
-        if self == Self::Good { "done" } else { "taken_back" }
+        if self == Self::Good { "done" } else { "rolled_back" }
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             label
         }
     };
-    say(&format!("{} requests per second go to {HOST} until it ends; in another terminal:", args.rate));
+    say(&format!("sending {} requests per second to {HOST} until the rollout ends; in another terminal, run:", args.rate));
     // The operator's command is next to this one.
     let own = std::env::args().next().unwrap_or_default();
     let program = own
@@ -164,7 +164,7 @@ fn conclusion(ended: &Label) -> String {
     let stable = ended.metadata["stable"].as_str().unwrap_or_default();
     match ended.state.as_str() {
         "done" => format!("{} has all requests now, and {stable} is retired", ended.name),
-        "taken_back" => format!("{} was rolled back, and {stable} has all requests again", ended.name),
+        "rolled_back" => format!("{} was rolled back, and {stable} has all requests again", ended.name),
         other => format!("{} stays in {other}", ended.name),
     }
 }

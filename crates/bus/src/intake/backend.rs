@@ -35,7 +35,7 @@ pub fn backend_name(name: &str) -> Result<(), Flaw> {
     if (1..=64).contains(&name.len()) && name.bytes().all(of_a_name) {
         return Ok(());
     }
-    Err(Flaw::new(CODE, "a backend's name is 1 to 64 characters of [a-z0-9_-]"))
+    Err(Flaw::new(CODE, "the name of a backend must match [a-z0-9_-]{1,64}"))
 }
 
 /// Reads the body of `PUT /backends/{name}`.

@@ -55,13 +55,13 @@ fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
     let bad = |what: String| Flaw::new(CODE, format!("`topics` {what}"));
     let items = value.as_array().ok_or_else(|| bad("must be an array of topic names".to_owned()))?;
     if items.is_empty() || items.len() > MAX_TOPICS {
-        return Err(bad(format!("must hold between 1 and {MAX_TOPICS} names; DELETE ends a subscription")));
+        return Err(bad(format!("must contain between 1 and {MAX_TOPICS} names; to end the subscription, use DELETE")));
     }
     items
         .iter()
         .map(|item| match item.as_str() {
             Some(topic) if is_topic_name(topic) || is_reserved_topic(topic) => Ok(topic.to_owned()),
-            Some(topic) => Err(bad(format!("holds {topic:?}, which does not match [a-z_]{{1,64}}"))),
+            Some(topic) => Err(bad(format!("contains {topic:?}, which does not match [a-z_]{{1,64}}"))),
             None => Err(bad("must hold strings".to_owned())),
         })
         .collect()

@@ -32,19 +32,19 @@ impl Asked {
                 .then(|| (name.to_ascii_lowercase(), value.trim_matches(' ').to_owned()))
         });
         let header = match header {
-            Some(None) => return Err(Invalid::new("invalid_header", "header", "give it as `Name: value`")),
+            Some(None) => return Err(Invalid::new("invalid_header", "header", "`header` must be `Name: value`")),
             header => header.flatten(),
         };
         if cookies.is_some_and(|text| !text.contains('=') || !visible(text)) {
             return Err(Invalid::new(
                 "invalid_cookie",
                 "cookie",
-                "give it as `name=value`, several with `; `",
+                "`cookie` must be `name=value`; separate several by `; `",
             ));
         }
         let address = match address.map(str::parse::<IpAddr>) {
             Some(Err(_)) => {
-                return Err(Invalid::new("invalid_address", "address", "give the client's IP address"));
+                return Err(Invalid::new("invalid_address", "address", "`address` must be an IP address"));
             }
             address => address.and_then(Result::ok).map(|address| address.to_string()),
         };

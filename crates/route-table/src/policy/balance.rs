@@ -44,7 +44,7 @@ impl Balance {
             given.into_iter().filter(|given| *given).count() + usize::from(self.address == Some(false));
         let wanted = usize::from(self.algorithm == Algorithm::Hash);
         if count != wanted || self.address == Some(false) {
-            let detail = "hash needs exactly one of header, cookie, and \"address\": true; other algorithms take none of them";
+            let detail = "`hash` requires exactly one of `header`, `cookie` and \"address\": true; other algorithms allow none of them";
             return Err(invalid("balance", detail));
         }
         self.header.as_ref().map_or(Ok(()), |name| check_name(name, "balance.header"))?;

@@ -76,7 +76,7 @@ async fn create(
     let token = token_or_new(token, &name)?;
     let scopes = scopes.unwrap_or_else(|| DEFAULT_SCOPES.into());
     if scopes.is_empty() {
-        return Err(Problem::bad_request(CODE, "`scopes` must hold at least one"));
+        return Err(Problem::bad_request(CODE, "`scopes` must contain at least one scope"));
     }
     let now_ms = app.tokens.now_ms();
     if expires_at_ms.is_some_and(|end| end <= now_ms) {

@@ -74,7 +74,7 @@ pub(super) fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -
         (Some(client), None) => Ok(client.clone()),
         (None, _) => Err(Error::NoSuchSubscription.into()),
         (Some(_), Some(_)) => {
-            let detail = "several clients have this name; give the token";
+            let detail = "several clients have this name; name the client by its token";
             Err(Problem::new(StatusCode::CONFLICT, "ambiguous_subscriber", detail))
         }
     }

@@ -52,7 +52,7 @@ impl PageQuery {
         if !(1..=MAX_LIMIT).contains(&limit) {
             return Err(Problem::unprocessable(
                 "invalid_limit",
-                format!("a page has 1 to {MAX_LIMIT} items"),
+                format!("`limit` must be between 1 and {MAX_LIMIT}"),
             ));
         }
         let decoded = self.cursor.map(|cursor| URL_SAFE_NO_PAD.decode(cursor).ok());

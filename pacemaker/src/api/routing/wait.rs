@@ -54,7 +54,7 @@ pub(crate) async fn wait(
         Convergence::Lagging(_) => ("lagging", "not_converged", "not every live router has it yet"),
         Convergence::NoRouter => ("no_router", "no_router", "no router has reported in the last ten seconds"),
         Convergence::Unknown => {
-            ("unknown", "convergence_unknown", "the stats Redis, where routers report, is away")
+            ("unknown", "convergence_unknown", "the stats Redis, to which routers report, does not respond")
         }
         Convergence::ShuttingDown => ("shutting_down", "shutting_down", "this pacemaker is shutting down"),
     };

@@ -92,7 +92,7 @@ async fn show(
     let status = status.ok_or_else(|| {
         Problem::not_found(
             "unknown_object",
-            "nothing is known of this object: it had no events and has no state",
+            "unknown object: no event was published for it, and it has no state",
         )
     })?;
     Ok(Answer(view(object, status)))
