@@ -113,11 +113,7 @@ impl Metrics {
     ) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register("pulls", "Pulls answered, by whether they got messages", self.pulls.clone());
-        registry.register(
-            "settled_messages",
-            "Receipts settled, by result",
-            self.messages.clone(),
-        );
+        registry.register("settled_messages", "Receipts settled, by result", self.messages.clone());
         registry.register(
             "dwell_seconds",
             "Time from acceptance to the first pull. A tenant is noisy while more of its messages wait than noisy_backlog",

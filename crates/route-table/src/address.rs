@@ -93,7 +93,8 @@ impl AddressRules {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._@+-".contains(&byte);
         let segments_fit = path.split('/').skip(1).all(|segment| !matches!(segment, "" | "." | ".."));
         if !path.starts_with('/') || path.len() > MAX_UNIX_PATH || !path.bytes().all(plain) || !segments_fit {
-            let detail = "a Unix socket must be given as `unix:` and an absolute path of at most 107 plain characters";
+            let detail =
+                "a Unix socket must be given as `unix:` and an absolute path of at most 107 plain characters";
             return Err(Invalid::new("invalid_address", "address", detail));
         }
         if self.own.forbids_socket(path) {

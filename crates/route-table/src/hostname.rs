@@ -33,7 +33,9 @@ impl Hostname {
             return invalid("a host name must have at most 253 characters");
         }
         if name.contains('*') && !name.starts_with("*.") {
-            return invalid("`*` must be the complete name, or the complete first part of it, as in `*.shop.example`");
+            return invalid(
+                "`*` must be the complete name, or the complete first part of it, as in `*.shop.example`",
+            );
         }
         for label in name.strip_prefix("*.").unwrap_or(name).split('.') {
             if label.is_empty() || label.len() > 63 {

@@ -106,10 +106,16 @@ impl Spec {
         hostnames.dedup();
         let weight = new.weight.unwrap_or(1);
         if weight > MAX_WEIGHT {
-            return Err(Invalid::new("invalid_weight", "weight", format!("`weight` must be between 0 and {MAX_WEIGHT}")));
+            return Err(Invalid::new(
+                "invalid_weight",
+                "weight",
+                format!("`weight` must be between 0 and {MAX_WEIGHT}"),
+            ));
         }
         if new.lease_seconds.is_some_and(|seconds| !(1..=MAX_LEASE_SECONDS).contains(&seconds)) {
-            let detail = format!("`lease_seconds` must be between 1 and {MAX_LEASE_SECONDS}; omit it to register without a lease");
+            let detail = format!(
+                "`lease_seconds` must be between 1 and {MAX_LEASE_SECONDS}; omit it to register without a lease"
+            );
             return Err(Invalid::new("invalid_lease", "lease_seconds", detail));
         }
         if let Some(health) = &new.health {

@@ -31,8 +31,9 @@ pub fn decode(cursor: &str) -> Result<String, Invalid> {
 pub fn limit(limit: Option<usize>) -> Result<usize, Invalid> {
     let limit = limit.unwrap_or(DEFAULT_LIMIT);
     let fits = (1..=MAX_LIMIT).contains(&limit);
-    fits.then_some(limit)
-        .ok_or_else(|| Invalid::new("invalid_limit", "limit", format!("`limit` must be between 1 and {MAX_LIMIT}")))
+    fits.then_some(limit).ok_or_else(|| {
+        Invalid::new("invalid_limit", "limit", format!("`limit` must be between 1 and {MAX_LIMIT}"))
+    })
 }
 
 #[cfg(test)]

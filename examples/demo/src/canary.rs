@@ -124,7 +124,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             label
         }
     };
-    say(&format!("sending {} requests per second to {HOST} until the rollout ends; in another terminal, run:", args.rate));
+    say(&format!(
+        "sending {} requests per second to {HOST} until the rollout ends; in another terminal, run:",
+        args.rate
+    ));
     // The operator's command is next to this one.
     let own = std::env::args().next().unwrap_or_default();
     let program = own

@@ -55,7 +55,9 @@ fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
     let bad = |what: String| Flaw::new(CODE, format!("`topics` {what}"));
     let items = value.as_array().ok_or_else(|| bad("must be an array of topic names".to_owned()))?;
     if items.is_empty() || items.len() > MAX_TOPICS {
-        return Err(bad(format!("must contain between 1 and {MAX_TOPICS} names; to end the subscription, use DELETE")));
+        return Err(bad(format!(
+            "must contain between 1 and {MAX_TOPICS} names; to end the subscription, use DELETE"
+        )));
     }
     items
         .iter()

@@ -32,7 +32,9 @@ impl Asked {
                 .then(|| (name.to_ascii_lowercase(), value.trim_matches(' ').to_owned()))
         });
         let header = match header {
-            Some(None) => return Err(Invalid::new("invalid_header", "header", "`header` must be `Name: value`")),
+            Some(None) => {
+                return Err(Invalid::new("invalid_header", "header", "`header` must be `Name: value`"));
+            }
             header => header.flatten(),
         };
         if cookies.is_some_and(|text| !text.contains('=') || !visible(text)) {

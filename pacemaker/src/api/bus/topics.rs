@@ -258,7 +258,8 @@ pub(super) struct Idempotency {
 /// The key as defined by draft-ietf-httpapi-idempotency-key-header, with or without quotes.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let detail = || Cow::Owned(format!("the Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters"));
+    let detail =
+        || Cow::Owned(format!("the Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters"));
     let flaw = || Problem::bad_request("invalid_idempotency_key", detail());
     let key = value.to_str().map_err(|_| flaw())?.trim();
     let key = key.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(key);

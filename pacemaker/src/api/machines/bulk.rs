@@ -78,7 +78,10 @@ async fn list(
 ) -> Result<Answer<LabelPage>, Problem> {
     let limit = wanted.limit.unwrap_or(PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Problem::unprocessable("invalid_limit", format!("`limit` must be between 1 and {MAX_PAGE}")));
+        return Err(Problem::unprocessable(
+            "invalid_limit",
+            format!("`limit` must be between 1 and {MAX_PAGE}"),
+        ));
     }
     let version = app.machines.definitions.current(&machine).await?;
     let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();

@@ -59,7 +59,12 @@ async fn explain_host(
     let host = host_of(&query.host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
-        return Err(Invalid::new("invalid_host", "host", "`host` must be a host name, optionally with a port, as in a Host header").into());
+        return Err(Invalid::new(
+            "invalid_host",
+            "host",
+            "`host` must be a host name, optionally with a port, as in a Host header",
+        )
+        .into());
     }
     if !caller.is_unconfined() {
         let hostname = Hostname::parse(&host)?;
