@@ -31,10 +31,10 @@ struct Eval {
     #[arg(long, value_name = "FILE")]
     context: PathBuf,
     /// Current time
-    #[arg(long, value_name = "RFC3339", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     now: Timestamp,
     /// Time at which the label entered its state
-    #[arg(long, value_name = "RFC3339", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     entered: Timestamp,
     /// Also print each operand's value and source, what blocks the condition, and which changes would make it true
     #[arg(long)]

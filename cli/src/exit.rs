@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::terminal;
 
-/// `check` or `doctor` found a problem.
+/// `check` or `doctor` found a problem, or a subscriber rejected a test delivery.
 pub(crate) const BROKEN: u8 = 1;
 /// A flag, a variable or a file is invalid.
 pub(crate) const CONFIGURATION: u8 = 64;
@@ -17,9 +17,15 @@ pub(crate) const INTERNAL: u8 = 70;
 /// Ended by Ctrl-C (128 + SIGINT), cleanly.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// The summary in `--help`.
-pub(crate) const HELP: &str = "Exit codes: 0 success (also: ended by SIGTERM), 1 `check` or `doctor` found a problem, 64 invalid configuration, 65 invalid input or rejected by the API, 69 a required resource \
-is in use, missing or does not respond, 70 internal error, 130 ended by Ctrl-C.";
+/// The list in `--help`. docs/cli.md has the same texts.
+pub(crate) const HELP: &str = "Exit codes:
+  0    success; for `up` also: ended by SIGTERM
+  1    `check` or `doctor` found a problem, or a subscriber rejected a test delivery
+  64   invalid flag, variable, file or token
+  65   invalid input (a condition, a definition, a scenario), or the API rejected the request
+  69   a required resource is in use, missing or does not respond, or an operation timed out; retry later
+  70   a defect of Signalbox, or the operating system rejects files or processes
+  130  ended by Ctrl-C";
 
 /// The failure of a command.
 #[derive(Debug)]

@@ -78,7 +78,7 @@ struct Simulate {
     /// Label
     label: String,
     /// Period to simulate, such as 30d
-    #[arg(long = "for", value_name = "SPAN", default_value = "30d")]
+    #[arg(long = "for", value_name = "DURATION", default_value = "30d")]
     span: String,
     /// Metadata changes at the start, as a JSON object
     #[arg(long, value_name = "JSON", value_parser = object)]

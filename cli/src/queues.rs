@@ -78,13 +78,13 @@ struct Create {
     #[arg(long, value_name = "REGEX")]
     pattern: String,
     /// Lease of a pulled message
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     lease: Option<Duration>,
     /// Maximum number of attempts before a message becomes a dead letter
     #[arg(long, value_name = "COUNT")]
     max_attempts: Option<u32>,
     /// Maximum time that a message waits before it is dropped
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     retention: Option<Duration>,
     #[command(flatten)]
     remote: Remote,
@@ -112,7 +112,7 @@ struct Pull {
     #[arg(long, default_value_t = 1)]
     max: usize,
     /// Maximum time to wait for the first message
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s")]
     wait: Duration,
     /// Acknowledge the messages immediately
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 use std::{fs, io, net::IpAddr, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use signalbox_client::{Client, Error};
 use signalbox_stack::Description;
@@ -195,9 +196,46 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
 }
 
+/// A duration of whole seconds, as their number.
+pub(crate) fn seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let duration = duration(text)?;
+    if duration.subsec_millis() != 0 {
+        return Err("must be a whole number of seconds".to_owned());
+    }
+    T::try_from(duration.as_secs()).map_err(|_| "too long".to_owned())
+}
+
+/// A time as in RFC 3339, or a duration before now.
+pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
+    if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    let expected = |_| "must be a duration such as 10m, or a time such as 2027-01-31T00:00Z".to_owned();
+    let before = duration(text).map_err(expected)?;
+    Timestamp::now().checked_sub(before).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_past_time_is_a_time_or_a_duration() {
+        assert_eq!(past("2027-01-31T00:00:00Z").unwrap().as_millisecond(), 1_801_353_600_000);
+        let (early, late) = (past("1h").unwrap().as_millisecond(), past("0s").unwrap().as_millisecond());
+        assert!((3_600_000..3_700_000).contains(&(late - early)), "{early} {late}");
+        for bad in ["", "yesterday", "5x", "1795273590123x", "99999999d"] {
+            past(bad).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn seconds_are_whole() {
+        assert_eq!((seconds::<u32>("5"), seconds::<u64>("2m")), (Ok(5), Ok(120)));
+        for bad in ["500ms", "5000000000s", "x"] {
+            seconds::<u32>(bad).unwrap_err();
+        }
+    }
 
     #[test]
     fn a_duration_has_a_unit() {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     exit::Failure,
-    remote::{Remote, duration},
+    remote::{Remote, duration, seconds},
     terminal::{self, Progress},
 };
 
@@ -80,15 +80,15 @@ struct Add {
     /// Weight relative to the other instances
     #[arg(long)]
     weight: Option<u32>,
-    /// Remove the instance after this many seconds without a heartbeat
-    #[arg(long, value_name = "SECONDS")]
+    /// Remove the instance after this time without a heartbeat
+    #[arg(long, value_name = "DURATION", value_parser = seconds::<u32>)]
     lease: Option<u32>,
     /// Node of the instance
     #[arg(long, value_name = "ID")]
     node: Option<String>,
     /// Version of the instance
     #[arg(long, value_name = "ID")]
-    version: Option<String>,
+    version_id: Option<String>,
     /// Application of the instance
     #[arg(long, value_name = "ID")]
     application: Option<String>,
@@ -116,7 +116,7 @@ struct Drain {
     /// Instance
     id: String,
     /// Remove the instance after this time
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     deadline: Option<Duration>,
     /// End draining: send requests to the instance again
     #[arg(long, conflicts_with = "deadline")]
@@ -131,7 +131,7 @@ struct Drain {
 #[derive(Debug, clap::Args)]
 struct Until {
     /// Wait until every router has the change; fail after this time (at most 60s)
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     wait: Option<Duration>,
 }
 
@@ -149,7 +149,7 @@ struct Wait {
     #[arg(long)]
     serial: Option<u64>,
     /// Fail after this time
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
     #[command(flatten)]
     remote: Remote,
@@ -214,7 +214,7 @@ async fn hosts(args: Hosts) -> Result<(), Failure> {
 async fn add(args: Add) -> Result<(), Failure> {
     let mut instance = NewInstance::new(args.address, args.host, args.version_type);
     (instance.weight, instance.lease_seconds, instance.node_id) = (args.weight, args.lease, args.node);
-    instance.version_id = args.version;
+    instance.version_id = args.version_id;
     (instance.application_id, instance.workspace_id) = (args.application, args.workspace);
     let client = args.remote.client()?;
     let progress = args.until.progress();

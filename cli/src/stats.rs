@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::Subcommand;
+use jiff::Timestamp;
 use serde::Serialize;
 use signalbox_client::{
     Client,
@@ -13,7 +14,7 @@ use tokio::time::{self, MissedTickBehavior};
 
 use crate::{
     exit::Failure,
-    remote::{Remote, duration},
+    remote::{Remote, duration, past, seconds},
     terminal,
 };
 
@@ -49,14 +50,14 @@ struct History {
     /// Metric, such as requests, bytes, 5xx
     #[arg(long, default_value = "requests")]
     metric: String,
-    /// Start, as a unix second [default: five minutes ago]
-    #[arg(long, value_name = "SECOND")]
-    start: Option<u64>,
-    /// End, as a unix second [default: now]
-    #[arg(long, value_name = "SECOND")]
-    end: Option<u64>,
-    /// Seconds per point
-    #[arg(long, value_name = "SECONDS")]
+    /// Start: a time, or a duration before now [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    start: Option<Timestamp>,
+    /// End: a time, or a duration before now [default: now]
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    end: Option<Timestamp>,
+    /// Duration of a point
+    #[arg(long, value_name = "DURATION", value_parser = seconds::<u64>)]
     step: Option<u64>,
     #[command(flatten)]
     remote: Remote,
@@ -65,7 +66,7 @@ struct History {
 #[derive(Debug, clap::Args)]
 struct Top {
     /// Interval that each table covers
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
     interval: Duration,
     /// Print one table and exit
     #[arg(long)]
@@ -101,11 +102,13 @@ async fn show(args: Show) -> Result<(), Failure> {
 }
 
 async fn history(args: History) -> Result<(), Failure> {
-    let range = Range { start: args.start, end: args.end, step: args.step };
+    let second = |at: Timestamp| u64::try_from(at.as_second()).unwrap_or_default();
+    let range = Range { start: args.start.map(second), end: args.end.map(second), step: args.step };
     let points = args.remote.client()?.stats().history(&args.subject, &args.metric, &range).await?;
     args.remote.show(&points, |points| {
         for (second, value) in points {
-            terminal::line(&format!("{second} {value}"));
+            let at = i64::try_from(*second).ok().and_then(|second| Timestamp::from_second(second).ok());
+            terminal::line(&format!("{} {value}", at.unwrap_or_default()));
         }
     })
 }

@@ -1,12 +1,13 @@
 //! `signalbox subscribers`: manages subscribers and their dead letters.
 
 use clap::Subcommand;
+use jiff::Timestamp;
 use serde_json::json;
 use signalbox_client::events::{DeadLetters, Numbers, Subscription};
 
 use crate::{
     exit::Failure,
-    remote::Remote,
+    remote::{Remote, past},
     terminal::{self, Progress},
 };
 
@@ -73,12 +74,12 @@ struct Sure {
 struct Replay {
     /// Subscriber
     name: String,
-    /// Start of the period, in unix milliseconds
-    #[arg(long, value_name = "MS")]
-    from: u64,
-    /// End of the period, in unix milliseconds
-    #[arg(long, value_name = "MS")]
-    to: u64,
+    /// Start of the period: a time, or a duration before now
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    from: Timestamp,
+    /// End of the period: a time, or a duration before now
+    #[arg(long, value_name = "TIME", value_parser = past, default_value = "0s")]
+    to: Timestamp,
     /// Maximum events per second
     #[arg(long)]
     rate: Option<u64>,
@@ -104,7 +105,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             })
         }
         Command::Replay(Replay { name, from, to, rate, remote }) => {
-            remote.client()?.events().replay(&name, from, to, rate).await?;
+            let ms = |at: Timestamp| u64::try_from(at.as_millisecond()).unwrap_or_default();
+            remote.client()?.events().replay(&name, ms(from), ms(to), rate).await?;
             remote.show(&json!({"replaying": true}), |_| {
                 terminal::line(&format!("redelivering the events of that period to {name}"));
             })

@@ -54,7 +54,7 @@ struct Create {
     /// Confine the token to this state machine; can be repeated
     #[arg(long, value_name = "NAME")]
     machine: Vec<String>,
-    /// Time after which the token expires: 90d, 12h; or when: 2027-01-31T00:00Z
+    /// End of the token: a time, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = expiry)]
     expires: Option<u64>,
     #[command(flatten)]
@@ -65,10 +65,10 @@ struct Create {
 struct Rotate {
     /// Name of the token
     name: String,
-    /// Time for which the secret before stays valid
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = remote::duration)]
+    /// Time for which the previous secret stays valid
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = remote::duration)]
     overlap: Duration,
-    /// Time after which the new secret expires, or when; as the one before if not given
+    /// End of the new secret: a time, or a duration from now [default: as the previous secret]
     #[arg(long, value_name = "TIME", value_parser = expiry)]
     expires: Option<u64>,
     #[command(flatten)]

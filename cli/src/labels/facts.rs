@@ -24,8 +24,8 @@ pub(super) struct Set {
     /// Create the label if it does not exist
     #[arg(long)]
     create: bool,
-    /// Maximum time to wait until the label rests
-    #[arg(long, value_name = "SPAN", value_parser = crate::remote::duration)]
+    /// Maximum time to wait until the label stays in a state
+    #[arg(long, value_name = "DURATION", value_parser = crate::remote::duration)]
     wait: Option<std::time::Duration>,
     #[command(flatten)]
     remote: Remote,
