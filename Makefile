@@ -15,7 +15,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench soak deb python reference docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench soak deb python reference pictures docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -54,6 +54,9 @@ reference: build ## Generate the references of configuration keys, API calls and
 	mv docs/api.md.new docs/api.md
 	.ci/cli-reference $(BUILT) >docs/cli-reference.md.new
 	mv docs/cli-reference.md.new docs/cli-reference.md
+
+pictures: build ## Make the screenshots and the recording of the documentation from the running program
+	.ci/pictures $(BUILT)
 
 # mdBook is not a dependency: the pages can be read without it, and `make test` never builds it.
 docs: ## Build the book as a searchable site in target/book (needs mdbook: cargo install mdbook)

@@ -87,6 +87,21 @@ async fn answer(mut stream: TcpStream) {
     }
 }
 
+/// The proxies, each with what its configuration says about failures: what its documentation recommends if instances come
+/// and go. `bench/peers/` and `bench/src/peers/` have the complete configurations.
+const PEERS: &[(&str, &str)] = &[
+    ("edge", "defaults"),
+    (
+        "static nginx",
+        "max_fails=0; proxy_next_upstream error timeout invalid_header http_502 http_503 http_504",
+    ),
+    ("HAProxy", "retries 3; option redispatch"),
+    ("Envoy", "num_retries 3, retry_on connect-failure,refused-stream,reset,gateway-error, previous_hosts"),
+    ("Traefik", "retry middleware, attempts 4"),
+    ("Caddy", "lb_try_duration 5s"),
+    ("sozu", "defaults; it has no setting"),
+];
+
 /// Measures it.
 ///
 /// # Errors
@@ -95,20 +110,24 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     let seconds = if session.quick { 3 } else { u64::from(session.seconds).max(10) };
     let title =
         format!("instances killed under load ({RATE:.0} requests/s for {seconds} s, one killed each second)");
-    let mut table = Table::new(&title, &["", "answered", "failed", "p99 ms", "max ms"]);
-    for name in ["edge", "static nginx", "HAProxy", "Envoy", "Traefik", "Caddy", "sozu"] {
+    let mut table =
+        Table::new(&title, &["", "answered", "failed", "p99 ms", "max ms", "retries as configured"]);
+    for (name, retries) in PEERS {
         let program = name.to_lowercase();
-        if matches!(name, "HAProxy" | "Caddy") && !installed(&program) {
+        if matches!(*name, "HAProxy" | "Caddy") && !installed(&program) {
             output.skipped(format!("kills, {name}: not installed (Debian package {program})"))?;
             continue;
         }
-        if name == "sozu" && !installed(&program) {
+        if *name == "sozu" && !installed(&program) {
             output.skipped(format!("kills, sozu: {}", sozu::MISSING))?;
             continue;
         }
         match one(session, name, seconds).await {
-            Ok(row) => table.rows.push(row),
-            Err(error) if name == "edge" => return Err(error),
+            Ok(mut row) => {
+                row.push((*retries).to_owned());
+                table.rows.push(row);
+            }
+            Err(error) if *name == "edge" => return Err(error),
             Err(error) => output.skipped(format!("kills, {name}: {error:#}"))?,
         }
     }

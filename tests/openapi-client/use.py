@@ -51,8 +51,8 @@ def main(url, token, application):
     changed = put_instances_id.sync("web-1", client=client, body=instance, wait="10s")
     assert isinstance(changed, models.ChangedInstance), changed
     other = models.NewInstance(address=application.replace("127.0.0.1", "127.0.0.2"), hostnames=["b.example"], version_type_id="8")
-    results = put_instances.sync(client=client, body=[models.BulkItem.from_dict({"id": "web-2", **other.to_dict()})])
-    assert [result.status for result in results] == [201], results
+    bulk = put_instances.sync(client=client, body=[models.BulkItem.from_dict({"id": "web-2", **other.to_dict()})])
+    assert [result.status for result in bulk.results] == [201], bulk
     assert {one.id for one in get_instances.sync(client=client).instances} == {"web-1", "web-2"}
     assert isinstance(get_routes_explain.sync(client=client, host="shop.example"), models.Explanation)
     policy = put_hosts_hostname.sync_detailed("shop.example", client=client, body=models.Policy(retry_timeout_ms=1000))

@@ -68,8 +68,10 @@ pub(crate) async fn server_blocks(root: &Path, core: usize, table: &Table) -> an
     static_nginx(&name, root, core, listen, &servers).await
 }
 
+/// Without `max_fails=0`, nginx excludes an instance for ten seconds after one failure. If instances restart within a second,
+/// all of them are soon excluded.
 fn server_lines(instances: &[SocketAddr]) -> String {
-    instances.iter().map(|address| format!("server {address};")).collect()
+    instances.iter().map(|address| format!("server {address} max_fails=0;")).collect()
 }
 
 async fn static_nginx(

@@ -8,6 +8,10 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -114,14 +118,26 @@ impl Body for Named {}
 
 impl Body for NewInstance {}
 
-/// An instance with its id.
-#[derive(Debug, utoipa::ToSchema)]
-#[allow(dead_code)] // only a description: an item is read in two steps, so that each gets its own error
-struct BulkItem {
-    id: String,
-    #[schema(inline)]
-    #[allow(clippy::struct_field_names)]
-    instance: NewInstance,
+/// An instance with its ID among its members. It only describes the body: an item is read in two steps, so that each gets its
+/// own error. It is not a flattened struct, because its schema would consist of two parts of which one rejects `id`.
+struct BulkItem;
+
+impl PartialSchema for BulkItem {
+    fn schema() -> RefOr<Schema> {
+        let mut schema = NewInstance::schema();
+        if let RefOr::T(Schema::Object(object)) = &mut schema {
+            object.properties.insert("id".to_owned(), String::schema());
+            object.required.push("id".to_owned());
+            object.description = Some("An instance to be registered, with its ID.".to_owned());
+        }
+        schema
+    }
+}
+
+impl ToSchema for BulkItem {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        NewInstance::schemas(schemas);
+    }
 }
 
 /// The results, in the order of the items.

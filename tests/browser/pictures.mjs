@@ -1,0 +1,44 @@
+// Takes the screenshots of the documentation from a system that `signalbox up --demo` runs: `.ci/pictures` calls it.
+
+import { spawn } from "node:child_process";
+import path from "node:path";
+
+import { base, go, shots, start, until, api, visit } from "./harness.mjs";
+
+const program = (name) => path.join(process.env.SIGNALBOX_PROGRAMS, name);
+
+// A rollout makes the numbers of a host and of the machine interesting, and takes long enough for the charts to fill.
+const rollout = spawn(program("signalbox-demo"), ["canary", "good", "--calm-seconds", "15"], {
+    cwd: process.env.SIGNALBOX_FOLDER,
+    stdio: "ignore",
+});
+const hosts = ["hello.localhost", "shop.localhost", "shop.localhost", "shop.localhost"];
+let visits = 0;
+const traffic = setInterval(() => visit(hosts[visits++ % hosts.length]).catch(() => {}), 20);
+
+const { browser, context } = await start();
+const page = await context.newPage();
+await page.goto(`${base}/dashboard/queues`);
+await page.getByLabel("Token").fill(process.env.SIGNALBOX_TOKEN);
+await page.getByRole("button", { name: "Log in" }).click();
+await page.getByRole("heading", { name: "Queues", level: 1 }).waitFor();
+
+async function shoot(name, target, height) {
+    await page.setViewportSize({ width: 1100, height });
+    await go(page, target);
+    // Charts are drawn when their first points arrive.
+    await page.waitForLoadState("networkidle").catch(() => {});
+    await page.screenshot({ path: path.join(shots, `${name}.png`) });
+}
+
+await until("the rollout to reach 25%", async () => {
+    const { labels } = await api("GET", "/state-machines/canary/labels?state=at_quarter");
+    return labels.length > 0;
+});
+await shoot("machine", "/dashboard/machines?name=canary", 760);
+await shoot("host", "/dashboard/host?name=canary.localhost", 900);
+await shoot("overview", "/", 900);
+
+clearInterval(traffic);
+rollout.kill("SIGINT");
+await browser.close();
