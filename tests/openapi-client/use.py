@@ -55,7 +55,7 @@ def main(url, token, application):
     assert [result.status for result in bulk.results] == [201], bulk
     assert {one.id for one in get_instances.sync(client=client).instances} == {"web-1", "web-2"}
     assert isinstance(get_routes_explain.sync(client=client, host="shop.example"), models.Explanation)
-    policy = put_hosts_hostname.sync_detailed("shop.example", client=client, body=models.Policy(retry_timeout_ms=1000))
+    policy = put_hosts_hostname.sync_detailed("shop.example", client=client, body=models.Policy(hold_ms=1000))
     assert policy.status_code in (200, 204), policy
     assert get_hosts_hostname.sync("shop.example", client=client).hostname == "shop.example"
 
