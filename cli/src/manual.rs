@@ -168,7 +168,7 @@ fn docs_cli_md_has_every_command_and_every_exit_code() {
             .any(|line| line.len() >= typed.len() && line.iter().zip(&typed).all(|(a, b)| a == b));
         assert!(shown, "docs/cli.md does not contain `signalbox {command}`");
     }
-    let mut listed = vec![];
+    let mut listed: Vec<u8> = vec![];
     for line in exit::HELP.lines().skip(1) {
         let (code, meaning) = line.trim_start().split_once(' ').unwrap();
         let row = format!("| {code} | {} |", meaning.trim_start());
