@@ -3,11 +3,13 @@
 use signalbox_sidecar::line::{MAX_ANSWERS, fast, parse, slow};
 use signalbox_testkit::Fuzz;
 
-const EXAMPLES: [&str; 4] = [
-    r#"{"key":"17","bytes":512,"code":200,"timemsec":1795267331.123,"nginx_response_time":0.005,"upstream_response_time":"0.004","upstream_status":"200","upstream_addr":"127.0.0.1:9001","time":"2026-11-21T13:22:11+00:00","method":"GET","host":"hello.localhost","uri":"/p","request_id":"4d1f"}"#,
-    r#"{"key":"shop-1","bytes":0,"code":504,"timemsec":1795267331.000,"nginx_response_time":60.001,"upstream_response_time":"0.001, 60.000 : 0.003","upstream_status":"502, 504 : 200","upstream_addr":"127.0.0.1:9001, [::1]:2 : unix:/run/a.sock","time":"2026-11-21T13:22:11+00:00","method":"POST","host":"a","uri":"/\"\\u00e9","request_id":"0"}"#,
-    r#"{"key":null,"bytes":"1","code":"404","timemsec":"1795267331.1234","nginx_response_time":0.0051,"more":[1,{}]}"#,
-    r#"{"key":"","bytes":1,"code":0,"timemsec":1.000,"nginx_response_time":0.000,"upstream_response_time":"-","upstream_status":"-","upstream_addr":"-","time":"","method":"","host":"","uri":"","request_id":""}"#,
+const EXAMPLES: [&[u8]; 5] = [
+    br#"{"key":"17","bytes":512,"code":200,"timemsec":1795267331.123,"nginx_response_time":0.005,"upstream_response_time":"0.004","upstream_status":"200","upstream_addr":"127.0.0.1:9001","time":"2026-11-21T13:22:11+00:00","method":"GET","host":"hello.localhost","uri":"/p","request_id":"4d1f"}"#,
+    br#"{"key":"shop-1","bytes":0,"code":504,"timemsec":1795267331.000,"nginx_response_time":60.001,"upstream_response_time":"0.001, 60.000 : 0.003","upstream_status":"502, 504 : 200","upstream_addr":"127.0.0.1:9001, [::1]:2 : unix:/run/a.sock","time":"2026-11-21T13:22:11+00:00","method":"POST","host":"a","uri":"/\"\\u00e9","request_id":"0"}"#,
+    br#"{"key":null,"bytes":"1","code":"404","timemsec":"1795267331.1234","nginx_response_time":0.0051,"more":[1,{}]}"#,
+    br#"{"key":"","bytes":1,"code":0,"timemsec":1.000,"nginx_response_time":0.000,"upstream_response_time":"-","upstream_status":"-","upstream_addr":"-","time":"","method":"","host":"","uri":"","request_id":""}"#,
+    // The fast parser accepted invalid UTF-8 in a list that it does not split.
+    b"{\"key\":\"\",\"bytes\":1,\"code\":0,\"timemsec\":1.000,\"nginx_response_time\":0.000,\"upstream_response_time\":\"-\",\"upstream_status\":\"-\xcb\",\"upstream_addr\":\"-\",\"time\":\"\",\"method\":\"\",\"host\":\"\",\"uri\":\"\",\"request_id\":\"\"}",
 ];
 
 const WORDS: [&str; 24] = [
