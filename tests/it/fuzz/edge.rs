@@ -25,7 +25,7 @@ const HOSTS: [(&str, &str); 4] = [
     ("sticky.test", r#"{"sticky":{"cookie":"s"},"body_bytes":100,"target_header":true}"#),
 ];
 
-const REQUESTS: [&str; 9] = [
+const REQUESTS: [&str; 10] = [
     "GET / HTTP/1.1\r\nHost: plain.test\r\n\r\n",
     "POST /a?b HTTP/1.1\r\nHost: guarded.test:8080\r\nContent-Length: 5\r\n\r\nhello",
     "GET http://plain.test/x HTTP/1.1\r\nHost: guarded.test\r\nConnection: close, X-Own\r\nX-Own: 1\r\n\r\n",
@@ -35,6 +35,7 @@ const REQUESTS: [&str; 9] = [
     "GET / HTTP/1.1\r\nHost: b.wild.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     "HEAD / HTTP/1.1\r\nHost: PLAIN.test\r\nX-Forwarded-Host: evil.test\r\nX-Forwarded-For: 1.1.1.1\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: plain.test\r\nContent-Length: 44\r\n\r\nGET / HTTP/1.1\r\nHost: guarded.test\r\nX-Any: 1\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: .wild.test\r\n\r\n",
 ];
 
 const WORDS: [&str; 40] = [
@@ -150,12 +151,14 @@ async fn fuzz_edge_http1() {
 }
 
 /// Header fields, a line each; an empty line and a body may follow.
-const FIELDS: [&str; 5] = [
+const FIELDS: [&str; 6] = [
     ":method: GET\n:scheme: http\n:authority: plain.test\n:path: /",
     ":method: POST\n:scheme: http\n:authority: guarded.test:80\n:path: /a?b\ncontent-length: 5\n\nhello",
     ":method: GET\n:scheme: https\n:path: /\nhost: a.wild.test\ncookie: a=b\ncookie: s=c\nte: trailers",
     ":method: POST\n:scheme: http\n:authority: sticky.test\n:path: /\ncontent-type: application/grpc\n\nx",
     ":method: GET\n:scheme: http\n:authority: PLAIN.test\n:path: /\nhost: plain.test\nx-forwarded-host: evil.test",
+    // An empty label was accepted in place of the `*` of a wildcard.
+    ":method: GET\n:scheme: http\n:path: /\nhost: .wild.test",
 ];
 
 const FIELD_WORDS: [&str; 24] = [
