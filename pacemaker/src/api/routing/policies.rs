@@ -27,7 +27,6 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
 use signalbox_route_table::{Hostname, Label, Policy};
-use signalbox_routing::Error;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(remove)).routes(routes!(switch))
@@ -99,7 +98,7 @@ async fn remove(
 /// Notes the policy before a change for the audit log. A caller without access to the host learns nothing.
 async fn note_before(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
     if caller.may_touch(hostname)
-        && let Some(wanted) = app.registry.store().policy(hostname).await.map_err(Error::from)?
+        && let Some(wanted) = app.registry.store().policy(hostname).await?
     {
         notes.before(json!({"hostname": hostname.to_string(), "rules": raw(&wanted.value)}));
     }
