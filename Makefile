@@ -47,7 +47,9 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
-reference: build ## Generate the references of configuration keys, API calls and commands in docs/
+# The whole workspace, as a developer has built it anyway: with fewer packages, dependencies have other features.
+reference: ## Generate the references of configuration keys, API calls and commands in docs/
+	cargo build --workspace
 	.ci/reference $(BUILT) >docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
 	.ci/api-reference $(BUILT) >docs/api.md.new
