@@ -28,6 +28,7 @@ mod dashboard;
 mod deploys;
 mod documents;
 mod failover;
+mod fuzz;
 mod guards;
 mod harness;
 mod isolation;
