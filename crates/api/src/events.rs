@@ -94,8 +94,8 @@ pub struct Subscription {
     /// Why deliveries are stopped; subscribing again starts them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// The user name of deliveries; only for the subscription's owner and root.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The user name of deliveries; null unless the caller is the subscription's owner or root. It is always present, because
+    /// Routemaster's client requires it.
     pub uuid: Option<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     dead,
     event::{self, ID_STEP},
     housekeeping,
-    registry::{OWN_CLIENT, RESERVED, is_reserved_topic, is_topic_name},
+    registry::{OWN_CLIENT, RESERVED, is_own_topic, is_topic_name},
     replay,
     verdict::FULL_HEALTH,
     view::State,
@@ -147,7 +147,8 @@ impl Handle {
     /// Publishes Signalbox's own events; `topic` without its prefix (`subscriber.disabled`).
     pub async fn announce(&self, topic: &str, events: Vec<NewEvent>) -> Vec<Result<EventId, Refusal>> {
         let topic = format!("{RESERVED}{topic}");
-        if !is_reserved_topic(&topic) {
+        if !is_own_topic(&topic) {
+            tracing::error!(topic, "own topic not declared");
             return vec![Err(Refusal::BadTopic); events.len()];
         }
         self.publish_as(OWN_CLIENT, &topic, events).await
@@ -355,7 +356,12 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's.
     pub async fn delete_topic(&self, topic: &str, by: Option<&str>) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.delete_topic(topic, by)).await
+        let subscribed = self.core.change(|registry, _| registry.delete_topic(topic, by)).await?;
+        // Their subscriptions no longer name the topic, so events of a new publisher would not reach them.
+        for client in subscribed {
+            self.core.announce("subscriber.topic_deleted", &client, json!({ "topic": topic }));
+        }
+        Ok(())
     }
 
     /// All topics.

@@ -131,6 +131,7 @@ pub use handle::{
 };
 pub use metrics::Metrics;
 pub use options::Options;
+use registry::is_own_topic;
 pub use registry::{
     AUDIT, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
     is_reserved_topic, is_topic_name,

@@ -173,8 +173,7 @@ async fn test(
     let client = whose(&caller, query.subscriber.as_deref(), &registry)?;
     let subscription = registry.subscriptions.get(&client).ok_or(Error::NoSuchSubscription)?;
     let now_ms = app.bus.now_ms();
-    let url = subscription.callback.split('?').next().unwrap_or_default();
-    let event = test_event(url, now_ms);
+    let event = test_event(now_ms);
     let batch = BatchContents {
         id: random_hex(),
         created_ms: now_ms,
@@ -193,8 +192,12 @@ async fn test(
     Ok(Answer(Tested { delivered: why.is_none(), why, duration_ms }))
 }
 
-/// An event about the callback itself, of a topic that no client can publish to.
-fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
+/// The URL of test events. It is no resource of anyone: receivers that remember the URLs of events, as Routemaster's do,
+/// remember none of the publishers'.
+const TEST_URL: &str = "https://signalbox.invalid/subscriber/test";
+
+/// An event of a topic that no client can publish to.
+fn test_event(now_ms: u64) -> Arc<Event> {
     Arc::new(Event {
         id: EventId::at_ms(now_ms),
         prev: None,
@@ -203,7 +206,7 @@ fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
         topic: "signalbox.test".to_owned(),
         kind: Kind::Noop,
         environment: "signalbox".to_owned(),
-        url: url.to_owned(),
+        url: TEST_URL.to_owned(),
         timestamp_ms: now_ms,
         data: None,
         cause: None,

@@ -32,7 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The body: `topics` (the complete list; others are unsubscribed), `callback` (https), and optionally `uuid` (the
 /// user name of deliveries; by default generated at the first subscription), `timeout` (milliseconds that a batch
 /// waits to fill, 0 to 3,600,000; default 500), `max` (events in a batch, 1 to 10,000; default 100), `concurrency` (1
-/// to 64; default 4) and `on_exhausted` (`dead` or `block`). Also available as `/subscriber`.
+/// to 64; default `bus.concurrency`) and `on_exhausted` (`dead` or `block`). Also available as `/subscriber`.
 #[utoipa::path(method(post, put), path = "/subscription", tag = "bus", request_body = Object, responses(
     (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
     (status = 403, description = "limit_reached", body = Problem)))]
@@ -45,6 +45,7 @@ pub(super) async fn subscribe(
     if wanted.topics.iter().any(|topic| is_audit_topic(topic)) && !caller.has_any(&[Scope::Audit]) {
         return Err(Problem::forbidden("scope_missing", "the topic of the audit log needs the scope audit"));
     }
+    check_callback(&app.bus, &wanted.callback)?;
     let client = caller.bus_client();
     if wanted.uuid.is_none() {
         let before = app.bus.handle.registry();
@@ -54,6 +55,15 @@ pub(super) async fn subscribe(
     app.bus.handle.subscribe(&client, wanted).await?;
     ensure_secret(&app.bus, &client).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Rejects a callback that could never be delivered to.
+pub(super) fn check_callback(bus: &Front, callback: &str) -> Result<(), Problem> {
+    if bus.webhooks.forbids(callback) {
+        let detail = "`callback` leads to an address that is never called; see `bus.allow_networks`";
+        return Err(Problem::bad_request("invalid_subscription", detail));
+    }
+    Ok(())
 }
 
 /// Every subscription signs. It is created first and then gets its secret, so a crash between the two leaves one that
