@@ -172,6 +172,16 @@ async fn a_test_delivery_reports_its_result() {
         (&json!(100), &json!(0)),
         "nothing is counted"
     );
+    // A success also ends the pause of what failed before.
+    receiver.decide(|_| Answer::status("503 Later\r\nRetry-After: 600"));
+    let shop = bus.client("shop").await;
+    bus.publish(&shop, "orders", 1).await;
+    receiver.until_events(3).await;
+    receiver.decide(|_| Answer::status("200 OK"));
+    bus.root("POST", "/subscriber/test?subscriber=sub", None).await;
+    receiver.until_events(5).await;
+    let retried = bus.root("POST", "/subscriber/retry?subscriber=sub", None).await;
+    assert_eq!((retried.status, retried.json()), (200, json!({"retried": 0})));
     bus.system.stop().await;
 }
 

@@ -237,6 +237,14 @@ pub struct Redriven {
     pub redriven: u64,
 }
 
+/// How many lanes are retried.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Retried {
+    /// Lanes whose pause after a failure ended.
+    pub retried: u64,
+}
+
 /// How many dead letters were dropped.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -1,6 +1,6 @@
 //! The one door to the bus.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
@@ -24,6 +24,8 @@ fn name_of<'a>(client: &'a str, registry: &'a Registry) -> &'a str {
     registry.api_tokens.get(client).map_or(client.trim_end_matches('.'), |token| &token.name)
 }
 
+/// How long the shards may take to answer a ping.
+const PULSE: Duration = Duration::from_secs(2);
 /// Tokens in all.
 const API_TOKENS: usize = 10_000;
 
@@ -304,20 +306,29 @@ impl Handle {
     /// When a value is out of range, a topic's name is none, or a limit would be passed.
     pub async fn subscribe(&self, client: &str, wanted: Wanted) -> Result<(), Error> {
         let limits = &self.core.options;
-        let was_disabled = self
+        let existed = self
             .core
             .change(|registry, generation| {
-                let disabled = registry.subscriptions.get(client).is_some_and(|one| one.disabled.is_some());
+                let existed = registry.subscriptions.contains_key(client);
                 registry.subscribe(client, wanted.clone(), generation, limits)?;
-                Ok(disabled)
+                Ok(existed)
             })
             .await?;
-        if was_disabled {
-            for store in &self.core.stores {
-                store.kick(client).await?;
-            }
+        // Its receiver may have recovered, or another one is in its place.
+        if existed { self.retry_now(client).await.map(drop) } else { Ok(()) }
+    }
+
+    /// Ends the pauses of the client's lanes after failures. Returns how many paused.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn retry_now(&self, client: &str) -> Result<u64, Error> {
+        self.known(client)?;
+        let mut kicked = 0;
+        for store in &self.core.stores {
+            kicked += store.kick(client).await?;
         }
-        Ok(())
+        Ok(kicked)
     }
 
     /// Ends the client's subscription.
@@ -567,10 +578,13 @@ impl Handle {
     /// # Errors
     /// When one does not.
     pub async fn pulse(&self) -> Result<(), Error> {
-        for store in &self.core.stores {
-            store.ping().await?;
-        }
-        Ok(())
+        let ping_all = async {
+            for store in &self.core.stores {
+                store.ping().await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(PULSE, ping_all).await.unwrap_or(Err(Error::Silent))
     }
 
     /// How many jobs should have been taken already.

@@ -113,6 +113,7 @@ mod registry;
 mod replay;
 mod rng;
 mod service;
+mod shares;
 mod store;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -23,7 +23,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::events::{
-    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Rotation, Secrets, Tested,
+    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Retried, Rotation, Secrets, Tested,
 };
 use signalbox_bus::{BatchContents, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
@@ -43,6 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(secret, rotate_secret))
         .routes(routes!(test))
+        .routes(routes!(retry))
         .routes(routes!(dead, drop_dead))
         .routes(routes!(redrive))
         .routes(routes!(replay))
@@ -161,7 +162,7 @@ async fn rotate_secret(
 /// Test the callback
 ///
 /// Delivers one event of the topic `signalbox.test` immediately, signed and authorized like all deliveries, and
-/// returns the result. It is not counted and not retried.
+/// returns the result. It is not counted and not retried. If it succeeds, pauses after failed deliveries end.
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
     (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
@@ -189,7 +190,24 @@ async fn test(
         Outcome::Gone => Some("answered 410".to_owned()),
         Outcome::Failed { why, .. } => Some(why),
     };
+    if why.is_none() {
+        app.bus.handle.retry_now(&client).await?;
+    }
     Ok(Answer(Tested { delivered: why.is_none(), why, duration_ms }))
+}
+
+/// Retry now
+///
+/// Ends the pauses after failed deliveries. A test delivery that succeeds and subscribing again do the same.
+#[utoipa::path(post, path = "/subscriber/retry", tag = "bus", params(Whose), responses(
+    (status = 200, body = Retried), (status = 404, description = "unknown_subscription", body = Problem)))]
+async fn retry(
+    caller: Whole<SubscribeToEvents>,
+    State(app): State<App>,
+    Query(query): Query<Whose>,
+) -> Result<Answer<Retried>, Problem> {
+    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    Ok(Answer(Retried { retried: app.bus.handle.retry_now(&client).await? }))
 }
 
 /// The URL of test events. It is no resource of anyone: receivers that remember the URLs of events, as Routemaster's do,
