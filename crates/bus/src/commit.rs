@@ -230,7 +230,17 @@ impl Item {
         let client = Arc::clone(client);
         parts.iter_mut().for_each(Part::note_cause);
         let since = Instant::now();
-        Self { client, hash, parts, state: None, idempotency: None, change: Some(change), object, since, ticket }
+        Self {
+            client,
+            hash,
+            parts,
+            state: None,
+            idempotency: None,
+            change: Some(change),
+            object,
+            since,
+            ticket,
+        }
     }
 
     /// The object of all its events.

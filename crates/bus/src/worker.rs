@@ -222,7 +222,8 @@ impl<D: Deliverer> Fetcher<D> {
         now_ms: u64,
         shutdown: &CancellationToken,
     ) {
-        let (token, lane) = (taken.held.token.clone(), format!("{}.{}", taken.held.generation, taken.held.lane));
+        let (token, lane) =
+            (taken.held.token.clone(), format!("{}.{}", taken.held.generation, taken.held.lane));
         let slow_is_full = self.slow >= self.core.options.slow_deliveries;
         let share = self.shares.begin(&token, &lane, taken.health, slow_is_full);
         *if share == Share::Slow { &mut self.slow } else { &mut self.quick } += 1;
@@ -393,7 +394,8 @@ impl<D: Deliverer> Delivery<D> {
 
     /// Returns a job that got no share.
     async fn refuse(&self, taken: &Taken) {
-        let pause_ms = (Duration::from_millis(REFUSED_PAUSE_MS).mul_f64(1.0 + self.core.rng.uniform())).as_millis();
+        let pause_ms =
+            (Duration::from_millis(REFUSED_PAUSE_MS).mul_f64(1.0 + self.core.rng.uniform())).as_millis();
         let pause_ms = u64::try_from(pause_ms).unwrap_or(REFUSED_PAUSE_MS);
         let settle = Settle::Nack(Nack { pause_ms, attempted: false, split: false });
         self.settle(taken, 0, &settle).await;

@@ -123,8 +123,14 @@ fn whole_number(text: &str) -> Option<u64> {
         return Some(number);
     }
     let number = text.parse::<f64>().ok()?;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "checked")]
-    let whole = (number.fract() == 0.0 && (0.0..=MAX_TIMESTAMP_MS as f64).contains(&number)).then_some(number as u64);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "checked"
+    )]
+    let whole =
+        (number.fract() == 0.0 && (0.0..=MAX_TIMESTAMP_MS as f64).contains(&number)).then_some(number as u64);
     whole
 }
 
@@ -203,7 +209,9 @@ mod tests {
             let flaw = read(&with("timestamp", bad.clone())).unwrap_err();
             assert!(flaw.detail.contains("`timestamp`"), "{bad}: {flaw:?}");
         }
-        for (written, ms) in [("1795374054000.0", 1_795_374_054_000), ("1.7e12", 1_700_000_000_000), ("0.0", 0)] {
+        for (written, ms) in
+            [("1795374054000.0", 1_795_374_054_000), ("1.7e12", 1_700_000_000_000), ("0.0", 0)]
+        {
             let body = format!(r#"{{"type":"noop","url":"https://a.example/1","timestamp":{written}}}"#);
             assert_eq!(event(body.as_bytes(), LIMITS).unwrap().timestamp_ms, Some(ms), "{written}");
         }

@@ -313,7 +313,8 @@ async fn a_pacemaker_that_returns_delivers_what_its_earlier_process_had_in_fligh
     // A process of another machine would have to be silent for an hour.
     let options = Options { dead_after_ms: 3_600_000, ..quick() };
     let first = Mortal::start_on_node(&server, "m1", options.clone(), dead.clone());
-    eventually("the bus to be ready", || async { first.handle.is_ready().then_some(()).ok_or("not yet") }).await;
+    eventually("the bus to be ready", || async { first.handle.is_ready().then_some(()).ok_or("not yet") })
+        .await;
     first.handle.subscribe("s", wanted(&["orders"])).await.unwrap();
     first.handle.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
     eventually("the attempt", || async { equal(dead.attempts().len(), 1) }).await;
