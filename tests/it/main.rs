@@ -26,6 +26,7 @@ mod clients;
 mod command;
 mod configuration;
 mod dashboard;
+mod deploys;
 mod documents;
 mod failover;
 mod fuzz;
