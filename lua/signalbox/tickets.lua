@@ -2,8 +2,8 @@
 -- before or after a restart, presents its ticket and skips the signature of a full handshake.
 --
 -- OpenSSL's own key differs at each router and after each restart. This one is derived from the key file and from the
--- time, so all routers have it without exchanging it, and it changes every ROTATION_SECONDS. The old key is then forgotten:
--- a client with an old ticket makes a full handshake.
+-- time, so all routers have it without exchanging it, and it changes every ROTATION_SECONDS. The old key is then
+-- forgotten: a client with an old ticket makes a full handshake.
 --
 -- Tickets exist in TLS 1.3 only. There every resumption has a fresh key exchange, so that somebody who obtains the key
 -- file cannot read what was recorded before. TLS 1.2 resumes from the memory that the workers of a router share.
