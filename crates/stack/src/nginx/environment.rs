@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{files::Source, listeners, refuse_special, template};
+use super::{Flavour, files::Source, listeners, refuse_special, template};
 use crate::Error;
 
 /// The folder in which the package and the container image install `nginx/` and `lua/`.
@@ -28,6 +28,7 @@ const VARIABLES: [(&str, &str, Empty); 48] = [
     ("TEMP_LIMIT", "0", Empty::Default),
     ("NGINX_DIR", "", Empty::Default),
     ("LUA_DIR", "", Empty::Default),
+    // Not set: what the nginx that is found needs.
     ("LOAD_MODULES", "", Empty::Allowed),
     ("USER_LINE", "user www-data;", Empty::Allowed),
     ("WORKER_PROCESSES", "auto", Empty::Default),
@@ -74,8 +75,9 @@ const VARIABLES: [(&str, &str, Empty); 48] = [
     ("BODY_TIMEOUT", "15s", Empty::Default),
     ("SEND_TIMEOUT", "30s", Empty::Default),
 ];
-/// The program. It is not called `NGINX`, because nginx takes a variable of that name for a list of sockets.
-const BINARY: (&str, &str) = ("NGINX_BINARY", "openresty");
+/// The program; nginx or OpenResty from the search path if it is not set. It is not called `NGINX`, because nginx takes a
+/// variable of that name for a list of sockets.
+const BINARY: &str = "NGINX_BINARY";
 
 /// An nginx that can be started.
 #[derive(Debug)]
@@ -90,7 +92,7 @@ pub struct RenderedEdge {
 
 /// The names of the environment variables that [`render_edge`] reads.
 pub fn edge_variables() -> impl Iterator<Item = &'static str> {
-    VARIABLES.iter().map(|(name, ..)| *name).chain([BINARY.0])
+    VARIABLES.iter().map(|(name, ..)| *name).chain([BINARY])
 }
 
 /// Writes `PREFIX/nginx.conf` with the variables that `environment` returns.
@@ -121,14 +123,21 @@ pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<Rende
     for folder in [&prefix, &values["TEMP_DIR"]] {
         fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
     }
+    let binary = match (set(BINARY, Empty::Default), set("LOAD_MODULES", Empty::Allowed)) {
+        (Some(binary), Some(_)) => binary.into(),
+        (binary, modules) => {
+            let found = Flavour::find(&binary.unwrap_or_default())?;
+            values.insert("LOAD_MODULES".to_owned(), modules.unwrap_or_else(|| found.load_modules()));
+            found.binary
+        }
+    };
     listeners::derive(&mut values)?;
     let text =
         template::render(&source.template()?, &values).map_err(|unknown| unknown.in_option("NGINX_DIR"))?;
     let prefix = PathBuf::from(prefix);
     let configuration = prefix.join("nginx.conf");
     fs::write(&configuration, text).map_err(Error::file("write", &configuration))?;
-    let binary = set(BINARY.0, Empty::Default).unwrap_or_else(|| BINARY.1.to_owned());
-    Ok(RenderedEdge { binary: binary.into(), prefix, configuration })
+    Ok(RenderedEdge { binary, prefix, configuration })
 }
 
 #[cfg(test)]
@@ -158,7 +167,7 @@ mod tests {
         let text = rendered(folder.path(), &[]).unwrap();
         assert!(text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");
         let explained = fs::read_to_string(root().join("nginx/nginx.conf")).unwrap();
-        for name in edge_variables().filter(|name| *name != BINARY.0) {
+        for name in edge_variables().filter(|name| *name != BINARY) {
             assert!(explained.contains(&format!("#   {name} ")), "nginx.conf does not explain {name}");
         }
     }
@@ -168,6 +177,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = rendered(folder.path(), &[("USER_LINE", ""), ("EDGE_LISTEN", "")]).unwrap();
         assert!(!text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");
+    }
+
+    #[test]
+    fn an_nginx_from_the_search_path_gets_its_modules_and_a_given_one_what_it_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = Flavour::find("").unwrap();
+        let text = rendered(folder.path(), &[]).unwrap();
+        assert!(text.contains(&found.load_modules()), "{text}");
+        let set = [("NGINX_BINARY", "/opt/nginx"), ("LOAD_MODULES", "load_module /opt/lua.so;")];
+        let text = rendered(folder.path(), &set).unwrap();
+        assert!(text.contains("load_module /opt/lua.so;"), "{text}");
+        assert!(found.load_modules().is_empty() || !text.contains(&found.load_modules()), "{text}");
+        let error = rendered(folder.path(), &[("NGINX_BINARY", "/does/not/exist")]).unwrap_err();
+        assert!(error.to_string().contains("/does/not/exist"), "{error}");
     }
 
     #[test]
