@@ -121,10 +121,14 @@ fn assess(version: &str, facts: &Facts) -> Report {
     steps.push("Reload each edge. If nginx itself is new, restart it, one router at a time.".to_owned());
     let mut effects = Vec::new();
     if facts.pacemakers.len() < 2 {
-        effects.push("One pacemaker: changes and events are rejected for the seconds of its restart.".to_owned());
+        effects.push(
+            "One pacemaker: changes and events are rejected for the seconds of its restart.".to_owned(),
+        );
     }
     if facts.routers < 2 {
-        effects.push("One router: if nginx is restarted, connections are refused for less than a second.".to_owned());
+        effects.push(
+            "One router: if nginx is restarted, connections are refused for less than a second.".to_owned(),
+        );
     }
     Report { version: version.to_owned(), possible: blockers.is_empty(), blockers, effects, steps }
 }

@@ -109,7 +109,10 @@ fn images_do_not_run_as_root_and_contain_no_setuid_program() {
         let user = stage.lines().find_map(|line| line.strip_prefix("USER "));
         // These two are only steps.
         assert_eq!(user.is_none(), ["programs", "daemon"].contains(name), "{name}: {user:?}");
-        assert!(user.is_none_or(|user| user.starts_with(|digit: char| ('1'..='9').contains(&digit))), "{name}");
+        assert!(
+            user.is_none_or(|user| user.starts_with(|digit: char| ('1'..='9').contains(&digit))),
+            "{name}"
+        );
         let installs = stage.contains("apt-get install");
         assert!(!installs || stage.contains("-perm /6000 -exec chmod a-s"), "{name}");
     }
