@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Flavour, files::Source, listeners, refuse_special, template};
+use super::{Flavour, files::Source, listeners, refuse_special, template, worker_limits};
 use crate::Error;
 
 /// The folder in which the package and the container image install `nginx/` and `lua/`.
@@ -32,8 +32,9 @@ const VARIABLES: [(&str, &str, Empty); 48] = [
     ("LOAD_MODULES", "", Empty::Allowed),
     ("USER_LINE", "user www-data;", Empty::Allowed),
     ("WORKER_PROCESSES", "auto", Empty::Default),
-    ("WORKER_CONNECTIONS", "16384", Empty::Default),
-    ("WORKER_NOFILE", "40000", Empty::Default),
+    // Not set: as far as the limit of open files permits.
+    ("WORKER_CONNECTIONS", "", Empty::Default),
+    ("WORKER_NOFILE", "", Empty::Default),
     ("WORKER_SHUTDOWN", "30s", Empty::Default),
     ("ERROR_LOG", "stderr", Empty::Default),
     ("ERROR_LOG_LEVEL", "warn", Empty::Default),
@@ -117,6 +118,14 @@ pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<Rende
         .collect();
     values.insert("NGINX_DIR".to_owned(), source.nginx.display().to_string());
     values.insert("LUA_DIR".to_owned(), source.lua.display().to_string());
+    let (connections, open_files) = worker_limits();
+    for (name, limit) in [("WORKER_CONNECTIONS", connections), ("WORKER_NOFILE", open_files)] {
+        values.entry(name.to_owned()).and_modify(|value| {
+            if value.is_empty() {
+                *value = limit.to_string();
+            }
+        });
+    }
     for path in ["PREFIX", "TEMP_DIR", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
         refuse_special(path, &values[path])?;
     }
@@ -166,6 +175,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = rendered(folder.path(), &[]).unwrap();
         assert!(text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");
+        let (connections, open_files) = worker_limits();
+        assert!(text.contains(&format!("worker_connections {connections};")), "{text}");
+        assert!(text.contains(&format!("worker_rlimit_nofile {open_files};")), "{text}");
         let explained = fs::read_to_string(root().join("nginx/nginx.conf")).unwrap();
         for name in edge_variables().filter(|name| *name != BINARY) {
             assert!(explained.contains(&format!("#   {name} ")), "nginx.conf does not explain {name}");
