@@ -298,7 +298,7 @@ fn is_installed(file: &str) -> bool {
         }
     });
     // Redis and nginx are dependencies, the shell's own programs are everywhere.
-    brought || ["/usr/bin/redis-server", "/usr/sbin/nginx", "/bin/kill"].contains(&file)
+    brought || ["/usr/bin/redis-server", "/usr/sbin/nginx", "/bin/sh"].contains(&file)
 }
 
 #[test]
@@ -502,7 +502,7 @@ fn nginx_accepts_the_packages_edge_and_a_wrong_one_is_rejected_before_a_reload()
     let edge = unit(&read("packaging/systemd/signalbox-edge.service"));
     let reload: Vec<&str> =
         edge.iter().filter(|(_, key, _)| key == "ExecReload").map(|(_, _, value)| &**value).collect();
-    assert_eq!(reload, ["/usr/bin/signalbox edge check", "/bin/kill -HUP $MAINPID"]);
+    assert_eq!(reload, ["/usr/bin/signalbox edge check", "/bin/sh -c \"kill -HUP $MAINPID\""]);
     let folder = tempfile::tempdir().unwrap();
     let mut reservation = signalbox_stack::Reservation::default();
     let listens = [0; 2].map(|_| format!("127.0.0.1:{}", reservation.add().unwrap()));
