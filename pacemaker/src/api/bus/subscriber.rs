@@ -18,12 +18,12 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::{SubscribeToEvents, Whole},
+    auth::{Confined, Environments, SubscribeToEvents},
     body::{JsonBytes, Query},
 };
 use signalbox_access::Caller;
 use signalbox_api::events::{
-    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Rotation, Secrets, Tested,
+    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Retried, Rotation, Secrets, Tested,
 };
 use signalbox_bus::{BatchContents, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
@@ -43,6 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(secret, rotate_secret))
         .routes(routes!(test))
+        .routes(routes!(retry))
         .routes(routes!(dead, drop_dead))
         .routes(routes!(redrive))
         .routes(routes!(replay))
@@ -105,7 +106,7 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 #[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
     (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn secret(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Secrets>, Problem> {
@@ -121,7 +122,7 @@ async fn secret(
     (status = 200, body = Secrets), (status = 400, description = "invalid_secret", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn rotate_secret(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     body: Option<JsonBytes>,
@@ -161,11 +162,11 @@ async fn rotate_secret(
 /// Test the callback
 ///
 /// Delivers one event of the topic `signalbox.test` immediately, signed and authorized like all deliveries, and
-/// returns the result. It is not counted and not retried.
+/// returns the result. It is not counted and not retried. If it succeeds, pauses after failed deliveries end.
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
     (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Tested>, Problem> {
@@ -173,8 +174,7 @@ async fn test(
     let client = whose(&caller, query.subscriber.as_deref(), &registry)?;
     let subscription = registry.subscriptions.get(&client).ok_or(Error::NoSuchSubscription)?;
     let now_ms = app.bus.now_ms();
-    let url = subscription.callback.split('?').next().unwrap_or_default();
-    let event = test_event(url, now_ms);
+    let event = test_event(now_ms);
     let batch = BatchContents {
         id: random_hex(),
         created_ms: now_ms,
@@ -190,11 +190,32 @@ async fn test(
         Outcome::Gone => Some("answered 410".to_owned()),
         Outcome::Failed { why, .. } => Some(why),
     };
+    if why.is_none() {
+        app.bus.handle.retry_now(&client).await?;
+    }
     Ok(Answer(Tested { delivered: why.is_none(), why, duration_ms }))
 }
 
-/// An event about the callback itself, of a topic that no client can publish to.
-fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
+/// Retry now
+///
+/// Ends the pauses after failed deliveries. A test delivery that succeeds and subscribing again do the same.
+#[utoipa::path(post, path = "/subscriber/retry", tag = "bus", params(Whose), responses(
+    (status = 200, body = Retried), (status = 404, description = "unknown_subscription", body = Problem)))]
+async fn retry(
+    caller: Whole<SubscribeToEvents>,
+    State(app): State<App>,
+    Query(query): Query<Whose>,
+) -> Result<Answer<Retried>, Problem> {
+    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    Ok(Answer(Retried { retried: app.bus.handle.retry_now(&client).await? }))
+}
+
+/// The URL of test events. It is no resource of anyone: receivers that remember the URLs of events, as Routemaster's do,
+/// remember none of the publishers'.
+const TEST_URL: &str = "https://signalbox.invalid/subscriber/test";
+
+/// An event of a topic that no client can publish to.
+fn test_event(now_ms: u64) -> Arc<Event> {
     Arc::new(Event {
         id: EventId::at_ms(now_ms),
         prev: None,
@@ -203,7 +224,7 @@ fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
         topic: "signalbox.test".to_owned(),
         kind: Kind::Noop,
         environment: "signalbox".to_owned(),
-        url: url.to_owned(),
+        url: TEST_URL.to_owned(),
         timestamp_ms: now_ms,
         data: None,
         cause: None,
@@ -234,7 +255,7 @@ fn dead_view(letter: signalbox_bus::DeadLetter) -> Option<DeadLetter> {
     (status = 200, body = DeadLetters), (status = 400, description = "out_of_range", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn dead(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(part): Query<Part>,
 ) -> Result<Answer<DeadLetters>, Problem> {
@@ -254,7 +275,7 @@ async fn dead(
 #[utoipa::path(post, path = "/subscriber/dead/redrive", tag = "bus", params(Whose), responses(
     (status = 200, body = Redriven), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn redrive(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Redriven>, Problem> {
@@ -266,7 +287,7 @@ async fn redrive(
 #[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
     (status = 200, body = Dropped), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn drop_dead(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Dropped>, Problem> {
@@ -283,7 +304,7 @@ async fn drop_dead(
     (status = 400, description = "invalid_replay, out_of_range", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn replay(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,
@@ -316,6 +337,7 @@ mod tests {
             secrets: Vec::new(),
             disabled: None,
             topics: BTreeSet::new(),
+            environments: None,
         }
     }
 
