@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::terminal;
 
-/// `check` or `doctor` found a problem, or a subscriber rejected a test delivery.
+/// `check`, `doctor` or `upgrade --check` found a problem, or a subscriber rejected a test delivery.
 pub(crate) const BROKEN: u8 = 1;
 /// A flag, a variable or a file is invalid.
 pub(crate) const CONFIGURATION: u8 = 64;
@@ -20,7 +20,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// The list in `--help`. docs/cli.md has the same texts.
 pub(crate) const HELP: &str = "Exit codes:
   0    success; for `up` also: ended by SIGTERM
-  1    `check` or `doctor` found a problem, or a subscriber rejected a test delivery
+  1    `check`, `doctor` or `upgrade --check` found a problem, or a subscriber rejected a test delivery
   64   invalid flag, variable, file or token
   65   invalid input (a condition, a definition, a scenario), or the API rejected the request
   69   a required resource is in use, missing or does not respond, or an operation timed out; retry later
