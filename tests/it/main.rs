@@ -55,7 +55,6 @@ mod sequencer;
 mod shards;
 mod source_rules;
 mod statistics;
-mod stored_data;
 mod supply_chain;
 mod test_suite;
 mod traces;
