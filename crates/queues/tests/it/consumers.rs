@@ -304,3 +304,50 @@ async fn no_publish_misses_a_queue_that_was_confirmed() {
         assert_eq!(left, [""; 0], "nothing comes into a queue that was deleted");
     }
 }
+
+#[tokio::test]
+async fn a_pull_that_waits_ends_when_its_queue_is_deleted() {
+    let server = Server::in_memory().await;
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    let queues = all.queues.clone();
+    let request = PullRequest {
+        most: 1,
+        wait: Duration::from_secs(600),
+        auto_ack: false,
+        environment: Some("1"),
+        lease_ms: None,
+    };
+    let only = tokio::spawn(async move { queues.pull(&[source(Q, 0)], request).await });
+    let pulls = [all.wait(1), all.wait(1), only];
+    all.waiting(3).await;
+    all.bus.handle.delete_queue(Q).await.unwrap();
+    for pull in pulls {
+        let ended = pull.await.unwrap();
+        assert!(matches!(ended, Err(Error::NoSuchQueue)), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_waits_for_several_queues_is_woken_by_each() {
+    let server = Server::in_memory().await;
+    let all = running(&server, Options::default()).await;
+    define(&all.bus, "mail", &wanted("mail:.*")).await;
+    define(&all.bus, "page", &wanted("page:.*")).await;
+    for environment in ["page", "mail"] {
+        let queues = all.queues.clone();
+        let request = PullRequest {
+            most: 1,
+            wait: Duration::from_secs(600),
+            auto_ack: true,
+            environment: None,
+            lease_ms: None,
+        };
+        let pull =
+            tokio::spawn(async move { queues.pull(&[source("mail", 0), source("page", 0)], request).await });
+        all.waiting(2).await;
+        all.push(environment, 1).await;
+        let handed = pull.await.unwrap().unwrap().messages;
+        assert_eq!((handed.len(), &*handed[0].0.queue), (1, environment));
+    }
+}

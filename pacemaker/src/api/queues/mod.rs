@@ -47,14 +47,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 }
 
 /// Routes that have query parameters, which they check themselves.
-const WITH_QUERY: [&str; 3] = ["/queues/{name}/facets", "/queues/{name}/dead", "/queues/{name}/messages"];
+const WITH_QUERY: [&str; 2] = ["/queues/{name}/facets", "/queues/{name}/dead"];
 
 /// Rejects query parameters and bodies that a route does not have. Ignored, `DELETE /queues/q/dead` with a body that names
 /// an environment would drop the dead letters of all.
 async fn expect_nothing_else(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", |path| path.as_str());
-    let takes_query = WITH_QUERY.contains(&route) || route.starts_with("/queues/{name}/messages/");
-    if !takes_query && request.uri().query().is_some_and(|query| !query.is_empty()) {
+    if !WITH_QUERY.contains(&route) && request.uri().query().is_some_and(|query| !query.is_empty()) {
         let detail = "this route has no query parameters";
         return Problem::bad_request("invalid_query", detail).into_response();
     }
