@@ -149,7 +149,8 @@ async fn a_message_beyond_its_retention_is_not_delivered() {
     let old: Vec<String> = (0..1_200).map(|n| n.to_string()).collect();
     let old: Vec<(&str, &str)> = old.iter().map(|label| ("1", label.as_str())).collect();
     hands.push(&old).await;
-    hands.time.advance(10_001);
+    // Ids of one call follow each other as if a hundred messages had come in each millisecond.
+    hands.time.advance(10_100);
     hands.push(&[("1", "new"), ("2", "x")]).await;
     // No housekeeping has run. More messages are too old than one call of the script drops.
     let handed = hands.handed(Q, PullRequest { auto_ack: true, ..pull(1) }).await;
