@@ -6,11 +6,13 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{ReadQueues, UseQueues, find};
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{Confined, Environments, Whole},
     body::{Body, Json},
     path::Path,
@@ -164,6 +166,18 @@ async fn view_within(
     Ok(queue)
 }
 
+/// Notes the definition before a change for the audit log.
+fn note_before(app: &App, notes: &Notes, name: &str) {
+    if let Some(definition) = app.bus.handle().registry().queues.get(name) {
+        let mut before = json!(show(name.to_owned(), definition, QueueNumbers::default()));
+        // Numbers are no part of the definition.
+        if let Some(members) = before.as_object_mut() {
+            members.remove("messages");
+        }
+        notes.before(before);
+    }
+}
+
 /// List the queues
 ///
 /// For a token that is confined to environments, `weights`, `facets` and `messages` are those of its environments, without
@@ -227,6 +241,7 @@ async fn get(
 async fn put(
     _: Whole<UseQueues>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
     headers: HeaderMap,
     Json(new): Json<NewQueue>,
@@ -235,6 +250,7 @@ async fn put(
     let change = |known: Option<&Definition>| {
         Definition::new(&name, wanted.clone(), known).map_err(Error::InvalidQueue)
     };
+    note_before(&app, &notes, &name);
     let most = app.queues.options().queues;
     let (created, definition) = app.bus.handle().put_queue(&name, expected, most, change).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -257,6 +273,7 @@ async fn put(
 async fn patch(
     _: Whole<UseQueues>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
     headers: HeaderMap,
     Json(patch): Json<QueuePatch>,
@@ -265,6 +282,7 @@ async fn patch(
         let known = known.ok_or(Error::NoSuchQueue)?;
         Definition::new(&name, patched(&patch, known), Some(known)).map_err(Error::InvalidQueue)
     };
+    note_before(&app, &notes, &name);
     let most = app.queues.options().queues;
     let (_, definition) = app.bus.handle().put_queue(&name, expected(&headers)?, most, change).await?;
     let revision = definition.revision;
@@ -279,8 +297,10 @@ async fn patch(
 async fn remove(
     _: Whole<UseQueues>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
+    note_before(&app, &notes, &name);
     app.bus.handle().delete_queue(&name).await?;
     app.queues.forget(&name);
     Ok(StatusCode::NO_CONTENT)
