@@ -53,7 +53,9 @@ fuzz: packages-run ## Send mutated inputs to parsers, the edge and the API for F
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
 		cargo test --workspace --no-fail-fast --lib --tests -- --nocapture --test-threads=1 fuzz_
 
-reference: build ## Generate the references of configuration keys, API calls and commands in docs/
+# The whole workspace, as a developer has built it anyway: with fewer packages, dependencies have other features.
+reference: ## Generate the references of configuration keys, API calls and commands in docs/
+	cargo build --workspace
 	.ci/reference $(BUILT) >docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
 	.ci/api-reference $(BUILT) >docs/api.md.new

@@ -6,6 +6,7 @@
 mod audit;
 mod check;
 mod condition;
+mod deploy;
 mod doctor;
 mod edge;
 mod events;
@@ -52,6 +53,8 @@ enum Command {
     Status(status::Args),
     /// Manage instances and hosts, and show which routers have the newest table
     Routes(routes::Args),
+    /// Replace the instances of a host by those of a new version: all of them, or none if one is not healthy
+    Deploy(Box<deploy::Args>),
     /// Show request statistics
     Stats(stats::Args),
     /// List topics, publish events, and watch them
@@ -111,6 +114,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
         Command::Routes(args) => asynchronously(routes::run(args)),
+        Command::Deploy(args) => asynchronously(deploy::run(*args)),
         Command::Stats(args) => asynchronously(stats::run(args)),
         Command::Events(args) => asynchronously(events::run(args)),
         Command::Subscribers(args) => asynchronously(subscribers::run(args)),
