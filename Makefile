@@ -15,12 +15,12 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench fuzz soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak deb deb-test containers containers-test schemathesis reference docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
-		printf 'make %-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
+		printf 'make %-15s %s\n' "$$name" "$$what"; done
 
 run: packages-run build ## Install missing packages, build, and start everything with sample applications (stop with Ctrl-C)
 	@$(BUILT)/signalbox up --demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
@@ -87,6 +87,15 @@ deb: ## Build a Debian package (needs cargo-deb: cargo install cargo-deb)
 	$(DEB_BUILT)/signalbox completions fish >target/deb/signalbox.fish
 	.ci/sbom >target/deb/sbom.cdx.json
 	cargo deb --no-build --profile $(DEB_PROFILE) -p signalbox
+
+deb-test: ## Install, upgrade and purge the package of `make deb` in a clean Debian (needs root, debootstrap, systemd-container)
+	packaging/test $(BEFORE)
+
+containers: deb ## Build the container images with the programs of the Debian package (needs Docker, or root to start it)
+	docker/build
+
+containers-test: ## Build the images from the package of `make deb`, run every profile of docker-compose.yml, and check it
+	docker/test
 
 fmt: ## Format the Rust sources
 	cargo fmt --all

@@ -29,6 +29,7 @@ mod subscribers;
 mod terminal;
 mod tokens;
 mod up;
+mod upgrade;
 mod why;
 
 use std::process::ExitCode;
@@ -73,6 +74,8 @@ enum Command {
     Check(check::Args),
     /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
     Doctor(doctor::Args),
+    /// Check whether the system can be upgraded to the version of this command (exit code 1 if not)
+    Upgrade(upgrade::Args),
     /// Run nginx alone, configured by environment variables (for containers and services)
     Edge(edge::Args),
     /// Evaluate an exit condition
@@ -124,6 +127,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Audit(args) => asynchronously(audit::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
+        Command::Upgrade(args) => asynchronously(upgrade::run(args)),
         Command::Edge(args) => edge::run(&args),
         Command::Condition(args) => condition::run(args),
         Command::Machines(args) => asynchronously(machines::run(args)),

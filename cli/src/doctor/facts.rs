@@ -35,7 +35,7 @@ fn now_ms() -> i64 {
 }
 
 /// Reads all reachable facts, and evaluates them.
-pub(super) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
+pub(crate) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
     let client = args.remote.client()?;
     let mut collection = Collection { client, facts: Facts::skipped("not read"), parts: Vec::new() };
     let here = args.remote.here();
