@@ -21,7 +21,7 @@ use utoipa::{
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Problem {
-    document: wire::Problem,
+    document: Box<wire::Problem>,
     #[serde(skip)]
     retry_after_seconds: Option<u32>,
 }
@@ -29,7 +29,10 @@ pub(crate) struct Problem {
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
-        Self { document: wire::Problem::new(status.as_u16(), title, code, detail), retry_after_seconds: None }
+        Self {
+            document: Box::new(wire::Problem::new(status.as_u16(), title, code, detail)),
+            retry_after_seconds: None,
+        }
     }
 
     /// 422: the request was understood and is wrong.

@@ -13,7 +13,7 @@ use utoipa::{
 /// An error answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
-    document: wire::Problem,
+    document: Box<wire::Problem>,
     retry_after_seconds: Option<u32>,
 }
 
@@ -22,7 +22,10 @@ impl Problem {
         let again = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         let retry_after_seconds = again.then_some(1);
         let title = status.canonical_reason().unwrap_or("Error");
-        Self { document: wire::Problem::new(status.as_u16(), title, code, detail), retry_after_seconds }
+        Self {
+            document: Box::new(wire::Problem::new(status.as_u16(), title, code, detail)),
+            retry_after_seconds,
+        }
     }
 
     /// Reports after how many seconds a repetition is useful.
