@@ -54,7 +54,6 @@ mod sequencer;
 mod shards;
 mod source_rules;
 mod statistics;
-mod stored_data;
 mod supply_chain;
 mod test_suite;
 mod traces;
