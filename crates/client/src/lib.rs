@@ -192,6 +192,10 @@ impl Client {
         self.send("PUT", path, Some(body)).await
     }
 
+    pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
+        self.send("PATCH", path, Some(body)).await
+    }
+
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.send("DELETE", path, None).await
     }
