@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::json;
-use signalbox_client::queues::{Message, NewQueue, Queue};
+use signalbox_client::queues::{
+    FacetPatch, Message, NewQueue, Outcome, Overflow, Pull as PullBody, Queue, Redrive as Letters,
+};
 
 use crate::{
     exit::Failure,
@@ -27,6 +29,12 @@ enum Command {
     Create(Create),
     /// Delete a queue and its messages
     Remove(Sure),
+    /// Set the weight or the limits of an environment
+    Tenant(Tenant),
+    /// Deliver nothing of an environment
+    Pause(OneTenant),
+    /// Deliver the messages of an environment again
+    Resume(OneTenant),
     /// List a queue's environments by depth, with age and dwell time
     Facets(One),
     /// Show the next messages without pulling them
@@ -35,14 +43,97 @@ enum Command {
     Pull(Pull),
     /// Acknowledge pulled messages
     Ack(Ack),
+    /// Release pulled messages, so that they can be pulled again
+    Nack(Nack),
+    /// Make dead letters of pulled messages
+    Reject(Ack),
     /// Drop waiting messages
     Purge(Purge),
     /// List dead letters, as JSON
     Dead(Page),
-    /// Return all dead letters to the queue
-    Redrive(One),
-    /// Drop all dead letters
-    DropDead(Sure),
+    /// Return dead letters to the queue
+    Redrive(Redrive),
+    /// Drop dead letters
+    DropDead(DropDead),
+    /// List messages that were dropped because too many waited
+    Gaps(One),
+}
+
+#[derive(Debug, clap::Args)]
+struct OneTenant {
+    /// Queue
+    queue: String,
+    /// Environment
+    environment: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Tenant {
+    /// Queue
+    queue: String,
+    /// Environment
+    environment: String,
+    /// Messages in a turn
+    #[arg(long, value_name = "COUNT")]
+    weight: Option<u32>,
+    /// Messages that may be in flight; 0 for no limit
+    #[arg(long, value_name = "COUNT")]
+    in_flight_limit: Option<u64>,
+    /// Messages per second
+    #[arg(long, value_name = "COUNT")]
+    rate: Option<f64>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Nack {
+    /// Queue
+    queue: String,
+    /// Receipts, as printed by `pull`
+    #[arg(required = true)]
+    receipts: Vec<String>,
+    /// Time before they can be pulled again [default: the backoff of the queue]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    delay: Option<Duration>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Redrive {
+    /// Queue
+    queue: String,
+    /// Only messages of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Only this message; may be repeated
+    #[arg(long = "id", value_name = "ID")]
+    ids: Vec<u64>,
+    /// Messages that become available per second
+    #[arg(long, value_name = "COUNT")]
+    rate: Option<f64>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct DropDead {
+    /// Queue
+    queue: String,
+    /// Only messages of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Only this message
+    #[arg(long)]
+    id: Option<u64>,
+    /// Confirm; this cannot be undone
+    #[arg(long, required = true)]
+    yes: bool,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -86,6 +177,18 @@ struct Create {
     /// Maximum time that a message waits before it is dropped
     #[arg(long, value_name = "TIME", value_parser = duration)]
     retention: Option<Duration>,
+    /// Time before the second delivery of a message; it doubles with each further one
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    backoff: Option<Duration>,
+    /// Maximum number of waiting messages
+    #[arg(long, value_name = "COUNT")]
+    max_waiting: Option<u64>,
+    /// Maximum number of waiting messages of one environment
+    #[arg(long, value_name = "COUNT")]
+    max_waiting_per_tenant: Option<u64>,
+    /// Drop the oldest messages beyond these limits, in place of rejecting new ones
+    #[arg(long)]
+    drop_oldest: bool,
     #[command(flatten)]
     remote: Remote,
 }
@@ -117,6 +220,12 @@ struct Pull {
     /// Acknowledge the messages immediately
     #[arg(long)]
     ack: bool,
+    /// Only messages of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Lease of the messages [default: the lease of the queue]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -183,15 +292,63 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let page = remote.client()?.queues().dead(&queue, cursor.as_deref()).await?;
             remote.show(&page, |page| terminal::line(&format!("{:#}", json!(page))))
         }
-        Command::Redrive(One { queue, remote }) => {
-            let count = remote.client()?.queues().redrive(&queue).await?;
+        Command::Redrive(Redrive { queue, environment, ids, rate, remote }) => {
+            let which =
+                Letters { environment, ids: Some(ids).filter(|ids| !ids.is_empty()), rate_per_second: rate };
+            let count = remote.client()?.queues().redrive(&queue, &which).await?;
             counted(&remote, count, "messages returned to the queue")
         }
-        Command::DropDead(Sure { queue, yes: _, remote }) => {
-            let count = remote.client()?.queues().drop_dead(&queue).await?;
+        Command::DropDead(DropDead { queue, environment, id, yes: _, remote }) => {
+            let count = remote.client()?.queues().drop_dead(&queue, environment.as_deref(), id).await?;
             counted(&remote, count, "dead letters dropped")
         }
+        Command::Tenant(Tenant { queue, environment, weight, in_flight_limit, rate, remote }) => {
+            let patch = FacetPatch {
+                weight: weight.map(Some),
+                paused: None,
+                in_flight_limit: in_flight_limit.map(Some),
+                rate_per_second: rate.map(Some),
+            };
+            set(&remote, &queue, &environment, &patch).await
+        }
+        Command::Pause(OneTenant { queue, environment, remote }) => {
+            let patch = FacetPatch { paused: Some(true), ..FacetPatch::default() };
+            set(&remote, &queue, &environment, &patch).await
+        }
+        Command::Resume(OneTenant { queue, environment, remote }) => {
+            let patch = FacetPatch { paused: Some(false), ..FacetPatch::default() };
+            set(&remote, &queue, &environment, &patch).await
+        }
+        Command::Nack(Nack { queue, receipts, delay, remote }) => {
+            let answer = remote.client()?.queues().nack(&queue, &receipts, delay).await?;
+            remote.show(&answer, |answer| print_outcomes(&answer.results))
+        }
+        Command::Reject(Ack { queue, receipts, remote }) => {
+            let answer = remote.client()?.queues().reject(&queue, &receipts).await?;
+            remote.show(&answer, |answer| print_outcomes(&answer.results))
+        }
+        Command::Gaps(One { queue, remote }) => {
+            let gaps = remote.client()?.queues().gaps(&queue).await?;
+            remote.show(&gaps, |gaps| {
+                let rows: Vec<_> = gaps
+                    .iter()
+                    .map(|gap| {
+                        let environment = gap.environment.clone().unwrap_or_else(|| "(others)".to_owned());
+                        [environment, gap.messages.to_string(), gap.first.to_string(), gap.last.to_string()]
+                    })
+                    .collect();
+                terminal::table(["ENVIRONMENT", "DROPPED", "FIRST", "LAST"], &rows);
+            })
+        }
     }
+}
+
+async fn set(remote: &Remote, queue: &str, environment: &str, patch: &FacetPatch) -> Result<(), Failure> {
+    let facet = remote.client()?.queues().change_facet(queue, environment, patch).await?;
+    remote.show(&facet, |facet| {
+        let state = if facet.paused { "paused" } else { "active" };
+        terminal::line(&format!("{} of {queue} is {state}, weight {}", facet.environment, facet.weight));
+    })
 }
 
 fn counted(remote: &Remote, count: u64, what: &str) -> Result<(), Failure> {
@@ -217,12 +374,17 @@ fn print(queues: &[Queue]) {
 }
 
 async fn create(args: Create) -> Result<(), Failure> {
-    let Create { queue: name, pattern, lease, max_attempts, retention, remote } = args;
+    let Create { queue: name, pattern, lease, max_attempts, retention, backoff, .. } = args;
+    let Create { max_waiting, max_waiting_per_tenant, drop_oldest, remote, .. } = args;
     let queue = NewQueue {
         pattern,
         lease_seconds: lease.map(|lease| lease.as_secs_f64()),
         max_attempts,
         retention_seconds: retention.map(|retention| retention.as_secs()),
+        backoff_seconds: backoff.map(|backoff| backoff.as_secs_f64()),
+        max_waiting,
+        max_waiting_per_tenant,
+        overflow: if drop_oldest { Overflow::DropOldest } else { Overflow::Reject },
         ..NewQueue::default()
     };
     let queue = remote.client()?.queues().put(&name, &queue).await?;
@@ -238,7 +400,7 @@ async fn facets(args: One) -> Result<(), Failure> {
             .map(|facet| {
                 [
                     facet.environment.clone(),
-                    facet.weight.to_string(),
+                    if facet.paused { "paused".to_owned() } else { facet.weight.to_string() },
                     facet.waiting.to_string(),
                     facet.in_flight.to_string(),
                     facet.delayed.to_string(),
@@ -258,7 +420,14 @@ async fn pull(args: Pull) -> Result<(), Failure> {
     if !args.wait.is_zero() {
         progress.say(&format!("waiting up to {} s for a message", args.wait.as_secs()));
     }
-    let messages = client.queues().pull(&args.queue, args.max, args.wait, args.ack).await?;
+    let pull = PullBody {
+        max: Some(args.max),
+        wait_seconds: Some(args.wait.as_secs_f64()),
+        auto_ack: args.ack,
+        environment: args.environment,
+        lease_seconds: args.lease.map(|lease| lease.as_secs_f64()),
+    };
+    let messages = client.queues().pull_with(&args.queue, &pull).await?;
     drop(progress);
     args.remote.show(&messages, |messages| list(messages))
 }
@@ -273,10 +442,12 @@ fn list(messages: &[Message]) {
 
 async fn ack(args: Ack) -> Result<(), Failure> {
     let answer = args.remote.client()?.queues().ack(&args.queue, &args.receipts).await?;
-    args.remote.show(&answer, |answer| {
-        for outcome in &answer.results {
-            let result = outcome.result.as_deref().or(outcome.code.as_deref()).unwrap_or_default();
-            terminal::line(&format!("{} {result}", outcome.receipt));
-        }
-    })
+    args.remote.show(&answer, |answer| print_outcomes(&answer.results))
+}
+
+fn print_outcomes(outcomes: &[Outcome]) {
+    for outcome in outcomes {
+        let result = outcome.result.as_deref().or(outcome.code.as_deref()).unwrap_or_default();
+        terminal::line(&format!("{} {result}", outcome.receipt));
+    }
 }

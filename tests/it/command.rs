@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use signalbox_client::{
     Client,
     events::{Filter as Watched, NewEvent},
-    queues::NewQueue,
+    queues::{NewQueue, Redrive},
     routes::{Answer, Filter, Liveness, NewInstance, State},
     stats::Subject,
     tokens::{NewToken, Scope},
@@ -136,7 +136,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     assert_eq!(receipts.len(), 1, "{pulled:?}");
     client.queues().ack("mail", &receipts).await.unwrap();
     assert_eq!(client.queues().purge("mail", None).await.unwrap(), 1);
-    assert_eq!(client.queues().redrive("mail").await.unwrap(), 0);
+    assert_eq!(client.queues().redrive("mail", &Redrive::default()).await.unwrap(), 0);
     assert!(client.queues().dead("mail", None).await.unwrap().dead.is_empty());
     assert_eq!(client.queues().list().await.unwrap().len(), 1);
     client.queues().remove("mail").await.unwrap();
@@ -166,7 +166,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
         if totals.requests == 1 && totals.codes["200"] == 1 { Ok(()) } else { Err(totals) }
     })
     .await;
-    let points = client.stats().history(&Subject::Uncaught, "requests", &Default::default()).await.unwrap();
+    let points = client.stats().history(&Subject::Uncaught, &Default::default()).await.unwrap();
     assert_eq!(points.len(), 300);
     client.routes().remove("i-1", wait).await.unwrap();
     assert!(client.routes().instances(&Filter::default()).await.unwrap().is_empty());

@@ -148,7 +148,7 @@ async fn the_life_cycle_of_a_queue() {
     assert_eq!(system.api_at(at, "DELETE", "/queues/email", None).await.status, 404);
     assert_eq!(system.api_at(at, "POST", "/queues/email/pull", None).await.status, 404);
     let left: Vec<String> = system.cli(System::FABRIC, "KEYS queue:*").await;
-    assert_eq!(left, [""; 0]);
+    assert_eq!(left, ["queue:|acked"], "receipts of all queues, for some minutes");
     system.stop().await;
 }
 
@@ -170,6 +170,11 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         ("q", json!({"pattern": ".*", "in_flight_limit": 0}), 422, "out_of_range"),
         ("q", json!({"pattern": ".*", "weights": {"a:b": 1}}), 422, "invalid_weights"),
         ("q", json!({"pattern": ".*", "weights": {"a": 10_001}}), 422, "out_of_range"),
+        ("q", json!({"pattern": ""}), 422, "invalid_pattern"),
+        ("q", json!({"pattern": ".*", "max_waiting": 0}), 422, "out_of_range"),
+        ("q", json!({"pattern": ".*", "backoff_seconds": 43_201}), 422, "out_of_range"),
+        ("q", json!({"pattern": ".*", "overflow": "ignore"}), 422, "invalid_body"),
+        ("%2E%2E", json!({"pattern": ".*"}), 422, "invalid_queue_name"),
         ("a%7Cb", json!({"pattern": ".*"}), 422, "invalid_queue_name"),
         ("a:b", json!({"pattern": ".*"}), 422, "invalid_queue_name"),
         (&"a".repeat(65), json!({"pattern": ".*"}), 422, "invalid_queue_name"),
@@ -194,12 +199,63 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
             json!({"environment": "a", "type": "t", "name": "n", "payload": "x".repeat(70_000)}),
             "invalid_message",
         ),
+        (
+            json!({"environment": "a", "type": "t", "name": "n", "delay_seconds": 2_592_001}),
+            "invalid_message",
+        ),
+        (
+            json!({"environment": "a", "type": "t", "name": "n", "deliver_at_ms": 99_999_999_999_999_u64}),
+            "invalid_message",
+        ),
         (json!([]), "too_many_events"),
         (json!("text"), "invalid_message"),
     ] {
         let answer = system.api_at(at, "POST", "/messages", Some(body)).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some(code)));
     }
+    // What JSON readers of consumers could fail at is rejected wherever it comes in.
+    let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
+    for (payload, code) in [
+        (r#""\ud800""#, "json_not_interoperable"),
+        ("1e999", "json_not_interoperable"),
+        (&*deep, "json_too_deep"),
+    ] {
+        for (target, member, rest) in [
+            ("/messages", "payload", r#""environment":"a","type":"t","name":"n""#),
+            ("/topics/orders", "data", r#""type":"update","url":"https://a.example/1""#),
+            ("/objects/o/events", "data", r#""events":[{"topic":"orders","type":"update"}]"#),
+        ] {
+            let request = Request::new("POST", &at.to_string(), target)
+                .token(&system.token)
+                .header("Content-Type", "application/json")
+                .body(format!("{{{rest},\"{member}\":{payload}}}"));
+            let answer = request.send(at).await.unwrap();
+            assert_eq!(
+                (answer.status, answer.json()["code"].as_str()),
+                (400, Some(code)),
+                "{target}: {}",
+                answer.text()
+            );
+        }
+    }
+    // Parameters that a route does not have are rejected. Ignored, a part would become the whole.
+    for (method, target, body, code) in [
+        ("GET", "/queues?name=q", None, "invalid_query"),
+        ("POST", "/queues/q/pull?max=5", Some(json!({})), "invalid_query"),
+        ("GET", "/queues/q/dead?queue=q", None, "invalid_query"),
+        ("DELETE", "/queues/q/dead", Some(json!({"environment": "a"})), "unexpected_body"),
+        ("DELETE", "/queues/q", Some(json!({})), "unexpected_body"),
+        ("GET", "/queues/q", Some(json!({})), "unexpected_body"),
+    ] {
+        let answer = system.api_at(at, method, target, body).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some(code)), "{method} {target}");
+    }
+    let redrive = json!({"tenant": "a"});
+    let answer = system.api_at(at, "POST", "/queues/q/dead/redrive", Some(redrive)).await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (422, Some("unknown_field")));
+    let typed =
+        system.api_at(at, "PUT", "/queues/q", Some(json!({"pattern": ".*", "lease_seconds": "x"}))).await;
+    assert!(typed.text().contains("expected a number"), "{}", typed.text());
     let sent = ok(&system, at, "POST", "/messages", Some(message("facets", "kept"))).await;
 
     let pulled = pull(&system, "q", json!({"max": 10})).await;
@@ -228,7 +284,9 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         ok(&system, at, "POST", "/queues/q/ack", Some(ack.clone())).await["results"][0]["result"],
         "acked"
     );
-    let used = system.api_at(at, "POST", "/queues/q/ack", Some(ack)).await;
+    let again = ok(&system, at, "POST", "/queues/q/ack", Some(ack.clone())).await;
+    assert_eq!(again["results"][0]["result"], "already_acked", "the answer of the first call may be lost");
+    let used = system.api_at(at, "POST", "/queues/q/nack", Some(ack)).await;
     assert_eq!((used.status, used.json()["code"].as_str()), (409, Some("receipt_used")));
     assert_eq!(payloads(&pull(&system, "other", json!({})).await), ["kept"]);
 
@@ -393,5 +451,150 @@ async fn a_token_is_limited_to_its_scopes_and_environments() {
     let pulled = call(&system, &consumer, "POST", "/queues/q/pull", None).await;
     assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 6, "{}", pulled.text());
     assert_eq!(call(&system, "nobody-knows-me", "POST", "/queues/q/pull", None).await.status, 401);
+    system.stop().await;
+}
+
+/// A service registers its queue at every start; an operator has paused a tenant in the meantime.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_set_for_a_tenant_survives_a_new_definition_and_changes_do_not_overwrite_each_other() {
+    let system = System::start("queues-tenants").await;
+    let at = system.pacemaker;
+    put(&system, "q", json!({"pattern": ".*", "weights": {"1": 3}})).await;
+    let facet = ok(&system, at, "PATCH", "/queues/q/facets/2", Some(json!({"paused": true}))).await;
+    assert_eq!((&facet["paused"], &facet["weight"]), (&json!(true), &json!(1)), "{facet}");
+    let limits = json!({"weight": 2, "in_flight_limit": 1, "rate_per_second": 0.5});
+    ok(&system, at, "PUT", "/queues/q/facets/3", Some(limits)).await;
+    put(&system, "q", json!({"pattern": ".*:email_event:.*"})).await;
+    let queue = ok(&system, at, "GET", "/queues/q", None).await;
+    assert_eq!(queue["weights"], json!({"1": 3, "3": 2}), "{queue}");
+    assert_eq!(queue["facets"]["2"], json!({"paused": true}), "{queue}");
+    assert_eq!(queue["facets"]["3"]["rate_per_second"], 0.5, "{queue}");
+    ok(&system, at, "POST", "/messages", Some(json!([message("2", "paused"), message("1", "a")]))).await;
+    assert_eq!(payloads(&pull(&system, "q", json!({"auto_ack": true})).await), ["a"]);
+
+    // Two operators read the same definition: the second change is rejected, and changes nothing.
+    let read = system.api_at(at, "GET", "/queues/q", None).await;
+    let tag = read.header("ETag").unwrap().to_owned();
+    let change = async |tag: &str, body: Value| {
+        let request = Request::new("PATCH", &at.to_string(), "/queues/q").token(&system.token);
+        request.header("If-Match", tag).json(&body).send(at).await.unwrap()
+    };
+    assert_eq!(change(&tag, json!({"lease_seconds": 7, "weights": {"1": null}})).await.status, 200);
+    let late = change(&tag, json!({"max_attempts": 1})).await;
+    assert_eq!((late.status, late.json()["code"].as_str()), (412, Some("queue_changed")), "{}", late.text());
+    let queue = ok(&system, at, "GET", "/queues/q", None).await;
+    assert_eq!((&queue["lease_seconds"], &queue["max_attempts"]), (&json!(7.0), &json!(20)), "{queue}");
+    assert_eq!((&queue["weights"], &queue["revision"]), (&json!({"3": 2}), &late.json()["revision"]));
+    let new = Request::new("PUT", &at.to_string(), "/queues/q").token(&system.token);
+    let new = new.header("If-None-Match", "*").json(&json!({"pattern": ".*"})).send(at).await.unwrap();
+    assert_eq!(new.status, 412, "{}", new.text());
+
+    ok(&system, at, "PATCH", "/queues/q/facets/2", Some(json!({"paused": false}))).await;
+    assert_eq!(payloads(&pull(&system, "q", json!({})).await), ["paused"]);
+    let unknown = system.api_at(at, "PATCH", "/queues/nobody/facets/2", Some(json!({"paused": true}))).await;
+    assert_eq!(unknown.status, 404);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_are_delayed_rejected_bounded_and_pulled_from_several_queues() {
+    let system = System::start("queues-features").await;
+    let at = system.pacemaker;
+    put(&system, "mail", json!({"pattern": ".*:email_event:.*", "max_waiting_per_tenant": 2})).await;
+    put(&system, "page", json!({"pattern": ".*:page:.*"})).await;
+    let mut later = message("1", "later");
+    later["delay_seconds"] = json!(1);
+    ok(&system, at, "POST", "/messages", Some(later)).await;
+    ok(&system, at, "POST", "/messages", Some(message("1", "a"))).await;
+    let full = system.api_at(at, "POST", "/messages", Some(message("1", "b"))).await;
+    assert_eq!((full.status, full.json()["code"].as_str()), (429, Some("queue_limit_reached")));
+    assert!(full.header("Retry-After").is_some());
+    let page = json!({"environment": "1", "type": "page", "name": "viewed", "payload": "p"});
+    ok(&system, at, "POST", "/messages", Some(page)).await;
+
+    let several =
+        json!({"queues": [{"name": "mail", "weight": 2}, {"name": "page"}], "max": 10, "lease_seconds": 600});
+    let pulled = ok(&system, at, "POST", "/messages/pull", Some(several)).await;
+    let mut found: Vec<(String, String)> = pulled["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["queue"].as_str().unwrap().into(), one["payload"].as_str().unwrap().into()))
+        .collect();
+    found.sort();
+    assert_eq!(found, [("mail".to_owned(), "a".to_owned()), ("page".to_owned(), "p".to_owned())]);
+    let unknown = json!({"queues": [{"name": "mail"}, {"name": "nobody"}]});
+    let unknown = system.api_at(at, "POST", "/messages/pull", Some(unknown)).await;
+    assert_eq!((unknown.status, unknown.json()["queue"].as_str()), (404, Some("nobody")));
+    let twice = json!({"queues": [{"name": "mail"}, {"name": "mail"}]});
+    assert_eq!(
+        system.api_at(at, "POST", "/messages/pull", Some(twice)).await.json()["code"],
+        "invalid_queues"
+    );
+
+    let mail = pulled["messages"].as_array().unwrap().iter().find(|one| one["queue"] == "mail").unwrap();
+    let receipt = json!({"receipts": [mail["receipt"]]});
+    let rejected = ok(&system, at, "POST", "/queues/mail/reject", Some(receipt)).await;
+    assert_eq!(rejected["results"][0]["result"], "dead");
+    let other = json!({"environment": "2"});
+    assert_eq!(ok(&system, at, "POST", "/queues/mail/dead/redrive", Some(other)).await["messages"], 0);
+    let own = json!({"ids": [mail["id"]], "rate_per_second": 10});
+    assert_eq!(ok(&system, at, "POST", "/queues/mail/dead/redrive", Some(own)).await["messages"], 1);
+    assert_eq!(payloads(&pull(&system, "mail", json!({"auto_ack": true})).await), ["a"]);
+    assert_eq!(payloads(&pull(&system, "mail", json!({"wait_seconds": 30})).await), ["later"]);
+
+    ok(&system, at, "PATCH", "/queues/mail", Some(json!({"overflow": "drop_oldest"}))).await;
+    let three = json!([message("3", "x"), message("3", "y"), message("3", "z")]);
+    let ids = ok(&system, at, "POST", "/messages", Some(three)).await;
+    let gaps = ok(&system, at, "GET", "/queues/mail/gaps", None).await;
+    assert_eq!((&gaps["gaps"][0]["environment"], &gaps["gaps"][0]["messages"]), (&json!("3"), &json!(1)));
+    assert_eq!(gaps["gaps"][0]["first"], ids[0]["id"], "{gaps}");
+    assert_eq!(payloads(&pull(&system, "mail", json!({"auto_ack": true})).await), ["y", "z"]);
+
+    // A pull that waits learns that its queue is gone.
+    let token = system.token.clone();
+    let request = Request::new("POST", "a", "/queues/page/pull").token(&token);
+    let request = request.json(&json!({"wait_seconds": 30}));
+    let waiting = tokio::spawn(async move { request.send(at).await });
+    eventually("a pull to wait", || async {
+        let text = system.api_at(at, "GET", "/metrics", None).await.text();
+        let line = text.lines().find(|line| line.starts_with("signalbox_queues_waiting_pulls"));
+        if line == Some("signalbox_queues_waiting_pulls 1") { Ok(()) } else { Err(format!("{line:?}")) }
+    })
+    .await;
+    assert_eq!(system.api_at(at, "DELETE", "/queues/page", None).await.status, 204);
+    let ended = waiting.await.unwrap().unwrap();
+    assert_eq!((ended.status, ended.json()["code"].as_str()), (404, Some("unknown_queue")));
+    system.stop().await;
+}
+
+/// Whatever is in the log, the answer of a pull is readable, and each message can be settled: a message of one tenant must
+/// not cost others their attempts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_cannot_be_represented_can_be_settled() {
+    let system = System::start("queues-poison").await;
+    let at = system.pacemaker;
+    put(&system, "q", json!({"pattern": ".*"})).await;
+    let messages = json!([message("evil", "deep"), message("broken", "x"), message("good", "fine")]);
+    let ids = ok(&system, at, "POST", "/messages", Some(messages)).await;
+    // As an older version may have stored them.
+    let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+    let entry = r#"{"id":1,"last":1,"object":"o","topic":"t","type":"k","environment":"evil","data":DEEP}"#;
+    for (place, body) in [(0, entry.replace("DEEP", &deep)), (1, "not-json".to_owned())] {
+        let id = ids[place]["id"].as_u64().unwrap();
+        let segment = id / 64_000_000;
+        let _: i64 = system.cli(System::FABRIC, &format!("HSET bus:log:{segment} {id} {body}")).await;
+    }
+    let pulled = pull(&system, "q", json!({})).await;
+    let of = |environment: &str| {
+        let all = pulled["messages"].as_array().unwrap();
+        all.iter().find(|one| one["environment"] == environment).unwrap_or_else(|| panic!("{pulled}")).clone()
+    };
+    assert_eq!((&of("evil")["payload"], &of("evil")["payload_text"]), (&Value::Null, &json!(deep)));
+    assert_eq!(of("broken")["payload_text"], "not-json");
+    assert_eq!(of("good")["payload"], "fine");
+    let acked = ok(&system, at, "POST", "/queues/q/ack", Some(json!({"receipts": receipts(&pulled)}))).await;
+    assert!(acked["results"].as_array().unwrap().iter().all(|one| one["result"] == "acked"), "{acked}");
+    system.allow("message in the log not readable");
     system.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The definition of a queue to be created or replaced; a missing field has its default.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -25,9 +25,127 @@ pub struct NewQueue {
     /// How long a message may wait before it is dropped: up to a year (four days).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_seconds: Option<u64>,
-    /// Messages in a turn by environment, 0 to 10,000; 0 pauses. Others have 1.
+    /// How long a message that was released without a delay, or whose lease expired, waits before its second delivery. The
+    /// time doubles with every further delivery. 0 to 43,200 (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_seconds: Option<f64>,
+    /// The maximum of this time: 0 to 43,200 (3,600).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_backoff_seconds: Option<f64>,
+    /// Messages that may wait or be delayed, in each shard. No limit when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_waiting: Option<u64>,
+    /// The same, of one environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_waiting_per_tenant: Option<u64>,
+    /// What happens to a message beyond these limits.
+    #[serde(default)]
+    pub overflow: Overflow,
+    /// Messages in a turn by environment, 0 to 10,000; 0 pauses. Others have 1. When left out, the weights of the existing
+    /// queue stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<BTreeMap<String, u32>>,
+}
+
+/// What happens to a message that would exceed a limit of waiting messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Overflow {
+    /// It is rejected with 429 `queue_limit_reached`.
+    #[default]
+    Reject,
+    /// It is accepted, and the oldest waiting messages of its environment are dropped and listed as a gap.
+    DropOldest,
+}
+
+/// Changes of a queue's definition; a missing field stays. `null` removes a limit, or the weight of an environment.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct QueuePatch {
+    /// See `NewQueue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// See `NewQueue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_seconds: Option<f64>,
+    /// See `NewQueue`.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
+    pub in_flight_limit: Option<Option<u64>>,
+    /// See `NewQueue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// See `NewQueue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_seconds: Option<u64>,
+    /// See `NewQueue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_seconds: Option<f64>,
+    /// See `NewQueue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_backoff_seconds: Option<f64>,
+    /// See `NewQueue`.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
+    pub max_waiting: Option<Option<u64>>,
+    /// See `NewQueue`.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
+    pub max_waiting_per_tenant: Option<Option<u64>>,
+    /// See `NewQueue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overflow: Option<Overflow>,
+    /// Weights to change, by environment; the others stay.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub weights: BTreeMap<String, u32>,
+    pub weights: BTreeMap<String, Option<u32>>,
+}
+
+/// A field that is present, perhaps with `null`.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// What is set for one environment of a queue; a missing field has its default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FacetSettings {
+    /// Messages in a turn, 0 to 10,000 (1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Whether nothing of it is delivered (`false`).
+    #[serde(default)]
+    pub paused: bool,
+    /// Messages that may be in flight at a time, in each shard, in place of the queue's limit; 0 means no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight_limit: Option<u64>,
+    /// Messages per second, in each shard: 0.001 to 1,000,000. No limit when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_per_second: Option<f64>,
+}
+
+/// Changes of what is set for one environment of a queue; a missing field stays, and `null` sets the default.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FacetPatch {
+    /// See `FacetSettings`.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u32>))]
+    pub weight: Option<Option<u32>>,
+    /// See `FacetSettings`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// See `FacetSettings`.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
+    pub in_flight_limit: Option<Option<u64>>,
+    /// See `FacetSettings`.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>))]
+    pub rate_per_second: Option<Option<f64>>,
 }
 
 /// A queue.
@@ -47,8 +165,22 @@ pub struct Queue {
     pub max_attempts: u32,
     /// How long a message may wait before it is dropped.
     pub retention_seconds: u64,
+    /// How long a message waits before its second delivery; 0 for no backoff.
+    pub backoff_seconds: f64,
+    /// The maximum of this time.
+    pub max_backoff_seconds: f64,
+    /// Messages that may wait or be delayed, in each shard.
+    pub max_waiting: Option<u64>,
+    /// The same, of one environment.
+    pub max_waiting_per_tenant: Option<u64>,
+    /// What happens to a message beyond these limits.
+    pub overflow: Overflow,
     /// Messages in a turn by environment.
     pub weights: BTreeMap<String, u32>,
+    /// What is set for single environments, apart from their weights.
+    pub facets: BTreeMap<String, FacetSettings>,
+    /// The number of this definition; the header `ETag` has it as well.
+    pub revision: u64,
     /// Its messages by state.
     pub messages: Numbers,
 }
@@ -81,8 +213,14 @@ pub struct QueueList {
 pub struct Facet {
     /// The environment.
     pub environment: String,
-    /// Messages in a turn; 0 is paused.
+    /// Messages in a turn.
     pub weight: u32,
+    /// Whether nothing of it is delivered.
+    pub paused: bool,
+    /// Its own limit of messages in flight, in each shard; 0 for no limit, null for the queue's limit.
+    pub in_flight_limit: Option<u64>,
+    /// Messages per second, in each shard; null for no limit.
+    pub rate_per_second: Option<f64>,
     /// Ready to be pulled.
     pub waiting: u64,
     /// Leased to consumers.
@@ -131,6 +269,45 @@ pub struct Pull {
     /// of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
+    /// How long these messages are leased, 1 to 43,200; the time of their queue when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_seconds: Option<f64>,
+}
+
+/// The parameters of a pull from several queues.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PullFrom {
+    /// 1 to 16 queues, each once.
+    pub queues: Vec<PullSource>,
+    /// See `PullBody`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<usize>,
+    /// See `PullBody`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_seconds: Option<f64>,
+    /// See `PullBody`.
+    #[serde(default)]
+    pub auto_ack: bool,
+    /// See `PullBody`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
+    /// See `PullBody`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_seconds: Option<f64>,
+}
+
+/// A queue to pull from.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PullSource {
+    /// Its name.
+    pub name: String,
+    /// Its part of the messages relative to the other queues, 1 to 10,000 (1). What one queue leaves goes to the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
 }
 
 /// Which messages to read without pulling them.
@@ -162,6 +339,9 @@ pub struct Message<J> {
     /// Acknowledges, releases or extends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receipt: Option<String>,
+    /// Its queue, if it was pulled from several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
     /// Its id.
     pub id: u64,
     /// The tenant.
@@ -173,6 +353,9 @@ pub struct Message<J> {
     pub name: J,
     /// Any JSON.
     pub payload: Option<J>,
+    /// In place of a payload that JSON readers may reject: its text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_text: Option<String>,
     /// Deliveries so far.
     pub attempt: u32,
     /// When the lease expires, unix milliseconds.
@@ -210,7 +393,7 @@ pub struct Peeked<J> {
 pub struct DeadLetter<M> {
     /// When it was dead-lettered, unix milliseconds.
     pub died_ms: u64,
-    /// `nacked` or `expired`: how its last delivery ended.
+    /// `nacked`, `expired` or `rejected`: how its last delivery ended.
     pub reason: String,
     /// The message as a pull would have shown it.
     pub message: Option<M>,
@@ -223,6 +406,46 @@ pub struct DeadPage<M> {
     pub dead: Vec<DeadLetter<M>>,
     /// The cursor of the next page; null when this is the last.
     pub next: Option<String>,
+}
+
+/// Which dead letters are returned to their queue.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Redrive {
+    /// Only of this environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
+    /// Only these messages, up to 1,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<u64>>,
+    /// How many become available per second, from now: 0.1 to 1,000,000. All now when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_per_second: Option<f64>,
+}
+
+/// Messages that were dropped because too many waited.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = QueueGap))]
+pub struct Gap {
+    /// The environment; null for those of environments beyond the first 10,000.
+    pub environment: Option<String>,
+    /// The lowest id.
+    pub first: u64,
+    /// The highest id.
+    pub last: u64,
+    /// How many.
+    pub messages: u64,
+    /// When the last one was dropped, unix milliseconds.
+    pub dropped_ms: u64,
+}
+
+/// The gaps of a queue.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = QueueGaps))]
+pub struct Gaps {
+    /// By environment.
+    pub gaps: Vec<Gap>,
 }
 
 /// Receipts of messages to acknowledge. A receipt is proof that its holder was given the message, so it opens no other
@@ -242,7 +465,7 @@ pub struct Receipts {
 pub struct Nack {
     /// 1 to 1,000 of them.
     pub receipts: Vec<String>,
-    /// How long they wait before they can be pulled again: up to 43,200 (0).
+    /// How long they wait before they can be pulled again: up to 43,200 (the backoff of their queue).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,
 }
@@ -264,7 +487,7 @@ pub struct Extend {
 pub struct Outcome {
     /// The receipt.
     pub receipt: String,
-    /// `acked`, `back`, `delayed`, `dead`, `extended`; absent when it settled nothing.
+    /// `acked`, `already_acked`, `back`, `delayed`, `dead`, `extended`; absent when it settled nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Cow<'static, str>>,
     /// When the lease expires now, unix milliseconds.

@@ -21,10 +21,10 @@ use tokio::{
 };
 
 use super::{
-    Change, Error, Event, EventId, NewEvent, NewMessage, Refusal,
+    Change, Delay, Error, Event, EventId, NewEvent, NewMessage, Refusal,
     core::Core,
     event,
-    store::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Store},
+    store::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Store},
     view::{State, View},
 };
 
@@ -115,6 +115,7 @@ enum Content {
     /// A message has no topic: it has no publisher and no subscribers. Its name is `object`.
     Message {
         object: String,
+        delay: Option<Delay>,
     },
 }
 
@@ -137,7 +138,14 @@ impl Part {
             rest: message.rest(&object),
             cause: None,
             environment: message.environment,
-            content: Content::Message { object },
+            content: Content::Message { object, delay: message.delay },
+        }
+    }
+
+    fn delay(&self) -> Option<Delay> {
+        match &self.content {
+            Content::Event { .. } => None,
+            Content::Message { delay, .. } => *delay,
         }
     }
 
@@ -149,7 +157,7 @@ impl Part {
     fn object(&self) -> &str {
         match &self.content {
             Content::Event { event, .. } => event.object(),
-            Content::Message { object } => object,
+            Content::Message { object, .. } => object,
         }
     }
 
@@ -440,6 +448,7 @@ impl Committer {
                         channel: &part.channel,
                         rest: &part.rest,
                         queues: places.queues(view, part),
+                        delay: part.delay(),
                     })
                     .collect(),
                 change: item.change.as_ref(),
@@ -492,6 +501,7 @@ impl Committer {
                 }
                 Some(Accepted::Repeat(first)) => item.answer(Ok(*first)),
                 Some(Accepted::QueueFull) => item.answer(Err(Refusal::QueueFull)),
+                Some(Accepted::WaitingFull) => item.answer(Err(Refusal::WaitingFull)),
                 Some(Accepted::Outdated) => item.answer(Err(Refusal::Outdated)),
                 Some(Accepted::Conflict) => item.answer(Err(Refusal::Conflict)),
                 None => item.answer(Err(Refusal::Unavailable)),
@@ -515,12 +525,13 @@ impl Places<'_> {
         self.topics.get(&(&**topic, part.divided_by(view))).copied()
     }
 
-    /// The queues that take an event, each with the weight of the event's facet.
-    fn queues(&self, view: &View, part: &Part) -> Vec<(usize, u32)> {
+    /// The queues that take an event, each with what is set for the event's facet.
+    fn queues(&self, view: &View, part: &Part) -> Vec<InQueue> {
         let found = view.queues_for(&part.channel);
         let place = |known: &usize| {
-            let queue = view.queues.at(*known)?;
-            Some((*self.queues.get(known)?, queue.definition.weight(&part.environment)))
+            let definition = &view.queues.at(*known)?.definition;
+            let (weight, rules) = (definition.weight(&part.environment), definition.rules(&part.environment));
+            Some(InQueue { place: *self.queues.get(known)?, weight, rules })
         };
         found.iter().filter_map(place).collect()
     }
@@ -541,8 +552,7 @@ fn fan_out<'a>(view: &View, items: &'a [Item]) -> (FanOut, Places<'a>) {
             for known in view.queues_for(&part.channel).iter() {
                 if let Some(queue) = view.queues.at(*known) {
                     places.entry(*known).or_insert_with(|| {
-                        let limit = queue.definition.in_flight_limit.unwrap_or_default();
-                        queues.push((Arc::clone(&queue.name), limit));
+                        queues.push((Arc::clone(&queue.name), queue.definition.publish_limits()));
                         queues.len() - 1
                     });
                 }

@@ -21,6 +21,9 @@ pub enum Refusal {
     /// The limit of events in the object's queue is reached. Nothing was changed.
     #[error("the object's queue is full")]
     QueueFull,
+    /// A pull queue that takes the event or message has the maximum number of waiting messages. Nothing was changed.
+    #[error("a pull queue is full")]
+    WaitingFull,
     /// The label is not in the state that the change expects: read it again. Only changes of labels get this.
     #[error("the label has changed")]
     Outdated,
@@ -99,6 +102,12 @@ pub enum Error {
     /// There is no such queue.
     #[error("unknown queue")]
     NoSuchQueue,
+    /// The definition of a queue is invalid.
+    #[error("invalid queue")]
+    InvalidQueue(#[source] signalbox_queues::Flaw),
+    /// The queue has another definition than the caller expects.
+    #[error("the queue was changed: its revision is {0}")]
+    QueueChanged(u64),
     /// A queue of this name was deleted, and its data is still being removed.
     #[error("a deleted queue of this name is still being removed; try again")]
     QueueEnding,

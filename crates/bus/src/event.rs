@@ -252,6 +252,17 @@ pub struct NewMessage {
     pub payload: Option<Box<RawValue>>,
     /// A repeat under the same key and client with the same `environment:type:name` returns the first message's id.
     pub idempotency_key: Option<String>,
+    /// When queues may deliver it, if not immediately.
+    pub delay: Option<Delay>,
+}
+
+/// When a message may be delivered for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    /// This many milliseconds after it was accepted.
+    After(u64),
+    /// At this time, unix milliseconds.
+    At(u64),
 }
 
 impl NewMessage {

@@ -126,7 +126,7 @@ pub use backend::{Backend, WantedBackend};
 pub use change::{Change, Index};
 pub use deliver::{BatchContents, Deliverer, Webhooks, rendered};
 pub use error::{Error, Refusal};
-pub use event::{Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
+pub use event::{Delay, Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
 pub use handle::{
     DeadLetter, Gauges, Handle, NewGroup, Page, SubscriberGauges, SubscriptionStatus, TopicStatus,
 };

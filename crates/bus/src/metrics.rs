@@ -87,6 +87,7 @@ impl Metrics {
             Err(Refusal::TooManyTopics) => "too_many_topics",
             Err(Refusal::Busy) => "busy",
             Err(Refusal::QueueFull) => "queue_full",
+            Err(Refusal::WaitingFull) => "waiting_full",
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",
             Err(Refusal::Unavailable) => "unavailable",

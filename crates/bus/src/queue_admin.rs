@@ -18,13 +18,27 @@ const CONFIGURE_TRIES: usize = 10;
 const RETENTION_PART: usize = 1_000;
 
 impl Handle {
-    /// Makes a queue or replaces its definition, and returns when every shard goes by it. Whether it is new.
+    /// Makes a queue or changes its definition, and returns when every shard goes by it. Whether it is new, and its
+    /// definition. `change` computes the definition from the one that exists. `expected` is the revision of the queue, if
+    /// only that one may be changed; 0 if there must be none.
     ///
     /// # Errors
-    /// When there would be more than `most` queues, or the fabric does not answer; then it can be repeated.
-    pub async fn put_queue(&self, name: &str, definition: Definition, most: usize) -> Result<bool, Error> {
+    /// When `change` fails, the queue has another revision, there would be more than `most` queues, or the fabric does
+    /// not answer; then it can be repeated.
+    pub async fn put_queue(
+        &self,
+        name: &str,
+        expected: Option<u64>,
+        most: usize,
+        change: impl Fn(Option<&Definition>) -> Result<Definition, Error>,
+    ) -> Result<(bool, Definition), Error> {
         let put = || {
-            self.core.change(|registry, version| registry.put_queue(name, definition.clone(), version, most))
+            self.core.change(|registry, version| {
+                let definition = change(registry.queue_to_change(name, expected)?)?;
+                let created = registry.put_queue(name, definition, version, most)?;
+                let stored = registry.queues.get(name).cloned().ok_or(Error::NoSuchQueue)?;
+                Ok((created, stored))
+            })
         };
         let created = match put().await {
             Err(Error::QueueEnding) => {

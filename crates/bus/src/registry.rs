@@ -346,9 +346,6 @@ impl Registry {
         version: u64,
         most: usize,
     ) -> Result<bool, Error> {
-        if self.retired_queues.contains(name) {
-            return Err(Error::QueueEnding);
-        }
         let queues = self.queues.len();
         match self.queues.get_mut(name) {
             Some(known) => {
@@ -362,6 +359,23 @@ impl Registry {
                 self.queues.insert(name.to_owned(), Definition { revision: version, ..definition });
                 Ok(true)
             }
+        }
+    }
+
+    /// The queue that is to be changed. `expected` is its revision, if only that one may be changed; 0 for no queue.
+    pub(super) fn queue_to_change(
+        &self,
+        name: &str,
+        expected: Option<u64>,
+    ) -> Result<Option<&Definition>, Error> {
+        if self.retired_queues.contains(name) {
+            return Err(Error::QueueEnding);
+        }
+        let known = self.queues.get(name);
+        let revision = known.map_or(0, |known| known.revision);
+        match expected {
+            Some(expected) if expected != revision => Err(Error::QueueChanged(revision)),
+            _ => Ok(known),
         }
     }
 

@@ -46,7 +46,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub use error::{Error, Problem};
+pub use error::Error;
+pub use signalbox_api::Problem;
 pub use sse::{Message, Stream};
 use transport::Transport;
 
@@ -189,6 +190,10 @@ impl Client {
 
     pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
         self.send("PUT", path, Some(body)).await
+    }
+
+    pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
+        self.send("PATCH", path, Some(body)).await
     }
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {

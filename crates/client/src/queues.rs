@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use signalbox_api::queues::{Count, FacetPage, Peek, Peeked, Pull, Pulled, Purge, QueueList, Receipts};
+use signalbox_api::queues::{Count, FacetPage, Gaps, Nack, Peek, Peeked, Pulled, Purge, QueueList, Receipts};
 
-pub use signalbox_api::queues::{DeadLetter, DeadPage, Facet, NewQueue, Numbers, Outcome, Outcomes, Queue};
+pub use signalbox_api::queues::{
+    DeadLetter, DeadPage, Facet, FacetPatch, FacetSettings, Gap, NewQueue, Numbers, Outcome, Outcomes,
+    Overflow, Pull, PullFrom, PullSource, Queue, QueuePatch, Redrive,
+};
 
 use crate::{Client, Error, segment, with_query};
 
@@ -36,6 +39,27 @@ impl Queues<'_> {
         self.0.put(&path(name, ""), &json!(queue)).await
     }
 
+    /// Changes parts of a queue's definition.
+    ///
+    /// # Errors
+    /// `unknown_queue`.
+    pub async fn change(&self, name: &str, patch: &QueuePatch) -> Result<Queue, Error> {
+        self.0.patch(&path(name, ""), &json!(patch)).await
+    }
+
+    /// Changes the weight, the pause or the limits of one environment.
+    ///
+    /// # Errors
+    /// `unknown_queue`.
+    pub async fn change_facet(
+        &self,
+        name: &str,
+        environment: &str,
+        patch: &FacetPatch,
+    ) -> Result<Facet, Error> {
+        self.0.patch(&path(name, &format!("/facets/{}", segment(environment))), &json!(patch)).await
+    }
+
     /// Removes a queue and its messages.
     ///
     /// # Errors
@@ -64,8 +88,24 @@ impl Queues<'_> {
         auto_ack: bool,
     ) -> Result<Vec<Message>, Error> {
         let wait_seconds = Some(wait.as_secs_f64());
-        let body = Pull { max: Some(max), wait_seconds, auto_ack, environment: None };
-        let pulled: Pulled<Value> = self.0.post(&path(name, "/pull"), Some(&json!(body))).await?;
+        self.pull_with(name, &Pull { max: Some(max), wait_seconds, auto_ack, ..Pull::default() }).await
+    }
+
+    /// Pulls messages, with all parameters of the call.
+    ///
+    /// # Errors
+    /// `unknown_queue`.
+    pub async fn pull_with(&self, name: &str, pull: &Pull) -> Result<Vec<Message>, Error> {
+        let pulled: Pulled<Value> = self.0.post(&path(name, "/pull"), Some(&json!(pull))).await?;
+        Ok(pulled.messages)
+    }
+
+    /// Pulls messages from several queues.
+    ///
+    /// # Errors
+    /// `unknown_queue`.
+    pub async fn pull_from(&self, pull: &PullFrom) -> Result<Vec<Message>, Error> {
+        let pulled: Pulled<Value> = self.0.post("/messages/pull", Some(&json!(pull))).await?;
         Ok(pulled.messages)
     }
 
@@ -93,6 +133,39 @@ impl Queues<'_> {
         self.0.post(&path(name, "/ack"), Some(&json!(body))).await
     }
 
+    /// Releases messages, to be pulled again after `delay`, or after the backoff of the queue.
+    ///
+    /// # Errors
+    /// As every call; the answer has the result of each receipt.
+    pub async fn nack(
+        &self,
+        name: &str,
+        receipts: &[String],
+        delay: Option<Duration>,
+    ) -> Result<Outcomes, Error> {
+        let delay_seconds = delay.map(|delay| delay.as_secs_f64());
+        let body = Nack { receipts: receipts.to_vec(), delay_seconds };
+        self.0.post(&path(name, "/nack"), Some(&json!(body))).await
+    }
+
+    /// Makes dead letters of messages.
+    ///
+    /// # Errors
+    /// As every call; the answer has the result of each receipt.
+    pub async fn reject(&self, name: &str, receipts: &[String]) -> Result<Outcomes, Error> {
+        let body = Receipts { receipts: receipts.to_vec() };
+        self.0.post(&path(name, "/reject"), Some(&json!(body))).await
+    }
+
+    /// Messages that were dropped because too many waited, by environment.
+    ///
+    /// # Errors
+    /// `unknown_queue`.
+    pub async fn gaps(&self, name: &str) -> Result<Vec<Gap>, Error> {
+        let gaps: Gaps = self.0.get(&path(name, "/gaps")).await?;
+        Ok(gaps.gaps)
+    }
+
     /// Drops the messages of an environment, or all, and returns how many.
     ///
     /// # Errors
@@ -111,21 +184,28 @@ impl Queues<'_> {
         self.0.get(&with_query(&path(name, "/dead"), &[("cursor", cursor)])).await
     }
 
-    /// Redrives all dead letters, and returns how many.
+    /// Redrives dead letters, and returns how many.
     ///
     /// # Errors
     /// `unknown_queue`.
-    pub async fn redrive(&self, name: &str) -> Result<u64, Error> {
-        let count: Count = self.0.post(&path(name, "/dead/redrive"), None).await?;
+    pub async fn redrive(&self, name: &str, which: &Redrive) -> Result<u64, Error> {
+        let count: Count = self.0.post(&path(name, "/dead/redrive"), Some(&json!(which))).await?;
         Ok(count.messages)
     }
 
-    /// Drops all dead letters, and returns how many.
+    /// Drops dead letters: all, those of an environment, or one. Returns how many.
     ///
     /// # Errors
     /// `unknown_queue`.
-    pub async fn drop_dead(&self, name: &str) -> Result<u64, Error> {
-        let count: Count = self.0.delete(&path(name, "/dead")).await?;
+    pub async fn drop_dead(
+        &self,
+        name: &str,
+        environment: Option<&str>,
+        id: Option<u64>,
+    ) -> Result<u64, Error> {
+        let id = id.map(|id| id.to_string());
+        let pairs = [("environment", environment), ("id", id.as_deref())];
+        let count: Count = self.0.delete(&with_query(&path(name, "/dead"), &pairs)).await?;
         Ok(count.messages)
     }
 }

@@ -10,8 +10,8 @@ use super::pattern::{self, Pattern};
 pub const DEFAULT_WEIGHT: u32 = 1;
 /// The maximum weight, in messages of one turn.
 const MAX_WEIGHT: u32 = 10_000;
-/// Maximum number of facets of one queue with an explicit weight. Every pacemaker holds them in memory.
-const MAX_WEIGHTS: usize = 1_000;
+/// Maximum number of facets of one queue with their own settings. Every pacemaker holds them in memory.
+const MAX_TENANTS: usize = 10_000;
 /// Characters of a queue's name.
 const MAX_NAME_CHARACTERS: usize = 64;
 /// Characters of an environment, a message's type and its name.
@@ -23,6 +23,11 @@ pub const MAX_LEASE_MS: u64 = 12 * 3_600_000;
 const DEFAULT_ATTEMPTS: u32 = 20;
 const DEFAULT_RETENTION_SECONDS: u64 = 4 * 24 * 3600;
 const MAX_RETENTION_SECONDS: u64 = 365 * 24 * 3600;
+const DEFAULT_MAX_BACKOFF_MS: u64 = 3_600_000;
+/// The maximum of both bounds of messages that wait.
+const MAX_WAITING: u64 = 1_000_000_000;
+/// The rate of a tenant, messages per second.
+const RATES: (f64, f64) = (0.001, 1_000_000.0);
 
 /// A queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,11 +43,59 @@ pub struct Definition {
     pub max_attempts: u32,
     /// How long a message may wait before it is dropped.
     pub retention_seconds: u64,
+    /// How long a message waits before its second delivery; each later delivery doubles it. 0 for no backoff.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub backoff_ms: u64,
+    /// The maximum of the backoff.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_backoff_ms: u64,
+    /// Messages that may wait or be delayed (in each shard); no limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_waiting: Option<u64>,
+    /// The same, of one facet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_waiting_per_tenant: Option<u64>,
+    /// What happens to messages beyond these limits.
+    #[serde(default)]
+    pub overflow: Overflow,
     /// Messages in a turn, by environment; 0 pauses. Others have [`DEFAULT_WEIGHT`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, u32>,
+    /// What operators have set for single environments.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenants: BTreeMap<String, Tenant>,
     /// The version of the registry that introduced this definition. A higher one is newer.
     pub revision: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// What happens to a message that would exceed a limit of waiting messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overflow {
+    /// It is rejected, and its publisher has to try again.
+    #[default]
+    Reject,
+    /// It is accepted, and the oldest waiting messages of its environment are dropped and recorded as a gap.
+    DropOldest,
+}
+
+/// What is set for one environment of a queue, apart from its weight.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Whether nothing of it is delivered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// Messages that may be in flight at a time (in each shard), in place of the queue's limit; 0 for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight_limit: Option<u64>,
+    /// Messages per 1,000 seconds (in each shard); no limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
 }
 
 /// The request `PUT /queues/{name}`. Absent values have defaults.
@@ -58,8 +111,31 @@ pub struct Wanted {
     pub max_attempts: Option<u32>,
     /// See [`Definition::retention_seconds`].
     pub retention_seconds: Option<u64>,
-    /// See [`Definition::weights`].
-    pub weights: BTreeMap<String, u32>,
+    /// See [`Definition::backoff_ms`]; seconds, with fractions.
+    pub backoff_seconds: Option<f64>,
+    /// See [`Definition::max_backoff_ms`]; seconds, with fractions.
+    pub max_backoff_seconds: Option<f64>,
+    /// See [`Definition::max_waiting`].
+    pub max_waiting: Option<u64>,
+    /// See [`Definition::max_waiting_per_tenant`].
+    pub max_waiting_per_tenant: Option<u64>,
+    /// See [`Definition::overflow`].
+    pub overflow: Overflow,
+    /// See [`Definition::weights`]; those of the existing queue when absent.
+    pub weights: Option<BTreeMap<String, u32>>,
+}
+
+/// What is wanted of one environment of a queue. Absent values have defaults.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct WantedTenant {
+    /// Messages in a turn; 0 pauses.
+    pub weight: Option<u32>,
+    /// See [`Tenant::paused`].
+    pub paused: bool,
+    /// See [`Tenant::in_flight_limit`].
+    pub in_flight_limit: Option<u64>,
+    /// Messages per second.
+    pub rate: Option<f64>,
 }
 
 /// Why a definition is rejected.
@@ -67,7 +143,8 @@ pub struct Wanted {
 pub enum Flaw {
     /// The name.
     #[error(
-        "invalid queue name: must be 1 to {MAX_NAME_CHARACTERS} of the characters a-z, A-Z, 0-9, `_`, `-` and `.`"
+        "invalid queue name: must be 1 to {MAX_NAME_CHARACTERS} of the characters a-z, A-Z, 0-9, `_`, `-` and `.`, and \
+         not `.` or `..`"
     )]
     Name,
     /// The pattern.
@@ -83,20 +160,25 @@ pub enum Flaw {
         /// Maximum.
         most: u64,
     },
+    /// An invalid rate.
+    #[error("`rate_per_second` must be between {least} and {most}", least = RATES.0, most = RATES.1)]
+    Rate,
     /// An invalid name of an environment.
     #[error(
         "invalid environment {0:?} in `weights`: must be 1 to {MAX_PART_CHARACTERS} printable characters without `:` and `|`"
     )]
     Environment(String),
-    /// Too many weights.
-    #[error("`weights` has more than {MAX_WEIGHTS} environments")]
-    Weights,
+    /// Too many environments with their own settings.
+    #[error("limit of environments with their own settings reached ({MAX_TENANTS})")]
+    Tenants,
 }
 
 /// Whether the name is valid for a queue.
 pub fn is_queue_name(name: &str) -> bool {
     (1..=MAX_NAME_CHARACTERS).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+        // Clients remove these from paths before they send a request.
+        && !matches!(name, "." | "..")
 }
 
 /// Whether the text is valid as an environment, or as a message's type or name. Keys separate these with colons, and a
@@ -118,55 +200,181 @@ pub fn milliseconds(seconds: f64, least: f64, most: f64) -> Option<u64> {
     (least..=most).contains(&seconds).then(|| (seconds * 1000.0).round() as u64)
 }
 
+/// A span in milliseconds, from seconds in this range.
+fn span(field: &'static str, seconds: f64, least: u64) -> Result<u64, Flaw> {
+    let most = MAX_LEASE_MS / 1000;
+    #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
+    milliseconds(seconds, least as f64, most as f64).ok_or(Flaw::OutOfRange { field, least, most })
+}
+
+/// Checks weights, each of an environment.
+fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Flaw> {
+    if weights.len() > MAX_TENANTS {
+        return Err(Flaw::Tenants);
+    }
+    for (environment, weight) in weights {
+        if !is_part(environment) {
+            return Err(Flaw::Environment(environment.clone()));
+        }
+        in_range("weights", u64::from(*weight), 0, u64::from(MAX_WEIGHT))?;
+    }
+    Ok(())
+}
+
 impl Definition {
-    /// The checked definition of a queue; `revision` is filled in by the registry.
+    /// The checked definition of a queue; `revision` is filled in by the registry. What operators have set for single
+    /// environments of the queue that exists (`known`) is kept.
     ///
     /// # Errors
     /// When a name, the pattern or a number is invalid.
-    pub fn new(name: &str, wanted: Wanted) -> Result<Self, Flaw> {
+    pub fn new(name: &str, wanted: Wanted, known: Option<&Self>) -> Result<Self, Flaw> {
         if !is_queue_name(name) {
             return Err(Flaw::Name);
         }
         Pattern::new(&wanted.pattern)?;
-        let lease_ms = match wanted.lease_seconds {
-            None => DEFAULT_LEASE_MS,
-            Some(seconds) => {
-                let most = MAX_LEASE_MS / 1000;
-                #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
-                milliseconds(seconds, 1.0, most as f64).ok_or(Flaw::OutOfRange {
-                    field: "lease_seconds",
-                    least: 1,
-                    most,
-                })?
-            }
-        };
-        if let Some(limit) = wanted.in_flight_limit {
-            in_range("in_flight_limit", limit, 1, 1_000_000)?;
+        for (field, limit, most) in [
+            ("in_flight_limit", wanted.in_flight_limit, 1_000_000),
+            ("max_waiting", wanted.max_waiting, MAX_WAITING),
+            ("max_waiting_per_tenant", wanted.max_waiting_per_tenant, MAX_WAITING),
+        ] {
+            limit.map_or(Ok(0), |limit| in_range(field, limit, 1, most))?;
         }
-        if wanted.weights.len() > MAX_WEIGHTS {
-            return Err(Flaw::Weights);
-        }
-        for (environment, weight) in &wanted.weights {
-            if !is_part(environment) {
-                return Err(Flaw::Environment(environment.clone()));
-            }
-            in_range("weights", u64::from(*weight), 0, u64::from(MAX_WEIGHT))?;
-        }
+        let backoff_ms =
+            wanted.backoff_seconds.map_or(Ok(0), |seconds| span("backoff_seconds", seconds, 0))?;
+        let max_backoff_ms = wanted
+            .max_backoff_seconds
+            .map_or(Ok(DEFAULT_MAX_BACKOFF_MS), |seconds| span("max_backoff_seconds", seconds, 0))?;
         let retention = wanted.retention_seconds.unwrap_or(DEFAULT_RETENTION_SECONDS);
+        let weights = match wanted.weights {
+            Some(weights) => {
+                check_weights(&weights)?;
+                weights
+            }
+            None => known.map(|known| known.weights.clone()).unwrap_or_default(),
+        };
         Ok(Self {
             pattern: wanted.pattern,
-            lease_ms,
+            lease_ms: wanted
+                .lease_seconds
+                .map_or(Ok(DEFAULT_LEASE_MS), |seconds| span("lease_seconds", seconds, 1))?,
             in_flight_limit: wanted.in_flight_limit,
             max_attempts: wanted.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
             retention_seconds: in_range("retention_seconds", retention, 1, MAX_RETENTION_SECONDS)?,
-            weights: wanted.weights,
+            backoff_ms,
+            max_backoff_ms: max_backoff_ms.max(backoff_ms),
+            max_waiting: wanted.max_waiting,
+            max_waiting_per_tenant: wanted.max_waiting_per_tenant,
+            overflow: wanted.overflow,
+            weights,
+            tenants: known.map(|known| known.tenants.clone()).unwrap_or_default(),
             revision: 0,
         })
     }
 
-    /// The weight of a facet.
+    /// The definition with other settings of one environment, which must be a valid name.
+    ///
+    /// # Errors
+    /// When a number is out of range, or too many environments have settings.
+    pub fn with_tenant(&self, environment: &str, wanted: WantedTenant) -> Result<Self, Flaw> {
+        let rate = match wanted.rate {
+            None => None,
+            // In range, so neither sign nor size is lost.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            Some(rate) if (RATES.0..=RATES.1).contains(&rate) => Some((rate * 1000.0).round() as u64),
+            Some(_) => return Err(Flaw::Rate),
+        };
+        if let Some(limit) = wanted.in_flight_limit {
+            in_range("in_flight_limit", limit, 0, 1_000_000)?;
+        }
+        let mut changed = self.clone();
+        match wanted.weight {
+            Some(weight) => {
+                in_range("weight", u64::from(weight), 0, u64::from(MAX_WEIGHT))?;
+                changed.weights.insert(environment.to_owned(), weight);
+            }
+            None => {
+                changed.weights.remove(environment);
+            }
+        }
+        let tenant = Tenant { paused: wanted.paused, in_flight_limit: wanted.in_flight_limit, rate };
+        if tenant == Tenant::default() {
+            changed.tenants.remove(environment);
+        } else {
+            changed.tenants.insert(environment.to_owned(), tenant);
+        }
+        if changed.weights.len() > MAX_TENANTS || changed.tenants.len() > MAX_TENANTS {
+            return Err(Flaw::Tenants);
+        }
+        Ok(changed)
+    }
+
+    /// The request that leads to this definition, apart from its weights, which stay.
+    pub fn wanted(&self) -> Wanted {
+        #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
+        let seconds = |ms: u64| Some(ms as f64 / 1000.0);
+        Wanted {
+            pattern: self.pattern.clone(),
+            lease_seconds: seconds(self.lease_ms),
+            in_flight_limit: self.in_flight_limit,
+            max_attempts: Some(self.max_attempts),
+            retention_seconds: Some(self.retention_seconds),
+            backoff_seconds: seconds(self.backoff_ms),
+            max_backoff_seconds: seconds(self.max_backoff_ms),
+            max_waiting: self.max_waiting,
+            max_waiting_per_tenant: self.max_waiting_per_tenant,
+            overflow: self.overflow,
+            weights: None,
+        }
+    }
+
+    /// What is wanted of an environment now.
+    pub fn wanted_tenant(&self, environment: &str) -> WantedTenant {
+        let Tenant { paused, in_flight_limit, rate } = self.tenant(environment);
+        #[allow(clippy::cast_precision_loss, reason = "a thousand million")]
+        let rate = rate.map(|rate| rate as f64 / 1000.0);
+        WantedTenant { weight: self.weights.get(environment).copied(), paused, in_flight_limit, rate }
+    }
+
+    /// What is set for an environment, apart from its weight.
+    pub fn tenant(&self, environment: &str) -> Tenant {
+        self.tenants.get(environment).copied().unwrap_or_default()
+    }
+
+    /// The weight that an environment's facet is delivered with: 0 while it is paused.
     pub fn weight(&self, environment: &str) -> u32 {
+        if self.tenant(environment).paused {
+            return 0;
+        }
         self.weights.get(environment).copied().unwrap_or(DEFAULT_WEIGHT)
+    }
+
+    /// The rules of an environment's facet as the scripts read them: empty for none, else `limit:rate`.
+    pub fn rules(&self, environment: &str) -> String {
+        let Tenant { in_flight_limit, rate, .. } = self.tenant(environment);
+        if in_flight_limit.is_none() && rate.is_none() {
+            return String::new();
+        }
+        let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+        format!("{}:{}", text(in_flight_limit), text(rate))
+    }
+
+    /// What a publish has to know of the queue, as the scripts read it: the limit of messages in flight, and the bounds
+    /// of what waits if there are any.
+    pub fn publish_limits(&self) -> String {
+        let limit = self.in_flight_limit.unwrap_or_default();
+        if self.max_waiting.is_none() && self.max_waiting_per_tenant.is_none() {
+            return limit.to_string();
+        }
+        let (all, one) =
+            (self.max_waiting.unwrap_or_default(), self.max_waiting_per_tenant.unwrap_or_default());
+        format!("{limit}:{all}:{one}:{}", u8::from(self.overflow == Overflow::DropOldest))
+    }
+
+    /// Environments whose facets differ from the default, with their weights and rules.
+    pub(crate) fn facets(&self) -> impl Iterator<Item = (&str, u32, String)> {
+        let names: std::collections::BTreeSet<&str> =
+            self.weights.keys().chain(self.tenants.keys()).map(String::as_str).collect();
+        names.into_iter().map(|name| (name, self.weight(name), self.rules(name)))
     }
 
     /// Whether both definitions are the same except for their revision.
@@ -185,23 +393,23 @@ mod tests {
 
     #[test]
     fn missing_fields_have_defaults() {
-        let queue = Definition::new("email_events", wanted(".*")).unwrap();
+        let queue = Definition::new("email_events", wanted(".*"), None).unwrap();
         assert_eq!((queue.lease_ms, queue.max_attempts, queue.in_flight_limit), (30_000, 20, None));
         assert_eq!(queue.weight("anybody"), 1);
     }
 
     #[test]
     fn names_of_queues_and_environments_hold_no_signs_of_ours() {
-        for bad in ["", "a:b", "a|b", "a b", "é", &"a".repeat(65), "a~b", "a\n"] {
-            assert_eq!(Definition::new(bad, wanted(".*")), Err(Flaw::Name), "{bad:?}");
+        for bad in ["", ".", "..", "a:b", "a|b", "a b", "é", &"a".repeat(65), "a~b", "a\n"] {
+            assert_eq!(Definition::new(bad, wanted(".*"), None), Err(Flaw::Name), "{bad:?}");
         }
         for good in ["facets", "email_events", "A.b-c_9"] {
-            assert!(Definition::new(good, wanted(".*")).is_ok(), "{good}");
+            assert!(Definition::new(good, wanted(".*"), None).is_ok(), "{good}");
         }
         for bad in ["", "a:b", "a|b", "a\u{7}b", &"a".repeat(1025)] {
             let weights = BTreeMap::from([(bad.to_owned(), 1)]);
-            let wanted = Wanted { weights, ..wanted(".*") };
-            assert_eq!(Definition::new("q", wanted), Err(Flaw::Environment(bad.to_owned())), "{bad:?}");
+            let wanted = Wanted { weights: Some(weights), ..wanted(".*") };
+            assert_eq!(Definition::new("q", wanted, None), Err(Flaw::Environment(bad.to_owned())), "{bad:?}");
         }
         for good in ["facets", "ring", "5", "shop one", "count"] {
             assert!(is_part(good), "{good}");
@@ -213,7 +421,7 @@ mod tests {
         let with = |change: fn(&mut Wanted)| {
             let mut wanted = wanted(".*");
             change(&mut wanted);
-            Definition::new("q", wanted)
+            Definition::new("q", wanted, None)
         };
         assert!(with(|wanted| wanted.lease_seconds = Some(0.5)).is_err());
         assert!(with(|wanted| wanted.lease_seconds = Some(f64::NAN)).is_err());
@@ -221,7 +429,29 @@ mod tests {
         assert_eq!(with(|wanted| wanted.lease_seconds = Some(1.5)).unwrap().lease_ms, 1500);
         assert!(with(|wanted| wanted.in_flight_limit = Some(0)).is_err());
         assert!(with(|wanted| wanted.retention_seconds = Some(0)).is_err());
-        assert!(with(|wanted| wanted.weights = [("a".into(), 10_001)].into()).is_err());
-        assert_eq!(with(|wanted| wanted.weights = [("a".into(), 0)].into()).unwrap().weight("a"), 0);
+        assert!(with(|wanted| wanted.weights = Some([("a".into(), 10_001)].into())).is_err());
+        assert_eq!(with(|wanted| wanted.weights = Some([("a".into(), 0)].into())).unwrap().weight("a"), 0);
+    }
+
+    #[test]
+    fn a_new_definition_keeps_what_was_set_for_tenants() {
+        let queue = Definition::new("q", wanted(".*"), None).unwrap();
+        let paused =
+            WantedTenant { weight: Some(3), paused: true, rate: Some(0.5), ..WantedTenant::default() };
+        let queue = queue.with_tenant("5", paused).unwrap();
+        assert_eq!((queue.weight("5"), &*queue.rules("5"), queue.weights["5"]), (0, ":500", 3));
+        let again = Definition::new("q", wanted("5:.*"), Some(&queue)).unwrap();
+        assert_eq!((&again.weights, &again.tenants), (&queue.weights, &queue.tenants));
+        let weights = Wanted { weights: Some([("6".into(), 2)].into()), ..wanted(".*") };
+        let again = Definition::new("q", weights, Some(&queue)).unwrap();
+        assert_eq!((again.weight("6"), again.weights.get("5"), again.weight("5")), (2, None, 0));
+        let free = again.with_tenant("5", WantedTenant::default()).unwrap();
+        assert_eq!((free.weight("5"), free.tenants.len()), (1, 0));
+        let unlimited = WantedTenant { in_flight_limit: Some(0), ..WantedTenant::default() };
+        assert_eq!(free.with_tenant("5", unlimited).unwrap().rules("5"), "0:");
+        for rate in [0.0, -1.0, f64::NAN, 1e7] {
+            let wanted = WantedTenant { rate: Some(rate), ..WantedTenant::default() };
+            assert_eq!(free.with_tenant("5", wanted), Err(Flaw::Rate), "{rate}");
+        }
     }
 }

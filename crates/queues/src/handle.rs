@@ -1,23 +1,30 @@
 //! The one door to the queues: for consumers and operators.
 
 use std::{
+    borrow::Cow,
+    future::poll_fn,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use rand::RngExt as _;
 use signalbox_daemon::traces::{self, Cause};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::futures::Notified,
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::{
-    Definition, Error, Options, Receipt, Taken,
+    Definition, Error, Options, Pulled, Receipt, Taken,
     metrics::Metrics,
-    store::{DeadLetter, PullCall, PullReply, Redriven, Store},
+    store::{DeadCall, DeadLetter, DeadTaken, PullCall, PullReply, Store},
     waiting::{Notice, Waiting},
 };
 use signalbox_store::{Clock, Fabric, Shard};
@@ -26,8 +33,10 @@ use signalbox_store::{Clock, Fabric, Shard};
 /// known by them, gives the ids; the scripts here have the same numbers.
 pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
-/// Dead letters that one call returns.
-const REDRIVE_PART: u64 = 500;
+/// Dead letters that one call reads.
+const DEAD_PART: u64 = 500;
+/// Calls of one pull that drop messages which waited for too long and find no other.
+const EXPIRED_CALLS: usize = 20;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -42,6 +51,32 @@ pub struct PullRequest<'a> {
     pub auto_ack: bool,
     /// Pull messages of this environment only, regardless of turns.
     pub environment: Option<&'a str>,
+    /// How long the messages are leased; the time of their queue when absent.
+    pub lease_ms: Option<u64>,
+}
+
+/// A queue to pull from.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// Its name.
+    pub queue: &'a str,
+    /// The revision of its definition as the caller knows it.
+    pub revision: u64,
+    /// Its part of the messages, among the queues of the pull. At least 1.
+    pub weight: u32,
+}
+
+/// Which dead letters to return or to drop.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DeadLetters<'a> {
+    /// Only of this environment.
+    pub environment: Option<&'a str>,
+    /// Only these; all when empty.
+    pub ids: &'a [u64],
+    /// They are dropped in place of being returned.
+    pub drop: bool,
+    /// Messages to return per 1,000 seconds; all now when absent.
+    pub rate: Option<u64>,
 }
 
 /// The result of a pull.
@@ -96,6 +131,17 @@ impl Handle {
         &self.inner.stores
     }
 
+    /// The time of the fabric, unix milliseconds.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn now_ms(&self) -> Result<u64, Error> {
+        match self.inner.stores.first() {
+            Some(store) => Ok(store.now_ms().await?),
+            None => Ok(0),
+        }
+    }
+
     /// How many pulls wait for messages in this process.
     pub fn waiting_pulls(&self) -> usize {
         self.inner.waiting.count()
@@ -120,58 +166,94 @@ impl Handle {
         &self.inner.options
     }
 
-    /// Delivers messages, and waits for the first if that is wanted. `revision` is that of the queue's definition as the
-    /// caller knows it.
+    /// Delivers messages of one queue or of several, and waits for the first if that is wanted.
+    ///
+    /// Within a queue the order is that of the turns. Between queues, each gets a part of `most` by its weight; what one
+    /// queue leaves goes to the others.
     ///
     /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; also when the fabric does not answer: then messages
     /// may have been leased without reaching the consumer, and become available again when their leases expire.
-    pub async fn pull(&self, queue: &str, revision: u64, request: PullRequest<'_>) -> Result<Handed, Error> {
+    pub async fn pull(&self, sources: &[Source<'_>], request: PullRequest<'_>) -> Result<Handed, Error> {
         let inner = &*self.inner;
-        let place = waiting_place(queue, request.environment);
+        let places: Vec<_> =
+            sources.iter().map(|source| waiting_place(source.queue, request.environment)).collect();
         if request.wait.is_zero() {
-            let (handed, more) = self.pull_once(queue, revision, request).await?;
-            if more {
-                inner.waiting.wake(&place);
-            }
-            return Ok(handed);
+            return self.pull_once(sources, &places, request).await;
         }
         let deadline = Instant::now() + request.wait;
-        let slot = inner.waiting.acquire(&place, inner.options.waiting_pulls).ok_or(Error::Busy)?;
+        let acquire = |place: &Cow<'_, str>| inner.waiting.acquire(place, inner.options.waiting_pulls);
+        let slots: Vec<_> = places.iter().map(acquire).collect::<Option<_>>().ok_or(Error::Busy)?;
         let mut notice = None;
         loop {
             // Subscribes before it queries, so that no notification in between is missed.
-            let mut woken = Box::pin(slot.notify.notified());
-            woken.as_mut().enable();
-            let (handed, more) = self.pull_once(queue, revision, request).await?;
+            let mut woken: Vec<_> = slots.iter().map(|slot| Box::pin(slot.notify.notified())).collect();
+            for one in &mut woken {
+                one.as_mut().enable();
+            }
+            let handed = self.pull_once(sources, &places, request).await?;
             if let Some(notice) = notice.take() {
                 Notice::acted(notice);
-            }
-            if more {
-                inner.waiting.wake(&place);
             }
             if !handed.messages.is_empty() {
                 return Ok(handed);
             }
             let woken = tokio::select! {
-                woken = timeout_at(deadline, woken) => woken.is_ok(),
-                () = inner.closing.cancelled() => false,
+                woken = timeout_at(deadline, first(&mut woken)) => woken.ok(),
+                () = inner.closing.cancelled() => None,
             };
-            if !woken {
-                return Ok(handed);
+            match woken.and_then(|place| slots.get(place)) {
+                Some(slot) => notice = Some(Notice::of(slot)),
+                None => return Ok(handed),
             }
-            notice = Some(Notice::of(&slot));
         }
     }
 
-    /// One round over the shards. Also whether there is more to be pulled now, as far as was seen.
+    /// One round over the queues. Wakes the next consumer of each queue that has more, as far as was seen.
     async fn pull_once(
         &self,
-        queue: &str,
-        revision: u64,
+        sources: &[Source<'_>],
+        places: &[Cow<'_, str>],
+        request: PullRequest<'_>,
+    ) -> Result<Handed, Error> {
+        let mut sum = Handed::default();
+        let mut left = Left { messages: request.most, bytes: self.inner.options.pull_bytes };
+        let mut more = vec![true; sources.len()];
+        for (place, share) in shares(sources, request.most) {
+            let (Some(source), Some(more)) = (sources.get(place), more.get_mut(place)) else { continue };
+            let most = share.min(left.messages);
+            if most == 0 || left.bytes == 0 || !*more {
+                continue;
+            }
+            let (handed, has_more) = match self.pull_traced(*source, most, left.bytes, request).await {
+                Ok(pulled) => pulled,
+                // Messages of an earlier queue go to the consumer; the next pull meets this error again.
+                Err(_) if !sum.messages.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            *more = has_more;
+            left.take(&handed);
+            sum.next_due_in_ms = [sum.next_due_in_ms, handed.next_due_in_ms].into_iter().flatten().min();
+            sum.messages.extend(handed.messages);
+        }
+        for (place, _) in places.iter().zip(more).filter(|(_, more)| *more) {
+            self.inner.waiting.wake(place);
+        }
+        if !sum.messages.is_empty() {
+            sum.next_due_in_ms = None;
+        }
+        Ok(sum)
+    }
+
+    /// One round over the shards of a queue, in a span. Also whether there is more to be pulled now, as far as was seen.
+    async fn pull_traced(
+        &self,
+        source: Source<'_>,
+        most: usize,
+        most_bytes: usize,
         request: PullRequest<'_>,
     ) -> Result<(Handed, bool), Error> {
-        let span = traces::pull(queue);
-        let pulled = self.pull_round(queue, revision, request).instrument(span.clone()).await;
+        let span = traces::pull(source.queue);
+        let pulled = self.pull_round(source, most, most_bytes, request).instrument(span.clone()).await;
         if let Ok((handed, _)) = &pulled
             && !span.is_none()
         {
@@ -184,40 +266,41 @@ impl Handle {
 
     async fn pull_round(
         &self,
-        queue: &str,
-        revision: u64,
+        source: Source<'_>,
+        most: usize,
+        most_bytes: usize,
         request: PullRequest<'_>,
     ) -> Result<(Handed, bool), Error> {
         let inner = &*self.inner;
+        let Source { queue, revision, .. } = source;
         let shards = inner.stores.len();
         // Each pull begins with the next shard, so that no shard is always preferred.
         let first = inner.turn.fetch_add(1, Ordering::Relaxed);
         let nonce = nonce();
-        let (mut handed, mut more, mut bytes) = (Handed::default(), false, 0);
+        let (mut handed, mut more) = (Handed::default(), false);
+        let mut left = Left { messages: most, bytes: most_bytes };
         for shard in (0..shards).map(|n| (first + n) % shards) {
-            let most = request.most - handed.messages.len();
-            if most == 0 || bytes >= inner.options.pull_bytes {
+            if left.messages == 0 || left.bytes == 0 {
                 // The shard was not checked, so it may have messages.
                 more = true;
                 break;
             }
             let call = PullCall {
                 queue,
-                most,
-                most_bytes: inner.options.pull_bytes - bytes,
+                most: left.messages,
+                most_bytes: left.bytes,
                 nonce: &nonce,
                 auto_ack: request.auto_ack,
                 revision,
                 environment: request.environment,
                 wait_ms: wait_ms(request.wait),
+                lease_ms: request.lease_ms,
             };
-            let pulled = match inner.stores[shard].pull(call).await {
-                Ok(PullReply::Pulled(pulled)) => pulled,
+            let pulled = match pull_shard(&inner.stores[shard], call).await {
+                Ok(pulled) => pulled,
                 // Messages of an earlier shard go to the consumer; the next pull meets this error again.
-                _ if !handed.messages.is_empty() => break,
-                Ok(PullReply::Gone) => return Err(Error::NoSuchQueue),
-                Ok(PullReply::Behind) => return Err(Error::Behind),
-                Err(error) => return Err(error.into()),
+                Err(_) if !handed.messages.is_empty() => break,
+                Err(error) => return Err(error),
             };
             if pulled.lost > 0 {
                 tracing::error!(queue, lost = pulled.lost, "bodies of messages are no longer in the log");
@@ -227,7 +310,8 @@ impl Handle {
             handed.next_due_in_ms = [handed.next_due_in_ms, due_in].into_iter().flatten().min();
             for taken in pulled.messages {
                 self.count_dwell(queue, pulled.now_ms, &taken);
-                bytes += taken.body.len();
+                left.messages -= 1;
+                left.bytes = left.bytes.saturating_sub(taken.body.len());
                 let receipt = Receipt {
                     queue: queue.to_owned(),
                     shard,
@@ -238,9 +322,6 @@ impl Handle {
                 };
                 handed.messages.push((receipt, taken));
             }
-        }
-        if !handed.messages.is_empty() {
-            handed.next_due_in_ms = None;
         }
         inner.metrics.pulled(queue, handed.messages.len(), request.auto_ack);
         Ok((handed, more))
@@ -327,40 +408,36 @@ impl Handle {
         Ok(Page { items, next: None })
     }
 
-    /// Puts all dead letters back into their facets; how many there were. `stamp` is the registry's that `definition` is
-    /// of.
+    /// Returns dead letters to their facets, or drops them; returns their number. `stamp` is the registry's that
+    /// `definition` is of.
     ///
     /// # Errors
-    /// [`Error::Stale`] when the registry has changed; also when the fabric does not answer. Messages that were
-    /// returned stay so.
-    pub async fn redrive(&self, queue: &str, stamp: &str, definition: &Definition) -> Result<u64, Error> {
-        let mut put = 0;
+    /// [`Error::Stale`] when the registry has changed; also when the fabric does not answer. Messages that were taken
+    /// stay so.
+    pub async fn take_dead(
+        &self,
+        queue: &str,
+        stamp: &str,
+        definition: &Definition,
+        wanted: DeadLetters<'_>,
+    ) -> Result<u64, Error> {
+        let DeadLetters { environment, ids, drop, rate } = wanted;
+        let mut before = 0;
         for store in &self.inner.stores {
-            loop {
-                match store.redrive(queue, stamp, definition, REDRIVE_PART).await? {
-                    Redriven::Stale => return Err(Error::Stale),
-                    Redriven::Put(part) => {
-                        put += part;
-                        if part < REDRIVE_PART {
-                            break;
-                        }
+            let mut from = Some(0);
+            while let Some(place) = from {
+                let rate = rate.unwrap_or_default();
+                let call = DeadCall { environment, ids, drop, rate, before, from: place, most: DEAD_PART };
+                match store.take_dead(queue, stamp, definition, call).await? {
+                    DeadTaken::Stale => return Err(Error::Stale),
+                    DeadTaken::Part(taken, next) => {
+                        before += taken;
+                        from = next;
                     }
                 }
             }
         }
-        Ok(put)
-    }
-
-    /// Forgets all dead letters; how many there were.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
-    pub async fn drop_dead(&self, queue: &str) -> Result<u64, Error> {
-        let mut dropped = 0;
-        for store in &self.inner.stores {
-            dropped += store.drop_dead(queue).await?;
-        }
-        Ok(dropped)
+        Ok(before)
     }
 
     /// Removes the metrics of a deleted queue.
@@ -384,11 +461,75 @@ impl Handle {
 
 /// The name under which a pull waits: the queue, or `queue|environment` for a pull of one environment. Neither name
 /// contains `|`.
-fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> std::borrow::Cow<'a, str> {
+fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> Cow<'a, str> {
     match environment {
         Some(environment) => format!("{queue}|{environment}").into(),
         None => queue.into(),
     }
+}
+
+/// What a pull may still deliver.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Left {
+    fn take(&mut self, handed: &Handed) {
+        self.messages = self.messages.saturating_sub(handed.messages.len());
+        let bytes: usize = handed.messages.iter().map(|(_, taken)| taken.body.len()).sum();
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// The order in which a pull visits queues, and how many messages it takes at each visit: first the part of each queue, in
+/// a random order by weight, then everything that is left, in the same order.
+fn shares(sources: &[Source<'_>], most: usize) -> Vec<(usize, usize)> {
+    if sources.len() == 1 {
+        return vec![(0, most)];
+    }
+    let mut rng = rand::rng();
+    let weight = |source: &Source<'_>| f64::from(source.weight.max(1));
+    // The smallest of exponentially distributed numbers belongs to each queue with the probability of its weight.
+    let draw = |source: &Source<'_>, uniform: f64| -uniform.max(f64::MIN_POSITIVE).ln() / weight(source);
+    let mut order: Vec<(f64, usize)> =
+        sources.iter().enumerate().map(|(place, one)| (draw(one, rng.random()), place)).collect();
+    order.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let total: f64 = sources.iter().map(weight).sum();
+    // Rounded down; the rest goes one by one to the first of the order.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    let part = |place: usize| (most as f64 * weight(&sources[place]) / total) as usize;
+    let rest = most - order.iter().map(|(_, place)| part(*place)).sum::<usize>().min(most);
+    let parts =
+        order.iter().enumerate().map(|(n, (_, place))| (*place, part(*place) + usize::from(n < rest)));
+    parts.chain(order.iter().map(|(_, place)| (*place, most))).collect()
+}
+
+/// Pulls from a shard, and again while it has only messages that waited for too long.
+async fn pull_shard(store: &Store, call: PullCall<'_>) -> Result<Pulled, Error> {
+    let mut calls = 1;
+    loop {
+        let pulled = match store.pull(call).await? {
+            PullReply::Pulled(pulled) => pulled,
+            PullReply::Gone => return Err(Error::NoSuchQueue),
+            PullReply::Behind => return Err(Error::Behind),
+        };
+        let only_expired = pulled.expired > 0 && pulled.more && pulled.messages.is_empty();
+        if !only_expired || calls == EXPIRED_CALLS {
+            return Ok(pulled);
+        }
+        calls += 1;
+    }
+}
+
+/// Waits for the first of several notifications; its place.
+async fn first(notified: &mut [Pin<Box<Notified<'_>>>]) -> usize {
+    poll_fn(|context| {
+        let ready = notified.iter_mut().position(|one| one.as_mut().poll(context).is_ready());
+        ready.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 /// How long scripts have to know of a waiting pull: somewhat longer than it waits.
@@ -414,5 +555,22 @@ mod tests {
         let nonces: std::collections::BTreeSet<String> = (0..1000).map(|_| nonce()).collect();
         assert_eq!(nonces.len(), 1000);
         assert!(nonces.iter().all(|nonce| nonce.len() == 16 && !nonce.contains('~')));
+    }
+
+    #[test]
+    fn each_queue_gets_its_part_of_a_pull() {
+        let source = |weight| Source { queue: "q", revision: 0, weight };
+        let sources = [source(3), source(1), source(1)];
+        for _ in 0..100 {
+            let visits = shares(&sources, 10);
+            let mut parts: Vec<(usize, usize)> = visits[..3].to_vec();
+            parts.sort_unstable();
+            assert_eq!(parts, [(0, 6), (1, 2), (2, 2)]);
+            assert_eq!(visits[3..].iter().map(|(_, most)| *most).collect::<Vec<_>>(), [10; 3]);
+        }
+        // One message goes to each queue as often as its weight says: 3,000 draws, six standard deviations.
+        let firsts = (0..3_000).filter(|_| shares(&sources, 1)[0] == (0, 1)).count();
+        assert!((1_640..=1_960).contains(&firsts), "{firsts} of 3,000");
+        assert_eq!(shares(&sources[..1], 7), [(0, 7)]);
     }
 }

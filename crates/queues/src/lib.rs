@@ -76,12 +76,13 @@ mod waiting;
 
 pub use check::Finding;
 pub use definition::{
-    DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Wanted, is_part, is_queue_name, milliseconds,
+    DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Overflow, Tenant, Wanted, WantedTenant, is_part,
+    is_queue_name, milliseconds,
 };
 pub use error::Error;
-pub use handle::{Handed, Handle, Page, PullRequest};
+pub use handle::{DeadLetters, Handed, Handle, Page, PullRequest, Source};
 pub use matcher::{Matchable, Matcher};
-pub use numbers::{FacetStatus, QueueNumbers};
+pub use numbers::{DropGap, FacetStatus, QueueNumbers};
 pub use options::Options;
 pub use pattern::Flaw as PatternFlaw;
 pub use receipt::{Malformed, Receipt};

@@ -109,7 +109,7 @@ mod tests {
     fn queues(patterns: &[(&str, &str)]) -> BTreeMap<String, Definition> {
         let definition = |pattern: &str| {
             let wanted = Wanted { pattern: ".*".into(), ..Wanted::default() };
-            Definition { pattern: pattern.into(), ..Definition::new("q", wanted).unwrap() }
+            Definition { pattern: pattern.into(), ..Definition::new("q", wanted, None).unwrap() }
         };
         patterns.iter().map(|(name, pattern)| ((*name).to_owned(), definition(pattern))).collect()
     }

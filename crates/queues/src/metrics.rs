@@ -22,8 +22,18 @@ use super::QueueNumbers;
 const PREFIX: &str = "signalbox_queues";
 
 /// The results of a receipt, and of a pull.
-const RESULTS: [&str; 9] =
-    ["messages", "empty", "acked", "back", "delayed", "dead", "extended", "refused", "auto_acked"];
+const RESULTS: [&str; 10] = [
+    "messages",
+    "empty",
+    "acked",
+    "acked_before",
+    "back",
+    "delayed",
+    "dead",
+    "extended",
+    "refused",
+    "auto_acked",
+];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Counted {

@@ -98,7 +98,72 @@ pub struct FacetStatus {
     pub dwell_ms: Option<u64>,
 }
 
+impl FacetStatus {
+    /// A facet without messages.
+    pub fn empty(environment: &str) -> Self {
+        Self {
+            environment: environment.to_owned(),
+            weight: 0,
+            waiting: 0,
+            in_flight: 0,
+            delayed: 0,
+            oldest_age_ms: None,
+            dwell_ms: None,
+        }
+    }
+}
+
+/// Messages of an environment that were dropped because too many waited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DropGap {
+    /// The environment; empty for those beyond the number that is recorded one by one.
+    pub environment: String,
+    /// The lowest id.
+    pub first: u64,
+    /// The highest id.
+    pub last: u64,
+    /// How many.
+    pub messages: u64,
+    /// When the last one was dropped, unix milliseconds.
+    pub dropped_ms: u64,
+}
+
+impl DropGap {
+    /// Reads what the scripts store.
+    fn read(environment: String, words: &str) -> Option<Self> {
+        let mut numbers = words.split(' ').map(|word| word.parse::<u64>().ok());
+        let mut next = || numbers.next().flatten();
+        let (first, last, messages, dropped_ms) = (next()?, next()?, next()?, next()?);
+        Some(Self { environment, first, last, messages, dropped_ms })
+    }
+}
+
 impl Handle {
+    /// Messages that were dropped because too many waited, by environment. Of several shards one has one gap in each.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn gaps(&self, queue: &str) -> Result<Vec<DropGap>, Error> {
+        let mut gaps = Vec::new();
+        for store in &self.inner.stores {
+            let found = store.gaps(queue).await?.into_iter();
+            gaps.extend(found.filter_map(|(environment, words)| DropGap::read(environment, &words)));
+        }
+        gaps.sort_by(|a, b| (&a.environment, a.first).cmp(&(&b.environment, b.first)));
+        Ok(gaps)
+    }
+
+    /// Forgets the gaps of a queue.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn forget_gaps(&self, queue: &str) -> Result<(), Error> {
+        for store in &self.inner.stores {
+            store.forget_gaps(queue).await?;
+        }
+        Ok(())
+    }
+
     /// Numbers of queues.
     ///
     /// # Errors
@@ -149,15 +214,7 @@ fn add_facet(sum: &mut Option<FacetStatus>, name: &str, row: &FacetRow, now_ms: 
         return;
     }
     let age = row.oldest.as_deref().and_then(since_ms).map(|since| now_ms.saturating_sub(since));
-    let one = sum.get_or_insert_with(|| FacetStatus {
-        environment: name.to_owned(),
-        weight: row.weight,
-        waiting: 0,
-        in_flight: 0,
-        delayed: 0,
-        oldest_age_ms: None,
-        dwell_ms: None,
-    });
+    let one = sum.get_or_insert_with(|| FacetStatus { weight: row.weight, ..FacetStatus::empty(name) });
     one.waiting += row.waiting;
     one.in_flight += row.in_flight;
     one.delayed += row.delayed;

@@ -8,8 +8,11 @@ use regex_syntax::hir::{Hir, Look};
 /// Maximum characters of a pattern. A longer one is usually a list, for which several queues are better.
 pub(crate) const MAX_PATTERN_CHARACTERS: usize = 4_096;
 
-/// Bytes that the compiled form may take. `(a{100}){100}` is a short text and a large program.
-const COMPILED_BYTES: usize = 64 << 10;
+/// Bytes that the compiled form may take. `(a{100}){100}` is a short text and a large program. Every pattern of literal
+/// text, alternatives and `.*` fits that has the maximum length.
+const COMPILED_BYTES: usize = 1 << 20;
+/// Characters of the shortest message: `a:b:c`.
+const SHORTEST_MESSAGE: usize = 5;
 /// Bytes of scratch memory for each thread that matches; beyond it matching is slower and still linear.
 const SCRATCH_BYTES: usize = 256 << 10;
 
@@ -32,8 +35,15 @@ pub enum Flaw {
         reason: String,
     },
     /// The compiled form would take too much memory.
-    #[error("the pattern is too large when it is compiled: fewer or smaller repetitions are needed")]
+    #[error(
+        "the pattern takes more than {} KiB when it is compiled: use fewer or smaller repetitions (`{{n}}`) and \
+         character classes such as `\\w`, or several queues",
+        COMPILED_BYTES >> 10
+    )]
     TooLarge,
+    /// No message has so few characters.
+    #[error("the pattern matches no message: it must match the whole of `environment:type:name`")]
+    MatchesNothing,
 }
 
 impl Flaw {
@@ -60,6 +70,12 @@ impl Pattern {
             return Err(Flaw::TooLong(characters));
         }
         let tree = regex_syntax::parse(text).map_err(|error| syntax(text, &error))?;
+        let lengths = tree.properties();
+        // An expression that matches nothing has no length.
+        let matches_nothing = lengths.minimum_len().is_none();
+        if matches_nothing || lengths.maximum_len().is_some_and(|most| most < SHORTEST_MESSAGE) {
+            return Err(Flaw::MatchesNothing);
+        }
         let anchored = Hir::concat(vec![Hir::look(Look::Start), tree, Hir::look(Look::End)]);
         // The tree prints as an expression that means exactly this tree; no part of the original text is left in it.
         RegexBuilder::new(&anchored.to_string())
@@ -127,6 +143,30 @@ mod tests {
         {
             let flaw = Pattern::new(pattern).expect_err(pattern);
             assert_eq!(flaw.position(), Some(position), "{pattern}: {flaw}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_matches_no_message_is_rejected() {
+        for pattern in ["", "a:b", "(?:)", "^$", r"[^\x00-\x{10ffff}]"] {
+            assert_eq!(Pattern::new(pattern).unwrap_err(), Flaw::MatchesNothing, "{pattern:?}");
+        }
+        assert!(Pattern::new("a:b:c").is_ok());
+    }
+
+    #[test]
+    fn lists_of_the_maximum_length_are_accepted() {
+        let list = |item: &str| {
+            let mut list = (0..1_000).map(|n| item.replace('N', &n.to_string())).collect::<Vec<_>>();
+            while list.join("|").len() > MAX_PATTERN_CHARACTERS {
+                list.pop();
+            }
+            list.join("|")
+        };
+        for list in
+            [list("N:page:.*"), list(".*:type_N:.*"), list("N:a:.*b.*"), "a".repeat(MAX_PATTERN_CHARACTERS)]
+        {
+            Pattern::new(&list).unwrap_or_else(|flaw| panic!("{} characters: {flaw}", list.len()));
         }
     }
 

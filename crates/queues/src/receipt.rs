@@ -2,7 +2,7 @@
 //!
 //! `queue~shard~id~attempt~until~nonce`. Everything but the nonce identifies the message, the attempt and the end of
 //! its lease; the nonce cannot be guessed from another receipt. A receipt is only accepted when the message is in
-//! flight with the same nonce, so a forged one settles nothing.
+//! flight with the same nonce and attempt, so a forged one settles nothing.
 
 use std::{fmt, str::FromStr};
 
@@ -21,6 +21,13 @@ pub struct Receipt {
     pub until_ms: u64,
     /// Random characters of the pull.
     pub nonce: String,
+}
+
+impl Receipt {
+    /// What the scripts compare with the message in flight.
+    pub(super) fn proof(&self) -> String {
+        format!("{} {}", self.nonce, self.attempt)
+    }
 }
 
 impl fmt::Display for Receipt {

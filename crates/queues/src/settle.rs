@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Error, Handle, Receipt,
-    store::{Nacked, Store},
+    store::{Acked, Disposition, Nacked, Store},
 };
 
 /// The result for a receipt.
@@ -12,11 +12,13 @@ use super::{
 pub enum Settled {
     /// The message is forgotten.
     Acked,
+    /// An earlier call with this receipt acknowledged the message.
+    AckedBefore,
     /// The message waits at the head of its facet.
     Back,
     /// The message waits for its delay.
     Delayed,
-    /// The message was delivered often enough and is a dead letter.
+    /// The message was delivered often enough, or was rejected, and is a dead letter.
     Dead,
     /// The lease ends at this moment, unix milliseconds of the shard's clock.
     Extended(u64),
@@ -34,18 +36,34 @@ impl Handle {
     /// Removes messages; returns the result of each receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated: receipts that were acknowledged are then reported as used.
+    /// When the fabric does not answer. It can be repeated: receipts that were acknowledged are reported as such for a
+    /// while, and then as used.
     pub async fn ack(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         self.settle(queue, receipts, Action::Ack).await
     }
 
-    /// Returns messages, immediately or after `delay`; returns the result of each receipt.
+    /// Returns messages after a delay, or after the backoff of their queue; returns the result of each receipt.
     ///
     /// # Errors
     /// When the fabric does not answer. It can be repeated.
-    pub async fn nack(&self, queue: &str, delay_ms: u64, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
+    pub async fn nack(
+        &self,
+        queue: &str,
+        delay_ms: Option<u64>,
+        receipts: &[&str],
+    ) -> Result<Vec<Settled>, Error> {
         let keep_dead = self.inner.options.dead_messages;
-        self.settle(queue, receipts, Action::Nack { delay_ms, keep_dead }).await
+        let disposition = delay_ms.map_or(Disposition::Backoff, Disposition::After);
+        self.settle(queue, receipts, Action::Nack { disposition, keep_dead }).await
+    }
+
+    /// Makes dead letters of messages, whatever their attempts; returns the result of each receipt.
+    ///
+    /// # Errors
+    /// When the fabric does not answer. It can be repeated.
+    pub async fn reject(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
+        let keep_dead = self.inner.options.dead_messages;
+        self.settle(queue, receipts, Action::Nack { disposition: Disposition::Reject, keep_dead }).await
     }
 
     /// Sets the end of leases to `lease_ms` from now; returns the result of each receipt.
@@ -71,7 +89,7 @@ impl Handle {
             }
         }
         for (shard, receipts) in by_shard {
-            let held: Vec<(u64, &str)> = receipts.iter().map(|(_, one)| (one.id, &*one.nonce)).collect();
+            let held: Vec<(u64, String)> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
             let found = action.carry_out(&stores[shard], queue, &held).await?;
             let mut now_ms = None;
             for ((place, receipt), found) in receipts.iter().zip(found) {
@@ -98,7 +116,7 @@ impl Handle {
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Ack,
-    Nack { delay_ms: u64, keep_dead: u64 },
+    Nack { disposition: Disposition, keep_dead: u64 },
     Extend { lease_ms: u64 },
 }
 
@@ -108,21 +126,25 @@ impl Action {
         self,
         store: &Store,
         queue: &str,
-        held: &[(u64, &str)],
+        held: &[(u64, String)],
     ) -> Result<Vec<Option<Settled>>, signalbox_store::Error> {
         Ok(match self {
             Self::Ack => {
-                let acked = store.ack(queue, held).await?;
-                acked.into_iter().map(|held| held.then_some(Settled::Acked)).collect()
+                let settled = |acked| match acked {
+                    Acked::NotHeld => None,
+                    Acked::Now => Some(Settled::Acked),
+                    Acked::Before => Some(Settled::AckedBefore),
+                };
+                store.ack(queue, held).await?.into_iter().map(settled).collect()
             }
-            Self::Nack { delay_ms, keep_dead } => {
+            Self::Nack { disposition, keep_dead } => {
                 let settled = |nacked| match nacked {
                     Nacked::NotHeld => None,
                     Nacked::Back => Some(Settled::Back),
                     Nacked::Delayed => Some(Settled::Delayed),
                     Nacked::Dead => Some(Settled::Dead),
                 };
-                store.nack(queue, delay_ms, keep_dead, held).await?.into_iter().map(settled).collect()
+                store.nack(queue, disposition, keep_dead, held).await?.into_iter().map(settled).collect()
             }
             Self::Extend { lease_ms } => {
                 let (until_ms, extended) = store.extend(queue, lease_ms, held).await?;
@@ -137,6 +159,7 @@ impl Settled {
     fn result(self) -> &'static str {
         match self {
             Self::Acked => "acked",
+            Self::AckedBefore => "acked_before",
             Self::Back => "back",
             Self::Delayed => "delayed",
             Self::Dead => "dead",

@@ -50,6 +50,10 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
                 dues.iter().for_each(|due| due.notify_one());
             }
             Notice::Message { channel, payload } => {
+                if let Some(queue) = payload.strip_prefix("gone ") {
+                    inner.waiting.wake_queue(queue);
+                    continue;
+                }
                 match payload.strip_prefix("pull ").or_else(|| payload.strip_prefix("only ")) {
                     // The queue, or the queue and an environment: the name under which pulls wait.
                     Some(bench) => inner.waiting.wake(bench),

@@ -53,6 +53,15 @@ impl Waiting {
         }
     }
 
+    /// `queue` is gone: for those that wait for all of it, and for one environment of it.
+    pub(super) fn wake_queue(&self, queue: &str) {
+        for (place, waiters) in &*self.queues() {
+            if place.split('|').next() == Some(queue) {
+                waiters.notify.notify_one();
+            }
+        }
+    }
+
     /// Something may have been missed.
     pub(super) fn wake_all(&self) {
         for waiters in self.queues().values() {

@@ -60,16 +60,18 @@ const SECRETS: [&str; 12] = [
 ];
 
 /// Requests that transport data: method, and route.
-const DATA: [(Method, &str); 21] = [
+const DATA: [(Method, &str); 23] = [
     (Method::POST, "/topics/{name}"),
     (Method::POST, "/topics/{name}/events"),
     (Method::POST, "/messages"),
+    (Method::POST, "/messages/pull"),
     (Method::POST, "/objects/{object}/events"),
     (Method::POST, "/queues/{name}/ack"),
     (Method::POST, "/queues/{name}/extend"),
     (Method::POST, "/queues/{name}/nack"),
     (Method::POST, "/queues/{name}/peek"),
     (Method::POST, "/queues/{name}/pull"),
+    (Method::POST, "/queues/{name}/reject"),
     (Method::POST, "/instances/{id}/heartbeat"),
     (Method::POST, "/instances/{id}/errors"),
     (Method::PATCH, "/state-machines/{machine}/labels"),

@@ -72,7 +72,7 @@ impl FromRequest<App> for JsonBytes {
             return Err(not_json());
         }
         let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
-        check_depth(&bytes)?;
+        check_readable(&bytes)?;
         Ok(Self(bytes))
     }
 }
@@ -86,7 +86,7 @@ impl OptionalFromRequest<App> for JsonBytes {
         match (bytes.is_empty(), json) {
             (true, _) => Ok(None),
             (false, true) => {
-                check_depth(&bytes)?;
+                check_readable(&bytes)?;
                 Ok(Some(Self(bytes)))
             }
             (false, false) => Err(not_json()),
@@ -129,36 +129,128 @@ fn unreadable(rejection: rejection::BytesRejection) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "unreadable_body", "The body ended early.")
 }
 
-/// Rejects JSON whose arrays and objects are nested too deeply. Parts of a body are stored and delivered without being parsed, and
-/// a receiver that parses them recursively could be made to run out of stack.
+/// Why readers of JSON may fail at a text that is valid JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// Arrays and objects are nested too deeply: a reader that is recursive could run out of stack.
+    TooDeep,
+    /// An escape such as `\ud800` is half of a character.
+    LoneSurrogate,
+    /// A number is beyond what IEEE 754 doubles hold, as `1e999` is.
+    NumberTooLarge,
+}
+
+impl From<Unreadable> for Problem {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::TooDeep => {
+                let detail =
+                    format!("arrays and objects of the body are nested deeper than {MAX_DEPTH} levels");
+                Self::bad_request("json_too_deep", detail).with("limit", MAX_DEPTH)
+            }
+            Unreadable::LoneSurrogate => Self::bad_request(
+                "json_not_interoperable",
+                "a string has an escape \\ud800 to \\udfff that is not part of a pair",
+            ),
+            Unreadable::NumberTooLarge => Self::bad_request(
+                "json_not_interoperable",
+                "a number is too large; numbers must be between -1.7976931348623157e308 and 1.7976931348623157e308",
+            ),
+        }
+    }
+}
+
+/// Rejects JSON that some readers cannot represent. Parts of a body are stored and delivered without being parsed, and one
+/// of them could make a consumer fail at a whole batch. The rules are those of RFC 7493 (I-JSON), and a limit of nesting.
 ///
 /// Anything that is not JSON passes: the parser reports it.
-pub(crate) fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in bytes {
+pub(crate) fn check_readable(bytes: &[u8]) -> Result<(), Unreadable> {
+    let (mut depth, mut at) = (0_usize, 0);
+    while let Some(byte) = bytes.get(at) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            _ if in_string => {}
+            b'"' => at = skip_string(bytes, at + 1)?,
             b'[' | b'{' => {
                 depth += 1;
                 if depth > MAX_DEPTH {
-                    let detail =
-                        format!("arrays and objects of the body are nested deeper than {MAX_DEPTH} levels");
-                    return Err(Problem::bad_request("json_too_deep", detail).with("limit", MAX_DEPTH));
+                    return Err(Unreadable::TooDeep);
                 }
             }
             b']' | b'}' => depth = depth.saturating_sub(1),
+            b'-' | b'0'..=b'9' => at = skip_number(bytes, at)? - 1,
             _ => {}
         }
+        at += 1;
     }
     Ok(())
 }
 
+/// The place of the quote that ends a string.
+fn skip_string(bytes: &[u8], mut at: usize) -> Result<usize, Unreadable> {
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return Ok(at),
+            b'\\' if bytes.get(at + 1) == Some(&b'u') => match escaped(bytes, at) {
+                Some(0xd800..=0xdbff) => {
+                    if !matches!(escaped(bytes, at + 6), Some(0xdc00..=0xdfff)) {
+                        return Err(Unreadable::LoneSurrogate);
+                    }
+                    at += 12;
+                }
+                Some(0xdc00..=0xdfff) => return Err(Unreadable::LoneSurrogate),
+                _ => at += 2,
+            },
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    Ok(at)
+}
+
+/// The number of an escape like `\u00e9` at this place.
+fn escaped(bytes: &[u8], at: usize) -> Option<u32> {
+    let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    digits.iter().try_fold(0, |number, digit| Some(number * 16 + char::from(*digit).to_digit(16)?))
+}
+
+/// The place after a number.
+fn skip_number(bytes: &[u8], start: usize) -> Result<usize, Unreadable> {
+    let rest = bytes.get(start..).unwrap_or_default();
+    let length = rest.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E'));
+    let number = &rest[..length.unwrap_or(rest.len())];
+    // Shorter ones without an exponent are within the range.
+    if number.len() > 300 || number.iter().any(|byte| matches!(byte, b'e' | b'E')) {
+        let value = str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
+        if value.is_some_and(f64::is_infinite) {
+            return Err(Unreadable::NumberTooLarge);
+        }
+    }
+    Ok(start + number.len())
+}
+
+/// serde's message in the words of JSON: it names the types of Rust that it expects.
+fn in_words(message: &str) -> String {
+    let Some((before, expected)) = message.split_once("expected ") else { return message.to_owned() };
+    let (kind, place) = match expected.find(" at line ") {
+        Some(at) => expected.split_at(at),
+        None => (expected, ""),
+    };
+    let words = match kind {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "a whole number that is not negative",
+        "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "a whole number",
+        "a map" => "an object",
+        "a sequence" => "an array",
+        kind if kind.starts_with("struct ") => "an object",
+        kind => kind,
+    };
+    format!("{before}expected {words}{place}")
+        .replace("map, expected", "object, expected")
+        .replace("sequence, expected", "array, expected")
+}
+
 /// Parses JSON. Text that is not JSON is 400; JSON of another shape is 422.
 pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
-    check_depth(bytes)?;
+    check_readable(bytes)?;
     let opening = bytes.trim_ascii_start().first().copied();
     if T::OPENING == b'{' && opening == Some(b'[') {
         return Err(Problem::unprocessable("invalid_body", "an object is expected, not an array"));
@@ -176,7 +268,7 @@ pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
             };
             let field =
                 (code != "invalid_body").then(|| message.split('`').nth(1).map(str::to_owned)).flatten();
-            let problem = Problem::unprocessable(code, message);
+            let problem = Problem::unprocessable(code, in_words(&message));
             match field {
                 Some(field) => problem.with("field", field),
                 None => problem,
@@ -238,15 +330,77 @@ mod tests {
     #[test]
     fn nesting_is_bounded_and_brackets_in_strings_are_not_counted() {
         let nested = |depth: usize| format!("{}{}", r#"{"a":["#.repeat(depth / 2), "]}".repeat(depth / 2));
-        assert!(check_depth(nested(64).as_bytes()).is_ok());
-        let problem = check_depth(nested(66).as_bytes()).unwrap_err();
-        assert_eq!((problem.status().as_u16(), problem.code()), (400, "json_too_deep"));
+        assert!(check_readable(nested(64).as_bytes()).is_ok());
+        let problem = Problem::from(check_readable(nested(66).as_bytes()).unwrap_err());
+        assert_eq!((problem.status().as_u16(), &*problem.code()), (400, "json_too_deep"));
         assert!(problem.detail().contains("64"), "{problem:?}");
         let text = format!(r#"{{"a":"\"{}\\","b":[]}}"#, "[".repeat(100));
         assert!(
-            serde_json::from_str::<serde_json::Value>(&text).is_ok() && check_depth(text.as_bytes()).is_ok()
+            serde_json::from_str::<serde_json::Value>(&text).is_ok()
+                && check_readable(text.as_bytes()).is_ok()
         );
         let many = format!("[{}]", vec!["[]"; 100].join(","));
-        assert!(check_depth(many.as_bytes()).is_ok(), "siblings are not nested");
+        assert!(check_readable(many.as_bytes()).is_ok(), "siblings are not nested");
+    }
+
+    #[test]
+    fn strings_and_numbers_that_readers_cannot_represent_are_rejected() {
+        for text in [
+            r#""\ud800""#,
+            r#""\udc00\ud800""#,
+            r#"["\ud83d\ud83d"]"#,
+            r#"{"\uDBFF":1}"#,
+            r#""\ud800\\udc00""#,
+            r#""\ud800"#,
+        ] {
+            assert_eq!(check_readable(text.as_bytes()), Err(Unreadable::LoneSurrogate), "{text}");
+        }
+        let long = "9".repeat(310);
+        for text in ["1e999", "-1E+400", "[1,2e308]", r#"{"a":1.0e309}"#, &long] {
+            assert_eq!(check_readable(text.as_bytes()), Err(Unreadable::NumberTooLarge), "{text}");
+        }
+        let precise = format!("0.{}", "1".repeat(400));
+        for text in [
+            r#""\ud83d\ude00""#,
+            r#""\\ud800""#,
+            r#""\u00e9 1e999 [[[""#,
+            "1.7976931348623157e308",
+            "-1e-999",
+            "[0,-1,18446744073709551616]",
+            &precise,
+            "nul",
+            r#""\u12"#,
+        ] {
+            assert_eq!(check_readable(text.as_bytes()), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_described_in_the_words_of_json() {
+        for (message, words) in [
+            (
+                "invalid type: string \"a\", expected f64 at line 1 column 9",
+                "expected a number at line 1 column 9",
+            ),
+            ("invalid type: integer `-1`, expected u32", "expected a whole number that is not negative"),
+            (
+                "invalid type: null, expected struct NewQueue at line 1 column 4",
+                "expected an object at line 1 column 4",
+            ),
+            ("invalid type: map, expected a string", "invalid type: object, expected a string"),
+            ("duplicate field `a`", "duplicate field `a`"),
+        ] {
+            assert!(in_words(message).ends_with(words), "{}", in_words(message));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_serde_can_read_passes(value in "[0-9eE.+\\[\\]{}\",:u\\\\d8cf-]{0,30}") {
+            // A reader that builds values is as strict: it rejects halves of characters and numbers out of range.
+            if let Ok(read) = serde_json::from_str::<serde_json::Value>(&value) {
+                proptest::prop_assert_eq!(check_readable(value.as_bytes()), Ok(()), "{}", read);
+            }
+        }
     }
 }

@@ -119,7 +119,7 @@ fn common(path: &str, operation: &mut Value) {
     for (status, codes, applies) in [
         ("400", "invalid_path", has_path),
         ("400", "invalid_query", has_query),
-        ("400", "malformed_json, json_too_deep, unreadable_body", has_body),
+        ("400", "malformed_json, json_too_deep, json_not_interoperable, unreadable_body", has_body),
         ("401", "token_required, token_unknown", !is_open),
         ("403", "scope_missing, confined_token, cross_site, csrf", !is_open),
         ("408", "body_too_slow", has_body),

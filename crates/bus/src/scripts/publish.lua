@@ -42,17 +42,20 @@
 -- ARGV[17]: integer, 1 when groups bring changes of labels, else 0
 -- ARGV[18...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages
--- of a facet may be in flight, 0 for no limit; for each group its object, the object's hash, either nothing or `client
--- digest body` (the client's place, the digest of the idempotency key, the digest of the content), the object's new
--- state or nothing, the object's backend or nothing, the number of its events, and for each of these the topic's place
--- (0 for none: a message), the live channel, the rest of its JSON and, if there are queues, `place:weight` for each
--- queue that takes it; then, if ARGV[17] is 1, the change of a label that belongs to the group, as labels.lua reads
--- it. A group with such a change may have no events
+-- of a facet may be in flight, 0 for no limit, and if it is bounded `:max:facet_max:drop` (see facets.bound); for each
+-- group its object, the object's hash, either nothing or `client digest body` (the client's place, the digest of the
+-- idempotency key, the digest of the content), the object's new state or nothing, the object's backend or nothing, the
+-- number of its events, and for each of these the topic's place (0 for none: a message), the live channel, the rest of
+-- its JSON and, if there are queues, `place:weight` for each queue that takes it, each with `:rules` if the facet has
+-- rules (see facets.lua), and before them, if it is delayed, `@` with unix ms or `@+` with ms from now; then, if
+-- ARGV[17] is 1, the change of a label that belongs to the group, as labels.lua reads it. A group with such a change
+-- may have no events
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
--- under the key; `f`, `-`, `-` when the object's queue is full; `x`, `-`, `-` when the label is not as its change
--- expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing was done: `stale` (the registry has
--- another stamp), `empty` (the registry does not exist), `late` (a later call of this pacemaker arrived first).
+-- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` when a pull queue is full; `x`, `-`, `-`
+-- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
+-- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
+-- this pacemaker arrived first).
 -- Caller: Store::publish
 
 -- Ids are 6,400 for each ms since this time (unix ms), and those of one shard follow each other by 64.
@@ -126,9 +129,11 @@ end
 local function read_queues(at, first, count, facets)
   local queues = {}
   for q = 1, count do
-    local queue = facets.open(KEYS[first + 1], KEYS[first + 2], KEYS[first + 2 + q], tonumber(ARGV[at]))
+    local limit, max, facet_max, drop = string.match(ARGV[at], '^(%d+):?(%d*):?(%d*):?(%d*)$')
+    local queue = facets.open(KEYS[first + 1], KEYS[first + 2], KEYS[first + 2 + q], tonumber(limit))
+    if max ~= '' then facets.bound(queue, max, facet_max, drop) end
     queue.pushes, queue.envs = {}, {}
-    queues[q] = queue
+    queues[q], queues.bounded = queue, queues.bounded or queue.bounded
     at = at + 1
   end
   return queues, at
@@ -215,6 +220,11 @@ local function expect_touched(lanes, facets, log, clients, queues)
     local queue = queues[q]
     facets.expect('zset', queue.ring, queue.index)
     facets.expect('hash', queue.count, queue.held)
+    if queue.delays then
+      facets.expect('hash', queue.later)
+      facets.expect('zset', queue.delayed, queue.due)
+    end
+    if queue.bounded then facets.expect('hash', queue.gaps) end
     for i = 1, #queue.envs do facets.load(queue, queue.envs[i]) end
   end
 end
@@ -369,20 +379,59 @@ local function put_in_lanes(topic, id, size, hash)
   end
 end
 
+-- The environment of an event: the first part of its live channel.
+local function environment_of(event)
+  return string.match(event.channel, '^[^:]*')
+end
+
+-- When an event may be delivered for the first time, if that is later than now.
+local function due_of(event, now)
+  if string.byte(event.queues) ~= 64 then return nil end
+  local plus, ms = string.match(event.queues, '^@(%+?)(%d+)')
+  local due = tonumber(ms) + (plus == '+' and now or 0)
+  return due > now and due
+end
+
 -- Gives an event its places in queues, each in the facet of its environment.
-local function put_in_queues(facets, queues, event, segment)
-  local env = string.match(event.channel, '^[^:]*')
-  for place, weight in string.gmatch(event.queues, '(%d+):(%d+)') do
+local function put_in_queues(facets, queues, event, segment, now)
+  local env, due = environment_of(event), due_of(event, now)
+  for place, weight, rules in string.gmatch(event.queues, '(%d+):(%d+):?(%S*)') do
     local queue = queues[tonumber(place)]
     local push = queue.pushes[env]
     if not push then
-      push = { items = {}, weight = tonumber(weight) }
+      push = { items = {}, later = {}, weight = tonumber(weight), rules = rules }
       queue.pushes[env] = push
       queue.envs[#queue.envs + 1] = env
+      if rules ~= '' then facets.expect('zset', queue.throttled) end
     end
-    push.items[#push.items + 1] = event.id
-    facets.hold(queue, segment.name, 1)
+    facets.plan(queue, env)
+    if due then
+      queue.delays = true
+      push.later[#push.later + 1] = { id = event.id, entry = event.entry, due = due }
+    else
+      push.items[#push.items + 1] = event.id
+      facets.hold(queue, segment.name, 1)
+    end
   end
+end
+
+-- Whether the bounded queues of a group have space for it. News of Signalbox itself are never rejected: the oldest
+-- messages are dropped instead.
+local function fits_queues(group, facets, queues)
+  if group.change then return true end
+  local needed = {}
+  for i = 1, #group do
+    local event = group[i]
+    if event.queues ~= '' and not (event.topic and string.find(event.topic.name, 'signalbox.', 1, true) == 1) then
+      local env = environment_of(event)
+      for place in string.gmatch(event.queues, '(%d+):%d+%S*') do
+        local name = place .. ':' .. env
+        needed[name] = (needed[name] or 0) + 1
+        if not facets.fits(queues[tonumber(place)], env, needed[name]) then return false end
+      end
+    end
+  end
+  return true
 end
 
 -- The result of an earlier publish under the group's idempotency key: `r` and the first ID for the same content, `c`
@@ -408,17 +457,18 @@ local function note_key(group, now)
 end
 
 -- The first two words of the reply to a group that is not accepted; nil for one that is.
-local function refusal(group, now, to, labels)
+local function refusal(group, now, to, labels, facets, queues)
   if group.client then
     local word, id = published_before(group, now)
     if word then return word, id end
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
+  if to == 'log' and queues.bounded and not fits_queues(group, facets, queues) then return 'q' end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 
 -- Numbers the events of an accepted group and gives them their places.
-local function accept(group, ids, log, base, facets, queues, reply)
+local function accept(group, ids, log, base, facets, queues, reply, now)
   local memory, to_log = group.memory, group.to == 'log'
   for i = 1, #group do
     local event = group[i]
@@ -427,7 +477,7 @@ local function accept(group, ids, log, base, facets, queues, reply)
       ids.logged = event.id
       local segment = put_in_log(log, event, ids.last, base)
       if event.topic then put_in_lanes(event.topic, event.id, #event.entry, group.hash) end
-      if event.queues ~= '' then put_in_queues(facets, queues, event, segment) end
+      if event.queues ~= '' then put_in_queues(facets, queues, event, segment, now) end
     end
   end
   if not to_log then memory.free = memory.free - #group end
@@ -441,12 +491,12 @@ local function decide(groups, now, ids, base, facets, queues, labels)
     local group = groups[g]
     -- A message (it has no topic) is for queues, whether its object has a backend or not.
     local to = group.memory.backend and group[1] and group[1].topic and 'backend' or 'log'
-    local word, id = refusal(group, now, to, labels)
+    local word, id = refusal(group, now, to, labels, facets, queues)
     if word then
       say(reply, word, id or '-', '-')
     else
       group.to = to
-      accept(group, ids, log, base, facets, queues, reply)
+      accept(group, ids, log, base, facets, queues, reply, now)
       if group.change then changes = true end
       if group.client then note_key(group, now) end
     end
@@ -538,14 +588,19 @@ local function write_batches(lanes, subscribers, now, new_bid)
 end
 
 -- Pushes messages to the facets of queues.
-local function write_queues(facets, queues)
+local function write_queues(facets, queues, now)
   for q = 1, #queues do
     local queue = queues[q]
     for i = 1, #queue.envs do
       local env = queue.envs[i]
-      local push = queue.pushes[env]
-      facets.push(queue, queue.facets[env], push.items, push.weight)
-      facets.add(queue, 'pushed', #push.items)
+      local push, facet = queue.pushes[env], queue.facets[env]
+      if #push.items > 0 then facets.push(queue, facet, push.items, push.weight, push.rules) end
+      for l = 1, #push.later do
+        local later = push.later[l]
+        facets.push_later(queue, facet, later.id, later.entry, later.due, push.weight, push.rules)
+      end
+      facets.keep_bounds(queue, facet, #push.items + #push.later, now)
+      facets.add(queue, 'pushed', #push.items + #push.later)
     end
     facets.finish(queue)
   end
@@ -634,7 +689,7 @@ local function main(lanes, open_facets, open_objects, open_labels)
   write_memories(names, memories)
   write_log(log, topics, ids.accepted)
   write_batches(lanes, subscribers, now, new_bid)
-  write_queues(facets, queues)
+  write_queues(facets, queues, now)
   local puts = write_groups(groups, labels, lanes.objects)
   for c = 1, #clients do write_keys(clients[c], now) end
   lanes.finish()

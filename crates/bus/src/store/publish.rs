@@ -1,11 +1,11 @@
 //! Accepting events: one call of the publish script.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
 use signalbox_store::{Error, FabricRole, Script, keys};
 
 use super::{OBJECTS_LUA, Store};
-use crate::{Change, EventId};
+use crate::{Change, Delay, EventId};
 
 /// The parts for queues, backends and labels are functions that run only in calls that have any, so that other calls do
 /// not pay for them. The script only appends to lanes, so it does without `batches.lua`.
@@ -46,8 +46,8 @@ pub(crate) struct FanOut {
     pub topics: Vec<(Arc<str>, Vec<usize>)>,
     /// Clients whose events carry idempotency keys.
     pub clients: Vec<Arc<str>>,
-    /// The queues of the call, each with the number of messages in flight that its facets may have (0 for any).
-    pub queues: Vec<(Arc<str>, u64)>,
+    /// The queues of the call, each with its limits as the script reads them.
+    pub queues: Vec<(Arc<str>, String)>,
 }
 
 /// Events of one object that are accepted together.
@@ -74,8 +74,39 @@ pub(crate) struct Published<'a> {
     pub channel: &'a str,
     /// The event's JSON from `"object"` on.
     pub rest: &'a [u8],
-    /// The places of its queues in [`FanOut::queues`], each with the weight that a new facet has there.
-    pub queues: Vec<(usize, u32)>,
+    /// Its queues.
+    pub queues: Vec<InQueue>,
+    /// When queues may deliver it, if not immediately.
+    pub delay: Option<Delay>,
+}
+
+/// An event in a queue.
+#[derive(Debug)]
+pub(crate) struct InQueue {
+    /// The queue's place in [`FanOut::queues`].
+    pub place: usize,
+    /// The weight that a new facet has there.
+    pub weight: u32,
+    /// The rules that a new facet has there.
+    pub rules: String,
+}
+
+impl Published<'_> {
+    /// Its queues as the script reads them.
+    fn queue_words(&self) -> String {
+        let mut words = match self.delay {
+            Some(Delay::After(ms)) if !self.queues.is_empty() => format!("@+{ms} "),
+            Some(Delay::At(ms)) if !self.queues.is_empty() => format!("@{ms} "),
+            _ => String::new(),
+        };
+        for (number, InQueue { place, weight, rules }) in self.queues.iter().enumerate() {
+            let space = if number > 0 { " " } else { "" };
+            let colon = if rules.is_empty() { "" } else { ":" };
+            // Writing to a string cannot fail.
+            let _ = write!(words, "{space}{}:{weight}{colon}{rules}", place + 1);
+        }
+        words
+    }
 }
 
 /// A call of the publish script.
@@ -108,6 +139,8 @@ pub(crate) enum Accepted {
     Conflict,
     /// The object's queue would exceed its limit.
     QueueFull,
+    /// A pull queue would exceed its limit.
+    WaitingFull,
     /// The label is not as the change expects it.
     Outdated,
 }
@@ -185,8 +218,8 @@ impl Store {
                 script = script.arg(place + 1);
             }
         }
-        for (_, in_flight_limit) in &fan_out.queues {
-            script = script.arg(*in_flight_limit);
+        for (_, limits) in &fan_out.queues {
+            script = script.arg(limits);
         }
         for group in call.groups {
             script = script.arg(group.object).arg(group.hash);
@@ -202,8 +235,7 @@ impl Store {
                 let topic = event.topic.map_or(0, |place| place + 1);
                 script = script.arg(topic).arg(event.channel).arg(event.rest);
                 if !fan_out.queues.is_empty() {
-                    let places = event.queues.iter().map(|(place, weight)| format!("{}:{weight}", place + 1));
-                    script = script.arg(places.collect::<Vec<_>>().join(" "));
+                    script = script.arg(event.queue_words());
                 }
             }
             if with_changes {
@@ -257,6 +289,7 @@ pub(crate) fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize
     match first {
         "r" => return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat)),
         "f" => return Some(Accepted::QueueFull),
+        "q" => return Some(Accepted::WaitingFull),
         "x" => return Some(Accepted::Outdated),
         "n" => return Some(Accepted::New(Vec::new())),
         _ => {}
@@ -285,8 +318,8 @@ mod tests {
             |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
         assert_eq!(
             read(
-                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - x - - n - -",
-                [1, 2, 3, 1, 1, 1, 0].into_iter()
+                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - x - - n - -",
+                [1, 2, 3, 1, 1, 1, 1, 0].into_iter()
             ),
             PublishReply::Accepted(vec![
                 Accepted::New(vec![numbers(64, None, None)]),
@@ -294,6 +327,7 @@ mod tests {
                 Accepted::Repeat(EventId(64)),
                 Accepted::Conflict,
                 Accepted::QueueFull,
+                Accepted::WaitingFull,
                 Accepted::Outdated,
                 Accepted::New(Vec::new()),
             ])

@@ -93,6 +93,7 @@ impl Hands {
                     channel: "shop:update:t",
                     rest,
                     queues: Vec::new(),
+                    delay: None,
                 }],
                 change: None,
             })

@@ -141,7 +141,13 @@ async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
     let rest = event("work:1").rest("t", "shop");
-    let one = || Published { topic: Some(0), channel: "shop:update:t", rest: &rest, queues: Vec::new() };
+    let one = || Published {
+        topic: Some(0),
+        channel: "shop:update:t",
+        rest: &rest,
+        queues: Vec::new(),
+        delay: None,
+    };
     let group = |state, body, events| Group {
         object: "work:1",
         hash: lane_hash("work:1"),

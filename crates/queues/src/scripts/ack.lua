@@ -2,21 +2,49 @@
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
--- ARGV[1...]: strings, for each receipt its id and nonce
--- Returns an array with 1 for each receipt that was held and 0 for each that was not, or no longer; all 0 when the
--- queue was deleted.
+-- KEYS[4]: hash, `id nonce attempt` of receipts that were acknowledged lately
+-- KEYS[5]: hash, the same, of earlier ones
+-- ARGV[1...]: strings, for each receipt its id and its proof (nonce and attempt)
+-- Returns an array with 1 for each receipt that was held, 2 for each that was acknowledged before, and 0 for each that
+-- was not held, or no longer; all 0 when the queue was deleted.
 -- Caller: Store::ack
+
+-- Receipts in one of the two hashes, and how long they are kept after the first of them, ms. A client that lost an
+-- answer repeats its call within seconds.
+local MAX_REMEMBERED = 50000
+local REMEMBERED_MS = '600000'
+
+-- Notes receipts, so that a repeat of the call is not taken for a receipt that settles nothing.
+local function remember(fields)
+  local added = redis.call('HSET', KEYS[4], unpack(fields))
+  local size = redis.call('HLEN', KEYS[4])
+  if size == added then
+    redis.call('PEXPIRE', KEYS[4], REMEMBERED_MS)
+  elseif size > MAX_REMEMBERED then
+    redis.call('UNLINK', KEYS[5])
+    redis.call('RENAME', KEYS[4], KEYS[5])
+  end
+end
+
+local function was_acked(field)
+  return redis.call('HEXISTS', KEYS[4], field) == 1 or redis.call('HEXISTS', KEYS[5], field) == 1
+end
 
 local function main(facets)
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   local reply = {}
   for i = 1, #ARGV / 2 do reply[i] = 0 end
   if not queue then return reply end
-  local landed = {}
+  facets.expect('hash', KEYS[4], KEYS[5])
+  local landed, fields = {}, {}
   for i, message in ipairs(facets.held_by(queue, ARGV)) do
+    local field = ARGV[2 * i - 1] .. ' ' .. ARGV[2 * i]
     if message then
       landed[#landed + 1] = message
+      fields[#fields + 1], fields[#fields + 2] = field, ''
       reply[i] = 1
+    elseif was_acked(field) then
+      reply[i] = 2
     end
   end
   for _, message in ipairs(landed) do facets.load(queue, message.env) end
@@ -24,6 +52,7 @@ local function main(facets)
   facets.land(queue, landed)
   for _, message in ipairs(landed) do facets.hold(queue, message.segment, -1) end
   facets.add(queue, 'acked', #landed)
+  if #fields > 0 then remember(fields) end
   facets.settle_all(queue)
   facets.finish(queue)
   return reply

@@ -20,7 +20,10 @@ local function count_messages(facets, queue, report)
   for _, member in ipairs(redis.call('ZRANGE', queue.delayed, 0, -1)) do
     local item, env = string.match(member, '^(%S+) (.*)$')
     delayed[env] = (delayed[env] or 0) + 1
-    local id = facets.item(item)
+    local id, segment, attempts = facets.item(item)
+    if attempts == 0 and redis.call('HEXISTS', queue.later, id) == 0 then
+      report('F7', env, id .. ' is delayed and has no body in segment ' .. segment)
+    end
     if seen[id] then report('F7', env, id .. ' is delayed and in flight') end
   end
   return flying, delayed
@@ -32,7 +35,7 @@ local function check_facet(facets, queue, facet, report)
   if not facet.known or facet.waiting + facet.flying + facet.delayed == 0 then
     report('F1', env, 'it is active and has no messages')
   end
-  local should, is = facets.eligible(queue, facet), redis.call('ZSCORE', queue.ring, env)
+  local should, is = facets.eligible(facet), redis.call('ZSCORE', queue.ring, env)
   if should and not is then report('F2', env, 'it can be pulled from and is not in the ring') end
   if is and not should then report('F2', env, 'it is in the ring and cannot be pulled from') end
   return is

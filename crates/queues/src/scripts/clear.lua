@@ -11,12 +11,13 @@ local function main(facets)
   local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], 0)
   local most = tonumber(ARGV[1])
   local left = most
-  -- This is allowed at the memory limit, and so is everything after it. Without settings nothing is delivered.
-  call('UNLINK', queue.settings, queue.ring)
+  -- This is allowed at the memory limit, and so is everything after it. Without settings nothing is delivered, and
+  -- pulls that wait are woken to learn it.
+  if call('UNLINK', queue.settings, queue.ring) > 0 then call('PUBLISH', queue.prefix .. 'wake', 'gone ' .. queue.name) end
   call('ZREM', queue.due, queue.name)
   local function forget(item)
-    local _, segment = facets.item(item)
-    facets.hold(queue, segment, -1)
+    local id, segment = facets.item(item)
+    facets.release(queue, id, segment)
     left = left - 1
   end
   for _, env in ipairs(call('ZRANGE', queue.index, 0, most - 1)) do
@@ -42,6 +43,7 @@ local function main(facets)
   end
   facets.finish(queue)
   if left <= 0 then return 1 end
-  call('UNLINK', queue.leases, queue.inflight, queue.delayed, queue.dead, queue.count, queue.index)
+  call('UNLINK', queue.leases, queue.inflight, queue.delayed, queue.dead, queue.count, queue.index, queue.later,
+    queue.throttled, queue.rates, queue.gaps)
   return 0
 end

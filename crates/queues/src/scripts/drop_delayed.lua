@@ -26,8 +26,8 @@ local function main(facets)
   for _, one in ipairs(members) do
     -- A scan may show a member twice.
     if call('ZREM', queue.delayed, one.member) == 1 then
-      local _, segment = facets.item(one.item)
-      facets.hold(queue, segment, -1)
+      local id, segment = facets.item(one.item)
+      facets.release(queue, id, segment)
       one.facet.delayed = one.facet.delayed - 1
       dropped = dropped + 1
     end

@@ -4,7 +4,7 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, ms from now
--- ARGV[3...]: strings, for each receipt its id and nonce
+-- ARGV[3...]: strings, for each receipt its id and its proof (nonce and attempt)
 -- Returns the new end, then an array with 1 for each receipt that was held and 0 for each that was not, or no longer.
 -- Caller: Store::extend
 

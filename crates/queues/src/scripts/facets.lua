@@ -5,14 +5,25 @@
 -- log) are built from declared ones, so they carry the same hash tag and live in the same shard.
 --
 -- A facet is one environment's part of a queue. It exists while it has messages: waiting in its list, delayed, or in
--- flight. It is in the ring while it can be pulled from: its weight is above 0, messages wait, and fewer are in flight
--- than the limit. The ring is a sorted set, so no facet is in it twice, and removing one takes no search.
+-- flight. It is in the ring while it can be pulled from: its weight is above 0, messages wait, fewer are in flight than
+-- its limit, and it has not used up its rate. The ring is a sorted set, so no facet is in it twice, and removing one
+-- takes no search.
+--
+-- A facet's rules are the text `limit:rate`: its own limit of messages in flight and its own messages per 1,000 seconds,
+-- both without a digit if there is none. Most facets have no rules, and cost nothing for them.
 
 local facets = {}
 
 -- Ten seconds of ids: the span of one segment of the log.
 local SEGMENT = 64000000
 local EPOCH = 1704067200000
+-- In place of a segment: the body of a message that has never waited yet is stored with its queue. The log would
+-- otherwise be kept for as long as the message is delayed.
+local LATER = '0'
+-- Facets whose dropped messages are recorded one by one. Those of further facets are recorded together.
+local MAX_GAPS = 10000
+-- A message, in the unit of what a rate allows.
+local MESSAGE = 1000000
 
 -- Lua's own conversion writes 1.7e+15; ids and times must keep every digit.
 local function text(number)
@@ -78,7 +89,7 @@ function facets.since(item)
 end
 
 -- A queue, by the key of its ring; `held` and `due` are the shard's. `limit` is the number of messages in flight that
--- a facet may have, 0 for any.
+-- a facet without its own limit may have, 0 for any.
 function facets.open(held, due, ring, limit)
   local base = string.match(ring, '^(.*)|ring$')
   return {
@@ -86,32 +97,111 @@ function facets.open(held, due, ring, limit)
     held = held, due = due, ring = ring, prefix = string.match(held, '^(.*)|held$'),
     leases = base .. '|leases', inflight = base .. '|inflight', delayed = base .. '|delayed',
     dead = base .. '|dead', count = base .. '|count', index = base .. '|facets', settings = base .. '|settings',
+    later = base .. '|later', throttled = base .. '|throttled', rates = base .. '|rates', gaps = base .. '|gaps',
     facets = {}, touched = {}, deltas = {}, segments = {}, entered = {},
   }
 end
 
--- Opens a queue with its settings in the shard; nil when there are none (it was deleted).
+-- Opens a queue with its settings in the shard; nil when there are none (it was deleted). An older version may have
+-- stored the settings without those of the second line.
 function facets.configured(held, due, ring)
   local queue = facets.open(held, due, ring, 0)
-  local found = redis.call('HMGET', queue.settings, 'revision', 'lease_ms', 'in_flight_limit', 'max_attempts')
+  local found = redis.call('HMGET', queue.settings, 'revision', 'lease_ms', 'in_flight_limit', 'max_attempts',
+    'retention_ms', 'backoff_ms', 'max_backoff_ms')
   if not found[1] then return nil end
   queue.revision, queue.lease = tonumber(found[1]), tonumber(found[2])
   queue.limit, queue.max_attempts = tonumber(found[3]), tonumber(found[4])
+  queue.retention = tonumber(found[5] or nil)
+  queue.backoff, queue.max_backoff = tonumber(found[6] or 0), tonumber(found[7] or 0)
   facets.expect('zset', queue.leases, queue.index, due)
   facets.expect('hash', queue.count, held)
   return queue
 end
 
+-- Gives a queue the bounds that a publish has to keep: messages of the queue and of a facet that wait or are delayed, 0
+-- for any, and 1 to drop the oldest in place of rejecting new ones.
+function facets.bound(queue, max, facet_max, drop)
+  queue.bounded, queue.max, queue.facet_max, queue.drops = true, tonumber(max), tonumber(facet_max), drop == '1'
+  local counts = redis.call('HMGET', queue.count, 'waiting', 'delayed')
+  -- With what the call adds, before it is written.
+  queue.size, queue.sizes = tonumber(counts[1] or 0) + tonumber(counts[2] or 0), {}
+  queue.written = queue.size
+end
+
+local function size_of(queue, env)
+  local size = queue.sizes[env]
+  if size then return size end
+  local facet = facets.load(queue, env)
+  return facet.waiting + facet.delayed
+end
+
+-- Whether a bounded queue that rejects messages may take `count` more of an environment.
+function facets.fits(queue, env, count)
+  if not queue.bounded or queue.drops then return true end
+  return (queue.max == 0 or queue.size + count <= queue.max)
+    and (queue.facet_max == 0 or size_of(queue, env) + count <= queue.facet_max)
+end
+
+-- Counts a message that a bounded queue is going to take.
+function facets.plan(queue, env)
+  if not queue.bounded then return end
+  queue.sizes[env], queue.size = size_of(queue, env) + 1, queue.size + 1
+end
+
 -- Whether a facet can be pulled from.
-function facets.eligible(queue, facet)
-  return facet.weight > 0 and facet.waiting > 0 and (queue.limit == 0 or facet.flying < queue.limit)
+function facets.eligible(facet)
+  return facet.weight > 0 and facet.waiting > 0 and not facet.throttled
+    and (facet.limit == 0 or facet.flying < facet.limit)
+end
+
+-- Gives a facet its rules, and reads whether it has used up its rate.
+function facets.rule(queue, facet, rules)
+  facet.rules, facet.limit, facet.rate, facet.throttled = rules, queue.limit, false, false
+  if rules == '' then return end
+  local limit, rate = string.match(rules, '^(%d*):(%d*)$')
+  if limit ~= '' then facet.limit = tonumber(limit) end
+  if rate ~= '' then
+    facet.rate = tonumber(rate)
+    facet.throttled = redis.call('ZSCORE', queue.throttled, facet.env) and true or false
+  end
+end
+
+-- What the rate allows now, in millionths of a message: a bucket that fills at the rate, and holds one second of it, at
+-- least one message. It is stored apart from the facet, which may be gone between two messages.
+function facets.tokens(queue, facet, now)
+  local full = math.max(MESSAGE, facet.rate * 1000)
+  local saved = redis.call('HGET', queue.rates, facet.env)
+  if not saved then return full end
+  local tokens, at = string.match(saved, '^(%S+) (%d+)$')
+  return math.min(full, tonumber(tokens) + math.max(0, now - tonumber(at)) * facet.rate)
+end
+
+-- Takes messages from what the rate allows.
+function facets.spend(facet, messages)
+  facet.tokens = facet.tokens - messages * MESSAGE
+  facet.throttled = facet.tokens < MESSAGE
+end
+
+-- How many whole messages the rate allows.
+function facets.allowed(facet)
+  return math.floor(facet.tokens / MESSAGE)
+end
+
+-- Stores what is left of the rate. A facet that has used it up leaves the ring until a sweep at the right moment.
+function facets.use_rate(queue, facet, now)
+  redis.call('HSET', queue.rates, facet.env, text(facet.tokens) .. ' ' .. text(now))
+  if not facet.throttled then return end
+  local due = now + math.max(1, math.ceil((MESSAGE - facet.tokens) / facet.rate))
+  redis.call('ZADD', queue.throttled, text(due), facet.env)
+  facets.schedule(queue, due)
 end
 
 -- A copy of the fields as they are in Redis, so that only changed ones are written.
-local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell' }
+local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell', 'rules' }
 local function remember(facet)
   facet.old = {
     flying = facet.flying, delayed = facet.delayed, used = facet.used, weight = facet.weight, dwell = facet.dwell,
+    rules = facet.rules,
   }
 end
 
@@ -120,16 +210,17 @@ function facets.load(queue, env)
   local facet = queue.facets[env]
   if facet then return facet end
   local key, list = queue.base .. '|facet:' .. env, queue.base .. ':' .. env
-  local found = redis.call('HMGET', key, 'weight', 'flying', 'delayed', 'used', 'dwell')
+  local found = redis.call('HMGET', key, 'weight', 'flying', 'delayed', 'used', 'dwell', 'rules')
   -- Fields that are filled in later are made here: a table that grows is slower. `taken` and `backlog` are a pull's.
   facet = {
     env = env, key = key, list = list, known = found[2] and true or false, weight = tonumber(found[1] or 1),
     flying = tonumber(found[2] or 0), delayed = tonumber(found[3] or 0), used = tonumber(found[4] or 0),
     dwell = tonumber(found[5] or nil), waiting = redis.call('LLEN', list), was_eligible = false, old = false,
-    taken = false, backlog = false,
+    taken = false, backlog = false, rules = '', limit = queue.limit, rate = false, throttled = false,
   }
+  if found[6] then facets.rule(queue, facet, found[6]) end
   remember(facet)
-  facet.was_eligible = facet.known and facets.eligible(queue, facet)
+  facet.was_eligible = facet.known and facets.eligible(facet)
   queue.facets[env] = facet
   queue.touched[#queue.touched + 1] = facet
   return facet
@@ -146,6 +237,7 @@ function facets.write(queue, facet)
   if not facet.known then
     redis.call('HSET', facet.key, 'weight', text(facet.weight), 'flying', text(facet.flying),
       'delayed', text(facet.delayed), 'used', text(facet.used), 'dwell', facet.dwell and text(facet.dwell) or '')
+    if facet.rules ~= '' then redis.call('HSET', facet.key, 'rules', facet.rules) end
     redis.call('ZADD', queue.index, 0, facet.env)
     facet.known = true
     remember(facet)
@@ -155,7 +247,7 @@ function facets.write(queue, facet)
   for i = 1, #CHANGES do
     local name = CHANGES[i]
     if facet[name] ~= facet.old[name] then
-      fields[n + 1], fields[n + 2] = name, text(facet[name])
+      fields[n + 1], fields[n + 2] = name, name == 'rules' and facet.rules or text(facet[name])
       n = n + 2
     end
   end
@@ -187,7 +279,7 @@ end
 -- Puts a facet into the ring or removes it if that has changed, and writes it. A facet enters at the tail, with a whole
 -- turn. `unknown` when the definition has changed, and the facet may be in the ring or not.
 function facets.settle(queue, facet, unknown)
-  local should = facets.eligible(queue, facet)
+  local should = facets.eligible(facet)
   if should and (unknown or not facet.was_eligible) then
     if facets.enter(queue, { facet.env }) == 1 then
       facet.used = 0
@@ -212,14 +304,80 @@ function facets.hold(queue, segment, delta)
   queue.segments[segment] = (queue.segments[segment] or 0) + delta
 end
 
--- Appends items to a facet. `weight` is that of the definition, for a new facet.
-function facets.push(queue, facet, items, weight)
-  if not facet.known then facet.weight = weight end
+-- A message that was delayed no longer needs its body.
+function facets.release(queue, id, segment)
+  if segment == LATER then redis.call('HDEL', queue.later, id) else facets.hold(queue, segment, -1) end
+end
+
+-- Appends items to a facet. `weight` and `rules` are those of the definition, for a new facet.
+function facets.push(queue, facet, items, weight, rules)
+  if not facet.known then
+    facet.weight = weight
+    facets.rule(queue, facet, rules)
+  end
   redis.call('RPUSH', facet.list, unpack(items))
   facet.waiting = facet.waiting + #items
   facets.add(queue, 'waiting', #items)
   -- Usually the facet is in the ring already, or may not be in it: then nothing else changes.
-  if not facet.known or facets.eligible(queue, facet) ~= facet.was_eligible then facets.settle(queue, facet) end
+  if not facet.known or facets.eligible(facet) ~= facet.was_eligible then facets.settle(queue, facet) end
+end
+
+-- Stores a message that is delivered for the first time at `due` or later. Otherwise as `push`.
+function facets.push_later(queue, facet, id, body, due, weight, rules)
+  if not facet.known then
+    facet.weight = weight
+    facets.rule(queue, facet, rules)
+  end
+  redis.call('HSET', queue.later, id, body)
+  redis.call('ZADD', queue.delayed, text(due), id .. '@' .. LATER .. ' ' .. facet.env)
+  facet.delayed = facet.delayed + 1
+  facets.add(queue, 'delayed', 1)
+  facets.schedule(queue, due)
+  facets.settle(queue, facet)
+end
+
+-- How long a message waits before its next delivery after `attempts` that failed: ms, 0 without backoff.
+function facets.backoff(queue, attempts)
+  if queue.backoff == 0 then return 0 end
+  return math.min(queue.backoff * 2 ^ math.min(attempts - 1, 40), queue.max_backoff)
+end
+
+-- Delays messages in flight. Each is { env, item }. They were counted out of their facets by `land`.
+function facets.delay(queue, messages, dues)
+  for i, message in ipairs(messages) do
+    redis.call('ZADD', queue.delayed, text(dues[i]), message.item .. ' ' .. message.env)
+    local facet = facets.load(queue, message.env)
+    facet.delayed = facet.delayed + 1
+    facets.schedule(queue, dues[i])
+  end
+  facets.add(queue, 'delayed', #messages)
+end
+
+-- Drops the `count` oldest messages of a facet that wait, and records which: a field of `gaps` for each facet with the
+-- lowest and the highest id, the number of messages, and when the last one was dropped.
+function facets.drop_oldest(queue, facet, count, now)
+  local items = redis.call('LPOP', facet.list, count) or {}
+  if #items == 0 then return end
+  local name = facet.env
+  local gap = redis.call('HGET', queue.gaps, name)
+  if not gap and redis.call('HLEN', queue.gaps) >= MAX_GAPS then
+    name = ''
+    gap = redis.call('HGET', queue.gaps, name)
+  end
+  local first, last, number = string.match(gap or '', '^(%d+) (%d+) (%d+) ')
+  first, last, number = tonumber(first), tonumber(last), tonumber(number or 0)
+  for i = 1, #items do
+    local id, segment = facets.item(items[i])
+    facets.hold(queue, segment, -1)
+    id = tonumber(id)
+    first, last = math.min(first or id, id), math.max(last or id, id)
+  end
+  facet.waiting = facet.waiting - #items
+  redis.call('HSET', queue.gaps, name,
+    table.concat({ text(first), text(last), text(number + #items), text(now) }, ' '))
+  facets.add(queue, 'waiting', -#items)
+  facets.add(queue, 'dropped', #items)
+  facets.settle(queue, facet)
 end
 
 -- Gives messages back to the heads of their facets, in the order of their ids. Each is { env, item, id }.
@@ -252,8 +410,22 @@ function facets.bury(queue, messages, reason, now, keep)
   end
 end
 
--- Reads what is in flight under these ids and nonces (an array id, nonce, id, nonce …). Returns an array with
--- { id, attempts, item, env, segment } or false in each place; a receipt that is given twice is held once.
+-- Drops what is beyond the bounds of a queue after `added` messages of a facet were added: the facet's oldest.
+function facets.keep_bounds(queue, facet, added, now)
+  if not queue.bounded then return end
+  local over = 0
+  queue.written = queue.written + added
+  if queue.max > 0 then over = queue.written - queue.max end
+  if queue.facet_max > 0 then over = math.max(over, facet.waiting + facet.delayed - queue.facet_max) end
+  over = math.min(over, facet.waiting)
+  if over <= 0 then return end
+  queue.written = queue.written - over
+  facets.drop_oldest(queue, facet, over, now)
+end
+
+-- Reads what is in flight under these ids and proofs (an array id, proof, id, proof …). A proof is the nonce and the
+-- attempt. Returns an array with { id, attempts, item, env, segment } or false in each place; a receipt that is given
+-- twice is held once.
 function facets.held_by(queue, receipts)
   local ids, seen, found = {}, {}, {}
   for i = 1, #receipts, 2 do ids[#ids + 1] = receipts[i] end
@@ -262,8 +434,8 @@ function facets.held_by(queue, receipts)
     found[i] = false
     local value = values[i]
     if value and not seen[ids[i]] then
-      local nonce, attempts, item, env = string.match(value, '^(%S+) (%d+) (%S+) (.*)$')
-      if nonce == receipts[2 * i] then
+      local proof, attempts, item, env = string.match(value, '^(%S+ (%d+)) (%S+) (.*)$')
+      if proof == receipts[2 * i] then
         local _, segment = facets.item(item)
         found[i] = { id = ids[i], attempts = tonumber(attempts), item = item, env = env, segment = segment }
         seen[ids[i]] = true
@@ -302,12 +474,14 @@ function facets.schedule(queue, due)
   end
 end
 
--- The earliest moment at which a lease ends or a message is due; nil when there is none.
+-- The earliest moment at which a lease ends, a message is due or a facet has a rate again; nil when there is none.
 function facets.next_due(queue)
-  local lease = redis.call('ZRANGE', queue.leases, 0, 0, 'WITHSCORES')[2]
-  local delayed = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')[2]
-  if lease and delayed then return math.min(tonumber(lease), tonumber(delayed)) end
-  return tonumber(lease or delayed or nil)
+  local first
+  for _, key in ipairs({ queue.leases, queue.delayed, queue.throttled }) do
+    local due = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if due and not (first and first <= due) then first = due end
+  end
+  return first
 end
 
 -- Call this last: it writes the numbers and wakes sleepers, once for the call.

@@ -1,13 +1,13 @@
--- Gives messages back: immediately to the heads of their facets, or after a delay. A message that has reached its
--- maximum number of attempts becomes a dead letter.
+-- Gives messages back: immediately to the heads of their facets, or after a delay. A message that is rejected, or that
+-- has reached its maximum number of attempts, becomes a dead letter.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, ms to wait
+-- ARGV[2]: integer, ms to wait; `backoff` for what the queue defines; `reject` to make dead letters
 -- ARGV[3]: integer, maximum number of dead letters
--- ARGV[4...]: strings, for each receipt its id and nonce
+-- ARGV[4...]: strings, for each receipt its id and its proof (nonce and attempt)
 -- Returns an array with 1 (returned), 2 (delayed), 3 (a dead letter) or 0 (not held, or no longer) for each receipt.
 -- Caller: Store::nack
 
@@ -19,17 +19,18 @@ local function main(facets)
   if not queue then return reply end
   facets.expect('list', queue.dead)
   facets.expect('zset', queue.delayed)
-  local now, delay, keep = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-  local landed, back, dead, later = {}, {}, {}, {}
+  local now, keep, reject = facets.now(ARGV[1]), tonumber(ARGV[3]), ARGV[2] == 'reject'
+  local landed, back, dead, later, dues = {}, {}, {}, {}, {}
   for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 4) })) do
     if message then
       landed[#landed + 1] = message
-      if queue.max_attempts > 0 and message.attempts >= queue.max_attempts then
+      local delay = tonumber(ARGV[2]) or facets.backoff(queue, message.attempts)
+      if reject or queue.max_attempts > 0 and message.attempts >= queue.max_attempts then
         message.body = call('HGET', KEYS[4] .. ':' .. message.segment, message.id)
         dead[#dead + 1] = message
         reply[i] = 3
       elseif delay > 0 then
-        later[#later + 1] = message
+        later[#later + 1], dues[#dues + 1] = message, now + delay
         reply[i] = 2
       else
         back[#back + 1] = message
@@ -41,15 +42,9 @@ local function main(facets)
 
   facets.land(queue, landed)
   facets.give_back(queue, back)
-  for _, message in ipairs(later) do
-    call('ZADD', queue.delayed, facets.text(now + delay), message.item .. ' ' .. message.env)
-    local facet = facets.load(queue, message.env)
-    facet.delayed = facet.delayed + 1
-  end
-  if #later > 0 then facets.schedule(queue, now + delay) end
-  facets.add(queue, 'delayed', #later)
+  facets.delay(queue, later, dues)
   facets.add(queue, 'nacked', #landed)
-  if #dead > 0 then facets.bury(queue, dead, 'nacked', now, keep) end
+  if #dead > 0 then facets.bury(queue, dead, reject and 'rejected' or 'nacked', now, keep) end
   facets.settle_all(queue)
   facets.finish(queue)
   return reply

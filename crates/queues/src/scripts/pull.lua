@@ -13,16 +13,21 @@
 -- ARGV[6]: integer, revision of the queue that the caller knows
 -- ARGV[7]: string, the only environment to deliver messages of, out of turn; empty for all of them in turn
 -- ARGV[8]: integer, ms for which the caller waits for a message of that environment, 0 if it does not
+-- ARGV[9]: integer, ms of the leases; 0 for what the queue defines
 -- Returns `gone` (no such queue here), `behind` (the shard has older settings than the caller), or an array: unix ms,
 -- end of the leases, 1 when there is more (of the environment, if one was named), the next moment at which a message
--- may become available or an empty string, how many bodies were lost; then for each message id, attempt, environment,
--- how many waited in its facet, and body.
+-- may become available or an empty string, how many bodies were lost, how many messages were dropped because they had
+-- waited for too long; then for each message id, attempt, environment, how many waited in its facet, and body.
 -- Caller: Store::pull
 
+-- Messages that one call drops because they waited for too long.
+local MAX_EXPIRED = 500
+
 -- The settings of a pull.
-local function read_pull(facets)
+local function read_pull(facets, queue)
+  local now = facets.now(ARGV[1])
   return {
-    now = facets.now(ARGV[1]), max = tonumber(ARGV[2]), max_bytes = tonumber(ARGV[3]), nonce = ARGV[4],
+    now = now, oldest = queue.retention and now - queue.retention or 0, max = tonumber(ARGV[2]), max_bytes = tonumber(ARGV[3]), nonce = ARGV[4],
     auto = ARGV[5] == '1', only = ARGV[7] ~= '' and ARGV[7], wait_ms = tonumber(ARGV[8]),
   }
 end
@@ -33,7 +38,7 @@ end
 local function read_ring(facets, queue, pull)
   local order
   if pull.only then
-    order = facets.eligible(queue, facets.load(queue, pull.only)) and { pull.only } or {}
+    order = facets.eligible(facets.load(queue, pull.only)) and { pull.only } or {}
   else
     order = redis.call('ZRANGE', queue.ring, 0, pull.max - 1)
   end
@@ -48,18 +53,30 @@ local function note_dwell(facets, facet, item, now)
   facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
 end
 
--- Picks messages of one facet, whose turn lasts for `credit` more. Returns the credit that it has left.
-local function pick_of(facets, queue, facet, pull, picked, credit)
+-- How many messages of one facet may be picked, whose turn lasts for `credit` more.
+local function quota(facets, facet, pull, picked, credit)
   local n = math.min(credit, facet.waiting, pull.max - picked.count)
-  if queue.limit > 0 and not pull.auto then n = math.min(n, queue.limit - facet.flying) end
+  if facet.limit > 0 and not pull.auto then n = math.min(n, facet.limit - facet.flying) end
+  if facet.rate then n = math.min(n, facets.allowed(facet)) end
+  return n
+end
+
+-- Picks messages of one facet, whose turn lasts for `credit` more. Returns the credit that it has left. A message that has
+-- waited for too long is dropped and takes no credit.
+local function pick_of(facets, facet, pull, picked, credit)
+  local n = quota(facets, facet, pull, picked, credit)
   local items = n > 0 and redis.call('LRANGE', facet.list, facet.taken, facet.taken + n - 1) or {}
-  local messages, lost, log, gone = picked.messages, picked.lost, KEYS[4] .. ':', 0
+  local messages, lost, expired, log = picked.messages, picked.lost, picked.expired, KEYS[4] .. ':'
+  local gone, old = 0, #expired
   for i = 1, #items do
     local item = items[i]
     local id, segment, attempts = facets.item(item)
     local body = redis.call('HGET', log .. segment, id)
     if not body then
       lost[#lost + 1] = segment
+    elseif facets.since(item) < pull.oldest then
+      expired[#expired + 1] = segment
+      picked.full = #expired >= MAX_EXPIRED
     elseif #messages > 0 and picked.bytes + #body > pull.max_bytes then
       picked.full = true
       break
@@ -72,14 +89,17 @@ local function pick_of(facets, queue, facet, pull, picked, credit)
       }
     end
     gone = i
+    if picked.full then break end
   end
-  facet.taken, facet.waiting, picked.count = facet.taken + gone, facet.waiting - gone, picked.count + gone
-  return credit - gone
+  local served = gone - (#expired - old)
+  facet.taken, facet.waiting, picked.count = facet.taken + gone, facet.waiting - gone, picked.count + served
+  if facet.rate then facets.spend(facet, served) end
+  return credit - served
 end
 
 -- Ends the turn of the facet at the head of the ring, if it has to end.
-local function turn(facets, queue, facet, ring, credit, only)
-  if not facets.eligible(queue, facet) then
+local function turn(facets, facet, ring, credit, only)
+  if not facets.eligible(facet) then
     facet.used = 0
     ring.head = ring.head + 1
   elseif not only and credit <= 0 then
@@ -92,20 +112,22 @@ local function turn(facets, queue, facet, ring, credit, only)
   end
 end
 
--- Picks the messages to deliver: `messages`, the segments of lost bodies, the facets that were visited, and how many
--- messages leave their facets (`count`). Reads only; `ring` is left as it has to be written.
+-- Picks the messages to deliver: `messages`, the segments of lost bodies and of messages that waited for too long
+-- (`expired`), the facets that were visited, and how many messages are served or lost (`count`). Reads only; `ring` is
+-- left as it has to be written.
 local function pick(facets, queue, pull, ring)
-  local picked = { messages = {}, lost = {}, visited = {}, count = 0, bytes = 0, full = false }
+  local picked = { messages = {}, lost = {}, expired = {}, visited = {}, count = 0, bytes = 0, full = false }
   local visited = picked.visited
   while picked.count < pull.max and ring.head <= ring.tail and not picked.full
     and (ring.whole or ring.head <= ring.loaded) do
     local facet = facets.load(queue, ring.order[ring.head])
     if not facet.taken then
       facet.taken, facet.backlog = 0, facet.waiting
+      if facet.rate then facet.tokens = facets.tokens(queue, facet, pull.now) end
       visited[#visited + 1] = facet
     end
     local credit = pull.only and facet.waiting or facet.weight - facet.used
-    turn(facets, queue, facet, ring, pick_of(facets, queue, facet, pull, picked, credit), pull.only)
+    turn(facets, facet, ring, pick_of(facets, facet, pull, picked, credit), pull.only)
   end
   return picked
 end
@@ -125,7 +147,10 @@ local function write_facets(facets, queue, pull, ring, picked)
     if from <= ring.tail then facets.enter(queue, { unpack(ring.order, from, ring.tail) }) end
   end
   queue.woken = false -- the consumer that pulled wakes the next one
-  for i = 1, #visited do facets.write(queue, visited[i]) end
+  for i = 1, #visited do
+    facets.write(queue, visited[i])
+    if visited[i].rate then facets.use_rate(queue, visited[i], pull.now) end
+  end
 end
 
 -- Puts messages in flight until their leases end; or forgets them, if they are acknowledged already.
@@ -152,9 +177,11 @@ end
 
 -- Updates the queue's numbers.
 local function write_numbers(facets, queue, pull, picked)
-  local lost = picked.lost
+  local lost, expired = picked.lost, picked.expired
   for i = 1, #lost do facets.hold(queue, lost[i], -1) end
-  facets.add(queue, 'waiting', -picked.count)
+  for i = 1, #expired do facets.hold(queue, expired[i], -1) end
+  facets.add(queue, 'waiting', -picked.count - #expired)
+  facets.add(queue, 'dropped', #expired)
   facets.add(queue, 'pulled', #picked.messages)
   facets.add(queue, 'lost', #lost)
   if pull.auto then facets.add(queue, 'acked', #picked.messages) end
@@ -167,8 +194,9 @@ local function main(facets)
   if not queue then return 'gone' end
   if queue.revision < tonumber(ARGV[6]) then return 'behind' end
   facets.expect('hash', queue.inflight)
-  local pull = read_pull(facets)
-  local until_ms = pull.now + queue.lease
+  local pull = read_pull(facets, queue)
+  local lease_ms = tonumber(ARGV[9])
+  local until_ms = pull.now + (lease_ms > 0 and lease_ms or queue.lease)
   local until_text = text(until_ms)
   local ring = read_ring(facets, queue, pull)
   local picked = pick(facets, queue, pull, ring)
@@ -182,7 +210,7 @@ local function main(facets)
 
   local more = ring.whole and ring.tail < ring.head and '0' or '1'
   local due = #messages == 0 and facets.next_due(queue)
-  local reply = { text(pull.now), until_text, more, due and text(due) or '', text(#picked.lost) }
+  local reply = { text(pull.now), until_text, more, due and text(due) or '', text(#picked.lost), text(#picked.expired) }
   local words = #reply
   for i = 1, #messages do
     local message = messages[i]

@@ -1,5 +1,6 @@
--- Returns dead letters to their facets, the oldest first, as if they had never been delivered. Their bodies are
--- stored again in the current segment of the log, because the first ones may be gone.
+-- Takes dead letters out of their list, the oldest first, part by part: all, those of one environment, or single ones.
+-- They return to their facets, as if they had never been delivered, or are dropped. Their bodies are stored again, because
+-- those in the log may be gone.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
@@ -7,37 +8,77 @@
 -- KEYS[5]: hash, the registry of this shard
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp that the weights below were taken from
--- ARGV[3]: integer, maximum number of dead letters
--- ARGV[4...]: strings, environments and their weights; others have 1
--- Returns how many were returned; -1 when the registry has another stamp.
--- Caller: Store::redrive
+-- ARGV[3]: integer, maximum number of dead letters to read
+-- ARGV[4]: integer, 1 to drop them, 0 to return them
+-- ARGV[5]: integer, place of the first one to read
+-- ARGV[6]: string, the environment; empty for every one
+-- ARGV[7]: integer, messages to return per 1,000 seconds; 0 for all now
+-- ARGV[8]: integer, how many were returned by earlier parts of the same request
+-- ARGV[9]: integer, number of ids; 0 for every one
+-- ARGV[10...]: strings, the ids; then environments, their weights and their rules; others have 1 and no rules
+-- Returns an array: how many were taken (-1 when the registry has another stamp), and the place of the next part, or -1
+-- after the last one.
+-- Caller: Store::take_dead
+
+-- Reads the dead letters of this part. Returns them with their stored form, and how many were read.
+local function read_letters(facets, queue, from, most, only, ids)
+  local stored = redis.call('LRANGE', queue.dead, from, from + most - 1)
+  local letters = {}
+  for i = 1, #stored do
+    local letter = cmsgpack.unpack(stored[i])
+    local env, id = letter[4], letter[5]
+    if (only == '' or env == only) and (not ids or ids[id]) then
+      letters[#letters + 1] = { stored = stored[i], env = env, id = id, body = letter[6] }
+      facets.load(queue, env)
+    end
+  end
+  return letters, #stored
+end
+
+-- Takes letters out of the list. This frees memory, so it is allowed at the memory limit, and so is what follows.
+local function remove(queue, letters, from, count)
+  if from == 0 and #letters == count then
+    if count > 0 then redis.call('LPOP', queue.dead, count) end
+    return
+  end
+  for i = 1, #letters do redis.call('LREM', queue.dead, 1, letters[i].stored) end
+end
 
 local function main(facets)
   local call = redis.call
-  if call('HGET', KEYS[5], 'stamp') ~= ARGV[2] then return -1 end
+  if call('HGET', KEYS[5], 'stamp') ~= ARGV[2] then return { -1, -1 } end
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
-  if not queue then return 0 end
-  local weights = {}
-  for at = 4, #ARGV, 2 do weights[ARGV[at]] = tonumber(ARGV[at + 1]) end
-  local segment = facets.segment(facets.now(ARGV[1]))
+  if not queue then return { 0, -1 } end
+  local now, most, from = facets.now(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
+  local rate, before, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+  local ids = count > 0 and {}
+  for at = 10, 9 + count do ids[ARGV[at]] = true end
+  local weights, rules = {}, {}
+  for at = 10 + count, #ARGV, 3 do weights[ARGV[at]], rules[ARGV[at]] = tonumber(ARGV[at + 1]), ARGV[at + 2] end
+  local segment = facets.segment(now)
   local log = KEYS[4] .. ':' .. segment
-  facets.expect('hash', KEYS[4], log)
-  local letters = call('LRANGE', queue.dead, 0, tonumber(ARGV[3]) - 1)
-  for i = 1, #letters do
-    local letter = cmsgpack.unpack(letters[i])
-    letters[i] = letter
-    facets.load(queue, letter[4])
-  end
+  facets.expect('hash', KEYS[4], log, queue.later)
+  facets.expect('zset', queue.throttled, queue.delayed)
+  local letters, seen = read_letters(facets, queue, from, most, ARGV[6], ids)
 
-  if #letters > 0 then call('LPOP', queue.dead, #letters) end
+  remove(queue, letters, from, seen)
   for i = 1, #letters do
-    local env, id, body = letters[i][4], letters[i][5], letters[i][6]
-    call('HSET', log, id, body)
-    call('HINCRBY', KEYS[4], segment, #body)
-    facets.hold(queue, segment, 1)
-    facets.push(queue, queue.facets[env], { id .. '@' .. segment }, weights[env] or 1)
+    local letter = letters[i]
+    local weight, rule = weights[letter.env] or 1, rules[letter.env] or ''
+    local facet = queue.facets[letter.env]
+    local due = rate > 0 and math.floor(now + (before + i - 1) * 1000000 / rate) or now
+    if ARGV[4] == '1' then
+      facets.settle(queue, facet)
+    elseif due > now then
+      facets.push_later(queue, facet, letter.id, letter.body, due, weight, rule)
+    else
+      call('HSET', log, letter.id, letter.body)
+      call('HINCRBY', KEYS[4], segment, #letter.body)
+      facets.hold(queue, segment, 1)
+      facets.push(queue, facet, { letter.id .. '@' .. segment }, weight, rule)
+    end
   end
-  facets.add(queue, 'redriven', #letters)
+  facets.add(queue, ARGV[4] == '1' and 'dropped' or 'redriven', #letters)
   facets.finish(queue)
-  return #letters
+  return { #letters, seen == most and from + seen - #letters or -1 }
 end

@@ -1,5 +1,6 @@
--- Gives back the messages of a queue whose leases have ended and those whose delay is over, and records when the next
--- sweep is due. A message that has reached its maximum number of attempts becomes a dead letter.
+-- Gives back the messages of a queue whose leases have ended and those whose delay is over, lets facets go on that had
+-- used up their rates, and records when the next sweep is due. A message that has reached its maximum number of attempts
+-- becomes a dead letter. One that waits for the first time joins the end of its facet, and its body moves to the log.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
@@ -7,13 +8,14 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, maximum number of messages
 -- ARGV[3]: integer, maximum number of dead letters
--- Returns an array: how many leases had ended, how many delays were over, how many messages became dead letters.
+-- Returns an array: how many leases had ended, how many delays were over, how many messages became dead letters, how
+-- many facets may go on.
 -- Caller: Store::sweep
 
--- Reads the messages whose leases have ended. Returns all of them, those that are returned, and those that become
--- dead letters.
-local function read_expired(facets, queue, expired)
-  local landed, back, dead = {}, {}, {}
+-- Reads the messages whose leases have ended. Returns all of them, those that are returned, those that become dead
+-- letters, and those that are delayed, with when each is due.
+local function read_expired(facets, queue, expired, now)
+  local landed, back, dead, later, dues = {}, {}, {}, {}, {}
   local values = #expired > 0 and redis.call('HMGET', queue.inflight, unpack(expired)) or {}
   for i = 1, #expired do
     local _, attempts, item, env = string.match(values[i] or '', '^(%S+) (%d+) (%S+) (.*)$')
@@ -25,20 +27,54 @@ local function read_expired(facets, queue, expired)
         message.body = redis.call('HGET', KEYS[4] .. ':' .. segment, message.id)
         dead[#dead + 1] = message
       else
-        back[#back + 1] = message
+        local backoff = facets.backoff(queue, message.attempts)
+        if backoff > 0 then
+          later[#later + 1], dues[#dues + 1] = message, now + backoff
+        else
+          back[#back + 1] = message
+        end
       end
       facets.load(queue, env)
     end
   end
-  return landed, back, dead
+  return landed, back, dead, later, dues
 end
 
--- Adds the messages whose delay is over to those that are returned.
+-- Adds the messages whose delay is over to those that are returned. Returns those that wait for the first time, in the
+-- order in which they are due, with their bodies.
 local function read_due(facets, queue, due, back)
+  local fresh = {}
   for _, member in ipairs(due) do
     local item, env = string.match(member, '^(%S+) (.*)$')
-    back[#back + 1] = { id = facets.item(item), item = item, env = env, was_delayed = true }
-    facets.load(queue, env)
+    local id, _, attempts = facets.item(item)
+    local facet = facets.load(queue, env)
+    if attempts == 0 then
+      fresh[#fresh + 1] = { id = id, facet = facet, body = redis.call('HGET', queue.later, id) }
+    else
+      back[#back + 1] = { id = id, item = item, env = env, was_delayed = true }
+    end
+  end
+  return fresh
+end
+
+-- Puts messages that wait for the first time at the end of their facets. Their bodies move to the current segment of the
+-- log. The facet is settled afterwards, so that it enters the ring once.
+local function let_wait(facets, queue, fresh, now)
+  local segment = facets.segment(now)
+  local log = KEYS[4] .. ':' .. segment
+  for _, message in ipairs(fresh) do
+    message.facet.delayed = message.facet.delayed - 1
+    if message.body then
+      redis.call('HDEL', queue.later, message.id)
+      redis.call('HSET', log, message.id, message.body)
+      redis.call('HINCRBY', KEYS[4], segment, #message.body)
+      facets.hold(queue, segment, 1)
+      redis.call('RPUSH', message.facet.list, message.id .. '@' .. segment)
+      message.facet.waiting = message.facet.waiting + 1
+      facets.add(queue, 'waiting', 1)
+    else
+      facets.add(queue, 'lost', 1)
+    end
   end
 end
 
@@ -48,20 +84,26 @@ local function main(facets)
   if not queue then
     -- It was deleted. clear.lua removes what is left of it.
     call('ZREM', KEYS[3], string.match(KEYS[1], 'queue:([^:|]+)|ring$'))
-    return { 0, 0, 0 }
+    return { 0, 0, 0, 0 }
   end
   facets.expect('list', queue.dead)
+  facets.expect('hash', KEYS[4], queue.later)
   local now, most, keep = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local expired = call('ZRANGE', queue.leases, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, most)
   local due = call('ZRANGE', queue.delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, most)
-  local landed, back, dead = read_expired(facets, queue, expired)
-  read_due(facets, queue, due, back)
+  local ready = call('ZRANGE', queue.throttled, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, most)
+  local landed, back, dead, later, dues = read_expired(facets, queue, expired, now)
+  local fresh = read_due(facets, queue, due, back)
+  if #fresh > 0 then facets.expect('hash', KEYS[4] .. ':' .. facets.segment(now)) end
+  for _, env in ipairs(ready) do facets.load(queue, env) end
 
   -- This is allowed at the memory limit, and so is everything after it.
   call('ZREM', queue.due, queue.name)
   -- A lease without a message would be swept again and again.
   if #expired > 0 then call('ZREM', queue.leases, unpack(expired)) end
   if #due > 0 then call('ZREM', queue.delayed, unpack(due)) end
+  if #ready > 0 then call('ZREM', queue.throttled, unpack(ready)) end
+  for _, env in ipairs(ready) do facets.load(queue, env).throttled = false end
   facets.land(queue, landed)
   for _, message in ipairs(back) do
     if message.was_delayed then
@@ -70,6 +112,8 @@ local function main(facets)
     end
   end
   facets.give_back(queue, back)
+  let_wait(facets, queue, fresh, now)
+  facets.delay(queue, later, dues)
   facets.add(queue, 'delayed', -#due)
   facets.add(queue, 'expired', #landed)
   if #dead > 0 then facets.bury(queue, dead, 'expired', now, keep) end
@@ -77,5 +121,5 @@ local function main(facets)
   local next_due = facets.next_due(queue)
   if next_due then call('ZADD', queue.due, text(next_due), queue.name) end
   facets.finish(queue)
-  return { #landed, #due, #dead }
+  return { #landed, #due, #dead, #ready }
 end

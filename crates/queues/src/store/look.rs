@@ -123,6 +123,16 @@ impl Store {
         Ok(counts)
     }
 
+    /// The gaps of a queue as they are stored, by environment.
+    pub(crate) async fn gaps(&self, queue: &str) -> Result<BTreeMap<String, String>, Error> {
+        self.redis().command("HGETALL").key(&self.keys(queue).gaps()).query().await
+    }
+
+    /// Forgets the gaps of a queue.
+    pub(crate) async fn forget_gaps(&self, queue: &str) -> Result<(), Error> {
+        self.redis().command("UNLINK").key(&self.keys(queue).gaps()).run().await
+    }
+
     /// Names of facets in their order, those behind `after`.
     pub(crate) async fn facets_after(
         &self,

@@ -13,7 +13,7 @@ static DROP_DELAYED: Script<FabricRole> =
     Script::composed("queues/drop_delayed", &[include_str!("../scripts/drop_delayed.lua"), SHARED]);
 static DROP_FLYING: Script<FabricRole> =
     Script::composed("queues/drop_flying", &[include_str!("../scripts/drop_flying.lua"), SHARED]);
-static REDRIVE: Script<FabricRole> =
+static TAKE_DEAD: Script<FabricRole> =
     Script::composed("queues/redrive", &[include_str!("../scripts/redrive.lua"), SHARED]);
 static CLEAR: Script<FabricRole> =
     Script::composed("queues/clear", &[include_str!("../scripts/clear.lua"), SHARED]);
@@ -24,7 +24,7 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
     ("drop", &DROP_WAITING),
     ("drop_delayed", &DROP_DELAYED),
     ("drop_flying", &DROP_FLYING),
-    ("redrive", &REDRIVE),
+    ("redrive", &TAKE_DEAD),
     ("clear", &CLEAR),
 ];
 
@@ -33,9 +33,6 @@ const FACETS: usize = 500;
 /// Messages that one call drops or examines.
 const PART: usize = 2_000;
 
-/// For commands without arguments.
-const NONE: &[&str] = &[];
-
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
@@ -43,7 +40,7 @@ pub struct DeadLetter {
     pub died_ms: u64,
     /// How often it was delivered.
     pub attempts: u32,
-    /// The last outcome: `nacked` or `expired`.
+    /// The last outcome: `nacked`, `expired` or `rejected`.
     pub reason: String,
     /// Its facet.
     pub environment: String,
@@ -94,11 +91,30 @@ pub enum Configured {
     Stale,
 }
 
-/// How putting dead letters back ended.
+/// Which dead letters a call takes out of their list, and where they go.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DeadCall<'a> {
+    /// Only of this environment.
+    pub environment: Option<&'a str>,
+    /// Only these; all when empty.
+    pub ids: &'a [u64],
+    /// They are dropped in place of being returned.
+    pub drop: bool,
+    /// Messages to return per 1,000 seconds; 0 for all now.
+    pub rate: u64,
+    /// How many earlier parts of the same request returned.
+    pub before: u64,
+    /// The place of the first letter to read.
+    pub from: u64,
+    /// Letters to read.
+    pub most: u64,
+}
+
+/// How taking dead letters ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Redriven {
-    /// This many were returned.
-    Put(u64),
+pub(crate) enum DeadTaken {
+    /// This many were taken, and the place of the next part, if there is one.
+    Part(u64, Option<u64>),
     /// The registry has moved on.
     Stale,
 }
@@ -122,6 +138,9 @@ impl Store {
                 .arg(definition.lease_ms)
                 .arg(definition.in_flight_limit.unwrap_or_default())
                 .arg(definition.max_attempts)
+                .arg(definition.retention_seconds * 1000)
+                .arg(definition.backoff_ms)
+                .arg(definition.max_backoff_ms)
                 .arg(cursor)
                 .arg(FACETS)
                 .arg(flat(definition))
@@ -216,40 +235,41 @@ impl Store {
         Ok(stored.iter().filter_map(|letter| DeadLetter::read(letter)).collect())
     }
 
-    /// Puts up to `most` dead letters back, the oldest first. `stamp` is the registry's that `definition` is of.
-    pub(crate) async fn redrive(
+    /// Takes dead letters out of their list, the oldest first. `stamp` is the registry's that `definition` is of.
+    pub(crate) async fn take_dead(
         &self,
         queue: &str,
         stamp: &str,
         definition: &Definition,
-        most: u64,
-    ) -> Result<Redriven, Error> {
+        call: DeadCall<'_>,
+    ) -> Result<DeadTaken, Error> {
         let bus = keys::bus::bus(self.shard.tag());
-        let put: i64 = self
-            .call(&REDRIVE, queue)
+        let (taken, next): (i64, i64) = self
+            .call(&TAKE_DEAD, queue)
             .key(&bus.log())
             .key(&bus.registry())
             .arg(self.clock.argument())
             .arg(stamp)
-            .arg(most)
+            .arg(call.most)
+            .arg(u8::from(call.drop))
+            .arg(call.from)
+            .arg(call.environment.unwrap_or_default())
+            .arg(call.rate)
+            .arg(call.before)
+            .arg(call.ids.len())
+            .arg(call.ids)
             .arg(flat(definition))
             .run(self.redis())
             .await?;
-        Ok(u64::try_from(put).map_or(Redriven::Stale, Redriven::Put))
-    }
-
-    /// Forgets all dead letters; how many there were.
-    pub(crate) async fn drop_dead(&self, queue: &str) -> Result<u64, Error> {
-        let key = self.keys(queue).dead();
-        let mut batch = self.redis().batch();
-        batch.add("LLEN", &key, NONE);
-        batch.add("UNLINK", &key, NONE);
-        let (count, _): (u64, u64) = batch.query().await?;
-        Ok(count)
+        Ok(u64::try_from(taken)
+            .map_or(DeadTaken::Stale, |taken| DeadTaken::Part(taken, u64::try_from(next).ok())))
     }
 }
 
-/// Environments and weights one after another.
+/// Environments, weights and rules one after another.
 fn flat(definition: &Definition) -> Vec<String> {
-    definition.weights.iter().flat_map(|(name, weight)| [name.clone(), weight.to_string()]).collect()
+    definition
+        .facets()
+        .flat_map(|(name, weight, rules)| [name.to_owned(), weight.to_string(), rules])
+        .collect()
 }

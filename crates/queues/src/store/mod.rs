@@ -14,10 +14,10 @@ use signalbox_store::{Call, Clock, Error, Fabric, FabricRole, Script, Shard, Sub
 pub(super) use look::FacetRow;
 pub use manage::Configured;
 pub use manage::DeadLetter;
-pub(super) use manage::Redriven;
+pub(super) use manage::{DeadCall, DeadTaken};
 pub(super) use pull::{PullCall, PullReply};
 pub use pull::{Pulled, Taken};
-pub(super) use settle::Nacked;
+pub(super) use settle::{Acked, Disposition, Nacked};
 
 /// The queues' data in one shard.
 #[derive(Debug)]

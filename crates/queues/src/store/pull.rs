@@ -24,6 +24,8 @@ pub(crate) struct PullCall<'a> {
     pub environment: Option<&'a str>,
     /// For how long something of it is waited for.
     pub wait_ms: u64,
+    /// How long the messages are leased; the queue's time when absent.
+    pub lease_ms: Option<u64>,
 }
 
 /// A message that was delivered, or is shown.
@@ -54,6 +56,8 @@ pub struct Pulled {
     pub next_due_ms: Option<u64>,
     /// Messages whose bodies are no longer in the log.
     pub lost: u64,
+    /// Messages that were dropped because they had waited for too long.
+    pub expired: u64,
     /// The messages.
     pub messages: Vec<Taken>,
 }
@@ -83,6 +87,7 @@ impl Store {
             .arg(call.revision)
             .arg(call.environment.unwrap_or_default())
             .arg(call.wait_ms)
+            .arg(call.lease_ms.unwrap_or_default())
             .run(self.redis())
             .await?;
         Ok(match reply {
@@ -111,8 +116,8 @@ fn read(words: Vec<Value>) -> Pulled {
     let (now_ms, until_ms) = (number(words.next()), number(words.next()));
     let more = number::<u8>(words.next()) == 1;
     let next_due_ms = Some(number(words.next())).filter(|due| *due > 0);
-    let lost = number(words.next());
-    Pulled { now_ms, until_ms, more, next_due_ms, lost, messages: messages(words) }
+    let (lost, expired) = (number(words.next()), number(words.next()));
+    Pulled { now_ms, until_ms, more, next_due_ms, lost, expired, messages: messages(words) }
 }
 
 /// Reads five words for each message.

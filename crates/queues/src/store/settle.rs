@@ -36,34 +36,73 @@ pub struct Swept {
     pub expired: u64,
     pub due: u64,
     pub dead: u64,
+    /// Facets that may go on after they had used up their rates.
+    pub ready: u64,
 }
 
+/// The result of acknowledging a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acked {
+    /// It was not in flight under this receipt, or no longer.
+    NotHeld,
+    /// It is removed.
+    Now,
+    /// It was removed by an earlier call with the same receipt.
+    Before,
+}
+
+/// What becomes of messages that are returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    /// They are available after this many milliseconds.
+    After(u64),
+    /// They are available after the backoff of their queue.
+    Backoff,
+    /// They become dead letters.
+    Reject,
+}
+
+/// A message, and the proof that its holder pulled it: nonce and attempt.
+pub(crate) type Held = (u64, String);
+
 impl Store {
-    /// Forgets messages by id and nonce; whether each was held.
-    pub(crate) async fn ack(&self, queue: &str, held: &[(u64, &str)]) -> Result<Vec<bool>, Error> {
-        let mut call = self.call(&ACK, queue);
-        for (id, nonce) in held {
-            call = call.arg(*id).arg(*nonce);
+    /// Removes messages; what became of each.
+    pub(crate) async fn ack(&self, queue: &str, held: &[Held]) -> Result<Vec<Acked>, Error> {
+        let shared = keys::queues::shared(self.shard.tag());
+        let mut call = self.call(&ACK, queue).key(&shared.acked()).key(&shared.acked_before());
+        for (id, proof) in held {
+            call = call.arg(*id).arg(proof);
         }
-        call.run(self.redis()).await
+        let codes: Vec<u8> = call.run(self.redis()).await?;
+        let read = |code| match code {
+            1 => Acked::Now,
+            2 => Acked::Before,
+            _ => Acked::NotHeld,
+        };
+        Ok(codes.into_iter().map(read).collect())
     }
 
-    /// Returns messages; the result of each.
+    /// Returns messages; what became of each.
     pub(crate) async fn nack(
         &self,
         queue: &str,
-        delay_ms: u64,
+        disposition: Disposition,
         keep_dead: u64,
-        held: &[(u64, &str)],
+        held: &[Held],
     ) -> Result<Vec<Nacked>, Error> {
+        let delay = match disposition {
+            Disposition::After(ms) => ms.to_string(),
+            Disposition::Backoff => "backoff".to_owned(),
+            Disposition::Reject => "reject".to_owned(),
+        };
         let mut call = self
             .call(&NACK, queue)
             .key(&keys::bus::bus(self.shard.tag()).log())
             .arg(self.clock.argument())
-            .arg(delay_ms)
+            .arg(delay)
             .arg(keep_dead);
-        for (id, nonce) in held {
-            call = call.arg(*id).arg(*nonce);
+        for (id, proof) in held {
+            call = call.arg(*id).arg(proof);
         }
         let codes: Vec<u8> = call.run(self.redis()).await?;
         let read = |code| match code {
@@ -80,18 +119,18 @@ impl Store {
         &self,
         queue: &str,
         ms: u64,
-        held: &[(u64, &str)],
+        held: &[Held],
     ) -> Result<(u64, Vec<bool>), Error> {
         let mut call = self.call(&EXTEND, queue).arg(self.clock.argument()).arg(ms);
-        for (id, nonce) in held {
-            call = call.arg(*id).arg(*nonce);
+        for (id, proof) in held {
+            call = call.arg(*id).arg(proof);
         }
         call.run(self.redis()).await
     }
 
     /// Gives back what is due in one queue, up to `most` of either kind.
     pub async fn sweep(&self, queue: &str, most: usize, keep_dead: u64) -> Result<Swept, Error> {
-        let (expired, due, dead) = self
+        let (expired, due, dead, ready) = self
             .call(&SWEEP, queue)
             .key(&keys::bus::bus(self.shard.tag()).log())
             .arg(self.clock.argument())
@@ -99,7 +138,7 @@ impl Store {
             .arg(keep_dead)
             .run(self.redis())
             .await?;
-        Ok(Swept { expired, due, dead })
+        Ok(Swept { expired, due, dead, ready })
     }
 
     /// The queue that has something due first, and when, in unix milliseconds.

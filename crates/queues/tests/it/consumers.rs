@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::support::*;
 use signalbox_bus_testkit::{Mortal, Pacemaker, Recorder};
-use signalbox_queues::{Definition, Error, Handed, Handle, Options, PullRequest, Wanted};
+use signalbox_queues::{Error, Handed, Handle, Options, PullRequest, Wanted};
 
 /// A pacemaker's part: its bus and its queues, running.
 struct Running {
@@ -29,7 +29,7 @@ async fn running(server: &Server, options: Options) -> Running {
 
 impl Running {
     async fn put(&self, wanted: Wanted) {
-        self.bus.handle.put_queue(Q, Definition::new(Q, wanted).unwrap(), 10).await.unwrap();
+        define(&self.bus, Q, &wanted).await;
     }
 
     async fn push(&self, environment: &str, count: usize) {
@@ -39,6 +39,7 @@ impl Running {
             name: "n".into(),
             payload: None,
             idempotency_key: None,
+            delay: None,
         };
         let results = self.bus.handle.publish_messages("shop", vec![message; count]).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
@@ -47,9 +48,14 @@ impl Running {
     /// A pull that waits for longer than any test does.
     fn wait(&self, most: usize) -> tokio::task::JoinHandle<Result<Handed, Error>> {
         let queues = self.queues.clone();
-        let request =
-            PullRequest { most, wait: Duration::from_secs(600), auto_ack: false, environment: None };
-        tokio::spawn(async move { queues.pull(Q, 0, request).await })
+        let request = PullRequest {
+            most,
+            wait: Duration::from_secs(600),
+            auto_ack: false,
+            environment: None,
+            lease_ms: None,
+        };
+        tokio::spawn(async move { queues.pull(&[source(Q, 0)], request).await })
     }
 
     async fn waiting(&self, count: usize) {
@@ -109,8 +115,14 @@ async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
     let only = |environment: &'static str| {
         let queues = all.queues.clone();
         let environment = Some(environment);
-        let request = PullRequest { most: 1, wait: Duration::from_secs(600), auto_ack: false, environment };
-        tokio::spawn(async move { queues.pull(Q, 0, request).await })
+        let request = PullRequest {
+            most: 1,
+            wait: Duration::from_secs(600),
+            auto_ack: false,
+            environment,
+            lease_ms: None,
+        };
+        tokio::spawn(async move { queues.pull(&[source(Q, 0)], request).await })
     };
     let (first, second, other) = (only("quiet"), only("quiet"), only("silent"));
     all.waiting(3).await;
@@ -166,17 +178,18 @@ async fn a_pull_that_waits_is_woken_by_a_returned_message() {
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("1", 2).await;
-    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
-    let first = all.queues.pull(Q, 0, request).await.unwrap().messages;
+    let request =
+        PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None, lease_ms: None };
+    let first = all.queues.pull(&[source(Q, 0)], request).await.unwrap().messages;
     let pull = all.wait(1);
     all.waiting(1).await;
     // Returned immediately.
-    all.queues.nack(Q, 0, &[&first[0].0.to_string()]).await.unwrap();
+    all.queues.nack(Q, Some(0), &[&first[0].0.to_string()]).await.unwrap();
     assert_eq!(pull.await.unwrap().unwrap().messages[0].1.id, first[0].1.id);
     // An expired lease: the consumer is dead, and only the sweeper detects it.
     all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
     all.push("2", 1).await;
-    let lost = all.queues.pull(Q, 0, request).await.unwrap().messages;
+    let lost = all.queues.pull(&[source(Q, 0)], request).await.unwrap().messages;
     let again = all.wait(1).await.unwrap().unwrap().messages;
     assert_eq!((again[0].1.id, again[0].1.attempt), (lost[0].1.id, 2));
 }
@@ -187,8 +200,9 @@ async fn nothing_due_costs_nothing() {
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("1", 1).await;
-    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
-    let held = all.queues.pull(Q, 0, request).await.unwrap().messages;
+    let request =
+        PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None, lease_ms: None };
+    let held = all.queues.pull(&[source(Q, 0)], request).await.unwrap().messages;
     all.queues.ack(Q, &[&held[0].0.to_string()]).await.unwrap();
     eventually("the sweeper to process what is due", || async {
         if all.redis.command("EXISTS").arg("queue:|due").query::<u64>().await.unwrap() == 1 {
@@ -245,10 +259,15 @@ async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
             Options::default(),
             CancellationToken::new(),
         );
-        let request =
-            PullRequest { most: 5, wait: Duration::from_secs(600), auto_ack: false, environment: None };
+        let request = PullRequest {
+            most: 5,
+            wait: Duration::from_secs(600),
+            auto_ack: false,
+            environment: None,
+            lease_ms: None,
+        };
         runtime.spawn(queues.clone().run(CancellationToken::new()));
-        runtime.spawn(async move { queues.pull(Q, 0, request).await });
+        runtime.spawn(async move { queues.pull(&[source(Q, 0)], request).await });
         runtime
     };
     all.push("1", 5).await;
@@ -274,8 +293,7 @@ async fn no_publish_misses_a_queue_that_was_confirmed() {
     let two = running(&server, Options::default()).await;
     for round in 0..30 {
         let name = format!("q{round}");
-        let definition = Definition::new(&name, wanted(".*")).unwrap();
-        one.bus.handle.put_queue(&name, definition, 100).await.unwrap();
+        define(&one.bus, &name, &wanted(".*")).await;
         two.push("1", 1).await;
         let depth: u64 = one.redis.command("LLEN").arg(format!("queue:{name}:1")).query().await.unwrap();
         assert_eq!(depth, 1, "{name}");
@@ -284,5 +302,52 @@ async fn no_publish_misses_a_queue_that_was_confirmed() {
         let left: Vec<String> =
             one.redis.command("KEYS").arg(format!("queue:{name}*")).query().await.unwrap();
         assert_eq!(left, [""; 0], "nothing comes into a queue that was deleted");
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_waits_ends_when_its_queue_is_deleted() {
+    let server = Server::in_memory().await;
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    let queues = all.queues.clone();
+    let request = PullRequest {
+        most: 1,
+        wait: Duration::from_secs(600),
+        auto_ack: false,
+        environment: Some("1"),
+        lease_ms: None,
+    };
+    let only = tokio::spawn(async move { queues.pull(&[source(Q, 0)], request).await });
+    let pulls = [all.wait(1), all.wait(1), only];
+    all.waiting(3).await;
+    all.bus.handle.delete_queue(Q).await.unwrap();
+    for pull in pulls {
+        let ended = pull.await.unwrap();
+        assert!(matches!(ended, Err(Error::NoSuchQueue)), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_waits_for_several_queues_is_woken_by_each() {
+    let server = Server::in_memory().await;
+    let all = running(&server, Options::default()).await;
+    define(&all.bus, "mail", &wanted("mail:.*")).await;
+    define(&all.bus, "page", &wanted("page:.*")).await;
+    for environment in ["page", "mail"] {
+        let queues = all.queues.clone();
+        let request = PullRequest {
+            most: 1,
+            wait: Duration::from_secs(600),
+            auto_ack: true,
+            environment: None,
+            lease_ms: None,
+        };
+        let pull =
+            tokio::spawn(async move { queues.pull(&[source("mail", 0), source("page", 0)], request).await });
+        all.waiting(2).await;
+        all.push(environment, 1).await;
+        let handed = pull.await.unwrap().unwrap().messages;
+        assert_eq!((handed.len(), &*handed[0].0.queue), (1, environment));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::support::*;
 use signalbox_bus::{Error as BusError, Kind, NewEvent, Wanted as Subscription};
-use signalbox_queues::{Configured, Definition, Error, Flaw, PullRequest, Settled, Wanted};
+use signalbox_queues::{Configured, DeadLetters, Definition, Error, Flaw, PullRequest, Settled, Wanted};
 
 /// The original called a function that was nowhere, so no message ever reached a queue.
 #[tokio::test]
@@ -18,6 +18,7 @@ async fn a_message_reaches_every_queue_that_takes_it_and_no_other() {
         name: "opened".into(),
         payload: None,
         idempotency_key: None,
+        delay: None,
     };
     let messages = vec![message("5", "email_event"), message("55", "page")];
     let ids: Vec<u64> = hands
@@ -68,7 +69,7 @@ async fn a_pattern_matches_the_whole_name_whatever_it_holds() {
     assert_eq!(hands.waiting("one", "55").await, [0; 0]);
     assert_eq!(hands.waiting("either", "6").await.len(), 1);
     assert_eq!(hands.waiting("either", "66").await, [0; 0]);
-    assert!(matches!(Definition::new("q", wanted("a|b)|(?:c")), Err(Flaw::Pattern(_))));
+    assert!(matches!(Definition::new("q", wanted("a|b)|(?:c"), None), Err(Flaw::Pattern(_))));
 }
 
 /// One bad pattern made every tenant's publish fail half-way; a nested star stopped Redis for minutes.
@@ -77,7 +78,7 @@ async fn a_bad_pattern_is_refused_and_a_slow_one_is_not_slow() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     for bad in ["(", "a{1000}{1000}", "[", &"x".repeat(10 << 10)] {
-        let error = Definition::new("bad", wanted(bad)).unwrap_err();
+        let error = Definition::new("bad", wanted(bad), None).unwrap_err();
         assert!(matches!(error, Flaw::Pattern(_)), "{bad}");
     }
     hands.put("slow", wanted("((.*)*)*x")).await;
@@ -199,10 +200,10 @@ async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body()
     hands.redis.command("DEL").arg(segments).run().await.unwrap();
     hands.time.advance(3_600_000);
     let definition = hands.bus.handle.queues(|queues| queues.get(Q).unwrap().definition.clone());
-    let stale = hands.queues.redrive(Q, "0.old", &definition).await;
+    let stale = hands.queues.take_dead(Q, "0.old", &definition, DeadLetters::default()).await;
     assert!(matches!(stale, Err(Error::Stale)), "{stale:?}");
     let stamp = hands.bus.handle.stamp();
-    assert_eq!(hands.queues.redrive(Q, &stamp, &definition).await.unwrap(), 3);
+    assert_eq!(hands.queues.take_dead(Q, &stamp, &definition, DeadLetters::default()).await.unwrap(), 3);
     hands.assert_true(Q, "a redrive").await;
     let again = hands.pull(9).await;
     let labels: Vec<(String, u32)> = again.iter().map(|(_, taken)| (label(taken), taken.attempt)).collect();
@@ -290,7 +291,7 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
     hands.assert_true("other", "others stay").await;
     assert!(matches!(hands.bus.handle.delete_queue(Q).await, Err(BusError::NoSuchQueue)));
     // A pacemaker that does not know of it yet.
-    let gone = hands.queues.pull(Q, revision, pull(1)).await;
+    let gone = hands.queues.pull(&[source(Q, revision)], pull(1)).await;
     assert!(matches!(gone, Err(Error::NoSuchQueue)), "{gone:?}");
     assert_eq!(hands.ack(&[&pulled[3].0]).await, [Settled::Used]);
     hands.put(Q, wanted(".*")).await;
@@ -302,10 +303,10 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
 async fn a_shard_without_the_definition_reports_it() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    let behind = hands.queues.pull(Q, hands.revision(Q) + 1, pull(1)).await;
+    let behind = hands.queues.pull(&[source(Q, hands.revision(Q) + 1)], pull(1)).await;
     assert!(matches!(behind, Err(Error::Behind)), "{behind:?}");
     // Settings older than the stored ones change nothing.
-    let definition = Definition::new(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }).unwrap();
+    let definition = Definition::new(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }, None).unwrap();
     let store = &hands.queues.stores()[0];
     let stamp = hands.bus.handle.stamp();
     assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
@@ -396,6 +397,7 @@ async fn a_foreign_key_in_the_way_leaves_nothing_half_done() {
         name: "n".into(),
         payload: None,
         idempotency_key: None,
+        delay: None,
     };
     let results = hands.bus.handle.publish_messages("shop", vec![message("1"), message("2")]).await;
     assert!(results.iter().all(Result::is_err), "{results:?}");

@@ -3,7 +3,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 
 mod consumers;
+mod delays;
 mod faults;
+mod limits;
 mod model;
 mod scale;
 mod shards;

@@ -10,27 +10,63 @@ use proptest::{
 use signalbox_protocol_model::queues::{Facet, Message, Receipt as Known, Reference, Settings, Verdict};
 
 use super::support::*;
-use signalbox_queues::{PullRequest, Settled, Wanted};
+use signalbox_bus::Delay;
+use signalbox_queues::{Overflow, PullRequest, Settled, Wanted, WantedTenant};
 
 #[derive(Debug, Clone)]
 enum Step {
     /// Messages of facets, in one call.
     Push(Vec<Facet>),
+    /// A message of a facet that is delayed by this many milliseconds.
+    PushLater(Facet, u64),
     Pull(usize, bool),
     /// Acknowledges some of the receipts that were ever given, again if their reply was lost.
     Ack(Vec<usize>, bool),
-    Nack(Vec<usize>, u64),
+    /// With a delay, or with the backoff of the queue.
+    Nack(Vec<usize>, Option<u64>),
+    Reject(Vec<usize>),
     Extend(Vec<usize>, u64),
     Sweep,
     Advance(u64),
-    Configure(BTreeMap<Facet, u32>, Option<u32>, u32),
+    Configure(Configured),
+    /// What is set for one facet: its own limit, and messages per 1,000 seconds.
+    Tenant(Facet, Option<u32>, Option<u32>),
     Drop(Facet),
     Purge(Facet),
     ForgetDead,
     FlushScripts,
 }
 
+/// What a definition says, apart from what is set for single facets.
+#[derive(Debug, Clone, Default)]
+struct Configured {
+    weights: BTreeMap<Facet, u32>,
+    limit: Option<u32>,
+    attempts: u32,
+    /// Of the first and of any later delivery, in milliseconds.
+    backoff: (u32, u32),
+    max_waiting: Option<u32>,
+    drops: bool,
+}
+
 const FACETS: u32 = 4;
+
+fn configured() -> impl Strategy<Value = Configured> {
+    let weights = btree_map(1..=FACETS, 0..4u32, 0..4);
+    let limits = (prop::option::of(1..4u32), 0..4u32);
+    let backoff = prop_oneof![Just((0, 0)), (1..3_000u32, 1..9_000u32)];
+    let bounds = (prop::option::weighted(0.3, 1..5u32), any::<bool>());
+    (weights, limits, backoff, bounds).prop_map(
+        |(weights, (limit, attempts), backoff, (max_waiting, drops))| Configured {
+            weights,
+            limit,
+            attempts,
+            backoff,
+            max_waiting,
+            drops,
+        },
+    )
+}
 
 fn step() -> impl Strategy<Value = Step> {
     let facet = || 1..=FACETS;
@@ -39,12 +75,16 @@ fn step() -> impl Strategy<Value = Step> {
         8 => vec(facet(), 1..8).prop_map(Step::Push),
         10 => (1..7usize, prop::bool::weighted(0.15)).prop_map(|(most, auto)| Step::Pull(most, auto)),
         6 => (receipts(), prop::bool::weighted(0.2)).prop_map(|(which, lost)| Step::Ack(which, lost)),
-        5 => (receipts(), prop_oneof![Just(0), 1..2_000u64]).prop_map(|(which, delay)| Step::Nack(which, delay)),
+        3 => (facet(), 1..3_000u64).prop_map(|(facet, delay)| Step::PushLater(facet, delay)),
+        5 => (receipts(), prop_oneof![Just(None), Just(Some(0)), (1..2_000u64).prop_map(Some)])
+            .prop_map(|(which, delay)| Step::Nack(which, delay)),
+        1 => receipts().prop_map(Step::Reject),
+        3 => (facet(), prop::option::of(0..3u32), prop::option::of(300..3_000u32))
+            .prop_map(|(facet, limit, rate)| Step::Tenant(facet, limit, rate)),
         2 => (receipts(), 1_000..9_000u64).prop_map(|(which, ms)| Step::Extend(which, ms)),
         4 => Just(Step::Sweep),
         4 => (1..3_000u64).prop_map(Step::Advance),
-        3 => (btree_map(facet(), 0..4u32, 0..4), prop::option::of(1..4u32), 0..4u32)
-            .prop_map(|(weights, limit, attempts)| Step::Configure(weights, limit, attempts)),
+        3 => configured().prop_map(Step::Configure),
         1 => facet().prop_map(Step::Drop),
         1 => facet().prop_map(Step::Purge),
         1 => Just(Step::ForgetDead),
@@ -57,6 +97,9 @@ const LEASE_MS: u64 = 4_000;
 struct Both {
     hands: Hands,
     reference: Reference,
+    configured: Configured,
+    /// Own limits and rates of facets.
+    tenants: BTreeMap<Facet, (Option<u32>, Option<u32>)>,
     /// Every receipt ever given: ours as text, and the reference's.
     receipts: Vec<(String, Known)>,
 }
@@ -64,25 +107,33 @@ struct Both {
 impl Both {
     async fn new(server: &Server) -> Self {
         let hands = Hands::with(server, 1, 3_600_000).await;
-        let both = Self {
-            hands,
-            reference: Reference::new(settings(&BTreeMap::new(), None, 0)),
-            receipts: Vec::new(),
-        };
-        both.put(&BTreeMap::new(), None, 0).await;
+        let configured = Configured::default();
+        let tenants = BTreeMap::new();
+        let reference = Reference::new(settings(&configured, &tenants));
+        let both = Self { hands, reference, configured, tenants, receipts: Vec::new() };
+        both.put().await;
         both
     }
 
-    async fn put(&self, weights: &BTreeMap<Facet, u32>, limit: Option<u32>, attempts: u32) {
-        let weights = weights.iter().map(|(facet, weight)| (facet.to_string(), *weight)).collect();
+    async fn put(&self) {
+        let Configured { weights, limit, attempts, backoff, max_waiting, drops } = &self.configured;
+        let seconds = |ms: u32| Some(f64::from(ms) / 1000.0);
         let wanted = Wanted {
-            weights,
+            weights: Some(weights.iter().map(|(facet, weight)| (facet.to_string(), *weight)).collect()),
             in_flight_limit: limit.map(u64::from),
-            max_attempts: Some(attempts),
+            max_attempts: Some(*attempts),
             lease_seconds: Some(LEASE_MS as f64 / 1000.0),
+            backoff_seconds: seconds(backoff.0),
+            max_backoff_seconds: seconds(backoff.1),
+            max_waiting_per_tenant: max_waiting.map(u64::from),
+            overflow: if *drops { Overflow::DropOldest } else { Overflow::Reject },
             ..wanted(".*")
         };
         self.hands.put(Q, wanted).await;
+    }
+
+    fn settings(&self) -> Settings {
+        settings(&self.configured, &self.tenants)
     }
 
     fn now(&self) -> i64 {
@@ -95,10 +146,32 @@ impl Both {
             Step::Push(facets) => {
                 let names: Vec<String> = facets.iter().map(ToString::to_string).collect();
                 let messages: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
-                let ids = self.hands.push(&messages).await;
-                let mut pairs: Vec<(Message, Facet)> = ids.into_iter().zip(facets.iter().copied()).collect();
+                let ids = self.hands.try_push(&messages, None).await;
+                let mut pairs: Vec<(Message, Facet)> = Vec::new();
+                let mut taken: BTreeMap<Facet, Vec<bool>> = BTreeMap::new();
+                for (id, facet) in ids.into_iter().zip(facets) {
+                    pairs.extend(id.map(|id| (id, *facet)));
+                    taken.entry(*facet).or_default().push(id.is_some());
+                }
                 pairs.sort_unstable();
-                pairs.into_iter().for_each(|(id, facet)| self.reference.push(facet, id));
+                for (id, facet) in pairs {
+                    assert!(self.reference.takes(facet), "{facet} was full");
+                    self.reference.push(facet, id);
+                }
+                for (facet, taken) in taken {
+                    let full = taken.contains(&false);
+                    assert!(!full || !self.reference.takes(facet), "{facet} had space: {taken:?}");
+                    self.reference.keep_bounds(facet);
+                }
+            }
+            Step::PushLater(facet, delay) => {
+                let id =
+                    self.hands.try_push(&[(&facet.to_string(), "x")], Some(Delay::After(*delay))).await[0];
+                assert_eq!(id.is_some(), self.reference.takes(*facet), "{facet}");
+                if let Some(id) = id {
+                    self.reference.push_later(*facet, id, now + *delay as i64);
+                    self.reference.keep_bounds(*facet);
+                }
             }
             Step::Pull(most, auto) => {
                 let request = PullRequest { auto_ack: *auto, ..pull(*most) };
@@ -132,7 +205,13 @@ impl Both {
                 let (texts, known) = self.some(which);
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 let got = self.hands.queues.nack(Q, *delay, &texts).await.unwrap();
-                same(&got, &self.reference.nack(&known, *delay as i64, now));
+                same(&got, &self.reference.nack(&known, delay.map(|delay| delay as i64), now));
+            }
+            Step::Reject(which) => {
+                let (texts, known) = self.some(which);
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                let got = self.hands.queues.reject(Q, &texts).await.unwrap();
+                same(&got, &self.reference.reject(&known));
             }
             Step::Extend(which, ms) => {
                 let (texts, known) = self.some(which);
@@ -150,9 +229,22 @@ impl Both {
                 self.reference.sweep(now);
             }
             Step::Advance(ms) => self.hands.time.advance(*ms),
-            Step::Configure(weights, limit, attempts) => {
-                self.put(weights, *limit, *attempts).await;
-                self.reference.configure(settings(weights, *limit, *attempts));
+            Step::Configure(configured) => {
+                self.configured = configured.clone();
+                self.put().await;
+                self.reference.configure(self.settings());
+            }
+            Step::Tenant(facet, limit, rate) => {
+                let weight = self.configured.weights.get(facet).copied();
+                self.tenants.insert(*facet, (*limit, *rate));
+                let wanted = WantedTenant {
+                    weight,
+                    in_flight_limit: limit.map(u64::from),
+                    rate: rate.map(|rate| f64::from(rate) / 1000.0),
+                    ..WantedTenant::default()
+                };
+                self.hands.tenant(Q, &facet.to_string(), wanted).await;
+                self.reference.configure(self.settings());
             }
             Step::Drop(facet) => {
                 let dropped = self.hands.queues.drop_facet(Q, &facet.to_string()).await.unwrap();
@@ -163,7 +255,7 @@ impl Both {
                 assert_eq!(dropped as usize, self.reference.purge(*facet));
             }
             Step::ForgetDead => {
-                let dropped = self.hands.queues.drop_dead(Q).await.unwrap();
+                let dropped = self.hands.drop_dead().await;
                 assert_eq!(dropped as usize, self.reference.forget_dead());
             }
             Step::FlushScripts => self.hands.redis.command("SCRIPT").arg("FLUSH").run().await.unwrap(),
@@ -208,18 +300,27 @@ impl Both {
     }
 }
 
-fn settings(weights: &BTreeMap<Facet, u32>, limit: Option<u32>, attempts: u32) -> Settings {
+fn settings(configured: &Configured, tenants: &BTreeMap<Facet, (Option<u32>, Option<u32>)>) -> Settings {
+    let Configured { weights, limit, attempts, backoff: (first, most), max_waiting, drops } = configured;
+    let limits = tenants.iter().filter_map(|(facet, (limit, _))| Some((*facet, (*limit)?)));
+    let rates = tenants.iter().filter_map(|(facet, (_, rate))| Some((*facet, i64::from((*rate)?))));
     Settings {
         lease_ms: LEASE_MS as i64,
         weights: weights.clone(),
         default_weight: 1,
-        in_flight_limit: limit,
-        max_attempts: (attempts > 0).then_some(attempts),
+        in_flight_limit: *limit,
+        max_attempts: (*attempts > 0).then_some(*attempts),
+        limits: limits.collect(),
+        rates: rates.collect(),
+        backoff_ms: (i64::from(*first), i64::from(*most.max(first))),
+        max_waiting: max_waiting.map(|most| most as usize),
+        drops: *drops,
     }
 }
 
 fn same(got: &[Settled], expected: &[Verdict]) {
-    let done = |settled: &Settled| !matches!(settled, Settled::Used | Settled::Expired);
+    let done =
+        |settled: &Settled| !matches!(settled, Settled::Used | Settled::Expired | Settled::AckedBefore);
     let got_done: Vec<bool> = got.iter().map(done).collect();
     let expected: Vec<bool> = expected.iter().map(|verdict| *verdict == Verdict::Done).collect();
     assert_eq!(got_done, expected, "{got:?}");

@@ -8,9 +8,12 @@ use signalbox_store::{Clock, Fabric, Shard};
 pub(super) use signalbox_testkit::{Server, equal, eventually};
 use tokio_util::sync::CancellationToken;
 
-use signalbox_bus::NewMessage;
+use signalbox_bus::{Delay, NewMessage, Refusal};
 use signalbox_bus_testkit::{Pacemaker, Time, with_fixed_clock};
-use signalbox_queues::{Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Taken, Wanted};
+use signalbox_queues::{
+    DeadLetters, Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Source, Taken, Wanted,
+    WantedTenant,
+};
 
 /// The queue of most tests.
 pub(super) const Q: &str = "q";
@@ -24,17 +27,29 @@ pub(super) struct Hands {
     tags: Vec<String>,
 }
 
+/// A definition that replaces everything but what is set for single tenants.
 pub(super) fn wanted(pattern: &str) -> Wanted {
-    Wanted { pattern: pattern.into(), ..Wanted::default() }
+    Wanted { pattern: pattern.into(), weights: Some(BTreeMap::new()), ..Wanted::default() }
+}
+
+pub(super) async fn define(bus: &Pacemaker, name: &str, wanted: &Wanted) {
+    let change = |known: Option<&Definition>| {
+        Definition::new(name, wanted.clone(), known).map_err(signalbox_bus::Error::InvalidQueue)
+    };
+    bus.handle.put_queue(name, None, 1_000, change).await.unwrap();
+}
+
+pub(super) fn source(queue: &str, revision: u64) -> Source<'_> {
+    Source { queue, revision, weight: 1 }
 }
 
 pub(super) fn weights(weights: &[(&str, u32)]) -> Wanted {
     let weights = weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect();
-    Wanted { weights, ..wanted(".*") }
+    Wanted { weights: Some(weights), ..wanted(".*") }
 }
 
 pub(super) fn pull(most: usize) -> PullRequest<'static> {
-    PullRequest { most, wait: std::time::Duration::ZERO, auto_ack: false, environment: None }
+    PullRequest { most, wait: std::time::Duration::ZERO, auto_ack: false, environment: None, lease_ms: None }
 }
 
 impl Hands {
@@ -62,29 +77,46 @@ impl Hands {
     }
 
     pub(super) async fn put(&self, name: &str, wanted: Wanted) {
-        let definition = Definition::new(name, wanted).unwrap();
-        self.bus.handle.put_queue(name, definition, 1_000).await.unwrap();
+        define(&self.bus, name, &wanted).await;
     }
 
     pub(super) fn revision(&self, name: &str) -> u64 {
         self.bus.handle.queues(|queues| queues.get(name).map_or(0, |queue| queue.definition.revision))
     }
 
+    /// Sets what is set for one environment.
+    pub(super) async fn tenant(&self, name: &str, environment: &str, wanted: WantedTenant) {
+        let change = |known: Option<&Definition>| {
+            known.unwrap().with_tenant(environment, wanted).map_err(signalbox_bus::Error::InvalidQueue)
+        };
+        self.bus.handle.put_queue(name, None, 1_000, change).await.unwrap();
+    }
+
     /// Publishes messages `environment`, `label`; their IDs. The label identifies a message.
     pub(super) async fn push(&self, messages: &[(&str, &str)]) -> Vec<u64> {
+        self.try_push(messages, None).await.into_iter().map(|id| id.expect("it is accepted")).collect()
+    }
+
+    /// The same, perhaps with a delay; nothing for messages that a full queue rejects.
+    pub(super) async fn try_push(&self, messages: &[(&str, &str)], delay: Option<Delay>) -> Vec<Option<u64>> {
         let message = |(environment, label): &(&str, &str)| NewMessage {
             environment: (*environment).to_owned(),
             kind: "type".into(),
             name: "name".into(),
             payload: Some(RawValue::from_string(Value::from(*label).to_string()).unwrap()),
             idempotency_key: None,
+            delay,
         };
         let results = self.bus.handle.publish_messages("shop", messages.iter().map(message).collect()).await;
-        results.into_iter().map(|id| id.unwrap().0).collect()
+        let id = |result: Result<signalbox_bus::EventId, Refusal>| match result {
+            Err(Refusal::WaitingFull) => None,
+            result => Some(result.unwrap().0),
+        };
+        results.into_iter().map(id).collect()
     }
 
     pub(super) async fn handed(&self, queue: &str, request: PullRequest<'_>) -> Handed {
-        self.queues.pull(queue, self.revision(queue), request).await.unwrap()
+        self.queues.pull(&[source(queue, self.revision(queue))], request).await.unwrap()
     }
 
     /// Pulls in one call.
@@ -115,7 +147,14 @@ impl Hands {
     pub(super) async fn nack(&self, delay_ms: u64, receipts: &[&Receipt]) -> Vec<Settled> {
         let texts: Vec<String> = receipts.iter().map(ToString::to_string).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        self.queues.nack(Q, delay_ms, &texts).await.unwrap()
+        self.queues.nack(Q, Some(delay_ms), &texts).await.unwrap()
+    }
+
+    /// Drops all dead letters.
+    pub(super) async fn drop_dead(&self) -> u64 {
+        let definition = self.bus.handle.queues(|queues| queues.get(Q).unwrap().definition.clone());
+        let wanted = DeadLetters { drop: true, ..DeadLetters::default() };
+        self.queues.take_dead(Q, &self.bus.handle.stamp(), &definition, wanted).await.unwrap()
     }
 
     /// Returns everything that is due now.
@@ -178,13 +217,20 @@ impl Hands {
     async fn assert_shard(&self, tag: &str, queue: &str, when: &str) {
         let base = format!("{tag}queue:{queue}");
         let settings = self.map("HGETALL", &[&format!("{base}|settings")]).await;
-        let limit: u64 = settings["in_flight_limit"].parse().unwrap();
+        let usual: u64 = settings["in_flight_limit"].parse().unwrap();
+        let throttled = self.strings("ZRANGE", &[&format!("{base}|throttled"), "0", "-1"]).await;
+        let mut later: BTreeSet<String> =
+            self.map("HGETALL", &[&format!("{base}|later")]).await.into_keys().collect();
         let mut sums: BTreeMap<String, [u64; 3]> = BTreeMap::new();
         let mut segments: BTreeMap<String, i64> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         let mut note = |sums: &mut BTreeMap<String, [u64; 3]>, item: &str, env: &str, column: usize| {
             sums.entry(env.to_owned()).or_default()[column] += 1;
-            *segments.entry(segment(item)).or_default() += 1;
+            if segment(item) == "0" {
+                assert!(later.remove(&id(item).to_string()), "{when}: {item} has its body with the queue");
+            } else {
+                *segments.entry(segment(item)).or_default() += 1;
+            }
             assert!(seen.insert(id(item)), "{when}: F7: {item} is in two places");
         };
         for key in self.strings("KEYS", &[&format!("{base}:*")]).await {
@@ -215,7 +261,11 @@ impl Hands {
             let facet = self.map("HGETALL", &[&format!("{base}|facet:{env}")]).await;
             let number = |field: &str| facet[field].parse::<u64>().unwrap();
             assert_eq!((number("delayed"), number("flying")), (*delayed, *flying), "{when}: F5: {env}");
-            if number("weight") > 0 && *waiting > 0 && (limit == 0 || *flying < limit) {
+            let rules = facet.get("rules").map_or("", String::as_str);
+            let (own, rate) = rules.split_once(':').unwrap_or_default();
+            let limit = if own.is_empty() { usual } else { own.parse().unwrap() };
+            let may = rate.is_empty() || !throttled.contains(env);
+            if number("weight") > 0 && *waiting > 0 && may && (limit == 0 || *flying < limit) {
                 eligible.insert(env.clone());
             } else {
                 assert_eq!(number("used"), 0, "{when}: {env} keeps no turn");
@@ -239,7 +289,8 @@ impl Hands {
         let due: Option<f64> =
             self.redis.command("ZSCORE").arg((format!("{tag}queue:|due"), queue)).query().await.unwrap();
         let mut firsts = Vec::new();
-        for key in ["leases", "delayed"] {
+        assert!(later.is_empty(), "{when}: bodies without messages: {later:?}");
+        for key in ["leases", "delayed", "throttled"] {
             let first: Vec<(String, f64)> = self
                 .redis
                 .command("ZRANGE")

@@ -19,7 +19,13 @@ pub const CATALOG: &[Entry] = &[
     row("queue:<queue>|dead", "list", "until redriven or dropped"),
     row("queue:<queue>|count", "hash", "while the queue exists"),
     row("queue:<queue>|settings", "hash", "while the queue exists"),
+    row("queue:<queue>|later", "hash", "while messages wait for their first delivery"),
+    row("queue:<queue>|throttled", "zset", "while a facet has used up its rate"),
+    row("queue:<queue>|rates", "hash", "while the queue exists"),
+    row("queue:<queue>|gaps", "hash", "until dropped"),
     row("queue:<queue>|watched", "string", "while a pull may wait for one environment"),
+    row("queue:|acked", "hash", "ten minutes, or 50,000 receipts"),
+    row("queue:|acked-before", "hash", "until as many receipts again"),
     row("queue:|held", "hash", "while a queue needs a body of the log"),
     row("queue:|due", "zset", "while messages are in flight or delayed"),
 ];
@@ -39,13 +45,24 @@ impl Shared<'_> {
         Key::new(format!("{}queue:|held", self.0.as_str()))
     }
 
-    /// ZSET: queues by the earliest time at which a lease ends or a delayed message is due, in unix milliseconds.
+    /// HASH: `id nonce attempt` of the receipts that were acknowledged lately, without values.
+    pub fn acked(&self) -> Key<FabricSpace> {
+        Key::new(format!("{}queue:|acked", self.0.as_str()))
+    }
+
+    /// HASH: the same, of earlier ones.
+    pub fn acked_before(&self) -> Key<FabricSpace> {
+        Key::new(format!("{}queue:|acked-before", self.0.as_str()))
+    }
+
+    /// ZSET: queues by the earliest time at which a lease ends, a delayed message is due or a facet that has used up its
+    /// rate may go on, in unix milliseconds.
     pub fn due(&self) -> Key<FabricSpace> {
         Key::new(format!("{}queue:|due", self.0.as_str()))
     }
 
-    /// The channel for `pull <queue>` (messages are waiting), `only <queue>|<environment>` (of that environment) and
-    /// `due <unix ms>` (poll at that time).
+    /// The channel for `pull <queue>` (messages are waiting), `only <queue>|<environment>` (of that environment),
+    /// `gone <queue>` (it was deleted) and `due <unix ms>` (poll at that time).
     pub fn wake_channel(&self) -> String {
         format!("{}queue:wake", self.0.as_str())
     }
@@ -79,7 +96,8 @@ impl Queue<'_> {
         self.key("|ring")
     }
 
-    /// HASH: `weight`, `flying`, `delayed`, `credit` left of its turn, mean `dwell` in ms.
+    /// HASH: `weight`, `flying`, `delayed`, `used` of its turn, mean `dwell` in ms, and `rules` if the environment has
+    /// any: `limit:rate`.
     pub fn facet(&self, environment: &str) -> Key<FabricSpace> {
         self.key(format_args!("|facet:{environment}"))
     }
@@ -99,9 +117,31 @@ impl Queue<'_> {
         self.key("|inflight")
     }
 
-    /// ZSET: `item environment` by when it is due, unix milliseconds.
+    /// ZSET: `item environment` by when it is due, unix milliseconds. Of a message that was never delivered the item is
+    /// `id@0`.
     pub fn delayed(&self) -> Key<FabricSpace> {
         self.key("|delayed")
+    }
+
+    /// HASH: id of a delayed message that was never delivered → body.
+    pub fn later(&self) -> Key<FabricSpace> {
+        self.key("|later")
+    }
+
+    /// ZSET: environments that have used up their rates, by when they may go on, unix milliseconds.
+    pub fn throttled(&self) -> Key<FabricSpace> {
+        self.key("|throttled")
+    }
+
+    /// HASH: environment → messages that its rate allows, and when that was computed, unix milliseconds.
+    pub fn rates(&self) -> Key<FabricSpace> {
+        self.key("|rates")
+    }
+
+    /// HASH: environment → `first last count ms`: which messages were dropped because too many waited, and when the last
+    /// one was. The empty field is for environments beyond the first 10,000.
+    pub fn gaps(&self) -> Key<FabricSpace> {
+        self.key("|gaps")
     }
 
     /// LIST: dead letters, oldest first: MessagePack of died, attempts, reason, environment, id, body.

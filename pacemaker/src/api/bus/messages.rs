@@ -23,10 +23,10 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::events::{MessageId, Published};
 use signalbox_bus::{
-    Handle, NewMessage, Refusal,
+    Delay, Handle, NewMessage, Refusal,
     intake::{self, Flaw, Limits},
 };
-use signalbox_queues::is_part;
+use signalbox_queues::{is_part, milliseconds};
 
 const CODE: &str = "invalid_message";
 
@@ -53,6 +53,34 @@ struct Submitted<'a> {
     name: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     payload: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    delay_seconds: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    deliver_at_ms: Option<&'a RawValue>,
+}
+
+/// The maximum delay of a message: 30 days.
+const MAX_DELAY_SECONDS: u64 = 30 * 24 * 3600;
+
+/// When a message may be delivered.
+fn delay(submitted: &Submitted<'_>, now_ms: u64) -> Result<Option<Delay>, Flaw> {
+    let bad = |what: String| Err(Flaw::new(CODE, what));
+    match (submitted.delay_seconds, submitted.deliver_at_ms) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => bad("send `delay_seconds` or `deliver_at_ms`, not both".into()),
+        (Some(seconds), None) => {
+            #[allow(clippy::cast_precision_loss, reason = "30 days")]
+            let most = MAX_DELAY_SECONDS as f64;
+            match serde_json::from_str(seconds.get()).ok().and_then(|value| milliseconds(value, 0.0, most)) {
+                Some(ms) => Ok(Some(Delay::After(ms))),
+                None => bad(format!("`delay_seconds` must be a number between 0 and {MAX_DELAY_SECONDS}")),
+            }
+        }
+        (None, Some(at)) => match serde_json::from_str::<u64>(at.get()) {
+            Ok(at) if at <= now_ms + MAX_DELAY_SECONDS * 1000 => Ok(Some(Delay::At(at))),
+            _ => bad("`deliver_at_ms` must be unix milliseconds, at most 30 days from now".into()),
+        },
+    }
 }
 
 /// A member that is present, including `null`, which is a valid payload.
@@ -60,8 +88,9 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-fn read(text: &str, limits: Limits) -> Result<NewMessage, Flaw> {
+fn read(text: &str, limits: Limits, now_ms: u64) -> Result<NewMessage, Flaw> {
     let submitted: Submitted<'_> = intake::object(text, CODE)?;
+    let delay = delay(&submitted, now_ms)?;
     let part = |member: &str, value: Option<&RawValue>| {
         let value = value.ok_or_else(|| Flaw::new(CODE, format!("`{member}` is missing")))?;
         let name: String = serde_json::from_str(value.get())
@@ -78,11 +107,21 @@ fn read(text: &str, limits: Limits) -> Result<NewMessage, Flaw> {
         return Err(Flaw::new(CODE, format!("`payload` is larger than {} bytes", limits.data_bytes)));
     }
     let payload = submitted.payload.map(ToOwned::to_owned);
-    Ok(NewMessage { environment, kind, name, payload, idempotency_key: None })
+    Ok(NewMessage { environment, kind, name, payload, idempotency_key: None, delay })
 }
 
-fn check(text: &str, limits: Limits, caller: &Caller, key: Option<String>) -> Result<NewMessage, Problem> {
-    let message = read(text, limits)?;
+/// What every message of a request is checked with.
+#[derive(Clone, Copy)]
+struct Checks<'a> {
+    limits: Limits,
+    caller: &'a Caller,
+    /// The time of the fabric, if a message may name the time of its delivery.
+    now_ms: u64,
+}
+
+fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessage, Problem> {
+    let Checks { limits, caller, now_ms } = checks;
+    let message = read(text, limits, now_ms)?;
     caller.check_environment(&message.environment)?;
     Ok(NewMessage { idempotency_key: key, ..message })
 }
@@ -92,13 +131,15 @@ fn check(text: &str, limits: Limits, caller: &Caller, key: Option<String>) -> Re
 /// One message or an array of them: `environment` (the tenant), `type`, `name` (1 to 1,024 printable characters
 /// without `:` and `|`) and `payload` (any JSON, stored byte for byte). A message is stored in every queue whose
 /// pattern matches `environment:type:name`, and sent to live streams; if neither exists, it is dropped. Messages with
-/// the same three names stay in order. With the header `Idempotency-Key` a repeat within ten minutes returns the first
+/// the same three names stay in order. With `delay_seconds` (up to 30 days) or `deliver_at_ms` (unix milliseconds) queues
+/// deliver the message at that time or later; live streams show it immediately. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
 #[utoipa::path(post, path = "/messages", tag = "queues", request_body = Object, responses(
     (status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
     (status = 400, description = "invalid_message, too_many_events, invalid_idempotency_key", body = Problem),
     (status = 403, description = "environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 429, description = "queue_limit_reached", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
@@ -108,21 +149,24 @@ async fn publish(
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
     let text = intake::text(&body)?;
+    // Only then is the time needed. The name may occur elsewhere, which costs a question and nothing else.
+    let now_ms = if text.contains("deliver_at_ms") { app.queues.now_ms().await? } else { 0 };
+    let checks = Checks { limits: app.bus.limits, caller: &caller, now_ms };
     if !text.trim_start().starts_with('[') {
-        let message = check(text, app.bus.limits, &caller, key.map(str::to_owned))
-            .inspect_err(|_| app.bus.metrics.invalid())?;
+        let message =
+            check(text, checks, key.map(str::to_owned)).inspect_err(|_| app.bus.metrics.invalid())?;
         app.count_events(&caller, 1)?;
         let results = app.bus.handle.publish_messages(&caller.bus_client(), vec![message]).await;
         let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
         app.bus.metrics.published(&result);
         return Ok(Answer(MessageId { id: result?.0 }).into_response());
     }
-    Ok(Answer(publish_many(&app, &caller, key, text).await?).into_response())
+    Ok(Answer(publish_many(&app, checks, key, text).await?).into_response())
 }
 
 async fn publish_many(
     app: &App,
-    caller: &Caller,
+    checks: Checks<'_>,
     key: Option<&str>,
     text: &str,
 ) -> Result<Vec<Published>, Problem> {
@@ -136,10 +180,10 @@ async fn publish_many(
         let code = if items.is_empty() { "invalid_message" } else { "too_many_events" };
         return Err(Problem::bad_request(code, detail));
     }
-    app.count_events(caller, items.len())?;
+    app.count_events(checks.caller, items.len())?;
     let (mut good, mut bad) = (Vec::with_capacity(items.len()), Vec::new());
     for (place, item) in items.into_iter().enumerate() {
-        match check(item.get(), bus.limits, caller, key.map(|key| format!("{key}/{place}"))) {
+        match check(item.get(), checks, key.map(|key| format!("{key}/{place}"))) {
             Ok(message) => good.push(message),
             Err(problem) => {
                 bus.metrics.invalid();
@@ -147,7 +191,7 @@ async fn publish_many(
             }
         }
     }
-    let results = bus.handle.publish_messages(&caller.bus_client(), good).await;
+    let results = bus.handle.publish_messages(&checks.caller.bus_client(), good).await;
     results.iter().for_each(|result| bus.metrics.published(result));
     if bad.is_empty()
         && let Some(refusal) = refused_all(&results)
@@ -168,20 +212,46 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits { allow_http: false, data_bytes: 16, events: 3 };
+    const NOW_MS: u64 = 1_800_000_000_000;
 
     #[test]
     fn a_message_has_three_names_and_its_payload_is_kept_verbatim() {
         let text =
             r#" {"environment":"facets","type":"email event","name":"opened","payload": { "a":1.0 } } "#;
-        let message = read(text, LIMITS).unwrap();
+        let message = read(text, LIMITS, NOW_MS).unwrap();
         assert_eq!(
             (&*message.environment, &*message.kind, &*message.name),
             ("facets", "email event", "opened")
         );
         assert_eq!(message.payload.unwrap().get(), r#"{ "a":1.0 }"#);
-        let null = read(r#"{"environment":"5","type":"t","name":"n","payload":null}"#, LIMITS).unwrap();
+        let null =
+            read(r#"{"environment":"5","type":"t","name":"n","payload":null}"#, LIMITS, NOW_MS).unwrap();
         assert_eq!(null.payload.unwrap().get(), "null");
-        assert!(read(r#"{"environment":"5","type":"t","name":"n"}"#, LIMITS).unwrap().payload.is_none());
+        assert!(
+            read(r#"{"environment":"5","type":"t","name":"n"}"#, LIMITS, NOW_MS).unwrap().payload.is_none()
+        );
+    }
+
+    #[test]
+    fn a_message_may_be_delayed_for_up_to_30_days() {
+        let read = |member: &str| {
+            read(&format!(r#"{{"environment":"5","type":"t","name":"n",{member}}}"#), LIMITS, NOW_MS)
+                .map(|message| message.delay)
+        };
+        assert_eq!(read(r#""delay_seconds":1.5"#), Ok(Some(Delay::After(1500))));
+        assert_eq!(read(r#""delay_seconds":2592000"#), Ok(Some(Delay::After(2_592_000_000))));
+        assert_eq!(read(r#""deliver_at_ms":1802592000000"#), Ok(Some(Delay::At(1_802_592_000_000))));
+        assert_eq!(read(r#""deliver_at_ms":0"#), Ok(Some(Delay::At(0))), "long ago is now");
+        for bad in [
+            r#""delay_seconds":-1"#,
+            r#""delay_seconds":2592001"#,
+            r#""delay_seconds":"1""#,
+            r#""deliver_at_ms":1802592000001"#,
+            r#""deliver_at_ms":1.5"#,
+            r#""delay_seconds":1,"deliver_at_ms":5"#,
+        ] {
+            assert_eq!(read(bad).unwrap_err().code, CODE, "{bad}");
+        }
     }
 
     #[test]
@@ -198,10 +268,10 @@ mod tests {
             ("[]", "object"),
             ("7", "object"),
         ] {
-            let flaw = read(text, LIMITS).unwrap_err();
+            let flaw = read(text, LIMITS, NOW_MS).unwrap_err();
             assert_eq!(flaw.code, CODE, "{text}");
             assert!(flaw.detail.contains(word), "{text}: {}", flaw.detail);
         }
-        assert_eq!(read("{", LIMITS).unwrap_err().code, "malformed_json");
+        assert_eq!(read("{", LIMITS, NOW_MS).unwrap_err().code, "malformed_json");
     }
 }

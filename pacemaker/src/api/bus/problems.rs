@@ -47,6 +47,12 @@ impl From<Refusal> for Problem {
                 Self::unavailable("busy", "Too many events are waiting to be accepted; try again.")
             }
             Refusal::QueueFull => queue_full(),
+            Refusal::WaitingFull => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "queue_limit_reached",
+                "A pull queue that takes this has the maximum number of waiting messages; try again later.",
+            )
+            .retry_after(1),
             // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
@@ -90,6 +96,13 @@ impl From<Error> for Problem {
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
             }
+            Error::InvalidQueue(flaw) => flaw.into(),
+            Error::QueueChanged(revision) => Self::new(
+                StatusCode::PRECONDITION_FAILED,
+                "queue_changed",
+                "the queue is not the one that the request expects; read it again",
+            )
+            .with("revision", revision),
             Error::QueueEnding => Self::unavailable(
                 "queue_ending",
                 "A deleted queue of this name is still being removed; try again.",

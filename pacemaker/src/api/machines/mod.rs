@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use params::is_machine_name;
 
-use crate::http::{App, Problem, auth::Permission, body::check_depth};
+use crate::http::{App, Problem, auth::Permission, body::check_readable};
 use signalbox_access::Scope;
 use signalbox_api::machines::Facts;
 
@@ -79,7 +79,7 @@ fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
         serde_json::error::Category::Data => Problem::unprocessable("invalid_metadata", error.to_string()),
         _ => Problem::bad_request("malformed_json", format!("the body is not valid JSON: {error}")),
     };
-    check_depth(body)?;
+    check_readable(body)?;
     let facts: Facts = serde_json::from_slice(body).map_err(bad)?;
     if !facts.metadata.is_object() {
         return Err(Problem::unprocessable("invalid_metadata", "`metadata` must be an object"));

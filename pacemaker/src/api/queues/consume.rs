@@ -1,6 +1,6 @@
 //! Pulling messages and settling their receipts.
 
-use std::time::Duration;
+use std::{borrow::Cow, collections::BTreeSet, time::Duration};
 
 use axum::{
     Json as Answer,
@@ -11,36 +11,44 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{UseQueues, find, own_part, problems::refused, with_queue};
+use super::{UseQueues, find, own_part, problems::refused, with_queues};
 use crate::http::{
     App, Problem,
     auth::{ByReceipt, Confined, Environments},
-    body::{Body, Json},
+    body::{Body, Json, check_readable},
     path::Path,
 };
-use signalbox_api::queues::{Extend, Message, Nack, Outcome, Outcomes, Pull, Pulled, Receipts};
-use signalbox_queues::{MAX_LEASE_MS, Matchable, PullRequest, Receipt, Settled, Taken, milliseconds};
+use signalbox_access::Caller;
+use signalbox_api::queues::{
+    Extend, Message, Nack, Outcome, Outcomes, Pull, PullFrom, PullSource, Pulled, Receipts,
+};
+use signalbox_queues::{Handed, MAX_LEASE_MS, PullRequest, Receipt, Settled, Source, Taken, milliseconds};
 
-/// Messages in one pull when nothing is said.
+/// Messages of a pull that does not specify their number.
 const DEFAULT_MESSAGES: usize = 10;
+/// Queues of one pull.
+const MAX_SOURCES: usize = 16;
+const MAX_SOURCE_WEIGHT: u32 = 10_000;
 /// Receipts in one request.
 const RECEIPTS: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(pull))
+        .routes(routes!(pull_from))
         .routes(routes!(ack))
         .routes(routes!(nack))
+        .routes(routes!(reject))
         .routes(routes!(extend))
 }
 
 impl Body for Pull {}
 
+impl Body for PullFrom {}
+
 /// The parts of a log entry that a message shows, unchanged.
 #[derive(Deserialize)]
 struct Entry<'a> {
-    #[serde(borrow)]
-    environment: &'a RawValue,
     #[serde(borrow, rename = "type")]
     kind: &'a RawValue,
     #[serde(borrow)]
@@ -55,24 +63,47 @@ struct Entry<'a> {
     data: Option<&'a RawValue>,
 }
 
-/// Shows a message; `None` when the log contains something else, which is logged.
-pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Message<&'a RawValue>> {
-    let entry: Entry<'_> = serde_json::from_slice(&taken.body)
-        .inspect_err(|error| tracing::error!(id = taken.id, %error, "message in the log not readable"))
-        .ok()?;
-    Some(Message {
+/// JSON of a message: a part of the log, or text made here.
+pub(super) type Piece<'a> = Cow<'a, RawValue>;
+
+/// Shows a message. Whatever the log contains, a reader of JSON can read the answer and settle the message: a payload that
+/// it may reject is shown as text, and so is a whole entry that is not readable here.
+pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<Piece<'a>> {
+    let readable = check_readable(&taken.body).is_ok();
+    let entry = serde_json::from_slice::<Entry<'_>>(&taken.body)
+        .inspect_err(|error| tracing::error!(id = taken.id, %error, "message in the log not readable"));
+    let text =
+        |text: &str| serde_json::value::to_raw_value(text).map_or(Cow::Borrowed(RawValue::NULL), Cow::Owned);
+    let mut message = Message {
         receipt: receipt.map(ToString::to_string),
+        queue: None,
         id: taken.id,
-        environment: entry.environment,
-        kind: entry.kind,
-        name: entry.topic,
-        payload: entry.data,
+        environment: text(&taken.environment),
+        kind: Cow::Borrowed(RawValue::NULL),
+        name: Cow::Borrowed(RawValue::NULL),
+        payload: None,
+        payload_text: None,
         attempt: taken.attempt,
         lease_until_ms: receipt.map(|receipt| receipt.until_ms),
-        object: entry.url.and(Some(entry.object)),
-        url: entry.url,
-        timestamp: entry.timestamp,
-    })
+        object: None,
+        url: None,
+        timestamp: None,
+    };
+    match entry {
+        Ok(entry) => {
+            message.kind = Cow::Borrowed(entry.kind);
+            message.name = Cow::Borrowed(entry.topic);
+            match entry.data {
+                Some(data) if !readable => message.payload_text = Some(data.get().to_owned()),
+                data => message.payload = data.map(Cow::Borrowed),
+            }
+            message.object = entry.url.and(Some(Cow::Borrowed(entry.object)));
+            message.url = entry.url.map(Cow::Borrowed);
+            message.timestamp = entry.timestamp.map(Cow::Borrowed);
+        }
+        Err(_) => message.payload_text = Some(String::from_utf8_lossy(&taken.body).into_owned()),
+    }
+    message
 }
 
 /// Pull messages
@@ -82,7 +113,7 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Me
 /// for a message if the queue is empty. The answer: `{"messages": [{"receipt", "id", "environment", "type", "name",
 /// "payload", "attempt", "lease_until_ms"}], "next_due_in_ms"}`; events of the bus also have `url`, `object` and
 /// `timestamp`, and their topic as name. The last member is the time until the next lease or delay ends, if no message
-/// is available now.
+/// is available now. A payload that readers of JSON may reject is `payload_text`, a string, in place of `payload`.
 #[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", params(("name" = String, Path)),
     request_body = Option<Pull>, responses(
     (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
@@ -95,29 +126,82 @@ async fn pull(
     Path(name): Path<String>,
     body: Option<Json<Pull>>,
 ) -> Result<Response, Problem> {
-    let Pull { max, wait_seconds, auto_ack, environment } = body.map(|Json(body)| body).unwrap_or_default();
-    own_part(&caller, environment.as_deref())?;
+    let Pull { max, wait_seconds, auto_ack, environment, lease_seconds } =
+        body.map(|Json(body)| body).unwrap_or_default();
+    let queues = vec![PullSource { name, weight: None }];
+    let wanted = PullFrom { queues, max, wait_seconds, auto_ack, environment, lease_seconds };
+    let handed = pull_messages(&app, &caller, &wanted).await?;
+    Ok(answer(&handed, &wanted, |_| None))
+}
+
+/// Pull messages from several queues
+///
+/// Each queue gets a part of `max` by its weight; what one queue leaves goes to the others. Within a queue the order is
+/// that of its own pulls. The answer is that of a pull from one queue; each message has its `queue`, whose calls settle its
+/// receipt.
+#[utoipa::path(post, path = "/messages/pull", tag = "queues", request_body = PullFrom, responses(
+    (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "out_of_range, unknown_field, invalid_environment, invalid_queues", body = Problem),
+    (status = 429, description = "token_limit_reached", body = Problem),
+    (status = 503, description = "too_many_waiting", body = Problem)))]
+async fn pull_from(
+    caller: Confined<UseQueues, Environments>,
+    State(app): State<App>,
+    Json(wanted): Json<PullFrom>,
+) -> Result<Response, Problem> {
+    let names: BTreeSet<&str> = wanted.queues.iter().map(|queue| &*queue.name).collect();
+    if names.len() != wanted.queues.len() || !(1..=MAX_SOURCES).contains(&names.len()) {
+        let detail = format!("`queues` must have 1 to {MAX_SOURCES} queues, each of them once");
+        return Err(Problem::unprocessable("invalid_queues", detail));
+    }
+    let weights = wanted.queues.iter().filter_map(|queue| queue.weight);
+    if weights.clone().any(|weight| !(1..=MAX_SOURCE_WEIGHT).contains(&weight)) {
+        return Err(out_of_range("weight", format!("must be between 1 and {MAX_SOURCE_WEIGHT}")));
+    }
+    let handed = pull_messages(&app, &caller, &wanted).await?;
+    Ok(answer(&handed, &wanted, |receipt| Some(receipt.queue.clone())))
+}
+
+fn answer(handed: &Handed, wanted: &PullFrom, queue: impl Fn(&Receipt) -> Option<String>) -> Response {
+    let message = |(receipt, taken)| {
+        let shown = show(taken, (!wanted.auto_ack).then_some(receipt));
+        Message { queue: queue(receipt), ..shown }
+    };
+    let messages = handed.messages.iter().map(|(receipt, taken)| message((receipt, taken))).collect();
+    Answer(Pulled { messages, next_due_in_ms: handed.next_due_in_ms }).into_response()
+}
+
+async fn pull_messages(app: &App, caller: &Caller, wanted: &PullFrom) -> Result<Handed, Problem> {
+    let environment = wanted.environment.as_deref();
+    own_part(caller, environment)?;
     let options = app.queues.options();
-    let most = max.unwrap_or(DEFAULT_MESSAGES.min(options.pull_messages));
+    let most = wanted.max.unwrap_or(DEFAULT_MESSAGES.min(options.pull_messages));
     if !(1..=options.pull_messages).contains(&most) {
         return Err(out_of_range("max", format!("must be between 1 and {}", options.pull_messages)));
     }
     #[allow(clippy::cast_precision_loss, reason = "minutes at most")]
     let longest = options.wait_seconds as f64;
-    let wait_ms = milliseconds(wait_seconds.unwrap_or_default(), 0.0, longest)
+    let wait_ms = milliseconds(wanted.wait_seconds.unwrap_or_default(), 0.0, longest)
         .ok_or_else(|| out_of_range("wait_seconds", format!("must be between 0 and {longest}")))?;
-    let _place = (wait_ms > 0).then(|| app.limits.pulls.take(&caller)).transpose()?;
-    let environment = environment.as_deref();
-    let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack, environment };
-    let (queues, queue) = (&app.queues, &*name);
-    let pull = |known: Matchable| async move { queues.pull(queue, known.definition.revision, request).await };
-    let handed = with_queue(&app, queue, pull).await?;
-    let messages = handed
-        .messages
-        .iter()
-        .filter_map(|(receipt, taken)| show(taken, (!auto_ack).then_some(receipt)))
-        .collect();
-    Ok(Answer(Pulled { messages, next_due_in_ms: handed.next_due_in_ms }).into_response())
+    let lease_ms = wanted.lease_seconds.map(|lease| seconds("lease_seconds", lease, 1.0)).transpose()?;
+    let _place = (wait_ms > 0).then(|| app.limits.pulls.take(caller)).transpose()?;
+    let auto_ack = wanted.auto_ack;
+    let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack, environment, lease_ms };
+    let names: Vec<&str> = wanted.queues.iter().map(|queue| &*queue.name).collect();
+    let queues = &app.queues;
+    with_queues(app, &names, |known| async move {
+        let source = |(queue, known): (&'_ PullSource, &signalbox_queues::Matchable)| {
+            (queue.name.clone(), known.definition.revision, queue.weight.unwrap_or(1))
+        };
+        let sources: Vec<(String, u64, u32)> = wanted.queues.iter().zip(&known).map(source).collect();
+        let sources: Vec<Source<'_>> = sources
+            .iter()
+            .map(|(queue, revision, weight)| Source { queue, revision: *revision, weight: *weight })
+            .collect();
+        queues.pull(&sources, request).await
+    })
+    .await
 }
 
 fn out_of_range(member: &str, what: String) -> Problem {
@@ -134,6 +218,7 @@ fn outcome(receipt: String, settled: Settled) -> Outcome {
     let problem = refused(settled);
     let result = match settled {
         Settled::Acked => Some("acked"),
+        Settled::AckedBefore => Some("already_acked"),
         Settled::Back => Some("back"),
         Settled::Delayed => Some("delayed"),
         Settled::Dead => Some("dead"),
@@ -145,7 +230,7 @@ fn outcome(receipt: String, settled: Settled) -> Outcome {
         receipt,
         result: result.map(Into::into),
         lease_until_ms,
-        code: problem.as_ref().map(|problem| problem.code().into()),
+        code: problem.as_ref().map(Problem::code),
         detail: problem.map(|problem| problem.detail().to_owned()),
     }
 }
@@ -181,7 +266,7 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 /// Acknowledge messages
 ///
 /// The messages are removed. Returns a result for each receipt, in order; if none settled anything, the error of the
-/// first, with `results`.
+/// first, with `results`. A repeat within some minutes returns `already_acked`.
 #[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
     request_body = Receipts, responses(
     (status = 200, body = Outcomes),
@@ -202,8 +287,8 @@ async fn ack(
 
 /// Release messages
 ///
-/// They become available immediately, before others of their environment, or after `delay_seconds`. A message that was
-/// delivered `max_attempts` times becomes a dead letter.
+/// They become available before others of their environment, after `delay_seconds`; without it after the backoff of the
+/// queue, or immediately if it has none. A message that was delivered `max_attempts` times becomes a dead letter.
 #[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
     request_body = Nack, responses(
     (status = 200, body = Outcomes),
@@ -217,9 +302,30 @@ async fn nack(
     Path(name): Path<String>,
     Json(body): Json<Nack>,
 ) -> Result<Answer<Outcomes>, Problem> {
-    let delay_ms = seconds("delay_seconds", body.delay_seconds.unwrap_or_default(), 0.0)?;
+    let delay_ms = body.delay_seconds.map(|delay| seconds("delay_seconds", delay, 0.0)).transpose()?;
     find(&app, &name).await?;
     let settled = app.queues.nack(&name, delay_ms, &checked(&body.receipts)?).await?;
+    outcomes(body.receipts, settled)
+}
+
+/// Reject messages
+///
+/// They become dead letters, however often they were delivered.
+#[utoipa::path(post, path = "/queues/{name}/reject", tag = "queues", params(("name" = String, Path)),
+    request_body = Receipts, responses(
+    (status = 200, body = Outcomes),
+    (status = 404, description = "unknown_queue", body = Problem),
+    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
+    (status = 410, description = "receipt_expired", body = Problem),
+    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
+async fn reject(
+    _: ByReceipt<UseQueues>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(body): Json<Receipts>,
+) -> Result<Answer<Outcomes>, Problem> {
+    find(&app, &name).await?;
+    let settled = app.queues.reject(&name, &checked(&body.receipts)?).await?;
     outcomes(body.receipts, settled)
 }
 

@@ -3,7 +3,7 @@
 use axum::{
     Json as Answer,
     extract::State,
-    http::StatusCode,
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
@@ -17,26 +17,126 @@ use crate::http::{
     body::{Body, Json},
     path::Path,
 };
-use signalbox_api::queues::{NewQueue, Numbers, Queue, QueueList};
-use signalbox_queues::{Definition, QueueNumbers, Wanted};
+use signalbox_api::queues::{self as api, FacetSettings, NewQueue, Numbers, Queue, QueueList, QueuePatch};
+use signalbox_bus::Error;
+use signalbox_queues::{Definition, Overflow, QueueNumbers, Wanted, WantedTenant};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, patch, remove))
 }
 
 impl Body for NewQueue {}
 
+impl Body for QueuePatch {}
+
+fn overflow(overflow: api::Overflow) -> Overflow {
+    match overflow {
+        api::Overflow::Reject => Overflow::Reject,
+        api::Overflow::DropOldest => Overflow::DropOldest,
+    }
+}
+
+fn wanted(new: NewQueue) -> Wanted {
+    let NewQueue {
+        pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights, ..
+    } = new;
+    Wanted {
+        pattern,
+        lease_seconds,
+        in_flight_limit,
+        max_attempts,
+        retention_seconds,
+        backoff_seconds: new.backoff_seconds,
+        max_backoff_seconds: new.max_backoff_seconds,
+        max_waiting: new.max_waiting,
+        max_waiting_per_tenant: new.max_waiting_per_tenant,
+        overflow: overflow(new.overflow),
+        weights,
+    }
+}
+
+/// The definition with changes.
+fn patched(patch: &QueuePatch, known: &Definition) -> Wanted {
+    let now = known.wanted();
+    let mut weights = known.weights.clone();
+    for (environment, weight) in &patch.weights {
+        match weight {
+            Some(weight) => weights.insert(environment.clone(), *weight),
+            None => weights.remove(environment),
+        };
+    }
+    Wanted {
+        pattern: patch.pattern.clone().unwrap_or(now.pattern),
+        lease_seconds: patch.lease_seconds.or(now.lease_seconds),
+        in_flight_limit: patch.in_flight_limit.unwrap_or(now.in_flight_limit),
+        max_attempts: patch.max_attempts.or(now.max_attempts),
+        retention_seconds: patch.retention_seconds.or(now.retention_seconds),
+        backoff_seconds: patch.backoff_seconds.or(now.backoff_seconds),
+        max_backoff_seconds: patch.max_backoff_seconds.or(now.max_backoff_seconds),
+        max_waiting: patch.max_waiting.unwrap_or(now.max_waiting),
+        max_waiting_per_tenant: patch.max_waiting_per_tenant.unwrap_or(now.max_waiting_per_tenant),
+        overflow: patch.overflow.map_or(now.overflow, overflow),
+        weights: Some(weights),
+    }
+}
+
+/// The revision that a request requires of the queue: `If-Match` with the `ETag` of an earlier answer, or
+/// `If-None-Match: *` for a queue that does not exist, which is 0.
+pub(super) fn expected(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let (matches, none) = (headers.get(header::IF_MATCH), headers.get(header::IF_NONE_MATCH));
+    let invalid = || {
+        let detail = "send `If-Match` with one `ETag` of an earlier answer, or `If-None-Match: *`";
+        Problem::bad_request("invalid_precondition", detail)
+    };
+    match (matches, none) {
+        (None, None) => Ok(None),
+        (None, Some(none)) if none.as_bytes() == b"*" => Ok(Some(0)),
+        (Some(tag), None) => {
+            let tag = tag.to_str().ok().and_then(|tag| tag.trim().strip_prefix('"')?.strip_suffix('"'));
+            let revision = tag.and_then(|tag| tag.parse().ok()).filter(|revision| *revision > 0);
+            revision.map(Some).ok_or_else(invalid)
+        }
+        _ => Err(invalid()),
+    }
+}
+
+/// The answer with the revision of the queue as `ETag`.
+pub(super) fn tagged(status: StatusCode, revision: u64, body: impl IntoResponse) -> Response {
+    (status, [(header::ETAG, format!("\"{revision}\""))], body).into_response()
+}
+
+/// What is set for an environment, as the API shows it.
+pub(super) fn settings(wanted: WantedTenant) -> FacetSettings {
+    let WantedTenant { weight, paused, in_flight_limit, rate } = wanted;
+    FacetSettings { weight, paused, in_flight_limit, rate_per_second: rate }
+}
+
 fn show(name: String, definition: &Definition, numbers: QueueNumbers) -> Queue {
     let QueueNumbers { waiting, in_flight, delayed, dead, .. } = numbers;
+    #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    let facet = |environment: &String| {
+        let set = FacetSettings { weight: None, ..settings(definition.wanted_tenant(environment)) };
+        (environment.clone(), set)
+    };
     Queue {
         name,
         pattern: definition.pattern.clone(),
-        #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
-        lease_seconds: definition.lease_ms as f64 / 1000.0,
+        lease_seconds: seconds(definition.lease_ms),
         in_flight_limit: definition.in_flight_limit,
         max_attempts: definition.max_attempts,
         retention_seconds: definition.retention_seconds,
+        backoff_seconds: seconds(definition.backoff_ms),
+        max_backoff_seconds: seconds(definition.max_backoff_ms),
+        max_waiting: definition.max_waiting,
+        max_waiting_per_tenant: definition.max_waiting_per_tenant,
+        overflow: match definition.overflow {
+            Overflow::Reject => api::Overflow::Reject,
+            Overflow::DropOldest => api::Overflow::DropOldest,
+        },
         weights: definition.weights.clone(),
+        facets: definition.tenants.keys().map(facet).collect(),
+        revision: definition.revision,
         messages: Numbers { waiting, in_flight, delayed, dead },
     }
 }
@@ -62,6 +162,7 @@ async fn view_within(
     }
     let mut queue = show(name, definition, numbers);
     queue.weights.retain(|environment, _| own.contains(environment));
+    queue.facets.retain(|environment, _| own.contains(environment));
     Ok(queue)
 }
 
@@ -79,8 +180,8 @@ fn note_before(app: &App, notes: &Notes, name: &str) {
 
 /// List the queues
 ///
-/// For a token that is confined to environments, `weights` and `messages` are those of its environments, without dead
-/// letters.
+/// For a token that is confined to environments, `weights`, `facets` and `messages` are those of its environments, without
+/// dead letters.
 #[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList)))]
 async fn list(
     caller: Confined<ReadQueues, Environments>,
@@ -104,31 +205,36 @@ async fn list(
 
 /// Show a queue
 ///
-/// For a token that is confined to environments, `weights` and `messages` are those of its environments, without dead
-/// letters.
+/// For a token that is confined to environments, `weights`, `facets` and `messages` are those of its environments, without
+/// dead letters.
 #[utoipa::path(get, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
     (status = 200, body = Queue), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn get(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
     Path(name): Path<String>,
-) -> Result<Answer<Queue>, Problem> {
+) -> Result<Response, Problem> {
     let queue = find(&app, &name).await?;
-    Ok(Answer(match caller.environments() {
+    let shown = match caller.environments() {
         Some(own) => view_within(&app, own, name, &queue.definition).await?,
         None => view(&app, name, &queue.definition).await?,
-    }))
+    };
+    Ok(tagged(StatusCode::OK, queue.definition.revision, Answer(shown)))
 }
 
 /// Create a queue, or replace its definition
 ///
-/// A missing field gets its default, even if the queue exists. Messages that are accepted after the answer are stored
-/// in the queue if its pattern matches, whichever pacemaker accepts them; weights, pauses and limits are in effect
-/// from then on.
+/// A missing field gets its default, even if the queue exists. What is set for single environments stays: `weights`, if
+/// the field is missing, and everything of `PUT /queues/{name}/facets/{environment}`. Messages that are accepted after the
+/// answer are stored in the queue if its pattern matches, whichever pacemaker accepts them; weights, pauses and limits are
+/// in effect from then on. With `If-Match` only the definition with that `ETag` is replaced, with `If-None-Match: *` the
+/// queue must not exist.
 #[utoipa::path(put, path = "/queues/{name}", tag = "queues", params(("name" = String, Path, example = "email_events")),
     request_body = NewQueue, responses(
     (status = 200, description = "The queue existed", body = Queue), (status = 201, body = Queue),
+    (status = 400, description = "invalid_precondition", body = Problem),
     (status = 403, description = "limit_reached", body = Problem),
+    (status = 412, description = "queue_changed", body = Problem),
     (status = 422, description = "invalid_queue_name, invalid_pattern (with `position`), out_of_range, \
         invalid_weights, unknown_field", body = Problem),
     (status = 503, description = "queue_ending, busy", body = Problem)))]
@@ -137,15 +243,50 @@ async fn put(
     State(app): State<App>,
     notes: Notes,
     Path(name): Path<String>,
+    headers: HeaderMap,
     Json(new): Json<NewQueue>,
 ) -> Result<Response, Problem> {
-    let NewQueue { pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights } = new;
-    let wanted = Wanted { pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights };
-    let definition = Definition::new(&name, wanted)?;
+    let (wanted, expected) = (wanted(new), expected(&headers)?);
+    let change = |known: Option<&Definition>| {
+        Definition::new(&name, wanted.clone(), known).map_err(Error::InvalidQueue)
+    };
     note_before(&app, &notes, &name);
-    let created = app.bus.handle().put_queue(&name, definition.clone(), app.queues.options().queues).await?;
+    let most = app.queues.options().queues;
+    let (created, definition) = app.bus.handle().put_queue(&name, expected, most, change).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Answer(view(&app, name, &definition).await?)).into_response())
+    let revision = definition.revision;
+    Ok(tagged(status, revision, Answer(view(&app, name, &definition).await?)))
+}
+
+/// Change parts of a queue's definition
+///
+/// A missing field stays as it is. `null` removes a limit, or the weight of an environment.
+#[utoipa::path(patch, path = "/queues/{name}", tag = "queues", params(("name" = String, Path, example = "email_events")),
+    request_body = QueuePatch, responses(
+    (status = 200, body = Queue),
+    (status = 400, description = "invalid_precondition", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem),
+    (status = 412, description = "queue_changed", body = Problem),
+    (status = 422, description = "invalid_pattern (with `position`), out_of_range, invalid_weights, unknown_field",
+        body = Problem),
+    (status = 503, description = "queue_ending, busy", body = Problem)))]
+async fn patch(
+    _: Whole<UseQueues>,
+    State(app): State<App>,
+    notes: Notes,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    Json(patch): Json<QueuePatch>,
+) -> Result<Response, Problem> {
+    let change = |known: Option<&Definition>| {
+        let known = known.ok_or(Error::NoSuchQueue)?;
+        Definition::new(&name, patched(&patch, known), Some(known)).map_err(Error::InvalidQueue)
+    };
+    note_before(&app, &notes, &name);
+    let most = app.queues.options().queues;
+    let (_, definition) = app.bus.handle().put_queue(&name, expected(&headers)?, most, change).await?;
+    let revision = definition.revision;
+    Ok(tagged(StatusCode::OK, revision, Answer(view(&app, name, &definition).await?)))
 }
 
 /// Delete a queue with all its messages

@@ -2,11 +2,19 @@
 
 mod consume;
 mod definitions;
+mod facets;
 mod look;
 mod problems;
 
 use std::ops::Deref;
 
+use axum::{
+    body::HttpBody as _,
+    extract::{MatchedPath, Request},
+    http::Method,
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::auth::CheckEnvironment as _;
@@ -30,7 +38,30 @@ impl Permission for ReadQueues {
 
 /// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().merge(definitions::routes()).merge(consume::routes()).merge(look::routes())
+    OpenApiRouter::new()
+        .merge(definitions::routes())
+        .merge(consume::routes())
+        .merge(facets::routes())
+        .merge(look::routes())
+        .layer(middleware::from_fn(expect_nothing_else))
+}
+
+/// Routes that have query parameters, which they check themselves.
+const WITH_QUERY: [&str; 2] = ["/queues/{name}/facets", "/queues/{name}/dead"];
+
+/// Rejects query parameters and bodies that a route does not have. Ignored, `DELETE /queues/q/dead` with a body that names
+/// an environment would drop the dead letters of all.
+async fn expect_nothing_else(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("", |path| path.as_str());
+    if !WITH_QUERY.contains(&route) && request.uri().query().is_some_and(|query| !query.is_empty()) {
+        let detail = "this route has no query parameters";
+        return Problem::bad_request("invalid_query", detail).into_response();
+    }
+    let takes_none = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
+    if takes_none && !request.body().is_end_stream() {
+        return Problem::bad_request("unexpected_body", "this request has no body").into_response();
+    }
+    next.run(request).await
 }
 
 /// A queue as this pacemaker knows it. An unknown one may have been created through another pacemaker a moment ago.
@@ -43,22 +74,32 @@ async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
     bus.queues(|queues| queues.get(name).cloned()).ok_or_else(|| Error::NoSuchQueue.into())
 }
 
-/// Runs an operation that depends on a queue's definition. If a shard did not know the definition, it is configured
+/// Runs an operation that depends on the definitions of queues. If a shard did not know one of them, they are configured
 /// and the operation runs once more.
-async fn with_queue<T, F: Future<Output = Result<T, Error>> + Send>(
+async fn with_queues<T, F: Future<Output = Result<T, Error>> + Send>(
     app: &App,
-    name: &str,
-    act: impl Fn(Matchable) -> F,
+    names: &[&str],
+    act: impl Fn(Vec<Matchable>) -> F,
 ) -> Result<T, Problem> {
-    match act(find(app, name).await?).await {
+    match act(find_all(app, names).await?).await {
         Err(Error::NoSuchQueue | Error::Behind | Error::Stale) => {
-            if !app.bus.handle().configure_queue(name).await? {
-                return Err(Error::NoSuchQueue.into());
+            for name in names {
+                if !app.bus.handle().configure_queue(name).await? {
+                    return Err(Problem::from(Error::NoSuchQueue).with("queue", *name));
+                }
             }
-            Ok(act(find(app, name).await?).await?)
+            Ok(act(find_all(app, names).await?).await?)
         }
         result => Ok(result?),
     }
+}
+
+async fn find_all(app: &App, names: &[&str]) -> Result<Vec<Matchable>, Problem> {
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        found.push(find(app, name).await.map_err(|problem| problem.with("queue", *name))?);
+    }
+    Ok(found)
 }
 
 /// Rejects a caller whose token is confined to environments and whose request names none.

@@ -11,8 +11,8 @@ impl From<Flaw> for Problem {
         let code = match flaw {
             Flaw::Name => "invalid_queue_name",
             Flaw::Pattern(_) => "invalid_pattern",
-            Flaw::OutOfRange { .. } => "out_of_range",
-            Flaw::Environment(_) | Flaw::Weights => "invalid_weights",
+            Flaw::OutOfRange { .. } | Flaw::Rate => "out_of_range",
+            Flaw::Environment(_) | Flaw::Tenants => "invalid_weights",
         };
         let problem = Self::unprocessable(code, flaw.to_string());
         match flaw {
@@ -75,8 +75,11 @@ pub(super) fn refused(settled: Settled) -> Option<Problem> {
             "receipt_expired",
             "the lease expired: the message returned to its queue, or was settled since",
         ),
-        Settled::Acked | Settled::Back | Settled::Delayed | Settled::Dead | Settled::Extended(_) => {
-            return None;
-        }
+        Settled::Acked
+        | Settled::AckedBefore
+        | Settled::Back
+        | Settled::Delayed
+        | Settled::Dead
+        | Settled::Extended(_) => return None,
     })
 }

@@ -17,6 +17,17 @@ pub struct Settings {
     pub in_flight_limit: Option<u32>,
     /// How often a message is pulled before it is dead; no limit if absent.
     pub max_attempts: Option<u32>,
+    /// Limits of single facets in place of `in_flight_limit`; 0 for no limit.
+    pub limits: BTreeMap<Facet, u32>,
+    /// Messages per 1,000 seconds of single facets; the others have no limit.
+    pub rates: BTreeMap<Facet, i64>,
+    /// How long a message waits before its second delivery, in milliseconds, and the maximum before a later one; 0 for
+    /// no backoff.
+    pub backoff_ms: (i64, i64),
+    /// Messages of a facet that may wait or be delayed; no limit if absent.
+    pub max_waiting: Option<usize>,
+    /// Whether the oldest messages are dropped beyond this limit; otherwise new ones are rejected.
+    pub drops: bool,
 }
 
 impl Default for Settings {
@@ -27,6 +38,11 @@ impl Default for Settings {
             default_weight: 1,
             in_flight_limit: None,
             max_attempts: None,
+            limits: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            backoff_ms: (0, 0),
+            max_waiting: None,
+            drops: false,
         }
     }
 }
@@ -36,6 +52,18 @@ impl Settings {
     #[must_use]
     pub fn weight(&self, facet: Facet) -> u32 {
         self.weights.get(&facet).copied().unwrap_or(self.default_weight)
+    }
+
+    /// Messages of `facet` that may be in flight.
+    #[must_use]
+    pub fn limit(&self, facet: Facet) -> Option<u32> {
+        self.limits.get(&facet).map_or(self.in_flight_limit, |own| (*own > 0).then_some(*own))
+    }
+
+    /// How long a message waits after this many deliveries, in milliseconds.
+    pub(super) fn backoff(&self, attempts: u32) -> i64 {
+        let (first, most) = self.backoff_ms;
+        first.saturating_mul(1 << (attempts.saturating_sub(1)).min(40)).min(most)
     }
 }
 
@@ -68,7 +96,7 @@ pub struct Pulled {
 pub enum Place {
     /// In its facet, to be pulled.
     Waiting,
-    /// Returned with a delay that is over at this time, in milliseconds.
+    /// Returned, or accepted, with a delay that is over at this time, in milliseconds.
     Delayed(i64),
     /// Pulled, under a lease until this time, in milliseconds.
     InFlight(i64),
@@ -76,7 +104,7 @@ pub enum Place {
     Acked,
     /// Pulled too often.
     Dead,
-    /// Thrown away by an operator.
+    /// Thrown away by an operator, or because too many waited.
     Dropped,
 }
 
@@ -142,4 +170,8 @@ pub enum Part {
     DropInFlight,
     /// A configuration change evaluates every facet again.
     EvaluateAfterConfigure,
+    /// A facet that has used up its rate leaves the ring until it may go on.
+    Throttle,
+    /// A message that becomes available for the first time joins the end of its facet.
+    LaterTail,
 }

@@ -57,6 +57,46 @@ fn falls(part: Part, model: Queues, predicate: &str) {
     assert_eq!(found.violation.predicate, predicate, "{found}");
 }
 
+/// One tenant has a rate, one its own limit of messages in flight. Messages are delayed when they are published, and
+/// rejected.
+fn ruled() -> Queues {
+    let ruled =
+        Settings { rates: [(1, 1_000)].into(), limits: [(2, 1)].into(), ..settings(&[(1, 2), (2, 2)]) };
+    Queues {
+        extras: [1, 1],
+        settings: vec![ruled.clone(), settings(&[])],
+        operations: [1, 0, 0],
+        ..Queues::new(ruled, &[(1, 2), (2, 2)])
+    }
+}
+
+/// At most one message of a tenant waits: the oldest is dropped.
+fn bounded() -> Queues {
+    let bounded =
+        Settings { max_waiting: Some(1), drops: true, max_attempts: Some(2), ..settings(&[(1, 2)]) };
+    Queues { extras: [1, 0], nacks: [1, 0], ..Queues::new(bounded, &[(1, 3), (2, 2)]) }
+}
+
+#[test]
+fn rates_limits_delays_and_rejections_lose_nothing_and_are_fair() {
+    holds("ruled", &ruled());
+}
+
+#[test]
+fn a_bounded_queue_drops_the_oldest_and_loses_nothing_else() {
+    holds("bounded", &bounded());
+}
+
+#[test]
+fn without_throttling_a_tenant_exceeds_its_rate() {
+    falls(Part::Throttle, ruled(), "F8");
+}
+
+#[test]
+fn without_joining_at_the_end_a_delayed_message_overtakes() {
+    falls(Part::LaterTail, ruled(), "F4");
+}
+
 #[test]
 fn three_tenants_are_served_fairly() {
     holds("fair", &fair());

@@ -29,6 +29,8 @@ pub struct Queues {
     pub operations: [u8; 3],
     /// How often a message is given back, without and with delay.
     pub nacks: [u8; 2],
+    /// How many of the pushes may be delayed, and how many messages may be rejected.
+    pub extras: [u8; 2],
     /// Which pulls there are.
     pub pulls: Vec<Action>,
     /// The queue that it begins with, to leave out a part of the protocol.
@@ -43,6 +45,7 @@ pub struct State {
     to_push: Vec<(Facet, u8)>,
     operations: [u8; 3],
     nacks: [u8; 2],
+    extras: [u8; 2],
     /// In flight, and no consumer has the receipt.
     lost: BTreeSet<Message>,
     /// For each two facets: pulls of the second since each of the last pulls of the first.
@@ -54,6 +57,8 @@ pub struct State {
 pub enum Action {
     /// A message is published.
     Push(Facet),
+    /// A message is published that becomes available later.
+    PushLater(Facet),
     /// One message is pulled.
     Pull,
     /// One message is pulled, and the reply is lost, or its consumer dies.
@@ -68,6 +73,10 @@ pub enum Action {
     NackTwo(Message, Message),
     /// It is given back for later.
     Delay(Message),
+    /// A consumer makes it a dead letter.
+    Reject(Message),
+    /// The sweep has seen that a facet which had used up its rate may go on.
+    GoOn(Facet),
     /// Its lease has run out, or its delay is over, and the sweep has seen it.
     Due(Message),
     /// All leases and delays expire together.
@@ -84,6 +93,9 @@ impl fmt::Display for Action {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Push(facet) => write!(formatter, "push to facet {facet}"),
+            Self::PushLater(facet) => write!(formatter, "push to facet {facet} with a delay"),
+            Self::Reject(message) => write!(formatter, "reject {message}"),
+            Self::GoOn(facet) => write!(formatter, "sweep: facet {facet} may go on"),
             Self::Pull => write!(formatter, "pull"),
             Self::PullLost => write!(formatter, "pull, and the reply is lost"),
             Self::PullAutoAck => write!(formatter, "pull with auto-ack"),
@@ -110,6 +122,7 @@ impl Queues {
             pushes: pushes.to_vec(),
             operations: [0; 3],
             nacks: [0; 2],
+            extras: [0; 2],
             pulls: vec![Action::Pull],
         }
     }
@@ -204,6 +217,7 @@ impl Model for Queues {
             to_push: self.pushes.clone(),
             operations: self.operations,
             nacks: self.nacks,
+            extras: self.extras,
             lost: BTreeSet::new(),
             since: BTreeMap::new(),
         }
@@ -215,6 +229,11 @@ impl Model for Queues {
         actions.extend(
             state.to_push.iter().filter(|(_, left)| *left > 0).map(|(facet, _)| Action::Push(*facet)),
         );
+        if state.extras[0] > 0 {
+            let left = state.to_push.iter().filter(|(_, left)| *left > 0);
+            actions.extend(left.map(|(facet, _)| Action::PushLater(*facet)));
+        }
+        actions.extend(facets().filter(|facet| state.queue.is_throttled(*facet)).map(Action::GoOn));
         actions.extend(&self.pulls);
         let (in_flight, delayed) = (state.in_flight(), state.delayed());
         actions.extend(in_flight.iter().map(|message| Action::Due(*message)));
@@ -229,6 +248,9 @@ impl Model for Queues {
             }
             if state.nacks[1] > 0 {
                 actions.push(Action::Delay(message));
+            }
+            if state.extras[1] > 0 {
+                actions.push(Action::Reject(message));
             }
         }
         actions.extend(delayed.iter().map(|message| Action::Due(*message)));
@@ -250,13 +272,25 @@ impl Model for Queues {
     fn apply(&self, state: &State, action: &Action) -> Result<State, Violation> {
         let mut next = state.clone();
         match *action {
-            Action::Push(facet) => {
+            Action::Push(facet) | Action::PushLater(facet) => {
                 if let Some((_, left)) = next.to_push.iter_mut().find(|(other, _)| *other == facet) {
                     // Named by its facet, so that who pushed first makes no difference where it makes none.
-                    next.queue.push(facet, u64::from(facet) * 10 + 9 - u64::from(*left));
+                    let message = u64::from(facet) * 10 + 9 - u64::from(*left);
                     *left -= 1;
+                    if matches!(action, Action::PushLater(_)) {
+                        next.extras[0] -= 1;
+                        next.queue.push_later(facet, message, 1);
+                    } else if next.queue.takes(facet) {
+                        next.queue.push(facet, message);
+                        next.queue.keep_bounds(facet);
+                    }
                 }
             }
+            Action::Reject(message) => {
+                next.extras[1] -= 1;
+                Self::settle(&mut next, &[message], Reference::reject)?;
+            }
+            Action::GoOn(facet) => next.queue.go_on(facet),
             Action::Pull => Self::pull(&mut next, false, false)?,
             Action::PullLost => Self::pull(&mut next, false, true)?,
             Action::PullAutoAck => Self::pull(&mut next, true, false)?,
@@ -273,7 +307,7 @@ impl Model for Queues {
                 next.nacks[1] -= 1;
                 Self::settle(&mut next, &[message], |queue, receipts| queue.nack(receipts, 1, 0))?;
             }
-            Action::Due(message) => next.queue.bring_back(&[message]),
+            Action::Due(message) => next.queue.bring_back(&[message], 0),
             Action::DueAll => {
                 next.queue.sweep(i64::MAX);
             }
@@ -316,7 +350,8 @@ impl Model for Queues {
     fn is_fault(&self, action: &Action) -> bool {
         // A client that wants to finish pulls, acknowledges, waits, and returns to the settings that pause no facet.
         let consumes = matches!(action, Action::Pull | Action::PullAutoAck | Action::Ack(_));
-        let waits = matches!(action, Action::Due(_) | Action::DueAll | Action::Configure(0));
+        let waits =
+            matches!(action, Action::Due(_) | Action::DueAll | Action::GoOn(_) | Action::Configure(0));
         !consumes && !waits
     }
 
@@ -351,7 +386,7 @@ impl Model for Queues {
             entry.deliveries = entry.deliveries.min(2);
             // A settled message needs no other data.
             if matches!(entry.place, Place::Acked | Place::Dropped) {
-                (entry.attempts, entry.deliveries, entry.place) = (0, 0, Place::Acked);
+                (entry.attempts, entry.deliveries, entry.place, entry.joined) = (0, 0, Place::Acked, 0);
             }
             canonical.queue.messages.insert(message, entry);
         }

@@ -13,6 +13,10 @@
 //! * A receipt is valid while its message is in flight under it. An expired lease ends with the sweep that detects it,
 //!   not before: a slow consumer's work counts if no other consumer has the message yet.
 //! * Calls that settle many messages process them in sequence and evaluate the facets at the end.
+//! * A message that is **delayed when it is accepted** joins the tail of its facet when its delay is over, as if it had
+//!   been accepted then.
+//! * A facet with a **rate** has a bucket of one second of it, at least one message. One that has used it up is
+//!   *throttled*: it is not eligible until a sweep at the moment at which the bucket has a message again.
 //! * Attempts are counted at the pull. A message that is returned after `max_attempts` of them is dead instead.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,7 +37,12 @@ pub(super) struct Entry {
     pub(super) attempts: u32,
     pub(super) deliveries: u32,
     pub(super) place: Place,
+    /// The newest message of the facet when this one joined it: its place among those that were not pulled.
+    pub(super) joined: Message,
 }
+
+/// A message, in the unit of buckets.
+const MESSAGE: i64 = 1_000_000;
 
 /// How many facets the last call added to the ring. No part of the state: two queues that differ only in it are equal.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +82,10 @@ pub struct Reference {
     pub(super) used: u32,
     pub(super) leases: BTreeSet<(i64, Message)>,
     pub(super) delayed: BTreeSet<(i64, Message)>,
+    /// Facets that have used up their rates, by when they may go on.
+    pub(super) throttled: BTreeSet<(i64, Facet)>,
+    /// What the rates allow, in millionths of a message, as of a time in milliseconds.
+    pub(super) buckets: BTreeMap<Facet, (i64, i64)>,
     pub(super) dead: Vec<Message>,
     pub(super) counts: Counts,
     /// Every message that ever was, with the place it is meant to be in.
@@ -92,6 +105,8 @@ impl Reference {
             used: 0,
             leases: BTreeSet::new(),
             delayed: BTreeSet::new(),
+            throttled: BTreeSet::new(),
+            buckets: BTreeMap::new(),
             dead: Vec::new(),
             counts: Counts::default(),
             messages: BTreeMap::new(),
@@ -116,6 +131,46 @@ impl Reference {
     /// # Panics
     /// If `message` was there before, or is not above all before it in its facet.
     pub fn push(&mut self, facet: Facet, message: Message) {
+        self.accept(facet, message, Place::Waiting);
+        self.facets.entry(facet).or_default().waiting.push_back(message);
+        self.counts.waiting += 1;
+        if self.has(Part::Enter) {
+            self.look(facet);
+        }
+    }
+
+    /// Accepts a message that becomes available at `due_ms`.
+    ///
+    /// # Panics
+    /// As [`Self::push`].
+    pub fn push_later(&mut self, facet: Facet, message: Message, due_ms: i64) {
+        self.accept(facet, message, Place::Delayed(due_ms));
+        self.delayed.insert((due_ms, message));
+        self.facets.entry(facet).or_default().delayed += 1;
+        self.counts.delayed += 1;
+    }
+
+    /// Whether a queue that rejects messages beyond its limit takes one more of `facet`.
+    #[must_use]
+    pub fn takes(&self, facet: Facet) -> bool {
+        let size = self.facets.get(&facet).map_or(0, |state| state.waiting.len() + state.delayed);
+        self.settings.drops || self.settings.max_waiting.is_none_or(|most| size < most)
+    }
+
+    /// Drops the oldest waiting messages of a facet beyond the limit, after messages were accepted.
+    pub fn keep_bounds(&mut self, facet: Facet) {
+        let Some(most) = self.settings.max_waiting.filter(|_| self.settings.drops) else { return };
+        while let Some(state) = self.facets.get_mut(&facet)
+            && state.waiting.len() + state.delayed > most
+            && let Some(oldest) = state.waiting.pop_front()
+        {
+            self.counts.waiting -= 1;
+            self.place(oldest, Place::Dropped);
+        }
+        self.look(facet);
+    }
+
+    fn accept(&mut self, facet: Facet, message: Message, place: Place) {
         let newest = self.messages.iter().rev().find(|(_, entry)| entry.facet == facet);
         let rises = newest.is_none_or(|(newest, _)| *newest < message);
         assert!(
@@ -123,12 +178,7 @@ impl Reference {
             "{message} of {facet} is not above {newest:?}"
         );
         self.entered = Entered(0);
-        self.messages.insert(message, Entry { facet, attempts: 0, deliveries: 0, place: Place::Waiting });
-        self.facets.entry(facet).or_default().waiting.push_back(message);
-        self.counts.waiting += 1;
-        if self.has(Part::Enter) {
-            self.look(facet);
-        }
+        self.messages.insert(message, Entry { facet, attempts: 0, deliveries: 0, place, joined: message });
     }
 
     /// Takes up to `max` messages, each from the facet whose turn it is.
@@ -154,13 +204,28 @@ impl Reference {
         verdicts
     }
 
-    /// Returns messages, to be pulled again after `delay_ms`, or immediately if it is 0.
-    pub fn nack(&mut self, receipts: &[Receipt], delay_ms: i64, now_ms: i64) -> Vec<Verdict> {
-        let place = if delay_ms > 0 { Place::Delayed(now_ms + delay_ms) } else { Place::Waiting };
+    /// Makes messages dead, however often they were pulled.
+    pub fn reject(&mut self, receipts: &[Receipt]) -> Vec<Verdict> {
+        let mut touched = Vec::new();
+        let verdicts =
+            receipts.iter().map(|receipt| self.settle(*receipt, Place::Dead, &mut touched)).collect();
+        self.look_at(&touched);
+        verdicts
+    }
+
+    /// Returns messages, to be pulled again after `delay_ms`, or immediately if it is 0; after the backoff of the queue if
+    /// it is `None`.
+    pub fn nack(
+        &mut self,
+        receipts: &[Receipt],
+        delay_ms: impl Into<Option<i64>>,
+        now_ms: i64,
+    ) -> Vec<Verdict> {
+        let delay_ms = delay_ms.into();
         let (mut touched, mut returned) = (Vec::new(), Vec::new());
         let mut verdicts = Vec::with_capacity(receipts.len());
         for receipt in receipts {
-            let place = if self.is_exhausted(receipt.message) { Place::Dead } else { place };
+            let place = self.place_after(receipt.message, delay_ms, now_ms);
             let verdict = self.settle(*receipt, place, &mut touched);
             if verdict == Verdict::Done && place == Place::Waiting {
                 returned.push(receipt.message);
@@ -196,38 +261,130 @@ impl Reference {
         all.extend(due(&self.delayed));
         all.sort_unstable();
         let messages: Vec<_> = all.into_iter().map(|(_, message)| message).collect();
-        self.bring_back(&messages);
+        let ready: Vec<Facet> =
+            self.throttled.iter().take_while(|(due, _)| *due <= now_ms).map(|(_, facet)| *facet).collect();
+        let mut entered = 0;
+        for facet in ready {
+            self.go_on(facet);
+            entered += self.entered.0;
+        }
+        self.bring_back(&messages, now_ms);
+        self.entered.0 += entered;
         messages.len()
     }
 
+    /// The effect of a sweep on a throttled facet once its bucket has a message again.
+    pub fn go_on(&mut self, facet: Facet) {
+        let Some(&(due, _)) = self.throttled.iter().find(|(_, other)| *other == facet) else { return };
+        self.throttled.remove(&(due, facet));
+        let tokens = self.tokens(facet, due);
+        self.buckets.insert(facet, (tokens, due));
+        self.look_at(&[facet]);
+    }
+
+    /// What the rate of a facet allows, in millionths of a message.
+    fn tokens(&self, facet: Facet, now_ms: i64) -> i64 {
+        let Some(rate) = self.settings.rates.get(&facet) else { return i64::MAX };
+        let full = MESSAGE.max(rate * 1000);
+        let (tokens, at) = self.buckets.get(&facet).copied().unwrap_or((full, now_ms));
+        full.min(tokens.saturating_add((now_ms - at).max(0).saturating_mul(*rate)))
+    }
+
+    /// Takes a message from the bucket of a facet, or only looks whether it has one.
+    fn spend(&mut self, facet: Facet, messages: i64, now_ms: i64) {
+        let Some(&rate) = self.settings.rates.get(&facet) else { return };
+        let tokens = self.tokens(facet, now_ms) - messages * MESSAGE;
+        self.buckets.insert(facet, (tokens, now_ms));
+        if tokens < MESSAGE && self.has(Part::Throttle) {
+            let wait = (MESSAGE - tokens + rate - 1) / rate;
+            self.throttled.insert((now_ms + wait.max(1), facet));
+        }
+    }
+
+    pub(super) fn is_throttled(&self, facet: Facet) -> bool {
+        self.throttled.iter().any(|(_, other)| *other == facet)
+    }
+
+    /// Where a message goes that is returned.
+    fn place_after(&self, message: Message, delay_ms: Option<i64>, now_ms: i64) -> Place {
+        let attempts = self.messages.get(&message).map_or(0, |entry| entry.attempts);
+        match delay_ms.unwrap_or_else(|| self.settings.backoff(attempts)) {
+            _ if self.is_exhausted(message) => Place::Dead,
+            0 => Place::Waiting,
+            delay => Place::Delayed(now_ms + delay),
+        }
+    }
+
     /// The effect of a sweep on these messages once they are due: it returns each that is in flight or delayed.
-    pub fn bring_back(&mut self, messages: &[Message]) {
-        let (mut touched, mut returned) = (Vec::new(), Vec::new());
+    pub fn bring_back(&mut self, messages: &[Message], now_ms: i64) {
+        let (mut touched, mut returned, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
         for &message in messages {
             let Some(entry) = self.messages.get(&message) else { continue };
-            let facet = entry.facet;
+            let (facet, is_fresh) = (entry.facet, entry.deliveries == 0);
             let to = match entry.place {
                 Place::InFlight(_) if !self.has(Part::Sweep) => continue,
                 Place::Delayed(_) if !self.has(Part::Due) => continue,
-                Place::InFlight(_) if self.is_exhausted(message) => Place::Dead,
-                Place::InFlight(_) | Place::Delayed(_) => Place::Waiting,
+                Place::InFlight(_) => self.place_after(message, None, now_ms),
+                Place::Delayed(_) => Place::Waiting,
                 _ => continue,
             };
             self.take_out(message);
-            if to == Place::Dead {
-                self.bury(message);
-            } else {
-                returned.push(message);
+            match to {
+                Place::Dead => self.bury(message),
+                Place::Delayed(due) => self.put_off(message, due),
+                _ if is_fresh => fresh.push(message),
+                _ => returned.push(message),
             }
             self.place(message, to);
             touched.push(facet);
         }
         self.put_back(returned);
+        self.join(fresh);
         self.look_at(&touched);
     }
 
+    /// Puts messages that were never pulled at the end of their facets.
+    fn join(&mut self, messages: Vec<Message>) {
+        self.counts.waiting += messages.len();
+        for message in messages {
+            let Some(facet) = self.messages.get(&message).map(|entry| entry.facet) else { continue };
+            let of_facet = self.messages.iter().rev().find(|(_, entry)| entry.facet == facet);
+            let newest = of_facet.map_or(message, |(newest, _)| *newest);
+            if let Some(entry) = self.messages.get_mut(&message) {
+                entry.joined = newest;
+            }
+            let to_tail = self.has(Part::LaterTail);
+            let state = self.facets.entry(facet).or_default();
+            if to_tail {
+                state.waiting.push_back(message);
+            } else {
+                state.waiting.push_front(message);
+            }
+        }
+    }
+
+    /// Delays a message.
+    fn put_off(&mut self, message: Message, due: i64) {
+        self.delayed.insert((due, message));
+        self.counts.delayed += 1;
+        if let Some(state) = self.state_of(message) {
+            state.delayed += 1;
+        }
+    }
+
     /// Replaces the settings. Leases that run keep their time. Facets that become eligible enter in ascending order.
+    ///
+    /// A throttled facet with other rules may go on. A bucket is forgotten with its rate.
     pub fn configure(&mut self, settings: Settings) {
+        let rules = |settings: &Settings, facet: Facet| {
+            (settings.limits.get(&facet).copied(), settings.rates.get(&facet).copied())
+        };
+        let (before, facets) = (&self.settings, &self.facets);
+        self.throttled.retain(|(_, facet)| {
+            let same = rules(before, *facet) == rules(&settings, *facet);
+            settings.rates.contains_key(facet) && (same || !facets.contains_key(facet))
+        });
+        self.buckets.retain(|facet, _| settings.rates.contains_key(facet));
         self.settings = settings;
         self.end_turn_if_used();
         let active: Vec<_> = self.facets.keys().copied().collect();
@@ -261,7 +418,15 @@ impl Reference {
     }
 
     fn pull_one(&mut self, auto_ack: bool, now_ms: i64) -> Option<Pulled> {
-        let facet = *self.ring.front()?;
+        let facet = loop {
+            let head = *self.ring.front()?;
+            if self.tokens(head, now_ms) >= MESSAGE || !self.has(Part::Throttle) {
+                break head;
+            }
+            // The rate was changed to one that allows nothing yet.
+            self.spend(head, 0, now_ms);
+            self.look(head);
+        };
         let Some(message) = self.facets.get_mut(&facet).and_then(|state| state.waiting.pop_front()) else {
             // Possible only when a part is left out: the ring lists a facet that has no message.
             self.ring.rotate_left(1);
@@ -288,6 +453,7 @@ impl Reference {
             lease_until_ms: (!auto_ack).then_some(until),
         };
         self.used += 1;
+        self.spend(facet, 1, now_ms);
         self.look(facet);
         self.end_turn_if_used();
         Some(pulled)
@@ -324,13 +490,7 @@ impl Reference {
         self.take_out(message);
         match to {
             Place::Dead => self.bury(message),
-            Place::Delayed(due) => {
-                self.delayed.insert((due, message));
-                self.counts.delayed += 1;
-                if let Some(state) = self.state_of(message) {
-                    state.delayed += 1;
-                }
-            }
+            Place::Delayed(due) => self.put_off(message, due),
             _ => {}
         }
         self.place(message, to);

@@ -1,4 +1,4 @@
-//! The predicates F1, F2, F4, F5, F6 and F7, as far as one state shows them. F3 is about a history: see the model.
+//! The predicates F1, F2, F4, F5, F6, F7 and F8, as far as one state shows them. F3 is about a history: see the model.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,18 @@ impl Reference {
         self.check_active()?;
         self.check_ring()?;
         self.check_counts()?;
+        self.check_rates()?;
         self.check_order()
+    }
+
+    /// F8: a facet with a rate is never pulled beyond it.
+    fn check_rates(&self) -> Result<(), Violation> {
+        for (facet, (tokens, _)) in &self.buckets {
+            ensure(*tokens >= 0, "F8", || {
+                format!("facet {facet} has {tokens} millionths of a message left")
+            })?;
+        }
+        Ok(())
     }
 
     fn expected_active(&self) -> BTreeMap<Facet, [usize; 3]> {
@@ -81,8 +92,9 @@ impl Reference {
         let facets: Vec<Facet> = expected.keys().chain(&self.ring).copied().collect();
         for facet in facets {
             let [waiting, _, in_flight] = expected.get(&facet).copied().unwrap_or_default();
-            let below = self.settings.in_flight_limit.is_none_or(|limit| in_flight < limit as usize);
-            let eligible = self.settings.weight(facet) > 0 && waiting > 0 && below;
+            let below = self.settings.limit(facet).is_none_or(|limit| in_flight < limit as usize);
+            let may = below && !self.is_throttled(facet);
+            let eligible = self.settings.weight(facet) > 0 && waiting > 0 && may;
             let times = self.ring.iter().filter(|other| **other == facet).count();
             ensure(times == usize::from(eligible), "F2", || {
                 let ring = self.ring();
@@ -113,13 +125,14 @@ impl Reference {
         })
     }
 
-    /// F4: messages that were pulled before precede those that were not, in order of acceptance.
+    /// F4: messages that were pulled before precede those that were not, in the order in which they became available.
     fn check_order(&self) -> Result<(), Violation> {
         for (facet, state) in &self.facets {
             let fresh =
                 |message: &&Message| self.messages.get(message).is_some_and(|entry| entry.deliveries == 0);
             let tail: Vec<_> = state.waiting.iter().skip_while(|message| !fresh(message)).collect();
-            let in_order = tail.iter().all(fresh) && tail.is_sorted();
+            let joined = |message: &&Message| self.messages.get(message).map(|entry| entry.joined);
+            let in_order = tail.iter().all(fresh) && tail.is_sorted_by_key(joined);
             ensure(in_order, "F4", || format!("facet {facet} waits as {:?}", state.waiting))?;
         }
         Ok(())

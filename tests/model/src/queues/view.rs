@@ -77,15 +77,17 @@ impl Reference {
     #[must_use]
     pub fn next_due_ms(&self) -> Option<i64> {
         let first = |set: &BTreeSet<(i64, Message)>| set.first().map(|(due, _)| *due);
-        [first(&self.leases), first(&self.delayed)].into_iter().flatten().min()
+        let throttled = self.throttled.first().map(|(due, _)| *due);
+        [first(&self.leases), first(&self.delayed), throttled].into_iter().flatten().min()
     }
 
     /// Whether a facet may be in the ring.
     #[must_use]
     pub fn is_eligible(&self, facet: Facet) -> bool {
         let Some(state) = self.facets.get(&facet) else { return false };
-        let below = self.settings.in_flight_limit.is_none_or(|limit| state.in_flight < limit as usize);
-        self.settings.weight(facet) > 0 && !state.waiting.is_empty() && below
+        let below = self.settings.limit(facet).is_none_or(|limit| state.in_flight < limit as usize);
+        let may = below && !self.is_throttled(facet);
+        self.settings.weight(facet) > 0 && !state.waiting.is_empty() && may
     }
 
     /// Takes over the ring of a real queue, if it differs only in the order of the facets that the last call added.

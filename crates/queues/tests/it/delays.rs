@@ -1,0 +1,161 @@
+//! Messages that become available later: delayed by their publisher, by backoff, or by a redrive at a rate.
+
+use super::support::*;
+use signalbox_bus::Delay;
+use signalbox_queues::{DeadLetters, PullRequest, Settled, Wanted};
+
+async fn push_later(hands: &Hands, environment: &str, label: &str, delay_ms: u64) -> u64 {
+    let ids = hands.try_push(&[(environment, label)], Some(Delay::After(delay_ms))).await;
+    ids[0].expect("it is accepted")
+}
+
+async fn take_dead(hands: &Hands, wanted: DeadLetters<'_>) -> u64 {
+    let definition = hands.bus.handle.queues(|queues| queues.get(Q).unwrap().definition.clone());
+    hands.queues.take_dead(Q, &hands.bus.handle.stamp(), &definition, wanted).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_message_that_is_delayed_by_its_publisher_joins_the_end_of_its_tenants_queue() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    push_later(&hands, "1", "late", 5_000).await;
+    push_later(&hands, "2", "past", 0).await;
+    hands.push(&[("1", "a"), ("1", "b")]).await;
+    hands.assert_true(Q, "a delayed message").await;
+    assert_eq!(hands.labels(9).await, ["past", "a", "b"]);
+    assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(5_000));
+    hands.push(&[("1", "c")]).await;
+    hands.time.advance(4_999);
+    hands.sweep().await;
+    assert_eq!(hands.delayed(Q).await.len(), 1, "not yet");
+    hands.time.advance(1);
+    hands.sweep().await;
+    hands.assert_true(Q, "a delay that is over").await;
+    assert_eq!(hands.labels(9).await, ["c", "late"]);
+}
+
+/// The log may be trimmed while the message is delayed: the body is stored with the queue.
+#[tokio::test]
+async fn a_delay_of_weeks_keeps_no_part_of_the_log() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.put(Q, Wanted { retention_seconds: Some(60), ..wanted(".*") }).await;
+    push_later(&hands, "1", "late", 30 * 24 * 3_600_000).await;
+    let held: u64 = hands.redis.command("HLEN").arg("queue:|held").query().await.unwrap();
+    assert_eq!(held, 0, "no segment of the log is held");
+    let segments: Vec<String> = hands.redis.command("KEYS").arg("bus:log:*").query().await.unwrap();
+    hands.redis.command("DEL").arg(segments).run().await.unwrap();
+    hands.time.advance(30 * 24 * 3_600_000);
+    hands.sweep().await;
+    hands.assert_true(Q, "after a month").await;
+    assert_eq!(hands.labels(9).await, ["late"], "it is as old as its delay is over");
+}
+
+#[tokio::test]
+async fn delayed_messages_are_dropped_with_their_bodies() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    push_later(&hands, "1", "a", 5_000).await;
+    push_later(&hands, "2", "b", 5_000).await;
+    assert_eq!(hands.queues.purge(Q, Some("1")).await.unwrap(), 1);
+    hands.assert_true(Q, "a purge").await;
+    hands.bus.handle.delete_queue(Q).await.unwrap();
+    let left: Vec<String> = hands.redis.command("KEYS").arg("queue:q*").query().await.unwrap();
+    assert_eq!(left, [""; 0]);
+}
+
+#[tokio::test]
+async fn backoff_doubles_from_delivery_to_delivery() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    let backoff = Wanted { backoff_seconds: Some(2.0), max_backoff_seconds: Some(5.0), ..wanted(".*") };
+    hands.put(Q, Wanted { lease_seconds: Some(10.0), ..backoff }).await;
+    hands.push(&[("1", "a")]).await;
+    for expected in [2_000, 4_000, 5_000] {
+        let pulled = hands.pull(1).await;
+        let receipt = pulled[0].0.to_string();
+        assert_eq!(hands.queues.nack(Q, None, &[&receipt]).await.unwrap(), [Settled::Delayed]);
+        assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(expected));
+        hands.time.advance(expected);
+        hands.sweep().await;
+        hands.assert_true(Q, "backoff").await;
+    }
+    // A lease that expires is a failed delivery as well.
+    assert_eq!(hands.pull(1).await.len(), 1);
+    hands.time.advance(10_000);
+    hands.sweep().await;
+    assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(5_000));
+    hands.time.advance(5_000);
+    hands.sweep().await;
+    let pulled = hands.pull(1).await;
+    assert_eq!(hands.nack(0, &[&pulled[0].0]).await, [Settled::Back], "an explicit delay overrides it");
+}
+
+#[tokio::test]
+async fn a_rejected_message_is_a_dead_letter_after_its_first_delivery() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.push(&[("1", "poison"), ("1", "b")]).await;
+    let pulled = hands.pull(1).await;
+    let receipt = pulled[0].0.to_string();
+    assert_eq!(hands.queues.reject(Q, &[&receipt]).await.unwrap(), [Settled::Dead]);
+    assert_eq!(hands.queues.reject(Q, &[&receipt]).await.unwrap(), [Settled::Used]);
+    hands.assert_true(Q, "a rejection").await;
+    let dead = hands.queues.dead(Q, "", 9).await.unwrap().items;
+    assert_eq!((dead.len(), &*dead[0].reason, dead[0].attempts), (1, "rejected", 1));
+    assert_eq!(hands.labels(9).await, ["b"]);
+}
+
+#[tokio::test]
+async fn dead_letters_return_by_tenant_by_id_and_at_a_rate() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    let messages = [("1", "a"), ("2", "b"), ("1", "c"), ("2", "d"), ("3", "e")];
+    let ids = hands.push(&messages).await;
+    for (receipt, _) in hands.pull(9).await {
+        hands.queues.reject(Q, &[&receipt.to_string()]).await.unwrap();
+    }
+    let of_two = DeadLetters { environment: Some("2"), ..DeadLetters::default() };
+    assert_eq!(take_dead(&hands, of_two).await, 2);
+    assert_eq!(take_dead(&hands, of_two).await, 0, "a repeat finds nothing");
+    hands.assert_true(Q, "a redrive of a tenant").await;
+    assert_eq!(hands.labels(9).await, ["b", "d"]);
+    let one = [ids[2]];
+    assert_eq!(take_dead(&hands, DeadLetters { ids: &one, ..DeadLetters::default() }).await, 1);
+    assert_eq!(hands.labels(9).await, ["c"]);
+    let other = [ids[4]];
+    assert_eq!(take_dead(&hands, DeadLetters { ids: &other, drop: true, ..DeadLetters::default() }).await, 1);
+    assert_eq!(hands.queues.dead(Q, "", 9).await.unwrap().items.len(), 1);
+
+    hands.push(&[("1", "f"), ("1", "g")]).await;
+    for (receipt, _) in hands.pull(9).await {
+        hands.queues.reject(Q, &[&receipt.to_string()]).await.unwrap();
+    }
+    // One every two seconds.
+    assert_eq!(take_dead(&hands, DeadLetters { rate: Some(500), ..DeadLetters::default() }).await, 3);
+    hands.assert_true(Q, "a redrive at a rate").await;
+    for label in ["a", "f", "g"] {
+        assert_eq!(hands.labels(9).await, [label]);
+        hands.time.advance(2_000);
+        hands.sweep().await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_beyond_its_retention_is_not_delivered() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, Wanted { retention_seconds: Some(10), ..wanted(".*") }).await;
+    let old: Vec<String> = (0..1_200).map(|n| n.to_string()).collect();
+    let old: Vec<(&str, &str)> = old.iter().map(|label| ("1", label.as_str())).collect();
+    hands.push(&old).await;
+    // Ids of one call follow each other as if a hundred messages had come in each millisecond.
+    hands.time.advance(10_100);
+    hands.push(&[("1", "new"), ("2", "x")]).await;
+    // No housekeeping has run. More messages are too old than one call of the script drops.
+    let handed = hands.handed(Q, PullRequest { auto_ack: true, ..pull(1) }).await;
+    assert_eq!(label(&handed.messages[0].1), "new");
+    hands.assert_true(Q, "a pull").await;
+    assert_eq!(hands.labels(9).await, ["x"]);
+    assert_eq!(hands.queues.numbers(&[Q]).await.unwrap()[0].dropped, 1_200);
+}

@@ -1,0 +1,216 @@
+//! What is set for single tenants, bounds of what waits, and pulls from several queues.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*, test_runner::Config};
+
+use super::support::*;
+use signalbox_queues::{DropGap, Overflow, PullRequest, Settled, Source, Wanted, WantedTenant};
+
+#[tokio::test]
+async fn a_new_definition_keeps_pauses_and_a_paused_tenant_delays_no_other() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.tenant(Q, "1", WantedTenant { paused: true, weight: Some(2), ..WantedTenant::default() }).await;
+    hands.push(&[("1", "a"), ("1", "b"), ("2", "x"), ("1", "c")]).await;
+    hands.assert_true(Q, "a pause").await;
+    assert_eq!(hands.labels(9).await, ["x"]);
+    hands.put(Q, Wanted { weights: None, lease_seconds: Some(5.0), ..wanted(".*") }).await;
+    assert_eq!(hands.labels(9).await, [""; 0], "the service that owns the queue has registered it again");
+    hands.tenant(Q, "1", WantedTenant { weight: Some(2), ..WantedTenant::default() }).await;
+    hands.push(&[("2", "y"), ("2", "z")]).await;
+    assert_eq!(hands.labels(9).await, ["a", "b", "y", "c", "z"]);
+}
+
+#[tokio::test]
+async fn a_tenant_has_its_own_limit_of_messages_in_flight() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.put(Q, Wanted { in_flight_limit: Some(2), ..wanted(".*") }).await;
+    hands.tenant(Q, "1", WantedTenant { in_flight_limit: Some(1), ..WantedTenant::default() }).await;
+    hands.tenant(Q, "2", WantedTenant { in_flight_limit: Some(0), ..WantedTenant::default() }).await;
+    let messages = ["1", "1", "1", "2", "2", "2", "3", "3", "3"].map(|environment| (environment, "x"));
+    hands.push(&messages).await;
+    let pulled = hands.pull(20).await;
+    hands.assert_true(Q, "a pull").await;
+    let mut counts = BTreeMap::new();
+    for (_, taken) in &pulled {
+        *counts.entry(taken.environment.clone()).or_insert(0) += 1;
+    }
+    assert_eq!(counts, BTreeMap::from([("1".to_owned(), 1), ("2".to_owned(), 3), ("3".to_owned(), 2)]));
+    let first = pulled.iter().find(|(_, taken)| taken.environment == "1").unwrap();
+    assert_eq!(hands.ack(&[&first.0]).await, [Settled::Acked]);
+    assert_eq!(hands.pull(20).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_tenant_with_a_rate_gets_no_more_also_if_its_facet_was_gone() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    // Two per second.
+    hands.tenant(Q, "1", WantedTenant { rate: Some(2.0), ..WantedTenant::default() }).await;
+    let auto = PullRequest { auto_ack: true, ..pull(9) };
+    for _ in 0..2 {
+        hands.push(&[("1", "x")]).await;
+        assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
+        hands.assert_true(Q, "within the rate").await;
+    }
+    hands.push(&[("1", "x"), ("1", "y"), ("2", "free")]).await;
+    let handed = hands.handed(Q, auto).await.messages;
+    assert_eq!(handed.iter().map(|(_, taken)| label(taken)).collect::<Vec<_>>(), ["free"]);
+    hands.assert_true(Q, "beyond the rate").await;
+    assert_eq!(hands.handed(Q, auto).await.next_due_in_ms, Some(500));
+    let only = PullRequest { environment: Some("1"), ..auto };
+    assert_eq!(hands.handed(Q, only).await.messages.len(), 0, "by name neither");
+    hands.time.advance(500);
+    hands.sweep().await;
+    hands.assert_true(Q, "half a second later").await;
+    assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
+    // Without the rate it goes on immediately.
+    hands.tenant(Q, "1", WantedTenant::default()).await;
+    hands.assert_true(Q, "no rate").await;
+    assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
+}
+
+#[tokio::test]
+async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    let bounded = Wanted { max_waiting: Some(5), max_waiting_per_tenant: Some(3), ..wanted(".*") };
+    hands.put(Q, bounded.clone()).await;
+    let noisy = [("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("2", "x")];
+    let ids = hands.try_push(&noisy, None).await;
+    let accepted: Vec<bool> = ids.iter().map(Option::is_some).collect();
+    assert_eq!(accepted, [true, true, true, false, true], "the other tenant is not affected");
+    let ids = hands.try_push(&[("3", "p"), ("3", "q")], None).await;
+    assert_eq!(ids.iter().filter(|id| id.is_some()).count(), 1, "the queue has five");
+    hands.assert_true(Q, "rejected").await;
+    // In flight they do not wait.
+    assert_eq!(hands.pull(2).await.len(), 2);
+    assert!(hands.try_push(&[("3", "q")], None).await[0].is_some());
+
+    hands.queues.purge(Q, None).await.unwrap();
+    hands.put(Q, Wanted { overflow: Overflow::DropOldest, ..bounded }).await;
+    let ids = hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("1", "e")]).await;
+    hands.assert_true(Q, "dropped").await;
+    let gap = |messages| DropGap {
+        environment: "1".into(),
+        first: ids[0],
+        last: ids[1],
+        messages,
+        dropped_ms: hands.time.0.load(std::sync::atomic::Ordering::SeqCst),
+    };
+    assert_eq!(hands.queues.gaps(Q).await.unwrap(), [gap(2)]);
+    assert_eq!(hands.labels(9).await, ["c", "d", "e"]);
+    hands.queues.forget_gaps(Q).await.unwrap();
+    assert_eq!(hands.queues.gaps(Q).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_pull_may_have_its_own_lease() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.push(&[("1", "a")]).await;
+    let brief = PullRequest { lease_ms: Some(1_000), ..pull(1) };
+    assert_eq!(hands.handed(Q, brief).await.messages.len(), 1);
+    assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(1_000));
+    hands.time.advance(1_000);
+    hands.sweep().await;
+    assert_eq!(hands.labels(9).await, ["a"]);
+}
+
+#[tokio::test]
+async fn one_pull_takes_from_several_queues_by_weight() {
+    let server = Server::in_memory().await;
+    let hands = Hands::bare(&server, 1).await;
+    for name in ["a", "b", "c"] {
+        hands.put(name, wanted(&format!("{name}:.*"))).await;
+    }
+    let messages: Vec<(&str, &str)> =
+        [vec![("a", "x"); 20], vec![("b", "x"); 20], vec![("c", "x"); 2]].concat();
+    hands.push(&messages).await;
+    let source = |queue, weight| Source { queue, revision: hands.revision(queue), weight };
+    let sources = [source("a", 3), source("b", 1), source("c", 1)];
+    let handed = hands.queues.pull(&sources, pull(10)).await.unwrap();
+    let count = |handed: &signalbox_queues::Handed, queue: &str| {
+        handed.messages.iter().filter(|(receipt, _)| receipt.queue == queue).count()
+    };
+    assert_eq!(["a", "b", "c"].map(|queue| count(&handed, queue)), [6, 2, 2]);
+    // The third queue is empty: its part goes to the others.
+    let handed = hands.queues.pull(&sources, pull(10)).await.unwrap();
+    assert_eq!((handed.messages.len(), count(&handed, "c")), (10, 0));
+    for name in ["a", "b", "c"] {
+        hands.assert_true(name, "a pull of three queues").await;
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_with_another_attempt_settles_nothing_and_a_repeated_ack_is_recognized() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.push(&[("1", "a")]).await;
+    let pulled = hands.pull(1).await;
+    let mut forged = pulled[0].0.clone();
+    forged.attempt += 1;
+    assert_eq!(hands.ack(&[&forged]).await, [Settled::Used]);
+    assert_eq!(hands.ack(&[&pulled[0].0]).await, [Settled::Acked]);
+    assert_eq!(hands.ack(&[&pulled[0].0]).await, [Settled::AckedBefore]);
+    assert_eq!(hands.ack(&[&forged]).await, [Settled::Used]);
+    assert_eq!(hands.nack(0, &[&pulled[0].0]).await, [Settled::Used], "it was not returned");
+    hands.push(&[("1", "b")]).await;
+    let dropped = hands.pull(1).await;
+    hands.queues.drop_facet(Q, "1").await.unwrap();
+    assert_eq!(hands.ack(&[&dropped[0].0]).await, [Settled::Used], "dropped, not acknowledged");
+}
+
+/// F3 with limits and rates: a tenant without a rate that has messages the whole time is served its weight between any
+/// `w + 1` messages of another one.
+#[test]
+fn tenants_without_a_rate_keep_their_turns_beside_those_with_one() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::in_memory());
+    let config = Config { failure_persistence: None, max_shrink_iters: 50, ..Config::with_cases(6) };
+    let facets = vec((1..4u32, 5..20usize, prop::option::of(1..6u32)), 2..5);
+    proptest!(config, |(facets in facets, pulls in vec((1..6usize, 0..700u64), 1..30))| {
+        runtime.block_on(async {
+            let hands = Hands::with(&server, 1, 3_600_000).await;
+            hands.put(Q, wanted(".*")).await;
+            for (place, (weight, _, rate)) in facets.iter().enumerate() {
+                let wanted = WantedTenant { weight: Some(*weight), rate: rate.map(f64::from), ..WantedTenant::default() };
+                hands.tenant(Q, &place.to_string(), wanted).await;
+            }
+            let names: Vec<String> = (0..facets.len()).map(|n| n.to_string()).collect();
+            let all: Vec<(&str, &str)> = names
+                .iter()
+                .zip(&facets)
+                .flat_map(|(name, (_, count, _))| std::iter::repeat_n((name.as_str(), "x"), *count))
+                .collect();
+            hands.push(&all).await;
+            let mut served: Vec<usize> = Vec::new();
+            for (most, advance) in pulls {
+                let pulled = hands.pull(most).await;
+                served.extend(pulled.iter().map(|(_, taken)| taken.environment.parse::<usize>().unwrap()));
+                hands.time.advance(advance);
+                hands.sweep().await;
+                hands.assert_true(Q, "a pull").await;
+            }
+            for (one, (weight, ..)) in facets.iter().enumerate() {
+                let places: Vec<usize> =
+                    served.iter().enumerate().filter(|(_, who)| **who == one).map(|(place, _)| place).collect();
+                for window in places.windows(*weight as usize + 1) {
+                    let (first, last) = (window[0], window[window.len() - 1]);
+                    for (other, (its_weight, count, rate)) in facets.iter().enumerate() {
+                        // One with a rate may leave the ring within the window.
+                        if other == one || rate.is_some() {
+                            continue;
+                        }
+                        let times = |range: &[usize]| range.iter().filter(|who| **who == other).count();
+                        let due = (count - times(&served[..first])).min(*its_weight as usize);
+                        let got = times(&served[first..=last]);
+                        assert!(got >= due, "{other} got {got} of {due} between {first} and {last} of {served:?}");
+                    }
+                }
+            }
+        });
+    });
+}
