@@ -80,7 +80,7 @@ impl<D: Deliverer> Bus<D> {
     /// their heartbeats are missing, in place of after `dead_after_ms`. No other process may have this name at the same time.
     #[must_use]
     pub fn on_node(self, node: &str) -> Self {
-        // It is set once: `self` is consumed, and nobody else has the cell.
+        // It is set once, because `self` is consumed.
         let _ = self.core.node.set(node.to_owned());
         self
     }

@@ -54,8 +54,8 @@ pub fn watch(
     shutdown: CancellationToken,
 ) -> mpsc::Receiver<Message> {
     let (messages, queue) = mpsc::channel(watcher::QUEUE);
-    let said = tokio::time::Instant::now();
-    let watcher = watcher::Watcher { hub, slot, filter, position, messages, said };
+    let last_sent = tokio::time::Instant::now();
+    let watcher = watcher::Watcher { hub, slot, filter, position, messages, last_sent };
     tokio::spawn(watcher.run(shutdown));
     queue
 }

@@ -61,8 +61,8 @@ pub(super) struct Watcher {
     pub(super) filter: Filter,
     pub(super) position: Position,
     pub(super) messages: mpsc::Sender<Message>,
-    /// When something was sent last. Events that do not match are no sign of life.
-    pub(super) said: Instant,
+    /// When something was sent last, so that a stream on which no event matches is kept alive.
+    pub(super) last_sent: Instant,
 }
 
 impl Watcher {
@@ -97,7 +97,7 @@ impl Watcher {
                 return end;
             }
             loop {
-                let passed_on = match timeout_at(self.said + QUIET, heard.recv()).await {
+                let passed_on = match timeout_at(self.last_sent + QUIET, heard.recv()).await {
                     Ok(Ok(Heard::Event(entry))) => self.pass_on(&entry).await,
                     Ok(Ok(Heard::ReadTheLog)) => break,
                     // Thousands of events behind: only a client that does not take them keeps this loop from them.
@@ -119,7 +119,7 @@ impl Watcher {
         for shard in 0..self.hub.bus.shards() {
             let mut window = self.hub.bus.window(shard, self.position.of(shard));
             loop {
-                if self.said.elapsed() >= QUIET {
+                if self.last_sent.elapsed() >= QUIET {
                     self.say(Message { id: Some(self.position.to_string()), ..Message::default() }).await?;
                 }
                 let reading = self.hub.reads.acquire().await;
@@ -181,7 +181,7 @@ impl Watcher {
     }
 
     async fn say(&mut self, message: Message) -> Result<(), End> {
-        self.said = Instant::now();
+        self.last_sent = Instant::now();
         match timeout(STALLED, self.messages.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Left),

@@ -210,8 +210,8 @@ async fn retry(
     Ok(Answer(Retried { retried: app.bus.handle.retry_now(&client).await? }))
 }
 
-/// The URL of test events. It is no resource of anyone: receivers that remember the URLs of events, as Routemaster's do,
-/// remember none of the publishers'.
+/// The URL of test events. Receivers that remember the URLs of events, as Routemaster's do, must not take it for a resource of a
+/// publisher.
 const TEST_URL: &str = "https://signalbox.invalid/subscriber/test";
 
 /// An event of a topic that no client can publish to.
