@@ -47,13 +47,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     health_path: Option<String>,
     /// Give up when the new instances are not healthy after this time
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
     /// Let the old instances finish their requests for this time, then remove them
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     drain: Duration,
     /// Fail if a router has not acknowledged the switch after this time (at most 60s)
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
     wait: Duration,
     #[command(flatten)]
     remote: Remote,

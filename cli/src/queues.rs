@@ -96,7 +96,7 @@ struct Nack {
     #[arg(required = true)]
     receipts: Vec<String>,
     /// Time before they can be pulled again [default: the backoff of the queue]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     delay: Option<Duration>,
     #[command(flatten)]
     remote: Remote,
@@ -178,7 +178,7 @@ struct Create {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     retention: Option<Duration>,
     /// Time before the second delivery of a message; it doubles with each further one
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     backoff: Option<Duration>,
     /// Maximum number of waiting messages
     #[arg(long, value_name = "COUNT")]
@@ -224,7 +224,7 @@ struct Pull {
     #[arg(long)]
     environment: Option<String>,
     /// Lease of the messages [default: the lease of the queue]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     lease: Option<Duration>,
     #[command(flatten)]
     remote: Remote,
