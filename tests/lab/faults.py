@@ -14,6 +14,7 @@ class Fault:
 # A kill is frequent in reality, and takes little time here.
 WEIGHTS = {"kill": 10, "freeze": 4, "isolate": 3, "cut": 3, "cut one way": 3, "disturb": 3, "machine loss": 3, "full disk": 2,
            "clock": 3, "restart": 3}
+SERVERS = ("redis-routes", "redis-stats", "redis-fabric")
 NETWORK = ("cut", "cut one way", "disturb")
 
 
@@ -29,8 +30,11 @@ def routers_of(processes):
 
 
 def kill(site, random):
+    """Restarted by a supervisor after a second, or, of servers that have replicas, eight seconds later."""
     process = random.choice(site.processes)
-    return Fault(f"kill {process.kind}", f"kill {process}", process.kill, process.start, 1, routers_of([process]))
+    seconds = random.choice((1, 8)) if len(site.of("sentinel")) > 1 and process.kind in SERVERS else 1
+    kind = f"kill {process.kind}" if seconds == 1 else f"loss of {process.kind}, {site.role(process)}"
+    return Fault(kind, f"kill {process} for {seconds} s", process.kill, process.start, seconds, routers_of([process]))
 
 
 def freeze(site, random):

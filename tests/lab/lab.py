@@ -90,7 +90,7 @@ def inject(site, work, fault, history, recoveries):
     if late and not work.flaws:
         last = {kind: work.last.get(kind) for kind in late}
         work.flaws.append(f"did not work {RECOVERY} s after the end of {fault.name}: {last}")
-    for kind in ("publish", "register", "request"):
+    for kind in ("publish", "register", "statistics", "request"):
         kinds = [one for one in work.attempts if one.split(" ")[0] == kind]
         recoveries[fault.kind, kind].append(max(work.outage(one, begun, entry["until"]) for one in kinds))
 
@@ -114,7 +114,7 @@ def report(name, seed, work, history, recoveries):
     print(f"{name}: seed {seed}, {len(history)} faults, {counts}")
     for (kind, call), values in sorted(recoveries.items()):
         if max(values) > 0:
-            print(f"  {kind:28} {call:9} n {len(values):4}  p50 {percentile(values, 0.5):5.1f} s"
+            print(f"  {kind:28} {call:10} n {len(values):4}  p50 {percentile(values, 0.5):5.1f} s"
                   f"  max {max(values):5.1f} s")
     for flaw in (work.flaws if work else history)[:20]:
         print(f"  VIOLATION: {flaw}")

@@ -175,11 +175,14 @@ class Site:
         if "All 16384 slots covered" not in output:
             raise AssertionError(f"cluster not created: {output[-2000:]}")
 
+    def role(self, process):
+        """`primary` or `replica`, of a Redis server."""
+        port = re.search(r"^port (\d+)", (self.folder / process.machine / "etc" / f"{process.name}.conf").read_text(), re.M)
+        state = self.operator(process.machine, port.group(1), "INFO", "replication")
+        return "primary" if "role:master" in state else "replica"
+
     def stats_primary(self):
-        for process in self.of("redis-stats"):
-            if "role:master" in self.operator(process.machine, 6403, "INFO", "replication"):
-                return process.machine
-        return None
+        return next((server.machine for server in self.of("redis-stats") if self.role(server) == "primary"), None)
 
     def fill(self, machine, full):
         ballast = self.folder / machine / "ballast"

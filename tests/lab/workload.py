@@ -157,7 +157,7 @@ class Workload:
         return Client(self.random.sample(addresses, len(addresses)), self.site.token)
 
     def start(self):
-        work = [self.publish, self.publish_ordered, self.pull, self.register, self.label]
+        work = [self.publish, self.publish_ordered, self.pull, self.register, self.label, self.read_statistics]
         work += [lambda router=router, address=address: self.request(router, address)
                  for router, address in self.site.routers().items()]
         for function in work:
@@ -270,6 +270,12 @@ class Workload:
                 self.instances[identity] = f"d{slot}.lab"
             time.sleep(0.4)
 
+    def read_statistics(self):
+        client = Client([address.replace(":8080", ":8081") for address in self.site.routers().values()], self.site.token)
+        while not self.ending.is_set():
+            self.insist("statistics", client, "GET", f"/stats/version_type/{STABLE}")
+            time.sleep(0.4)
+
     def label(self):
         client, number = self.root(), 0
         while not self.ending.is_set():
@@ -293,7 +299,7 @@ class Workload:
 
     def healthy_since(self, begun):
         """The kinds of calls that have not succeeded since `begun`."""
-        kinds = ["publish", "object", "pull", "register", "label"] + [f"request {name}" for name in self.site.routers()]
+        kinds = ["publish", "object", "pull", "register", "label", "statistics"] + [f"request {name}" for name in self.site.routers()]
         with self.lock:
             return [kind for kind in kinds
                     if not any(ok and at >= begun for at, _, ok in self.attempts[kind][-200:])]
