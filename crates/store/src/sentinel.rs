@@ -46,16 +46,15 @@ impl Primary {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Reads the answer of `SENTINEL MASTER`: names and values in turn.
-    fn read(answer: Value) -> Option<Self> {
+    /// Reads the address, and the epoch of `SENTINEL MASTER`: names and values in turn. The address there is the former one
+    /// until all replicas follow the new primary, with the new epoch.
+    fn read((address, answer): (Option<(String, u16)>, Value)) -> Option<Self> {
+        let (host, port) = address?;
         let Value::Array(items) = answer else { return None };
         let texts: Vec<String> =
             items.into_iter().map(|item| from_redis_value(item).unwrap_or_default()).collect();
-        let field =
-            |name: &str| texts.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| pair[1].as_str());
-        let host = field("ip").filter(|host| !host.is_empty())?.to_owned();
-        let port = field("port")?.parse().ok()?;
-        Some(Self { host, port, epoch: field("config-epoch")?.parse().ok()? })
+        let epoch = texts.chunks_exact(2).find(|pair| pair[0] == "config-epoch").map(|pair| pair[1].as_str());
+        Some(Self { host, port, epoch: epoch?.parse().ok()? })
     }
 }
 
@@ -153,8 +152,10 @@ async fn poll(service: Weak<Service>, sentinels: Vec<ConnectionManager>) {
 }
 
 async fn ask(mut sentinel: ConnectionManager, service: &str) -> Option<Primary> {
-    let answer = redis::cmd("SENTINEL").arg("MASTER").arg(service).query_async(&mut sentinel).await;
-    match answer {
+    let mut questions = redis::pipe();
+    questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+    questions.cmd("SENTINEL").arg("MASTER").arg(service);
+    match questions.query_async(&mut sentinel).await {
         Ok(answer) => Primary::read(answer),
         Err(error) => {
             tracing::debug!(service, %error, "Sentinel does not answer");
@@ -165,8 +166,13 @@ async fn ask(mut sentinel: ConnectionManager, service: &str) -> Option<Primary> 
 
 /// The primary to use from now on, `None` for the current one. `answers` has an entry for every Sentinel.
 fn choose(current: Option<&Primary>, answers: &[Option<Primary>]) -> Option<Primary> {
-    let best = answers.iter().flatten().max_by_key(|primary| primary.epoch)?;
-    let agreed = answers.iter().flatten().filter(|other| *other == best).count() * 2 > answers.len();
+    let known = || answers.iter().flatten();
+    let newest = known().map(|primary| primary.epoch).max()?;
+    if current.is_some_and(|current| current.epoch == newest && known().any(|primary| primary == current)) {
+        return None;
+    }
+    let best = known().find(|primary| primary.epoch == newest)?;
+    let agreed = known().filter(|other| *other == best).count() * 2 > answers.len();
     let older = current.is_some_and(|current| best.epoch < current.epoch);
     (!older || agreed).then(|| best.clone())
 }
@@ -182,12 +188,15 @@ mod tests {
     #[test]
     fn the_answer_of_a_sentinel_is_read() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let answer = ["name", "routes", "ip", "fd00::1", "port", "6401", "config-epoch", "7"].map(text);
-        let primary = Primary::read(Value::Array(answer.to_vec())).unwrap();
+        let state = |words: &[&str]| Value::Array(words.iter().map(|word| text(word)).collect());
+        let address = Some(("fd00::1".to_owned(), 6401));
+        // The failover is not complete, and the state still has the former address.
+        let during = state(&["name", "routes", "ip", "fd00::2", "port", "1", "config-epoch", "7"]);
+        let primary = Primary::read((address.clone(), during)).unwrap();
         assert_eq!((primary.authority().as_str(), primary.epoch), ("[fd00::1]:6401", 7));
         assert_eq!(at("h", 0).unwrap().authority(), "h:1");
-        assert_eq!(Primary::read(Value::Nil), None);
-        assert_eq!(Primary::read(Value::Array(["ip", "h", "port", "x"].map(text).to_vec())), None);
+        assert_eq!(Primary::read((None, Value::Nil)), None);
+        assert_eq!(Primary::read((address, state(&["config-epoch", "x"]))), None);
     }
 
     #[test]
@@ -199,7 +208,8 @@ mod tests {
             (&old, vec![old.clone(), new.clone(), old.clone()], &new),
             (&new, vec![old.clone(), None, None], &None),
             (&new, vec![old.clone(), None, old.clone()], &old),
-            (&new, vec![old.clone(), new.clone(), old.clone()], &new),
+            (&new, vec![old.clone(), new.clone(), old.clone()], &None),
+            (&new, vec![at("other", 4), new.clone(), None], &None),
         ] {
             assert_eq!(&choose(current.as_ref(), &answers), chosen, "{current:?} {answers:?}");
         }
