@@ -1,7 +1,7 @@
 //! Routes, statistics and fabric behind Sentinels: clients notice a failover only as a short wait, and a primary that lost
 //! acknowledged changes is not believed.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use signalbox_testkit::{Monitored, eventually};
 use signalbox_tests::{
     http::Request,
@@ -113,7 +113,6 @@ async fn primaries_that_lost_acknowledged_changes_are_seeded_and_counted_again()
     let mut site = start("sentinels-lost").await;
     let [app, lost] = [App::start("app").await, App::start("lost").await];
     site.register("i-1", &app, "app.test").await;
-    let before: Value = site.system.api("GET", "/routes", None).await.json();
     // The replicas miss what follows, and then become primaries.
     let (routes, stats) = (1 - site.routes.primary(), 1 - site.stats.primary());
     site.routes.kill(routes);
@@ -147,7 +146,6 @@ async fn primaries_that_lost_acknowledged_changes_are_seeded_and_counted_again()
         (0, 1),
         "the router kept the newer table: {account:?}"
     );
-    assert_ne!(before["epoch"], site.system.api("GET", "/routes", None).await.json()["epoch"]);
     site.every_line_is_counted_once().await;
     site.system.stop().await;
 }
