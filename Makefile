@@ -15,7 +15,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench soak lab deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak lab deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -47,10 +47,7 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
-# LAB_SECONDS: duration (default 600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: folders of examples/topologies.
-lab: packages-run build ## Start whole topologies in network namespaces and inject faults for LAB_SECONDS (needs root, iproute2, ethtool, faketime)
-	@LAB_PROGRAMS=$(abspath $(BUILT)) .ci/lab
-
+.PHONY: help run test audit browser bench fuzz soak lab deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
 reference: build ## Generate the references of configuration keys, API calls and commands in docs/
 	.ci/reference $(BUILT) >docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
