@@ -1,5 +1,5 @@
 //! Routes, statistics and fabric behind Sentinels: clients notice a failover only as a short wait, and a primary that lost
-//! acknowledged changes is not believed.
+//! acknowledged changes is not accepted as it is.
 
 use serde_json::json;
 use signalbox_testkit::{Monitored, eventually};

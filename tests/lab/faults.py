@@ -4,7 +4,7 @@ import signal
 
 
 class Fault:
-    """`routers` are the machines whose own requests may fail meanwhile."""
+    """`routers` are the machines whose own requests may fail in the meantime."""
 
     def __init__(self, kind, name, begin, end, seconds, routers=()):
         self.kind, self.name, self.begin, self.end, self.seconds = kind, name, begin, end, seconds

@@ -11,7 +11,7 @@
 //! | `?sentinel_user=…`, `?sentinel_password_file=/path` | the login at the Sentinels. Without it, there is none |
 //! | `user:password@`, or `?user=…&pass=…` for a socket | the ACL user |
 //! | `?password_file=/path` | the file that contains the password. It is read again when the server rejects the password |
-//! | `?wait_replicas=1` | a script's result counts when that many replicas have its writes. Otherwise its outcome is unknown |
+//! | `?wait_replicas=1` | a script succeeds only when that many replicas have its writes. Otherwise its outcome is unknown |
 //! | `?ca_file=/path` | the certificate authorities of `rediss://`, PEM. Without it, those of the system |
 
 use std::{
@@ -58,7 +58,7 @@ pub(crate) struct Address {
     settings: TcpSettings,
 }
 
-/// Stands for the address of the primary, which Sentinels name later.
+/// Placeholder for the address of the primary, which Sentinels name later.
 const PRIMARY: &str = "primary.invalid:0";
 
 /// The Sentinels of a URL.

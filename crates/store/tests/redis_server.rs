@@ -296,7 +296,7 @@ async fn a_connection_follows_the_primary_that_sentinels_name() {
 }
 
 #[tokio::test]
-async fn a_script_counts_when_enough_replicas_have_its_writes() {
+async fn a_script_succeeds_only_when_enough_replicas_have_its_writes() {
     let monitored = Monitored::start("stats").await;
     let url = format!("{}?wait_replicas=1", monitored.url());
     let redis: Stats = Redis::open(&url, Options::default()).expect("a URL");

@@ -12,7 +12,7 @@ use crate::{Ports, eventually};
 /// How long a server has to be silent before the Sentinels agree on a failover.
 const DOWN_AFTER_MS: u64 = 500;
 const SENTINELS: usize = 3;
-/// The users of the product, who may do everything without a password.
+/// The users of the product, with every permission and without a password.
 const USERS: &str = "user pacemaker on nopass ~* &* +@all\nuser sidecar on nopass ~* &* +@all\n\
                      user replica on nopass ~* &* +@all\n";
 
