@@ -25,6 +25,7 @@ mod chaos;
 mod command;
 mod configuration;
 mod dashboard;
+mod deploys;
 mod documents;
 mod failover;
 mod fuzz;
