@@ -47,6 +47,10 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
+# LAB_SECONDS: duration (default 600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: folders of examples/topologies.
+lab: packages-run build ## Start whole topologies in network namespaces and inject faults for LAB_SECONDS (needs root, iproute2, ethtool, faketime)
+	@LAB_PROGRAMS=$(abspath $(BUILT)) .ci/lab
+
 # FUZZ_SECONDS: duration of each target. FUZZ_SEED repeats a run. The tests of one program run one after the other.
 fuzz: packages-run ## Send mutated inputs to parsers, the edge and the API for FUZZ_SECONDS each (default 300)
 	cargo build --workspace
