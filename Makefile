@@ -15,7 +15,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench fuzz soak deb deb-test containers containers-test python reference pictures docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test python reference pictures docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -46,6 +46,10 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
+
+# LAB_SECONDS: duration (default 600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: folders of examples/topologies.
+lab: packages-run build ## Start whole topologies in network namespaces and inject faults for LAB_SECONDS (needs root, iproute2, ethtool, faketime)
+	@LAB_PROGRAMS=$(abspath $(BUILT)) .ci/lab
 
 # FUZZ_SECONDS: duration of each target. FUZZ_SEED repeats a run. The tests of one program run one after the other.
 fuzz: packages-run ## Send mutated inputs to parsers, the edge and the API for FUZZ_SECONDS each (default 300)

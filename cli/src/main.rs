@@ -86,7 +86,7 @@ enum Command {
     Labels(labels::Args),
     /// Create the tokens, keys and Redis users of a deployment, those that are missing (for containers and services)
     Secrets(secrets::Args),
-    /// Remove an incomplete transaction from the end of a stopped Redis server's append-only file
+    /// Remove an incomplete transaction and zero bytes from a stopped Redis server's append-only files
     RepairAof(repair_aof::Args),
     /// Print a shell completion script
     Completions(pages::Completions),

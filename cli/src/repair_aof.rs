@@ -13,13 +13,15 @@ pub(crate) struct Args {
 
 /// Prints how much was removed. A server that never ran has nothing to repair.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let cut = signalbox_stack::cut_incomplete_transaction(&args.folder)
+    let repair = signalbox_stack::repair_aof(&args.folder)
         .map_err(|error| Failure::unavailable(format!("{}: {error}", args.folder.display())))?;
-    if cut > 0 {
-        terminal::line(&format!(
-            "{}: removed an incomplete transaction of {cut} bytes",
-            args.folder.display()
-        ));
+    for (bytes, what) in [
+        (repair.holes, "zero bytes between commands"),
+        (repair.transaction, "bytes of an incomplete transaction"),
+    ] {
+        if bytes > 0 {
+            terminal::line(&format!("{}: removed {bytes} {what}", args.folder.display()));
+        }
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use signalbox_sidecar::{
     metrics::Metrics,
     rotate,
 };
-use signalbox_store::{Redis, RoutesReplica, Stats};
+use signalbox_store::{Redis, RoutesReplica, Stats, with_login};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -109,7 +109,20 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         ),
         None => None,
     };
+    let primary = match &config.redis.routes_primary {
+        Some(url) => Some(
+            Redis::open(
+                &with_login(url.as_str(), "", None, config.redis.ca_file.as_deref()),
+                signalbox_store::Options::default(),
+            )
+            .context("opening redis.routes_primary")?,
+        ),
+        None => None,
+    };
     let mut background = task::JoinSet::new();
+    if let (Some(replica), Some(primary)) = (replica.clone(), primary) {
+        background.spawn(edge::follow_primary(replica, primary, stopping.clone()));
+    }
     watch_edge(&config, &stats, &replica, &follower.watch(), &edge, &stopping, &mut background)?;
     let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), spans, clock::unix_ms));
     let api = api::router(

@@ -51,6 +51,7 @@ mod queues;
 mod registration;
 mod rolling_deploys;
 mod script_sharing;
+mod sentinels;
 mod sequencer;
 mod shards;
 mod source_rules;

@@ -20,13 +20,21 @@ impl TryFrom<String> for RedisUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let known =
-            ["redis://", "rediss://", "redis+unix://", "redis+cluster://", "rediss+cluster://", "unix://"];
+        let known = [
+            "redis://",
+            "rediss://",
+            "redis+unix://",
+            "redis+cluster://",
+            "rediss+cluster://",
+            "redis+sentinel://",
+            "rediss+sentinel://",
+            "unix://",
+        ];
         if known.iter().any(|scheme| text.starts_with(scheme)) && text.len() < 1024 {
             return Ok(Self(text));
         }
-        Err("must be redis://host:port/, rediss://host:port/, redis+unix:///path or \
-             redis+cluster://host:port,host:port/"
+        Err("must be redis://host:port/, rediss://host:port/, redis+unix:///path, \
+             redis+cluster://host:port,host:port/ or redis+sentinel://host:port,host:port/NAME"
             .to_owned())
     }
 }

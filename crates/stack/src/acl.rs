@@ -5,7 +5,8 @@
 //! alone: patterns would protect nothing there, and Redis would compare them with every key of every command in a script.
 //!
 //! Commands of the sidecar and the edge are listed one by one. Pacemakers may use all commands that read and write data. No
-//! program may use a command that reconfigures, stops or empties a server, or that makes it call another one.
+//! program may use a command that reconfigures, stops or empties a server. Only Sentinels, and a sidecar at its own router's
+//! replica, make a server copy another one.
 
 use signalbox_store::keys::{Entry, routes, stats};
 
@@ -55,12 +56,14 @@ pub enum User {
     Health,
 }
 
-/// Data of any type, scripts and channels; nothing that concerns the server, apart from its counters.
-const PACEMAKER: &str =
-    "-@all +@read +@write +@pubsub -@dangerous -function +evalsha +script|load +ping +time +info";
+/// Data of any type, scripts and channels; nothing that concerns the server, apart from its counters. In a cluster, the nodes
+/// that serve the slots.
+const PACEMAKER: &str = "-@all +@read +@write +@pubsub -@dangerous -function +evalsha +script|load +ping +time +info +wait \
+                         +cluster|slots +asking";
 const SIDECAR_STATS: &str = "-@all +evalsha +script|load +ping +time +get +set +expire +expireat +hget +hgetall +hmget \
                              +hset +hdel +hincrby +smembers +zadd +zremrangebyscore +publish";
-const SIDECAR_REPLICA: &str = "-@all +ping +get +hmget +info";
+/// REPLICAOF follows the primary that Sentinels name. The replica is the router's own, and only the edge reads it.
+const SIDECAR_REPLICA: &str = "-@all +ping +get +hmget +info +replicaof";
 /// ROLE and DBSIZE tell a replica that has not copied its primary from an empty table.
 const EDGE: &str = "-@all +ping +client|tracking +role +dbsize +get +mget +smembers";
 const REPLICA: &str = "-@all +ping +psync +replconf";

@@ -1,54 +1,114 @@
-//! An incomplete transaction at the end of an append-only file.
+//! Two kinds of damage in append-only files that Redis causes itself, and that its next start does not survive.
 //!
-//! Redis writes the effects of a script between MULTI and EXEC, so that all of them apply or none. A server that is
+//! **Holes.** If the disk is full, Redis 7.0 writes a part of its buffer, cuts that part off again, and repeats the whole
+//! buffer later. But after a rewrite (and so on every replica) the file is not opened for appending, and its position
+//! stays behind the cut. So as many zero bytes as were cut off remain before the repeated buffer, and the next start rejects the
+//! file. The hole is between two commands, because Redis cuts where its last complete buffer ended. Removing it
+//! restores the file that Redis meant.
+//!
+//! **An incomplete transaction at the end.** Redis writes the effects of a script between MULTI and EXEC, so that all of them apply or none. A server that is
 //! killed while it writes leaves an incomplete transaction. On the next start Redis 7.0 ignores it, but if the file ends
 //! in the middle of a command, Redis truncates the file after the last complete command and not before MULTI. Later
 //! writes are then part of that transaction, and the start after that applies the incomplete one: events in batches that
 //! are never delivered, objects whose last event does not exist. So this module removes it before Redis reads the file.
 //! `redis-check-aof --fix` does the same (valkey issue 4342 describes the fault), but it truncates at any damage and is
-//! interactive; this module leaves damage of any other kind to Redis.
+//! interactive. This module leaves damage of any other kind to Redis.
 
 use std::{
     fs::{self, File},
-    io::{self, BufRead as _, BufReader, Read as _},
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
+    ops::Range,
+    os::unix::fs::{MetadataExt as _, fchown},
     path::{Path, PathBuf},
 };
 
 /// MULTI and EXEC are shorter.
 const MAX_NAME_BYTES: u64 = 16;
 
-/// Cuts off a transaction without EXEC at the end of the append-only file of a stopped server, whose data folder is
-/// `redis`. Returns how many bytes were cut off.
+/// What was removed from append-only files, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AofRepair {
+    /// Zero bytes between commands.
+    pub holes: u64,
+    /// A transaction without EXEC at the end.
+    pub transaction: u64,
+}
+
+impl AofRepair {
+    /// Whether the files were as Redis meant them.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Repairs the append-only files of a stopped server, whose data folder is `redis`.
 ///
 /// # Errors
-/// When the file exists and cannot be read or cut.
-pub fn cut_incomplete_transaction(redis: &Path) -> io::Result<u64> {
-    let Some(path) = last_part(&redis.join("appendonlydir"))? else { return Ok(0) };
-    let length = fs::metadata(&path)?.len();
-    let Some(start) = incomplete_transaction(File::open(&path)?, length)? else { return Ok(0) };
-    let file = File::options().write(true).open(&path)?;
+/// When a file exists and cannot be read or written.
+pub fn repair_aof(redis: &Path) -> io::Result<AofRepair> {
+    let parts = incremental_parts(&redis.join("appendonlydir"))?;
+    let mut repair = AofRepair::default();
+    for path in &parts {
+        repair.holes += remove_holes(path)?;
+    }
+    if let Some(last) = parts.last() {
+        repair.transaction = cut_incomplete_transaction(last)?;
+    }
+    Ok(repair)
+}
+
+/// Removes zero bytes between commands. Returns how many.
+fn remove_holes(path: &Path) -> io::Result<u64> {
+    let length = fs::metadata(path)?.len();
+    let holes = Reader::open(path, length)?.holes()?;
+    if holes.is_empty() {
+        return Ok(0);
+    }
+    // A kill in between leaves the damaged file, which the next start repairs.
+    let fresh = path.with_extension("repair");
+    let mut source = File::open(path)?;
+    let mut target = File::create(&fresh)?;
+    let mut at = 0;
+    for hole in holes.iter().cloned().chain([length..length]) {
+        source.seek(SeekFrom::Start(at))?;
+        io::copy(&mut (&mut source).take(hole.start - at), &mut target)?;
+        at = hole.end;
+    }
+    target.flush()?;
+    target.set_permissions(fs::metadata(path)?.permissions())?;
+    let owner = fs::metadata(path)?;
+    fchown(&target, Some(owner.uid()), Some(owner.gid()))?;
+    target.sync_all()?;
+    fs::rename(&fresh, path)?;
+    Ok(holes.iter().map(|hole| hole.end - hole.start).sum())
+}
+
+/// Cuts off a transaction without EXEC at the end. Returns how many bytes were cut off.
+fn cut_incomplete_transaction(path: &Path) -> io::Result<u64> {
+    let length = fs::metadata(path)?.len();
+    let Some(start) = incomplete_transaction(Reader::open(path, length)?)? else { return Ok(0) };
+    let file = File::options().write(true).open(path)?;
     file.set_len(start)?;
     file.sync_all()?;
     Ok(length - start)
 }
 
-/// The file that is appended to: the last incremental one of the manifest.
-fn last_part(folder: &Path) -> io::Result<Option<PathBuf>> {
+/// The incremental files of the manifest. The last one is appended to.
+fn incremental_parts(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let manifest = match fs::read_to_string(folder.join("appendonly.aof.manifest")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         manifest => manifest?,
     };
-    let name = manifest.lines().rev().find_map(|line| {
+    let names = manifest.lines().filter_map(|line| {
         let mut words = line.split(' ');
         let name = (words.next() == Some("file")).then(|| words.next()).flatten()?;
         line.ends_with("type i").then_some(name)
     });
-    Ok(name.map(|name| folder.join(name)).filter(|path| path.is_file()))
+    Ok(names.map(|name| folder.join(name)).filter(|path| path.is_file()).collect())
 }
 
 /// The start of a transaction without an end.
-fn incomplete_transaction(file: File, length: u64) -> io::Result<Option<u64>> {
-    let mut reader = Reader { file: BufReader::with_capacity(1 << 18, file), at: 0, length };
+fn incomplete_transaction(mut reader: Reader) -> io::Result<Option<u64>> {
     let mut open = None;
     loop {
         let start = reader.at;
@@ -83,6 +143,37 @@ struct Reader {
 }
 
 impl Reader {
+    fn open(path: &Path, length: u64) -> io::Result<Self> {
+        Ok(Self { file: BufReader::with_capacity(1 << 18, File::open(path)?), at: 0, length })
+    }
+
+    /// The zero bytes between two commands. Zeros in any other place are not what Redis leaves.
+    fn holes(mut self) -> io::Result<Vec<Range<u64>>> {
+        let mut holes = Vec::new();
+        loop {
+            let hole = self.at..self.skip_zeros()?;
+            if !hole.is_empty() && self.file.fill_buf()?.first() == Some(&b'*') {
+                holes.push(hole);
+            }
+            match self.command()? {
+                Command::Whole(_) => {}
+                Command::Cut | Command::Strange => return Ok(holes),
+            }
+        }
+    }
+
+    /// The position of the next byte that is not zero.
+    fn skip_zeros(&mut self) -> io::Result<u64> {
+        loop {
+            let zeros = self.file.fill_buf()?.iter().take_while(|byte| **byte == 0).count();
+            if zeros == 0 {
+                return Ok(self.at);
+            }
+            self.file.consume(zeros);
+            self.at += zeros as u64;
+        }
+    }
+
     fn command(&mut self) -> io::Result<Command> {
         let Some(head) = self.line()? else { return Ok(Command::Cut) };
         if head.starts_with(b"#") {
@@ -142,9 +233,9 @@ mod tests {
         fs::write(files.join("appendonly.aof.manifest"), manifest).unwrap();
         fs::write(files.join("a.1.incr.aof"), MULTI).unwrap();
         fs::write(files.join("a.2.incr.aof"), content).unwrap();
-        let gone = cut_incomplete_transaction(folder.path()).unwrap();
+        let gone = repair_aof(folder.path()).unwrap();
         let left = fs::read(files.join("a.2.incr.aof")).unwrap();
-        assert_eq!(left.len() as u64 + gone, content.len() as u64);
+        assert_eq!(left.len() as u64 + gone.transaction + gone.holes, content.len() as u64);
         assert_eq!(fs::read(files.join("a.1.incr.aof")).unwrap(), MULTI, "only the last is written to");
         left
     }
@@ -157,6 +248,19 @@ mod tests {
         for length in MULTI.len()..=half.len() {
             let content = [&before[..], &half[..length]].concat();
             assert_eq!(cut(&content), before, "{length} bytes of the half");
+        }
+    }
+
+    #[test]
+    fn holes_between_commands_are_removed() {
+        let hole = [0; 149];
+        let damaged = [SET, &hole, MULTI, SET, EXEC, &hole[..1], SET, &hole, MULTI, SET].concat();
+        assert_eq!(cut(&damaged), [SET, MULTI, SET, EXEC, SET].concat());
+        // Zeros inside a value are data, and zeros before anything else are not understood.
+        let data = [SET, b"*2\r\n$3\r\nGET\r\n$4\r\n\0\0\0\0\r\n", SET].concat();
+        let tail = [SET, &hole].concat();
+        for content in [data, tail, [SET, &hole, b"x"].concat()] {
+            assert_eq!(cut(&content), content);
         }
     }
 
@@ -174,6 +278,6 @@ mod tests {
     #[test]
     fn a_server_that_never_ran_needs_no_repair() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(cut_incomplete_transaction(folder.path()).unwrap(), 0);
+        assert!(repair_aof(folder.path()).unwrap().is_empty());
     }
 }

@@ -60,7 +60,7 @@ mod stack;
 mod supervisor;
 
 pub use acl::{Server, User};
-pub use aof::cut_incomplete_transaction;
+pub use aof::{AofRepair, repair_aof};
 pub use builder::Builder;
 pub use error::{Error, Kind};
 pub use event::Event;

@@ -222,10 +222,11 @@ impl Supervisor {
     fn spawn(&self) -> Result<(Child, i32), Error> {
         if let Some(redis) = &self.program.redis {
             let part = &self.program.part;
-            match aof::cut_incomplete_transaction(redis) {
-                Ok(0) => {}
-                Ok(bytes) => self.events.emit(Event::Note(format!(
-                    "{part}: cut {bytes} bytes of a transaction off its file that it was killed in"
+            match aof::repair_aof(redis) {
+                Ok(repair) if repair.is_empty() => {}
+                Ok(repair) => self.events.emit(Event::Note(format!(
+                    "{part}: removed {} bytes of an incomplete transaction and {} zero bytes from its append-only file",
+                    repair.transaction, repair.holes
                 ))),
                 // Redis finds the same error and logs it.
                 Err(error) => {

@@ -7,13 +7,17 @@
 //! |---|---|
 //! | `redis://`, `rediss://` (TLS), `redis+unix://` | one server |
 //! | `redis+cluster://`, `rediss+cluster://` (TLS) | some nodes of a cluster, separated by commas |
+//! | `redis+sentinel://`, `rediss+sentinel://` (TLS) | Sentinels, separated by commas, and `/NAME` of the service |
+//! | `?sentinel_user=…`, `?sentinel_password_file=/path` | the login at the Sentinels. Without it, there is none |
 //! | `user:password@`, or `?user=…&pass=…` for a socket | the ACL user |
 //! | `?password_file=/path` | the file that contains the password. It is read again when the server rejects the password |
+//! | `?wait_replicas=1` | a script succeeds only when that many replicas have its writes. Otherwise its outcome is unknown |
 //! | `?ca_file=/path` | the certificate authorities of `rediss://`, PEM. Without it, those of the system |
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -25,33 +29,64 @@ use redis::{
 };
 use url::form_urlencoded;
 
-use crate::{Options, wire::Wire};
+use crate::{
+    Options,
+    sentinel::{Primary, Service},
+    wire::Wire,
+};
 
 /// The beginnings of the URL of a cluster, and those of the URLs of its nodes.
 const CLUSTERS: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
+
+/// The beginnings of the URL of a service that Sentinels monitor, and those of the URLs of its servers.
+const SENTINELS: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 
 /// The maximum number of retries of a command after the cluster reports a moved slot or an unavailable node.
 const CLUSTER_RETRIES: u32 = 3;
 
 /// Where a server is, and how to log in. It contains a password only if the URL does.
 pub(crate) struct Address {
-    /// The URLs that redis-rs reads: one, or the nodes of a cluster.
+    /// The URLs that redis-rs reads: one, or the nodes of a cluster. With Sentinels, there is [`PRIMARY`] in place of the
+    /// server.
     nodes: Vec<String>,
     is_cluster: bool,
+    sentinels: Option<Sentinels>,
     password_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
+    /// How many replicas must have the writes of a script.
+    pub(crate) wait_replicas: u32,
     settings: TcpSettings,
+}
+
+/// Placeholder for the address of the primary, which Sentinels name later.
+const PRIMARY: &str = "primary.invalid:0";
+
+/// The Sentinels of a URL.
+struct Sentinels {
+    service: String,
+    nodes: Vec<String>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
 }
 
 impl Address {
     pub(crate) fn read(url: &str, settings: TcpSettings) -> Result<Self, RedisError> {
         let (server, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut password_file, mut ca_file) = (None, None);
+        let (mut sentinel_user, mut sentinel_password_file, mut wait_replicas) = (None, None, 0);
         let mut rest = form_urlencoded::Serializer::new(String::new());
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "password_file" => password_file = Some(PathBuf::from(&*value)),
                 "ca_file" => ca_file = Some(PathBuf::from(&*value)),
+                "wait_replicas" => {
+                    wait_replicas = value.parse().map_err(|_| {
+                        let message = "wait_replicas must be a number";
+                        RedisError::from((ErrorKind::InvalidClientConfig, message, value.into_owned()))
+                    })?;
+                }
+                "sentinel_user" => sentinel_user = Some(value.into_owned()),
+                "sentinel_password_file" => sentinel_password_file = Some(PathBuf::from(&*value)),
                 _ => {
                     rest.append_pair(&name, &value);
                 }
@@ -59,39 +94,85 @@ impl Address {
         }
         let rest = rest.finish();
         let rest = if rest.is_empty() { rest } else { format!("?{rest}") };
-        let cluster = CLUSTERS
-            .into_iter()
-            .find_map(|(prefix, scheme)| server.strip_prefix(prefix).map(|nodes| (nodes, scheme)));
-        let nodes = match cluster {
-            None => vec![format!("{server}{rest}")],
-            Some((nodes, scheme)) => {
-                // `user:password@` is given once, for all nodes.
-                let (user, nodes) = nodes
-                    .rsplit_once('@')
-                    .map_or((String::new(), nodes), |(user, nodes)| (format!("{user}@"), nodes));
-                let nodes = nodes.trim_end_matches('/').split(',');
-                nodes.map(|node| format!("{scheme}{user}{node}/{rest}")).collect()
-            }
+        let several = |kinds: [(&'static str, &'static str); 2]| {
+            kinds
+                .into_iter()
+                .find_map(|(prefix, scheme)| server.strip_prefix(prefix).map(|list| (list, scheme)))
         };
-        let address = Self { nodes, is_cluster: cluster.is_some(), password_file, ca_file, settings };
+        // `user:password@` is given once, for all nodes.
+        let login = |list: &'_ str| {
+            let (user, nodes) =
+                list.rsplit_once('@').map_or((None, list), |(user, nodes)| (Some(user), nodes));
+            (user.map_or_else(String::new, |user| format!("{user}@")), nodes.to_owned())
+        };
+        let cluster = several(CLUSTERS);
+        let mut sentinels = None;
+        let nodes = if let Some((list, scheme)) = cluster {
+            let (user, nodes) = login(list);
+            let nodes = nodes.trim_end_matches('/').split(',');
+            nodes.map(|node| format!("{scheme}{user}{node}/{rest}")).collect()
+        } else if let Some((list, scheme)) = several(SENTINELS) {
+            let (user, nodes) = login(list);
+            let (nodes, service) = nodes.split_once('/').unwrap_or((&nodes, ""));
+            if service.is_empty() || service.contains('/') {
+                let message = "the URL of Sentinels must end with /NAME, the name of the service";
+                return Err(RedisError::from((ErrorKind::InvalidClientConfig, message)));
+            }
+            sentinels = Some(Sentinels {
+                service: service.to_owned(),
+                nodes: nodes.split(',').map(|node| format!("{scheme}{node}/")).collect(),
+                user: sentinel_user,
+                password_file: sentinel_password_file,
+            });
+            vec![format!("{scheme}{user}{PRIMARY}/{rest}")]
+        } else {
+            vec![format!("{server}{rest}")]
+        };
+        let address = Self {
+            nodes,
+            is_cluster: cluster.is_some(),
+            sentinels,
+            password_file,
+            ca_file,
+            wait_replicas,
+            settings,
+        };
         // A wrong URL or a missing file is an error of the configuration, not of the first command.
         let password = address.password()?;
         address.infos(password.as_deref())?;
         address.certificates()?;
+        address.sentinel_clients()?;
         Ok(address)
     }
 
     /// The password in the file, if there is one.
     pub(crate) fn password(&self) -> Result<Option<String>, RedisError> {
-        let Some(path) = &self.password_file else { return Ok(None) };
-        let text = fs::read_to_string(path)
-            .map_err(|error| invalid("cannot read the password file", path, &error.to_string()))?;
-        // The end of the line is not part of the password.
-        let password = text.trim();
-        if password.is_empty() {
-            return Err(invalid("the password file is empty", path, ""));
-        }
-        Ok(Some(password.to_owned()))
+        self.password_file.as_deref().map(read_password).transpose()
+    }
+
+    /// Follows the primary, if Sentinels name it. Must be called inside a tokio runtime.
+    pub(crate) fn follow(&self) -> Result<Option<Arc<Service>>, RedisError> {
+        let Some(sentinels) = &self.sentinels else { return Ok(None) };
+        Service::follow(sentinels.service.clone(), self.sentinel_clients()?).map(Some)
+    }
+
+    fn sentinel_clients(&self) -> Result<Vec<Client>, RedisError> {
+        let Some(Sentinels { nodes, user, password_file, .. }) = &self.sentinels else {
+            return Ok(Vec::new());
+        };
+        let password = password_file.as_deref().map(read_password).transpose()?;
+        let infos = nodes.iter().map(|node| {
+            let info = node.as_str().into_connection_info()?;
+            let mut login = info.redis_settings().clone().set_skip_set_lib_name();
+            if let Some(user) = user {
+                login = login.set_username(user);
+            }
+            if let Some(password) = &password {
+                login = login.set_password(password);
+            }
+            self.client(info.set_redis_settings(login).set_tcp_settings(self.settings.clone()))
+        });
+        infos.collect()
     }
 
     fn certificates(&self) -> Result<Option<TlsCertificates>, RedisError> {
@@ -105,7 +186,11 @@ impl Address {
     }
 
     fn infos(&self, password: Option<&str>) -> Result<Vec<ConnectionInfo>, RedisError> {
-        self.nodes
+        self.infos_of(&self.nodes, password)
+    }
+
+    fn infos_of(&self, nodes: &[String], password: Option<&str>) -> Result<Vec<ConnectionInfo>, RedisError> {
+        nodes
             .iter()
             .map(|node| {
                 let info = node.as_str().into_connection_info()?;
@@ -127,14 +212,24 @@ impl Address {
         }
     }
 
-    /// Prepares a connection, which the first command opens.
+    /// The server that is not a cluster. With Sentinels it is `primary`.
+    fn server(&self, primary: Option<&Primary>, password: Option<&str>) -> Result<Client, RedisError> {
+        let nodes = match primary {
+            Some(primary) => &vec![self.nodes[0].replacen(PRIMARY, &primary.authority(), 1)],
+            None => &self.nodes,
+        };
+        // A URL without nodes was already rejected as an invalid address.
+        self.client(self.infos_of(nodes, password)?.swap_remove(0))
+    }
+
+    /// Prepares a connection, which the first command opens. `primary` is the server that Sentinels name.
     pub(crate) fn connect(
         &self,
+        primary: Option<&Primary>,
         password: Option<&str>,
         options: Options,
         response_timeout: Option<Duration>,
     ) -> Result<Wire, RedisError> {
-        let mut infos = self.infos(password)?;
         if !self.is_cluster {
             let config = ConnectionManagerConfig::new()
                 .set_connection_timeout(Some(options.connect_timeout))
@@ -142,10 +237,10 @@ impl Address {
                 .set_min_delay(Duration::from_millis(50))
                 .set_max_delay(Duration::from_millis(500))
                 .set_number_of_retries(2);
-            let client = self.client(infos.remove(0))?;
+            let client = self.server(primary, password)?;
             return ConnectionManager::new_lazy_with_config(client, config).map(Wire::Server);
         }
-        let builder = ClusterClient::builder(infos)
+        let builder = ClusterClient::builder(self.infos(password)?)
             .tcp_settings(self.settings.clone())
             .connection_timeout(options.connect_timeout)
             // Blocking commands have no time limit here. A day is longer than any of them waits.
@@ -161,13 +256,28 @@ impl Address {
         Ok(Wire::Cluster(connection))
     }
 
-    /// A node for pub/sub. Nodes of a cluster forward messages to each other, so any node works.
-    pub(crate) fn any_node(&self, turn: usize) -> Result<Client, RedisError> {
+    /// A node for pub/sub. Nodes of a cluster forward messages to each other, so any node works. With Sentinels it is
+    /// `primary`.
+    pub(crate) fn any_node(&self, turn: usize, primary: Option<&Primary>) -> Result<Client, RedisError> {
+        if primary.is_some() {
+            return self.server(primary, self.password()?.as_deref());
+        }
         let mut infos = self.infos(self.password()?.as_deref())?;
         // A URL without nodes was already rejected as an invalid address.
         let index = turn % infos.len();
         self.client(infos.swap_remove(index))
     }
+}
+
+/// The content of a password file, without the end of its line, which is not part of the password.
+fn read_password(path: &Path) -> Result<String, RedisError> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| invalid("cannot read the password file", path, &error.to_string()))?;
+    let password = text.trim();
+    if password.is_empty() {
+        return Err(invalid("the password file is empty", path, ""));
+    }
+    Ok(password.to_owned())
 }
 
 fn invalid(what: &'static str, path: &Path, why: &str) -> RedisError {
@@ -253,6 +363,34 @@ mod tests {
     }
 
     #[test]
+    fn the_url_of_sentinels_names_a_service() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sentinel.password");
+        fs::write(&file, "watcher\n").unwrap();
+        let url = format!(
+            "redis+sentinel://u:p@a:1,b:2/routes?sentinel_user=s&sentinel_password_file={}",
+            file.display()
+        );
+        let address = read(&url).unwrap();
+        let sentinels = address.sentinel_clients().unwrap();
+        assert_eq!(sentinels.len(), 2);
+        for (client, node) in sentinels.iter().zip(["a:1", "b:2"]) {
+            let info = client.get_connection_info();
+            assert_eq!(info.addr().to_string(), node);
+            let login = info.redis_settings();
+            assert_eq!((login.username(), login.password()), (Some("s"), Some("watcher")));
+        }
+        assert_eq!(address.sentinels.unwrap().service, "routes");
+        let login = read(&url).unwrap().infos(None).unwrap().remove(0);
+        assert_eq!(login.redis_settings().username(), Some("u"), "at the server");
+        for wrong in ["redis+sentinel://a:1", "redis+sentinel://a:1/", "redis+sentinel://a:1/x/y"] {
+            let error = read(wrong).err().unwrap().to_string();
+            assert!(error.contains("must end with /NAME"), "{wrong}: {error}");
+        }
+        assert!(read("redis+sentinel:///routes").is_err(), "no Sentinel");
+    }
+
+    #[test]
     fn a_password_is_read_from_a_file_without_the_end_of_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pass & word");
@@ -294,6 +432,7 @@ mod tests {
             ("redis+unix:///s", "redis+unix:///s?user=me&password_file=%2Fp+w"),
             ("redis+unix:///s?user=you&pass=own", "redis+unix:///s?user=you&pass=own"),
             ("redis+cluster://a:1,b:2/", "redis+cluster://me@a:1,b:2/?password_file=%2Fp+w"),
+            ("redis+sentinel://a:1,b:2/n", "redis+sentinel://me@a:1,b:2/n?password_file=%2Fp+w"),
             ("rediss://h:1/", "rediss://me@h:1/?password_file=%2Fp+w&ca_file=%2Fca"),
         ] {
             assert_eq!(with_login(url, "me", file, Some(Path::new("/ca"))), shown);

@@ -11,6 +11,9 @@
 //! The fabric may be a Redis Cluster (`redis+cluster://host:port,host:port/`): then redis-rs's cluster client
 //! replaces the manager and finds the node of each key.
 //!
+//! A server may be the primary of a service that Sentinels monitor (`redis+sentinel://host:port,host:port/NAME`): then the
+//! connection follows the primary, see the module `sentinel`.
+//!
 //! A password that is stored in a file can be changed while everything runs. If the server rejects the login, the file is
 //! read again, and a connection with the new password replaces the old one.
 
@@ -30,7 +33,12 @@ use redis::{
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use crate::{Error, Key, Role, address::Address, wire::Wire};
+use crate::{
+    Error, Key, Kind, Role,
+    address::Address,
+    sentinel::{self, Primary, Service},
+    wire::Wire,
+};
 
 /// The time limits of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +61,8 @@ const BLOCKING: [&str; 8] = ["BLPOP", "BRPOP", "BLMOVE", "BLMPOP", "BZPOPMIN", "
 
 /// How long the kernel waits for a peer that does not acknowledge data.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long a call waits for replicas. Calls behind it on the same connection wait, too.
+const REPLICATION: Duration = Duration::from_secs(1);
 /// The number of consecutive late replies after which the connection is replaced.
 const MAX_LATE_REPLIES: u32 = 3;
 
@@ -62,6 +72,8 @@ const SHARD_TAG: &str = "{s";
 /// A connection to the server of role `R`, shared by cloning.
 pub struct Redis<R> {
     pub(crate) address: Arc<Address>,
+    /// The primary, if Sentinels name it.
+    pub(crate) service: Option<Arc<Service>>,
     line: Arc<Line>,
     dedicated: bool,
     options: Options,
@@ -72,15 +84,17 @@ pub struct Redis<R> {
 
 /// The current connection of all clones.
 struct Line {
-    wire: RwLock<Wire>,
+    /// Nothing before Sentinels have named the primary.
+    wire: RwLock<Option<(Option<Primary>, Wire)>>,
     /// The password from the file with which the connection logs in.
     password: RwLock<Option<String>>,
     late: AtomicU32,
 }
 
 impl Line {
-    fn new(wire: Wire, password: Option<String>) -> Arc<Self> {
-        Arc::new(Self { wire: RwLock::new(wire), password: RwLock::new(password), late: AtomicU32::new(0) })
+    fn new(wire: Option<Wire>, password: Option<String>) -> Arc<Self> {
+        let wire = RwLock::new(wire.map(|wire| (None, wire)));
+        Arc::new(Self { wire, password: RwLock::new(password), late: AtomicU32::new(0) })
     }
 }
 
@@ -88,6 +102,7 @@ impl<R> Clone for Redis<R> {
     fn clone(&self) -> Self {
         Self {
             address: Arc::clone(&self.address),
+            service: self.service.clone(),
             line: Arc::clone(&self.line),
             dedicated: self.dedicated,
             options: self.options,
@@ -105,9 +120,10 @@ impl<R: Role> std::fmt::Debug for Redis<R> {
 
 impl<R: Role> Redis<R> {
     /// Prepares a connection to `url`: `redis://host:port/`, `rediss://host:port/` for TLS, `redis+unix:///path` for a
-    /// socket, or `redis+cluster://host:port,host:port/` for some nodes of a cluster. `user:password@` or
-    /// `?password_file=/path` log in, and `?ca_file=/path` names the authorities for TLS. Nothing is connected before the
-    /// first command, so a daemon starts while its Redis is down. Must be called inside a tokio runtime.
+    /// socket, `redis+cluster://host:port,host:port/` for some nodes of a cluster, or
+    /// `redis+sentinel://host:port,host:port/NAME` for the primary of a service that Sentinels monitor. `user:password@` or
+    /// `?password_file=/path` log in, and `?ca_file=/path` names the authorities for TLS. Nothing waits for a connection
+    /// before the first command, so a daemon starts while its Redis is down. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If the URL is invalid, or a file that it names cannot be read.
@@ -115,16 +131,29 @@ impl<R: Role> Redis<R> {
         let failed = |source| Error::new(R::NAME, "opening the URL", source);
         let address = Address::read(url, settings()).map_err(failed)?;
         let password = address.password().map_err(failed)?;
-        let wire =
-            address.connect(password.as_deref(), options, Some(options.response_timeout)).map_err(failed)?;
+        let service = address.follow().map_err(failed)?;
+        let wire = match &service {
+            Some(_) => None,
+            None => Some(
+                address
+                    .connect(None, password.as_deref(), options, Some(options.response_timeout))
+                    .map_err(failed)?,
+            ),
+        };
         Ok(Self {
             address: Arc::new(address),
+            service,
             line: Line::new(wire, password),
             dedicated: false,
             options,
             home: Arc::from(""),
             role: PhantomData,
         })
+    }
+
+    /// The host and port of the primary that the Sentinels named last, `None` before that and for other URLs.
+    pub fn primary(&self) -> Option<(String, u16)> {
+        self.service.as_ref().and_then(|service| service.known())
     }
 
     /// Opens a dedicated connection for commands that block in Redis, without a response timeout.
@@ -134,7 +163,12 @@ impl<R: Role> Redis<R> {
     pub fn dedicated(&self) -> Result<Self, Error> {
         let failed = |source| Error::new(R::NAME, "preparing a dedicated connection", source);
         let password = self.address.password().map_err(failed)?;
-        let wire = self.address.connect(password.as_deref(), self.options, None).map_err(failed)?;
+        let wire = match &self.service {
+            Some(_) => None,
+            None => {
+                Some(self.address.connect(None, password.as_deref(), self.options, None).map_err(failed)?)
+            }
+        };
         Ok(Self { line: Line::new(wire, password), dedicated: true, ..self.clone() })
     }
 
@@ -172,12 +206,63 @@ impl<R: Role> Redis<R> {
         Ok(seconds * 1000 + micros / 1000)
     }
 
-    pub(crate) fn wire(&self) -> Wire {
-        self.line.wire.read().clone()
+    /// Calls the server, and records the result as [`Self::noted`] does.
+    pub(crate) async fn send<T>(
+        &self,
+        operation: &str,
+        call: impl AsyncFnOnce(Wire) -> Result<T, RedisError>,
+    ) -> Result<T, Error> {
+        let result = match (self.wire().await, &self.service) {
+            (Ok((Some(primary), wire)), Some(service)) => tokio::select! {
+                biased;
+                result = call(wire) => result,
+                () = service.replaced(&primary) => Err(sentinel::replaced()),
+            },
+            (Ok((_, wire)), _) => call(wire).await,
+            (Err(error), _) => Err(error),
+        };
+        self.noted(operation, result)
+    }
+
+    /// Waits until `wait_replicas` of the URL have everything that this connection wrote. `key` names the node of a cluster.
+    pub(crate) async fn replicated(&self, wire: &mut Wire, key: Option<&str>) -> Result<(), RedisError> {
+        let wanted = self.address.wait_replicas;
+        if wanted == 0 {
+            return Ok(());
+        }
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(wanted).arg(REPLICATION.as_millis() as u64);
+        let reached: u32 = wire.at_node_of(key, wait).await?;
+        let message = "fewer replicas than wait_replicas have the change";
+        if reached < wanted { Err(RedisError::from((ErrorKind::Io, message))) } else { Ok(()) }
+    }
+
+    /// The connection, with the primary that it leads to if Sentinels name it.
+    async fn wire(&self) -> Result<(Option<Primary>, Wire), RedisError> {
+        let primary = match &self.service {
+            Some(service) => Some(service.primary(self.options.connect_timeout).await?),
+            None => None,
+        };
+        if let Some(wire) = self.line.wire.read().as_ref().filter(|(to, _)| *to == primary) {
+            return Ok(wire.clone());
+        }
+        let mut current = self.line.wire.write();
+        // Several commands see the change, but only the first of them replaces the connection.
+        if let Some(wire) = current.as_ref().filter(|(to, _)| *to == primary) {
+            return Ok(wire.clone());
+        }
+        let password = self.line.password.read().clone();
+        let wire = self.connect(primary.as_ref(), password.as_deref())?;
+        Ok(current.insert((primary, wire)).clone())
+    }
+
+    fn connect(&self, primary: Option<&Primary>, password: Option<&str>) -> Result<Wire, RedisError> {
+        let response_timeout = (!self.dedicated).then_some(self.options.response_timeout);
+        self.address.connect(primary, password, self.options, response_timeout)
     }
 
     /// Records the result of a command, and replaces a connection that no longer returns replies or can no longer log in.
-    pub(crate) fn noted<T>(&self, operation: &str, result: Result<T, RedisError>) -> Result<T, Error> {
+    fn noted<T>(&self, operation: &str, result: Result<T, RedisError>) -> Result<T, Error> {
         let late = match &result {
             Err(error) if error.is_timeout() => self.line.late.fetch_add(1, Ordering::Relaxed) + 1,
             _ => {
@@ -194,7 +279,13 @@ impl<R: Role> Redis<R> {
         if result.as_ref().is_err_and(is_rejected_login) {
             self.log_in_again();
         }
-        result.map_err(|source| Error::new(R::NAME, operation, source))
+        let result = result.map_err(|source| Error::new(R::NAME, operation, source));
+        if let (Some(service), Err(error)) = (&self.service, &result)
+            && matches!(error.kind(), Kind::Unavailable | Kind::Refused)
+        {
+            service.suspect();
+        }
+        result
     }
 
     /// Logs in with the password that is in the file now, if it is another one.
@@ -211,9 +302,10 @@ impl<R: Role> Redis<R> {
     }
 
     fn replace(&self, password: Option<&str>) {
-        let response_timeout = (!self.dedicated).then_some(self.options.response_timeout);
-        if let Ok(fresh) = self.address.connect(password, self.options, response_timeout) {
-            *self.line.wire.write() = fresh;
+        let mut current = self.line.wire.write();
+        let Some((primary, wire)) = &mut *current else { return };
+        if let Ok(fresh) = self.connect(primary.as_ref(), password) {
+            *wire = fresh;
         }
     }
 }
@@ -256,8 +348,7 @@ impl<R: Role> Command<'_, R> {
     /// # Errors
     /// When the server is unavailable or rejects the command, or when the reply is not a `T`.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
-        let mut connection = self.redis.wire();
-        self.redis.noted(self.name, self.cmd.query_async(&mut connection).await)
+        self.redis.send(self.name, async |mut wire| self.cmd.query_async(&mut wire).await).await
     }
 
     /// Sends the command for its effect.
@@ -295,7 +386,6 @@ impl<R: Role> Batch<'_, R> {
     /// # Errors
     /// When the server is unavailable, or when any of the commands failed.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
-        let mut connection = self.redis.wire();
-        self.redis.noted("a batch", self.pipeline.query_async(&mut connection).await)
+        self.redis.send("a batch", async |mut wire| self.pipeline.query_async(&mut wire).await).await
     }
 }

@@ -19,6 +19,7 @@ mod key;
 pub mod keys;
 mod role;
 mod script;
+mod sentinel;
 mod shard;
 mod subscription;
 mod wire;

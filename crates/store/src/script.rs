@@ -8,7 +8,7 @@ use std::{borrow::Cow, marker::PhantomData, sync::OnceLock};
 
 use redis::{FromRedisValue, ScriptInvocation, ToRedisArgs};
 
-use crate::{Error, Key, Redis, Role};
+use crate::{Error, Key, Redis, Role, wire::Wire};
 
 /// A script for the server of role `R`. Declare it as a `static` next to the function that calls it.
 pub struct Script<R> {
@@ -91,8 +91,14 @@ impl<R: Role> Call<'_, R> {
         for key in &self.keys {
             self.invocation.key(redis.name_of(key).as_ref());
         }
-        let mut connection = redis.wire();
-        redis.noted(self.script.name, self.invocation.invoke_async(&mut connection).await)
+        let invocation = self.invocation;
+        let first = self.keys.first().map(|key| redis.name_of(key));
+        let call = async |mut wire: Wire| {
+            let result = invocation.invoke_async(&mut wire).await?;
+            redis.replicated(&mut wire, first.as_deref()).await?;
+            Ok(result)
+        };
+        redis.send(self.script.name, call).await
     }
 
     fn matches_header(&self) -> Result<(), String> {

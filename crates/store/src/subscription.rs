@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::StreamExt;
 use tokio::{sync::mpsc, task::JoinHandle, time};
 
-use crate::{Redis, Role, address::Address};
+use crate::{Redis, Role, address::Address, sentinel::Service};
 
 /// The maximum number of waiting notices. For a slower reader, the newest are replaced by one `Resumed`.
 const BUFFER: usize = 1024;
@@ -66,7 +66,8 @@ impl<R: Role> Redis<R> {
     fn listen_to(&self, names: &[&str], kind: Names) -> Subscription {
         let (sender, notices) = mpsc::channel(BUFFER);
         let names = names.iter().map(ToString::to_string).collect();
-        let task = tokio::spawn(keep_up(Arc::clone(&self.address), names, kind, sender, R::NAME));
+        let server = Server { address: Arc::clone(&self.address), service: self.service.clone() };
+        let task = tokio::spawn(keep_up(server, names, kind, sender, R::NAME));
         Subscription { notices, task }
     }
 }
@@ -78,8 +79,14 @@ enum Names {
     Patterns,
 }
 
-async fn keep_up(
+/// Where a subscription is made.
+struct Server {
     address: Arc<Address>,
+    service: Option<Arc<Service>>,
+}
+
+async fn keep_up(
+    server: Server,
     names: Vec<String>,
     kind: Names,
     notices: mpsc::Sender<Notice>,
@@ -87,7 +94,7 @@ async fn keep_up(
 ) {
     // An unavailable node of a cluster is not tried twice in a row.
     for turn in 0.. {
-        match listen(&address, turn, &names, kind, &notices).await {
+        match listen(&server, turn, &names, kind, &notices).await {
             Ok(()) => tracing::debug!(role, "subscription ended, subscribing again"),
             Err(error) => tracing::debug!(role, %error, "subscription lost, subscribing again"),
         }
@@ -99,13 +106,31 @@ async fn keep_up(
 }
 
 async fn listen(
-    address: &Address,
+    server: &Server,
     turn: usize,
     names: &[String],
     kind: Names,
     notices: &mpsc::Sender<Notice>,
 ) -> Result<(), redis::RedisError> {
-    let mut pubsub = address.any_node(turn)?.get_async_pubsub().await?;
+    let Some(service) = &server.service else {
+        return listen_at(server.address.any_node(turn, None)?, names, kind, notices).await;
+    };
+    let primary = service.primary(RECONNECT_DELAY).await?;
+    let node = server.address.any_node(turn, Some(&primary))?;
+    // A former primary that is cut off would keep the connection, and send nothing.
+    tokio::select! {
+        result = listen_at(node, names, kind, notices) => result,
+        () = service.replaced(&primary) => Ok(()),
+    }
+}
+
+async fn listen_at(
+    node: redis::Client,
+    names: &[String],
+    kind: Names,
+    notices: &mpsc::Sender<Notice>,
+) -> Result<(), redis::RedisError> {
+    let mut pubsub = node.get_async_pubsub().await?;
     match kind {
         Names::Channels => pubsub.subscribe(names).await?,
         Names::Patterns => pubsub.psubscribe(names).await?,

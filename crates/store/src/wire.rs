@@ -1,9 +1,11 @@
 //! The transport: one server or a cluster.
 
 use redis::{
-    Cmd, Pipeline, RedisFuture, Value,
+    Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Value,
     aio::{ConnectionLike, ConnectionManager},
     cluster_async::ClusterConnection,
+    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+    from_redis_value,
 };
 
 /// A connection, cheap to clone.
@@ -11,6 +13,24 @@ use redis::{
 pub(crate) enum Wire {
     Server(ConnectionManager),
     Cluster(ClusterConnection),
+}
+
+impl Wire {
+    /// Sends a command without a key to the node that writes `key`.
+    pub(crate) async fn at_node_of<T: FromRedisValue>(
+        &mut self,
+        key: Option<&str>,
+        command: Cmd,
+    ) -> Result<T, RedisError> {
+        match (self, key) {
+            (Self::Cluster(wire), Some(key)) => {
+                let node =
+                    SingleNodeRoutingInfo::SpecificNode(Route::with_key(key.as_bytes(), SlotAddr::Master));
+                Ok(from_redis_value(wire.route_command(command, RoutingInfo::SingleNode(node)).await?)?)
+            }
+            (wire, _) => command.query_async(wire).await,
+        }
+    }
 }
 
 impl ConnectionLike for Wire {

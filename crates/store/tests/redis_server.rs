@@ -9,7 +9,7 @@ use signalbox_store::{
     keys::{fabric, stats},
     with_login,
 };
-use signalbox_testkit::{Ports, Server, eventually};
+use signalbox_testkit::{Monitored, Ports, Server, eventually};
 use tokio::time;
 
 /// Waits until a connection works again.
@@ -255,4 +255,68 @@ async fn a_server_with_tls_needs_a_certificate_of_the_named_authority() {
         let error = open(ca).command("PING").run().await.expect_err("a certificate of another authority");
         assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn a_connection_follows_the_primary_that_sentinels_name() {
+    let mut monitored = Monitored::start("stats").await;
+    let redis: Stats = Redis::open(&monitored.url(), Options::default()).expect("a URL");
+    let key = stats::position("n");
+    let mut routers = redis.subscribe(&[stats::ROUTERS_CHANNEL]);
+    let wait = Duration::from_secs(20);
+    assert_eq!(time::timeout(wait, routers.next()).await.expect("subscribed"), Notice::Resumed);
+    assert_eq!(COUNT.call().key(&key).arg(2).run::<i64>(&redis).await.expect("the first primary"), 2);
+    for lost in [0, 1] {
+        assert_eq!(redis.primary().expect("a primary").1, monitored.port(lost));
+        // Frozen, not dead: a command must not wait for the reply of a primary that was replaced.
+        monitored.freeze(lost);
+        let begun = time::Instant::now();
+        let stuck = COUNT.call().key(&key).arg(0).run::<i64>(&redis).await.expect_err("no reply");
+        assert_eq!(stuck.kind(), Kind::Unavailable, "{stuck:?} after {:?}", begun.elapsed());
+        monitored.failed_over(lost).await;
+        eventually("the new primary to be used", async || {
+            COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.map(drop)
+        })
+        .await;
+        assert_eq!(redis.primary().expect("a primary").1, monitored.port(1 - lost));
+        // The subscription is at the new primary, and reports that messages may have been missed.
+        assert_eq!(time::timeout(wait, routers.next()).await.expect("resumed"), Notice::Resumed);
+        redis.command("PUBLISH").arg(stats::ROUTERS_CHANNEL).arg("n 1").run().await.expect("published");
+        let message = Notice::Message { channel: "routers".into(), payload: "n 1".into() };
+        assert_eq!(time::timeout(wait, routers.next()).await.expect("received"), message);
+        monitored.thaw(lost);
+        monitored.settled().await;
+    }
+    monitored.kill(0);
+    let gone = monitored.primary();
+    if gone == 0 {
+        monitored.failed_over(0).await;
+    }
+    answering(&redis).await;
+}
+
+#[tokio::test]
+async fn a_script_succeeds_only_when_enough_replicas_have_its_writes() {
+    let monitored = Monitored::start("stats").await;
+    let url = format!("{}?wait_replicas=1", monitored.url());
+    let redis: Stats = Redis::open(&url, Options::default()).expect("a URL");
+    let key = stats::position("n");
+    assert_eq!(COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.expect("replicated"), 1);
+    monitored.freeze(1);
+    let error = COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.expect_err("no replica has it");
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    monitored.thaw(1);
+    eventually("the replica to follow", async || {
+        COUNT.call().key(&key).arg(0).run::<i64>(&redis).await.map(drop)
+    })
+    .await;
+    assert!(Redis::<StatsRole>::open("redis://h:1/?wait_replicas=some", Options::default()).is_err());
+    // In a cluster, the node of the key is asked. This one has no replica.
+    let cluster = Server::cluster().await;
+    let url = format!("{}?wait_replicas=1", cluster.url());
+    let lonely: Stats = Redis::open(&url, Options::default()).expect("a URL");
+    let error = COUNT.call().key(&key).arg(1).run::<i64>(&lonely).await.expect_err("no replica");
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    let written: i64 = lonely.command("GET").key(&key).query().await.expect("a node");
+    assert_eq!(written, 1);
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`Server`] is one `redis-server`, [`Servers`] are the three that a pacemaker needs. Each is a child process with its
 //!   data in a temporary folder. Dropping the value ends the process and removes the folder.
+//! - [`Monitored`] is a primary and a replica with three Sentinels.
 //! - [`eventually`] waits for a condition. No test sleeps for a fixed time.
 //! - [`Ports`] reserves TCP ports without a race.
 //! - [`wire::Wire`] is a TCP proxy that delays, drops and cuts.
@@ -15,6 +16,7 @@
 
 mod fuzz;
 mod ports;
+mod sentinels;
 mod server;
 mod servers;
 mod wait;
@@ -22,6 +24,7 @@ pub mod wire;
 
 pub use fuzz::Fuzz;
 pub use ports::Ports;
+pub use sentinels::Monitored;
 pub use server::{Server, Snapshot};
 pub use servers::Servers;
 pub use wait::{PATIENCE, equal, eventually, eventually_within};

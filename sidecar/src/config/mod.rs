@@ -59,6 +59,8 @@ pub struct Redis {
     pub stats: RedisUrl,
     #[serde(deserialize_with = "unless_empty")]
     pub routes_replica: Option<RedisUrl>,
+    #[serde(deserialize_with = "unless_empty")]
+    pub routes_primary: Option<RedisUrl>,
     pub user: String,
     pub password_file: Option<PathBuf>,
     pub ca_file: Option<PathBuf>,

@@ -5,6 +5,7 @@
 //!  nginx /edge/status          ─▶ alarm, requests in flight; generation changed ─▶ /edge/snapshot ─▶ routes.snapshot on disk
 //!  nginx /edge/connections     ─▶ lost lines (compared with the follower's counters)
 //!  routes replica              ─▶ metrics
+//!  Sentinels                   ─▶ REPLICAOF at the routes replica, if `redis.routes_primary` is set
 //! ```
 //!
 //! A router is reported while its nginx answers: every second, and immediately when its serial changes. If nginx is down,
@@ -27,7 +28,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use signalbox_diagnosis::thresholds::COUNTING_ALARM_MS;
-use signalbox_store::{RoutesReplica, Stats};
+use signalbox_store::{RoutesMaster, RoutesReplica, Stats};
 use tokio::{
     sync::Notify,
     time::{self, Instant, MissedTickBehavior},
@@ -309,6 +310,21 @@ enum Failed {
     Nginx(#[from] nginx::Error),
     #[error(transparent)]
     Snapshot(#[from] snapshot::Error),
+}
+
+/// Makes the routes replica a replica of the primary that Sentinels name, until `shutdown`. The replica keeps the old table
+/// until it has copied the new one, and the edge accepts that only if it is not older.
+pub async fn follow_primary(replica: RoutesReplica, primary: RoutesMaster, shutdown: CancellationToken) {
+    let mut ticks = time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+        let Some((host, port)) = primary.primary() else { continue };
+        match store::copy_from(&replica, &host, port).await {
+            Ok(true) => tracing::info!(host, port, "routes replica copies another primary"),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, "routes replica unavailable"),
+        }
+    }
 }
 
 /// Polls the routes replica for metrics until `shutdown`.

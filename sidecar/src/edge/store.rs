@@ -36,7 +36,22 @@ pub(super) async fn report(
 /// Reads the state of the routes replica.
 pub(super) async fn replica(redis: &RoutesReplica) -> Result<Replica, Error> {
     let serial: Option<u64> = redis.command("GET").key(&keys::routes::serial()).query().await?;
-    let info: String = redis.command("INFO").arg("replication").query().await?;
+    let info = replication(redis).await?;
     let linked = info.lines().any(|line| line.trim_end() == "master_link_status:up");
     Ok(Replica { up: true, linked, serial: serial.unwrap_or(0) })
+}
+
+/// Makes the replica copy `host`, unless it does so already. Returns whether it was changed.
+pub(super) async fn copy_from(redis: &RoutesReplica, host: &str, port: u16) -> Result<bool, Error> {
+    let info = replication(redis).await?;
+    let field =
+        |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
+    if field("master_host") == Some(host) && field("master_port") == Some(&port.to_string()) {
+        return Ok(false);
+    }
+    redis.command("REPLICAOF").arg(host).arg(port).run().await.map(|()| true)
+}
+
+async fn replication(redis: &RoutesReplica) -> Result<String, Error> {
+    redis.command("INFO").arg("replication").query().await
 }

@@ -103,10 +103,12 @@ async fn the_login_of_one_component_is_of_no_use_for_the_work_of_another() {
     ] {
         let port = all.iter().find(|(name, _)| *name == server).unwrap().1;
         let login = format!("AUTH {} {}", user.name(), secrets.password(user).unwrap());
-        let allowed_to_sentinel = |command: &&str| user == User::Sentinel && *command == "REPLICAOF NO ONE";
+        // The sidecar follows the primary at its own router's replica, which only the edge reads.
+        let may_follow = user == User::Sentinel || (user == User::Sidecar && server == "routes-replica");
+        let allowed = |command: &&str| may_follow && *command == "REPLICAOF NO ONE";
         let commands: Vec<&str> = [&*login]
             .into_iter()
-            .chain(everywhere.into_iter().filter(|command| !allowed_to_sentinel(command)))
+            .chain(everywhere.into_iter().filter(|command| !allowed(command)))
             .chain(more.iter().copied())
             .collect();
         let answers = answers(connect(port).await, &commands).await;
