@@ -1,11 +1,14 @@
 -- Certificates by server name, from the route table: `cert:<server name>` is JSON,
 --
 --   {"v":1, "chain":"<PEM: the certificate, then those that lead to its authority>",
---    "key":"<base64 of: nonce (12 bytes), PEM of the private key encrypted with AES-256-GCM, tag (16 bytes)>"}
+--    "key":"<base64 of: nonce (12 bytes), PEM of the private key encrypted with AES-256-GCM, tag (16 bytes)>",
+--    "ends":<when it expires, unix seconds; optional>}
 --
 -- The encryption key is one of those in the key file (EDGE_KEY_FILE). The server name is the authenticated data,
 -- exactly as in the name of the Redis key, so a private key cannot be moved to another name. A nonce is random and used
 -- once.
+--
+-- A certificate that has expired is not presented: clients would reject it, and a matching wildcard may be valid.
 --
 -- A handshake looks up the name itself, its wildcard (`*.example.org` for `a.example.org`; one label only, as clients
 -- match certificates), and `*`. If none has a certificate, the listener's own is presented.
@@ -29,7 +32,7 @@ local ssl = require("ngx.ssl")
 
 local find, lower, sub = string.find, string.lower, string.sub
 local log, WARN, ERR = ngx.log, ngx.WARN, ngx.ERR
-local worker_id = ngx.worker.id
+local time, worker_id = ngx.time, ngx.worker.id
 local null, type, pairs, pcall = resp.null, type, pairs, pcall
 
 local dict = ngx.shared.signalbox_certs
@@ -69,7 +72,7 @@ local function open(name, text)
     if not key then
         return nil, "its private key: " .. key_err
     end
-    return { chain = chain, key = key }
+    return { chain = chain, key = key, ends = type(given.ends) == "number" and given.ends or nil }
 end
 _M.open = open
 
@@ -212,7 +215,7 @@ local function find_certificate(name)
         if one and found == nil then
             found = wait_for(one)
         end
-        if found then
+        if found and not (found.ends and found.ends <= time()) then
             return found
         end
     end

@@ -18,6 +18,7 @@ pub use address::{Lookup, system_lookup};
 pub use signalbox_route_table::OwnAddresses;
 
 pub use client::{Called, Client, Error, Options, Post};
+pub use trust::client_config;
 pub use signature::{key as secret_key, new_secret};
 
 /// A signing secret.

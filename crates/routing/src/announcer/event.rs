@@ -75,6 +75,8 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
         "host_altered" => ("host.altered", Update),
         "certificate_put" => (CERTIFICATES, Update),
         "certificate_removed" => (CERTIFICATES, Delete),
+        // A step of an order, which has events of its own.
+        "challenge_put" => return None,
         _ => {
             tracing::error!(
                 entry = entry.id,
