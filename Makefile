@@ -11,8 +11,8 @@ ARGS ?=
 
 RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
 # lua-check is the linter. Never install luajit: it replaces the library that nginx's Lua module needs.
-# A test runs the examples of the documentation, which use jq and python3.
-TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
+# A test runs the examples of the documentation, which use jq and python3. pebble is the ACME server of the tests.
+TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 pebble
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
 .PHONY: help run test audit browser bench soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench

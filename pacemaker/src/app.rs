@@ -4,8 +4,8 @@ use std::{ops::Deref, sync::Arc};
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
-use signalbox_acme::Acme;
 use signalbox_access::{AuditLog, Caller, Tokens, digest};
+use signalbox_acme::Acme;
 use signalbox_bus::intake;
 use signalbox_certificates::Certificates;
 use signalbox_daemon::Attempts;

@@ -126,7 +126,7 @@ async fn assemble(
         certificates: certificates.clone(),
         table: registry.store().clone(),
         routers: routers.clone(),
-        client: acme_client(config, own)?,
+        client: acme_client(own)?,
         clock: wall_clock,
         metrics: acme_metrics,
         shutdown: shutdown.clone(),
@@ -354,7 +354,7 @@ fn machines(
 
 /// The client for the DNS webhook and the check URL. The operator chose both, so they may be in any network; Signalbox's own
 /// addresses are never called.
-fn acme_client(config: &Config, own: OwnAddresses) -> anyhow::Result<Client> {
+fn acme_client(own: OwnAddresses) -> anyhow::Result<Client> {
     let options = signalbox_egress::Options {
         allow_networks: ["0.0.0.0/0", "::/0"].iter().filter_map(|network| network.parse().ok()).collect(),
         allow_addresses: Vec::new(),

@@ -42,7 +42,10 @@ async fn stored(parts: &Parts, http: &Http) -> Result<Option<Account>, Failure> 
     let directory = &parts.options.directory;
     let Some(sealed) = parts.store.account(directory).await? else { return Ok(None) };
     let Some((text, is_current)) = parts.certificates.open_secret(&purpose(directory), &sealed) else {
-        tracing::error!(directory, "ACME account not decrypted by any key of the key file; a new one is created");
+        tracing::error!(
+            directory,
+            "ACME account not decrypted by any key of the key file; a new one is created"
+        );
         parts.store.forget_account(directory).await?;
         return Ok(None);
     };

@@ -19,7 +19,9 @@ pub(crate) async fn create(parts: &Parts, name: &str, value: &str) -> Result<(),
     match call(parts, "create", name, value).await? {
         Outcome::Delivered => Ok(()),
         Outcome::Gone => Err(Failure::new("The DNS webhook answered with status 410.")),
-        Outcome::Failed { why, .. } => Err(Failure::new(format!("The DNS webhook did not create the record: {why}."))),
+        Outcome::Failed { why, .. } => {
+            Err(Failure::new(format!("The DNS webhook did not create the record: {why}.")))
+        }
     }
 }
 
@@ -34,7 +36,8 @@ pub(crate) async fn remove(parts: &Parts, name: &str, values: &[String]) {
 
 async fn call(parts: &Parts, action: &'static str, name: &str, value: &str) -> Result<Outcome, Failure> {
     let record = format!("_acme-challenge.{}", name.trim_start_matches("*."));
-    let body = json!({"action": action, "record": record, "type": "TXT", "value": value, "server_name": name});
+    let body =
+        json!({"action": action, "record": record, "type": "TXT", "value": value, "server_name": name});
     let secrets = match &parts.options.dns_webhook_secret_file {
         Some(path) => {
             let text = std::fs::read_to_string(path)

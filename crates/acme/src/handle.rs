@@ -13,7 +13,12 @@ use signalbox_store::Fabric;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, Metrics, Options, Parts, on_demand::Asked, record::{Record, spread}, store::Store};
+use crate::{
+    Error, Metrics, Options, Parts,
+    on_demand::Asked,
+    record::{Record, spread},
+    store::Store,
+};
 
 /// What automatic HTTPS works with.
 #[derive(Debug)]
@@ -124,13 +129,17 @@ impl Acme {
             );
         }
         if !certificates.can_seal() {
-            return invalid("automatic_https_off", "private keys cannot be encrypted: set `edge_key_file` of the pacemaker");
+            return invalid(
+                "automatic_https_off",
+                "private keys cannot be encrypted: set `edge_key_file` of the pacemaker",
+            );
         }
         match hostname.as_str() {
             "*" => invalid("invalid_policy", "no certificate is valid for all names; use `*.example.org`"),
-            name if name.starts_with('*') && options.dns_webhook.is_empty() => {
-                invalid("invalid_policy", "a certificate of a wildcard needs DNS-01: set `acme.dns_webhook` of the pacemaker")
-            }
+            name if name.starts_with('*') && options.dns_webhook.is_empty() => invalid(
+                "invalid_policy",
+                "a certificate of a wildcard needs DNS-01: set `acme.dns_webhook` of the pacemaker",
+            ),
             name if name.parse::<std::net::IpAddr>().is_ok() => {
                 invalid("invalid_policy", "an IP address has no automatic certificate; use a host name")
             }
@@ -187,7 +196,9 @@ impl Acme {
         let records = self.parts.store.records(&names).await?;
         let is_on = self.parts.options.is_on();
         let both = names.into_iter().zip(records);
-        Ok(both.filter_map(|(name, record)| record.map(|(record, due)| view(name, record, due, is_on))).collect())
+        Ok(both
+            .filter_map(|(name, record)| record.map(|(record, due)| view(name, record, due, is_on)))
+            .collect())
     }
 }
 

@@ -51,8 +51,13 @@ impl Http {
         clock: fn() -> SystemTime,
     ) -> Result<Self, signalbox_egress::Error> {
         let tls = signalbox_egress::client_config(ca_file)?;
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-        Ok(Self { client: Client::builder(TokioExecutor::new()).build(connector), refusal: Arc::default(), clock })
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+        Ok(Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            refusal: Arc::default(),
+            clock,
+        })
     }
 
     /// The latest refusal since the last call of this.
@@ -79,7 +84,10 @@ impl HttpClient for Http {
             };
             let noted = match &answered {
                 Ok((head, _)) if head.status.is_client_error() || head.status.is_server_error() => {
-                    Some(Refusal { status: head.status.as_u16(), retry_after: retry_after(&head.headers, clock()) })
+                    Some(Refusal {
+                        status: head.status.as_u16(),
+                        retry_after: retry_after(&head.headers, clock()),
+                    })
                 }
                 Ok(_) => None,
                 Err(_) => Some(Refusal::default()),

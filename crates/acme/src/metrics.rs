@@ -49,6 +49,9 @@ mod tests {
         metrics.attempted(false);
         let mut text = String::new();
         encode_registry(&mut text, &registry).unwrap();
-        assert!(text.contains(r#"signalbox_pacemaker_certificate_attempts_total{outcome="failed"} 2"#), "{text}");
+        assert!(
+            text.contains(r#"signalbox_pacemaker_certificate_attempts_total{outcome="failed"} 2"#),
+            "{text}"
+        );
     }
 }

@@ -71,7 +71,9 @@ async fn ask(parts: &Parts, name: &str) {
     }
     match parts.store.spend(Budget::Checks, parts.options.checks_per_hour).await {
         Ok(None) => {}
-        Ok(Some(_)) => return tracing::warn!(server_name = name, "check URL not called: acme.checks_per_hour is spent"),
+        Ok(Some(_)) => {
+            return tracing::warn!(server_name = name, "check URL not called: acme.checks_per_hour is spent");
+        }
         Err(error) => return tracing::debug!(%error, "name not checked"),
     }
     if !is_allowed(parts, name).await {

@@ -59,7 +59,8 @@ impl Options {
         if self.dns_only && self.dns_webhook.is_empty() {
             return Err(("acme.dns_only", "needs dns_webhook"));
         }
-        if self.contacts.iter().any(|contact| !contact.contains('@') || contact.contains(char::is_whitespace)) {
+        if self.contacts.iter().any(|contact| !contact.contains('@') || contact.contains(char::is_whitespace))
+        {
             return Err(("acme.contacts", "must be e-mail addresses"));
         }
         Ok(())

@@ -12,8 +12,8 @@
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewOrder, Order, OrderStatus,
-    RetryPolicy,
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewOrder, Order,
+    OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -34,8 +34,10 @@ use crate::{
 /// How long every router may take to acknowledge a challenge.
 const CONVERGENCE: Duration = Duration::from_secs(20);
 /// How long validation and issuance may take each.
-const POLL: RetryPolicy =
-    RetryPolicy::new().initial_delay(Duration::from_millis(250)).backoff(1.5).timeout(Duration::from_secs(120));
+const POLL: RetryPolicy = RetryPolicy::new()
+    .initial_delay(Duration::from_millis(250))
+    .backoff(1.5)
+    .timeout(Duration::from_secs(120));
 
 /// Obtains a certificate for the claimed name and puts it into the route table. Returns its life.
 pub(crate) async fn obtain(parts: &Parts, claim: &mut Claim) -> Result<Life, Failure> {
@@ -114,7 +116,9 @@ async fn begin(
     let key = KeyPair::generate().map_err(Failure::internal)?;
     let sealed = parts.certificates.seal_secret(&purpose(&claim.name), &key.serialize_pem());
     let sealed = sealed.map_err(|error| match error {
-        CertificateError::NoKey => Failure::new("The pacemaker has no edge_key_file, which encrypts private keys."),
+        CertificateError::NoKey => {
+            Failure::new("The pacemaker has no edge_key_file, which encrypts private keys.")
+        }
         error => Failure::internal(error),
     })?;
     let names = [Identifier::Dns(claim.name.clone())];
@@ -234,9 +238,13 @@ async fn refused(order: &mut Order, kind: &ChallengeType) -> Failure {
         if authorization.refresh().await.is_err() {
             continue;
         }
-        if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+        if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref())
+        {
             let words = in_words(problem);
-            return Failure::of_order(format!("The ACME server could not validate the name ({}): {words}", shown(kind)));
+            return Failure::of_order(format!(
+                "The ACME server could not validate the name ({}): {words}",
+                shown(kind)
+            ));
         }
     }
     Failure::of_order("The ACME server rejected the order without a reason.")

@@ -49,7 +49,13 @@ pub(crate) fn renewal(life: Life, window: Option<Window>, spread: f64) -> u64 {
 
 /// Seconds until the next attempt after `failures` of them. `first` is the pause after the first failure, `retry_after` what the
 /// server asked for, and `left` the remaining life of the present certificate.
-pub(crate) fn pause(failures: u32, first: u64, retry_after: Option<u64>, left: Option<u64>, spread: f64) -> u64 {
+pub(crate) fn pause(
+    failures: u32,
+    first: u64,
+    retry_after: Option<u64>,
+    left: Option<u64>,
+    spread: f64,
+) -> u64 {
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(MAX_PAUSE);
     // The shorter a certificate's remaining life, the more often its renewal is tried.
     let usual = match left {

@@ -52,7 +52,10 @@ impl<A: Announce + Clone + Send + Sync + 'static> Service<A> {
             return;
         }
         if let Err(error) = account::reseal(&parts).await {
-            tracing::warn!(?error, "ACME account not encrypted with the first key; will be retried with an order");
+            tracing::warn!(
+                ?error,
+                "ACME account not encrypted with the first key; will be retried with an order"
+            );
         }
         tokio::join!(wanted::run(&parts, lease, shutdown.clone()), work(&parts, &announce, shutdown.clone()));
     }
@@ -226,7 +229,12 @@ fn noted(parts: &Parts, claim: &mut Claim, attempt: Attempt, now: u64) {
         tracing::info!(server_name = name, "certificate obtained");
     } else {
         let error = claim.record.last_error.as_deref().unwrap_or_default();
-        tracing::warn!(server_name = name, failures = claim.record.failures, error, "certificate not obtained");
+        tracing::warn!(
+            server_name = name,
+            failures = claim.record.failures,
+            error,
+            "certificate not obtained"
+        );
     }
 }
 

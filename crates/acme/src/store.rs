@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use signalbox_store::{self as redis, Fabric, FabricRole, Script, Value, from_redis_value, keys::fabric as key};
+use signalbox_store::{
+    self as redis, Fabric, FabricRole, Script, Value, from_redis_value, keys::fabric as key,
+};
 
 use crate::record::Record;
 
@@ -64,14 +66,6 @@ impl Store {
 
     fn clock(&self) -> String {
         self.clock_ms.map_or(String::new(), |now| now.to_string())
-    }
-
-    /// The fabric's clock, in unix seconds.
-    pub(crate) async fn now(&self) -> Result<u64, Error> {
-        match self.clock_ms {
-            Some(now) => Ok(now / 1000),
-            None => Ok(self.fabric.now_ms().await? / 1000),
-        }
     }
 
     /// Claims up to `limit` names whose next step is due.
@@ -145,7 +139,12 @@ impl Store {
     }
 
     /// Adds names; with `immediately`, the next step of those that exist is due now.
-    pub(crate) async fn want(&self, names: &[String], record: &Record, immediately: bool) -> Result<u64, Error> {
+    pub(crate) async fn want(
+        &self,
+        names: &[String],
+        record: &Record,
+        immediately: bool,
+    ) -> Result<u64, Error> {
         let state = serde_json::to_string(record).map_err(Error::Record)?;
         let mut added = 0;
         for names in names.chunks(CHUNK) {
@@ -173,8 +172,7 @@ impl Store {
             Budget::Orders => "orders",
             Budget::Checks => "checks",
         };
-        let left: u64 =
-            SPEND.call().key(&key::acme_budget(purpose)).arg(per_hour).run(&self.fabric).await?;
+        let left: u64 = SPEND.call().key(&key::acme_budget(purpose)).arg(per_hour).run(&self.fabric).await?;
         Ok(Some(left).filter(|left| *left > 0))
     }
 
@@ -282,7 +280,8 @@ mod tests {
         assert!(!at(&servers, 110_001).save(&slow, 0).await.unwrap());
         assert!(!at(&servers, 110_001).renew("a.test", slow.fence).await.unwrap());
         assert!(at(&servers, 110_001).save(&next, 5000).await.unwrap());
-        let (record, due) = at(&servers, 0).records(&names(&["a.test"])).await.unwrap().pop().unwrap().unwrap();
+        let (record, due) =
+            at(&servers, 0).records(&names(&["a.test"])).await.unwrap().pop().unwrap().unwrap();
         assert_eq!((record.failures, due), (0, 115_001));
     }
 

@@ -97,7 +97,8 @@ async fn remove_others(parts: &Parts, wanted: &HashSet<String>) -> Result<(), Fa
         let names: Vec<String> = names.into_iter().filter(|name| !wanted.contains(name)).collect();
         let records = parts.store.records(&names).await?;
         let both = names.into_iter().zip(records);
-        let of_hosts = both.filter(|(_, record)| record.as_ref().is_some_and(|(record, _)| !record.on_demand));
+        let of_hosts =
+            both.filter(|(_, record)| record.as_ref().is_some_and(|(record, _)| !record.on_demand));
         let names: Vec<String> = of_hosts.map(|(name, _)| name).collect();
         let still: HashSet<String> = if names.is_empty() {
             HashSet::new()

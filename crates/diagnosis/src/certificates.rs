@@ -46,7 +46,9 @@ fn end(one: &Certificate, now: u64) -> Option<Finding> {
     let fix = if *automatic {
         format!("Check the reason: GET /acme/names/{name}. To try now: signalbox certificates renew {name}")
     } else {
-        format!("Upload a renewed one: PUT /certificates/{name}. Routers use it immediately, without a reload.")
+        format!(
+            "Upload a renewed one: PUT /certificates/{name}. Routers use it immediately, without a reload."
+        )
     };
     let left = ends.saturating_sub(now);
     if left == 0 {
@@ -98,9 +100,14 @@ mod tests {
                 automatic: true,
                 last_error: Some("The DNS has no such name.".to_owned()),
             };
-            certificate(&one, 100).into_iter().map(|one| (one.severity, one.id, one.problem)).collect::<Vec<_>>()
+            certificate(&one, 100)
+                .into_iter()
+                .map(|one| (one.severity, one.id, one.problem))
+                .collect::<Vec<_>>()
         };
-        let words = |what: &str| format!("The certificate of a.example could not be {what}: The DNS has no such name.");
+        let words = |what: &str| {
+            format!("The certificate of a.example could not be {what}: The DNS has no such name.")
+        };
         assert_eq!(found(None), [(Critical, "certificate-not-obtained", words("obtained"))]);
         assert_eq!(found(Some(500)), [(Warning, "certificate-not-obtained", words("renewed"))]);
         assert_eq!(found(Some(50)).len(), 2, "it has expired, too");

@@ -139,7 +139,10 @@ impl From<Error> for Problem {
         match error {
             Error::Fabric(error) => TableError::Fabric(error).into(),
             error @ (Error::Record(_) | Error::Reply) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "state of automatic HTTPS not processed");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "state of automatic HTTPS not processed"
+                );
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
         }

@@ -217,9 +217,13 @@ mod tests {
         ] {
             assert!(counted(json), "{json}");
         }
-        for json in
-            ["{}", r#"{"balance":{"algorithm":"round_robin"}}"#, r#"{"https":"any"}"#, r#"{"hold_ms":5}"#, r#"{"tls":"auto"}"#]
-        {
+        for json in [
+            "{}",
+            r#"{"balance":{"algorithm":"round_robin"}}"#,
+            r#"{"https":"any"}"#,
+            r#"{"hold_ms":5}"#,
+            r#"{"tls":"auto"}"#,
+        ] {
             assert!(!counted(json), "{json}");
         }
     }
