@@ -36,6 +36,7 @@ local time, worker_id = ngx.time, ngx.worker.id
 local null, type, pairs, pcall = resp.null, type, pairs, pcall
 
 local dict = ngx.shared.signalbox_certs
+local requested = ngx.shared.signalbox_requested
 
 local _M = {}
 
@@ -44,6 +45,8 @@ local MAX_ABSENT = 16384
 local MAX_BYTES = 256 * 1024
 -- A flood of invented names must not delay the existing ones.
 local MAX_OPEN = 10000
+-- How long a name without a certificate is reported, and how many are. Those that do not fit are dropped.
+local REQUESTED_SECONDS, MAX_REQUESTED = 30, 100
 
 -- name → { chain, key }; names without a certificate, which any client may invent; questions sent to Redis.
 local held = {}
@@ -222,6 +225,11 @@ local function find_certificate(name)
     return nil
 end
 
+-- Names without a certificate that clients asked for lately.
+function _M.requested()
+    return requested:get_keys(MAX_REQUESTED)
+end
+
 -- In a handshake, chooses the certificate.
 function _M.present()
     local name, err = ssl.server_name()
@@ -237,6 +245,8 @@ function _M.present()
     end
     local one = find_certificate(name)
     if not one then
+        -- The sidecar reports it, and the pacemaker decides whether to obtain a certificate. Nothing waits for it.
+        requested:safe_add(name, true, REQUESTED_SECONDS)
         return
     end
     local ok, reason = ssl.clear_certs()

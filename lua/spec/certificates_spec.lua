@@ -82,6 +82,7 @@ return function(it)
         truthy(not ok, "not the table's")
         contains(tostring(reason), "certificate")
         equal(client.request({ socket = "tls", tls = "table.test", verify = false, host = "none.test" }).status, 404)
+        equal(certificates.requested(), { "table.test" })
     end)
 
     it("presents a certificate from the next handshake after the change", function()

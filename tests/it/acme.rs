@@ -472,3 +472,51 @@ async fn a_wildcard_is_proven_by_dns_records_of_a_webhook() {
     }
     system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_name_gets_a_certificate_only_if_the_check_url_allows_it() {
+    let mut server = AcmeServer::reserve().await;
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let names = asked.clone();
+    let checker = Receiver::answering(move |call| {
+        let name =
+            call.line.split("domain=").nth(1).unwrap_or_default().split(' ').next().unwrap_or_default();
+        names.lock().unwrap().push(name.to_owned());
+        Answer::status(if name == "allowed.test" { "200 OK" } else { "403 Forbidden" })
+    })
+    .await;
+    let keys = [("check_url", checker.url().into()), ("checks_per_hour", 3.into())];
+    let system = start("acme-on-demand", &mut server, 90 * DAY, &keys).await;
+    let app = App::start("app").await;
+    system.register("one", &app, "*", "17").await;
+    let own = presented(&system, "allowed.test").await;
+    presented(&system, "denied.test").await;
+    eventually("both questions", || async {
+        let names: BTreeSet<String> = asked.lock().unwrap().iter().cloned().collect();
+        if names.len() == 2 { Ok(()) } else { Err(names) }
+    })
+    .await;
+    assert_eq!(until_issued(&system, "allowed.test").await["on_demand"], true);
+    eventually("the certificate to be presented", || async {
+        let now = presented(&system, "allowed.test").await;
+        if now == own { Err(now) } else { Ok(()) }
+    })
+    .await;
+    assert_eq!(fetched(&system, &server, "allowed.test").await.as_deref(), Ok("app"));
+    assert_eq!(system.api("GET", "/acme/names/denied.test", None).await.status, 404);
+    // A flood of invented names spends the budget, and then the URL is left alone.
+    for at in 0..5 {
+        presented(&system, &format!("invented-{at}.test")).await;
+    }
+    eventually("the budget to be spent", || async {
+        let log = system.log_text(&System::PACEMAKER);
+        if log.contains("acme.checks_per_hour is spent") { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+    let mut names = asked.lock().unwrap().clone();
+    assert_eq!(names.len(), 3, "{names:?}");
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 3, "each name is asked about once");
+    system.stop().await;
+}

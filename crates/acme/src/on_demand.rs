@@ -3,16 +3,17 @@
 //! Any client can invent names, so a certificate is ordered only after the operator's check URL answered 200. The URL is asked
 //! once for a name in ten minutes, within a time limit and a budget of all pacemakers.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::IpAddr};
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use parking_lot::Mutex;
 use signalbox_route_table::Hostname;
+use signalbox_routing::LIVE_MS;
 use tokio::time::{Duration, Instant};
 
-use crate::{Acme, Parts, record::Record, store::Budget};
+use crate::{Parts, record::Record, store::Budget};
 
 /// How long the URL is not asked again about a name.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -42,22 +43,21 @@ impl Asked {
     }
 }
 
-impl Acme {
-    /// Clients asked for these names, for which the edge has no certificate.
-    pub async fn requested(&self, names: &[String]) {
-        let parts = &self.parts;
-        if !parts.options.is_on() || parts.options.check_url.is_empty() {
-            return;
-        }
-        for name in names {
-            let Ok(hostname) = Hostname::parse(name) else { continue };
-            let name = hostname.as_str();
-            if name.starts_with('*') || !name.contains('.') || name.parse::<std::net::IpAddr>().is_ok() {
-                continue;
-            }
-            if parts.asked.take(name, Instant::now()) {
-                ask(parts, name).await;
-            }
+/// Asks about the names that routers report.
+pub(crate) async fn requested(parts: &Parts) {
+    if parts.options.check_url.is_empty() {
+        return;
+    }
+    let routers = match parts.table.routers(LIVE_MS).await {
+        Ok(routers) => routers,
+        Err(error) => return tracing::debug!(%error, "requested names not read"),
+    };
+    for name in routers.into_iter().flat_map(|router| router.requested_names) {
+        let Ok(hostname) = Hostname::parse(&name) else { continue };
+        let name = hostname.as_str();
+        let possible = name.contains('.') && !name.starts_with('*') && name.parse::<IpAddr>().is_err();
+        if possible && parts.asked.take(name, Instant::now()) {
+            ask(parts, name).await;
         }
     }
 }

@@ -10,7 +10,7 @@ use signalbox_route_table::{Policy, Tls};
 use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Parts, failure::Failure, record::Record, store::CHUNK};
+use crate::{Parts, failure::Failure, on_demand, record::Record, store::CHUNK};
 
 /// Interval between questions whether anything changed.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
@@ -36,6 +36,7 @@ pub(crate) async fn run(parts: &Parts, mut lease: Lease, shutdown: CancellationT
                 continue;
             }
         }
+        on_demand::requested(parts).await;
         let begun = Instant::now();
         match turn(parts, compared).await {
             Ok(Some(revision)) => {
