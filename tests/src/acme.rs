@@ -36,6 +36,8 @@ pub struct Seen {
     pub payload: Value,
     /// Requests before this one.
     pub number: usize,
+    /// The status of the answer, once there is one.
+    pub status: Option<u16>,
 }
 
 impl Seen {
@@ -123,9 +125,11 @@ impl AcmeServer {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How often each name was ordered.
+    /// How often a name was ordered. A request with a rejected nonce (400) is not counted.
     pub fn orders_of(&self, name: &str) -> usize {
-        self.seen().iter().filter(|seen| seen.ordered().iter().any(|ordered| ordered == name)).count()
+        let orders =
+            |one: &&Seen| one.ordered().iter().any(|ordered| ordered == name) && one.status != Some(400);
+        self.seen().iter().filter(orders).count()
     }
 
     /// Starts it. It validates names at `http_port`, and its certificates are valid for so many seconds.
@@ -273,16 +277,22 @@ async fn relay_one(
     let signed: Value = serde_json::from_slice(&body).unwrap_or_default();
     let payload = URL_SAFE_NO_PAD.decode(signed["payload"].as_str().unwrap_or_default()).unwrap_or_default();
     let payload = serde_json::from_slice(&payload).unwrap_or_default();
-    let one = Seen { path, payload, number: numbers.fetch_add(1, Ordering::SeqCst) };
+    let one = Seen { path, payload, number: numbers.fetch_add(1, Ordering::SeqCst), status: None };
     seen.lock().unwrap_or_else(PoisonError::into_inner).push(one.clone());
     let hook = hook.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let act = hook(&one);
+    let answered = |head: &str| {
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter_mut().filter(|seen| seen.number == one.number).for_each(|seen| seen.status = status);
+    };
     if let Act::Answer(status, headers, body) = act {
         let length = body.len();
         let answer = format!(
             "HTTP/1.1 {status}\r\n{headers}Content-Type: application/problem+json\r\nContent-Length: {length}\r\n\
              Connection: close\r\n\r\n{body}"
         );
+        answered(&answer);
         return client.write_all(answer.as_bytes()).await;
     }
     let mut server = tls::connect(to, "localhost", authority, b"http/1.1").await?;
@@ -291,6 +301,7 @@ async fn relay_one(
     server.write_all(&body).await?;
     let mut answer = Vec::new();
     let _ = server.read_to_end(&mut answer).await;
+    answered(&String::from_utf8_lossy(&answer[..answer.len().min(64)]));
     match act {
         Act::Lose => Ok(()),
         _ => client.write_all(&answer).await,

@@ -14,6 +14,8 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 /// The longest pause after a failure. A server that is back is noticed on the same day.
 const MAX_PAUSE: u64 = 12 * HOUR;
+/// The same, of a name whose certificate has expired: its clients are waiting.
+const MAX_PAUSE_EXPIRED: u64 = HOUR;
 /// The longest pause that an ACME server may ask for. Rate limits of public servers last up to a week.
 const MAX_RETRY_AFTER: u64 = 7 * DAY;
 /// Pause between questions for renewal information, unless the server asks for another one (RFC 9773, 4.3).
@@ -59,8 +61,9 @@ pub(crate) fn pause(
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(MAX_PAUSE);
     // The shorter a certificate's remaining life, the more often its renewal is tried.
     let usual = match left {
-        Some(left) if left > 0 => doubled.min((left / 10).max(first)),
-        _ => doubled,
+        Some(0) => doubled.min(MAX_PAUSE_EXPIRED),
+        Some(left) => doubled.min((left / 10).max(first)),
+        None => doubled,
     };
     let varied = usual - part(usual / 4, spread);
     varied.max(retry_after.unwrap_or(0).min(MAX_RETRY_AFTER)).max(1)
@@ -111,7 +114,7 @@ mod tests {
         assert_eq!(pause(1, 60, Some(3600), None, 0.0), 3600);
         assert_eq!(pause(1, 60, Some(u64::MAX), None, 0.0), MAX_RETRY_AFTER);
         assert_eq!(pause(60, 60, None, Some(10 * HOUR), 0.0), HOUR);
-        assert_eq!(pause(60, 60, None, Some(0), 0.0), MAX_PAUSE, "it has expired");
+        assert_eq!(pause(60, 60, None, Some(0), 0.0), MAX_PAUSE_EXPIRED);
         assert!(pause(3, 60, None, None, 1.0) >= 180);
     }
 

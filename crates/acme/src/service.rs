@@ -202,20 +202,28 @@ async fn taken(parts: &Parts, claim: &mut Claim, now: u64) -> Result<Option<Atte
             }
             Ok(None)
         }
-        Step::Order => match order::obtain(parts, claim).await {
-            Ok(life) => Ok(Some(Attempt::Issued { life, ari: true })),
-            Err(Failure::Failed { words, retry_after, order_is_lost, account_is_lost }) => {
-                if account_is_lost {
-                    tracing::warn!("the ACME server does not know the account; a new one will be created");
-                    parts.store.forget_account(&parts.options.directory).await?;
-                }
-                if order_is_lost {
-                    claim.record.order = None;
-                }
-                Ok(Some(Attempt::Failed { words, retry_after }))
+        Step::Order => ordered(parts, claim).await.map(Some),
+    }
+}
+
+/// An attempt to obtain a certificate. A server that does not know the account gets a new one immediately.
+async fn ordered(parts: &Parts, claim: &mut Claim) -> Result<Attempt, Failure> {
+    let mut obtained = order::obtain(parts, claim).await;
+    if matches!(&obtained, Err(Failure::Failed { account_is_lost: true, .. })) {
+        tracing::warn!("the ACME server does not know the account; a new one is created");
+        parts.store.forget_account(&parts.options.directory).await?;
+        claim.record.order = None;
+        obtained = order::obtain(parts, claim).await;
+    }
+    match obtained {
+        Ok(life) => Ok(Attempt::Issued { life, ari: true }),
+        Err(Failure::Failed { words, retry_after, order_is_lost, .. }) => {
+            if order_is_lost {
+                claim.record.order = None;
             }
-            Err(failure) => Err(failure),
-        },
+            Ok(Attempt::Failed { words, retry_after })
+        }
+        Err(failure) => Err(failure),
     }
 }
 
