@@ -148,9 +148,8 @@ impl AcmeServer {
         let file = self.folder.path().join("pebble.json");
         std::fs::write(&file, config.to_string()).expect("a file");
         let log = || {
-            let file = std::fs::File::options().create(true).append(true);
-            let mut file = file;
-            Stdio::from(file.open(self.folder.path().join("log")).expect("a file"))
+            let path = self.folder.path().join("log");
+            Stdio::from(std::fs::File::options().create(true).append(true).open(path).expect("a file"))
         };
         let mut pebble = Command::new("pebble");
         pebble.arg("-config").arg(&file).args(["-dnsserver", &local(dns)]);
