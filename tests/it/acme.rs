@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     io::{Read as _, Write as _},
     net::SocketAddr,
+    path::PathBuf,
     process::Stdio,
     sync::{
         Arc, Mutex,
@@ -14,7 +15,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use signalbox_testkit::{eventually, eventually_within};
+use signalbox_testkit::{Ports, eventually, eventually_within};
 use signalbox_tests::{
     acme::{AcmeServer, Act, Seen},
     http::Request,
@@ -421,36 +422,51 @@ async fn automatic_https_that_cannot_work_is_rejected() {
     system.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_wildcard_is_proven_by_dns_records_of_a_webhook() {
-    let mut server = AcmeServer::reserve().await;
-    let names = server.name_server();
-    // What an operator's program does: it creates the record at the name server, and answers when it is there.
-    let webhook = Receiver::answering(move |delivery| {
-        let call: Value = serde_json::from_slice(&delivery.body).unwrap();
-        let host = format!("{}.", call["record"].as_str().unwrap());
-        let (path, body) = match call["action"].as_str().unwrap() {
-            "create" => ("/set-txt", json!({"host": host, "value": call["value"]})),
-            _ => ("/clear-txt", json!({"host": host})),
-        };
-        let body = body.to_string();
-        let mut stream = std::net::TcpStream::connect(names).unwrap();
-        let length = body.len();
-        write!(
-            stream,
-            "POST {path} HTTP/1.1\r\nHost: dns\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        Answer::status("204 No Content")
+/// The program of the documentation, with a stand-in for `nsupdate` that passes the update to the name server of the test.
+async fn dns_webhook(server: &AcmeServer, port: u16) -> (tokio::process::Child, PathBuf) {
+    let folder = server.ca_file().parent().unwrap().to_owned();
+    let script = format!(
+        r#"#!/bin/sh
+while read -r command what record rest; do
+    [ "$command" = update ] || continue
+    echo "$what $record" >>"{log}"
+    value=${{rest##* }}
+    case $what in
+        add) curl -sf http://{to}/set-txt -d "{{\"host\":\"$record\",\"value\":$value}}" ;;
+        *) curl -sf http://{to}/clear-txt -d "{{\"host\":\"$record\"}}" ;;
+    esac
+done
+"#,
+        log = folder.join("updates").display(),
+        to = server.name_server(),
+    );
+    let nsupdate = folder.join("nsupdate");
+    std::fs::write(&nsupdate, script).unwrap();
+    std::fs::set_permissions(&nsupdate, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let secret = folder.join("webhook.secret");
+    std::fs::write(&secret, "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n").unwrap();
+    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/https/dns-webhook.py");
+    let address = format!("127.0.0.1:{port}");
+    let mut command = Command::new("python3");
+    command.arg(program).arg(&address).env("SECRET_FILE", &secret).env("NSUPDATE", nsupdate);
+    let process =
+        command.env("KEY_FILE", "/dev/null").stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    eventually("the DNS webhook to listen", || async {
+        tokio::net::TcpStream::connect(&address).await.map(drop).map_err(|error| error.to_string())
     })
     .await;
-    let secret = server.ca_file().with_file_name("webhook.secret");
-    std::fs::write(&secret, "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n").unwrap();
+    (process, secret)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wildcard_is_proven_by_the_dns_webhook_of_the_documentation() {
+    let mut server = AcmeServer::reserve().await;
+    let mut ports = Ports::default();
+    let port = ports.reserve();
+    let (mut webhook, secret) = dns_webhook(&server, port).await;
+    let url = format!("http://127.0.0.1:{port}/");
     let keys = [
-        ("dns_webhook", webhook.url().into()),
+        ("dns_webhook", url.clone().into()),
         ("dns_webhook_secret_file", secret.display().to_string().into()),
     ];
     let system = start("acme-dns", &mut server, 90 * DAY, &keys).await;
@@ -459,14 +475,15 @@ async fn a_wildcard_is_proven_by_dns_records_of_a_webhook() {
     set_auto(&system, "*.wild.test").await;
     until_issued(&system, "*.wild.test").await;
     assert_eq!(fetched(&system, &server, "a.wild.test").await.as_deref(), Ok("app"));
-    let calls: Vec<Value> =
-        webhook.deliveries().iter().map(|one| serde_json::from_slice(&one.body).unwrap()).collect();
-    assert_eq!(calls.iter().map(|call| &call["action"]).collect::<Vec<_>>(), ["create", "remove"]);
-    for (call, delivery) in calls.iter().zip(webhook.deliveries()) {
-        assert_eq!(call["record"], "_acme-challenge.wild.test");
-        assert_eq!(call["server_name"], "*.wild.test");
-        assert!(delivery.header("webhook-signature").unwrap().starts_with("v1,"), "{delivery:?}");
-    }
+    let updates = std::fs::read_to_string(secret.with_file_name("updates")).unwrap();
+    assert_eq!(updates, "add _acme-challenge.wild.test.\ndelete _acme-challenge.wild.test.\n");
+    // A call without the signature changes nothing.
+    let to = SocketAddr::from(([127, 0, 0, 1], port));
+    let forged = json!({"action": "create", "record": "_acme-challenge.wild.test", "value": "x".repeat(43)});
+    let answer = Request::new("POST", "dns", "/").json(&forged).send(to).await.unwrap();
+    assert_eq!(answer.status, 401);
+    assert_eq!(std::fs::read_to_string(secret.with_file_name("updates")).unwrap(), updates);
+    webhook.kill().await.unwrap();
     system.stop().await;
 }
 
