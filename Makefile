@@ -15,7 +15,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 pebble
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -46,6 +46,12 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
+
+# FUZZ_SECONDS: duration of each target. FUZZ_SEED repeats a run. The tests of one program run one after the other.
+fuzz: packages-run ## Send mutated inputs to parsers, the edge and the API for FUZZ_SECONDS each (default 300)
+	cargo build --workspace
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
+		cargo test --workspace --no-fail-fast --lib --tests -- --nocapture --test-threads=1 fuzz_
 
 reference: build ## Generate the references of configuration keys, API calls and commands in docs/
 	.ci/reference $(BUILT) >docs/configuration.md.new

@@ -54,6 +54,9 @@ struct Create {
     /// Confine the token to this state machine; can be repeated
     #[arg(long, value_name = "NAME")]
     machine: Vec<String>,
+    /// Let the token register instances under this version type only (or prefix*); can be repeated
+    #[arg(long, value_name = "NAME")]
+    version_type: Vec<String>,
     /// Time after which the token expires: 90d, 12h; or when: 2027-01-31T00:00Z
     #[arg(long, value_name = "TIME", value_parser = expiry)]
     expires: Option<u64>,
@@ -89,7 +92,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let tokens = remote.client()?.tokens().list().await?;
             remote.show(&tokens, |tokens| print(tokens))
         }
-        Command::Create(Create { name, scope, host, environment, machine, expires, remote }) => {
+        Command::Create(Create {
+            name,
+            scope,
+            host,
+            environment,
+            machine,
+            version_type,
+            expires,
+            remote,
+        }) => {
             let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
             // The parser accepts nothing but names of scopes.
             let scopes = scope.iter().filter_map(|name| Scope::from_name(name)).collect();
@@ -99,6 +111,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 hosts: some(host),
                 environments: some(environment),
                 machines: some(machine),
+                version_types: some(version_type),
                 expires_at_ms: expires,
             };
             let token = remote.client()?.tokens().create(&new).await?;
@@ -127,6 +140,7 @@ fn print(tokens: &[Token]) {
                 names(&token.hosts),
                 names(&token.environments),
                 names(&token.machines),
+                names(&token.version_types),
                 token.expires_at_ms.map_or_else(|| "never".to_owned(), time),
                 token.last_used_at_ms.map_or_else(|| "never".to_owned(), time),
                 token.replaced_until_ms.len().to_string(),
@@ -134,7 +148,17 @@ fn print(tokens: &[Token]) {
         })
         .collect();
     terminal::table(
-        ["TOKEN", "SCOPES", "HOSTS", "ENVIRONMENTS", "MACHINES", "EXPIRES", "LAST USED", "OLD SECRETS"],
+        [
+            "TOKEN",
+            "SCOPES",
+            "HOSTS",
+            "ENVIRONMENTS",
+            "MACHINES",
+            "VERSION TYPES",
+            "EXPIRES",
+            "LAST USED",
+            "OLD SECRETS",
+        ],
         &rows,
     );
 }

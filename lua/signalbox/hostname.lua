@@ -10,9 +10,10 @@ local MAX_CANDIDATES = 10
 local MAX_LENGTH = 253 -- of a name on the wire (RFC 1035); the table has no longer ones
 
 -- nginx lower-cases $host and strips port and trailing dot. The rest may still be a name that no application can
--- register: too long, or with bytes with which a client could ask for arbitrary keys ("*.example.org").
+-- register: too long, with an empty first label (which no wildcard stands for), or with bytes with which a client could
+-- ask for arbitrary keys ("*.example.org").
 function _M.valid(host)
-    if #host > MAX_LENGTH then
+    if #host > MAX_LENGTH or byte(host, 1) == 46 then
         return false
     end
     -- An IPv6 literal in brackets is a valid Host header.

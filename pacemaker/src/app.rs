@@ -15,10 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{bus, check::Checks, routing::TableNames, sequencer},
+    config,
     http::{
         Problem,
         audit::ClientAddress,
         metrics::Metrics,
+        rates::Rates,
         session::{Holder, Session, Sessions},
         slots::Slots,
     },
@@ -86,13 +88,20 @@ pub(crate) struct Limits {
     pub(crate) pulls: Slots,
     /// Dumps of the route table that are being sent.
     pub(crate) dumps: Slots,
+    /// Requests per second.
+    pub(crate) requests: Rates,
+    /// Events and messages to publish per second.
+    pub(crate) events: Rates,
 }
 
 impl Limits {
     /// `streams` and `pulls` are the limits for all tokens together. A token may hold a quarter of the streams and half of the
     /// pulls.
-    pub(crate) fn new(streams: usize, pulls: usize) -> Self {
+    pub(crate) fn new(rates: &config::Limits, streams: usize, pulls: usize) -> Self {
+        let (requests, events) = (rates.token_requests_per_second, rates.token_events_per_second);
         Self {
+            requests: Rates::new("requests", "limits.token_requests_per_second", requests),
+            events: Rates::new("events to publish", "limits.token_events_per_second", events),
             streams: Slots::new("streams of events", usize::MAX, (streams / 4).max(1)),
             waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
@@ -102,6 +111,14 @@ impl Limits {
 }
 
 impl App {
+    /// Counts events that a caller wants to publish.
+    ///
+    /// # Errors
+    /// 429 `token_limit_reached` if the caller's token has used up its rate.
+    pub(crate) fn count_events(&self, caller: &Caller, count: usize) -> Result<(), Problem> {
+        self.limits.events.take(caller, count, self.tokens.now_ms())
+    }
+
     pub(crate) fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
     }

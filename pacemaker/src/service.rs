@@ -156,7 +156,7 @@ async fn assemble(
         machines,
         presence,
         metrics,
-        limits: Limits::new(config.bus.streams, config.queues.waiting_pulls),
+        limits: Limits::new(&config.limits, config.bus.streams, config.queues.waiting_pulls),
         table_names: TableNames::default(),
         checks: Checks::default(),
         shutdown: shutdown.clone(),

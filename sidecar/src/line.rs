@@ -108,7 +108,8 @@ pub fn fast(line: &[u8]) -> Option<Record<'_>> {
     let (times, rest) = until_quote(rest.strip_prefix(br#","upstream_response_time":""#)?)?;
     let (statuses, rest) = until_quote(rest.strip_prefix(br#","upstream_status":""#)?)?;
     let (addresses, rest) = until_quote(rest.strip_prefix(br#","upstream_addr":""#)?)?;
-    if !addresses.is_ascii() {
+    // The slow parser decides about text that may be invalid UTF-8.
+    if ![times, statuses, addresses].iter().all(|list| list.is_ascii()) {
         return None;
     }
     // The rest is not counted but must be complete, so that a truncated line is detected.

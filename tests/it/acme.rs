@@ -155,7 +155,7 @@ async fn a_host_has_https_without_an_operator_and_a_restart_orders_nothing() {
     system.start_part(System::PACEMAKER).await;
     assert_eq!(until_issued(&system, "app.test").await["issued_at"], state["issued_at"]);
     assert_eq!(serials, (presented(&system, "app.test").await, presented(&system, "a.covered.test").await));
-    // A host that is not automatic anymore keeps its certificate, which nobody renews.
+    // A host that is not automatic anymore keeps its certificate, which is not renewed.
     let answer = system.api("PUT", "/hosts/app.test", Some(json!({"tls": "manual"}))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     eventually("the name to be left to the operator", || async {

@@ -28,6 +28,7 @@ mod configuration;
 mod dashboard;
 mod documents;
 mod failover;
+mod fuzz;
 mod guards;
 mod harness;
 mod isolation;

@@ -101,6 +101,7 @@ fn every_handler_states_whether_a_confined_token_may_call_it() {
         "OfMachine<",
         "_: ByReceipt<",
         "_: Anyone",
+        "_: MetricsReader",
         "Result<Anyone,",
     ];
     let mut handlers = 0;

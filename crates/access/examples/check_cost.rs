@@ -31,6 +31,7 @@ async fn main() {
         hosts: None,
         environments: Some(vec!["5".to_owned()]),
         machines: None,
+        version_types: None,
         expires_ms: None,
     };
     let token = tokens.create(wanted).await.unwrap().unwrap().token;

@@ -95,10 +95,10 @@ impl fmt::Display for Unconfinable {
 fn confined_by(scope: Scope) -> &'static [Dimension] {
     match scope {
         Scope::Routes => &[Dimension::Hosts],
-        Scope::Publish | Scope::Queues => &[Dimension::Environments],
+        Scope::Publish | Scope::Queues | Scope::Subscribe => &[Dimension::Environments],
         Scope::Read => &Dimension::ALL,
         Scope::Facts | Scope::Machines => &[Dimension::Machines],
-        Scope::Subscribe | Scope::Audit => &[],
+        Scope::Audit => &[],
     }
 }
 
@@ -132,7 +132,9 @@ mod tests {
             (&[Scope::Routes, Scope::Publish], &[Hosts, Environments], None),
             (&[Scope::Routes, Scope::Publish], &[Hosts], Some(Scope::Publish)),
             (&[Scope::Routes], &[Environments], Some(Scope::Routes)),
-            (&[Scope::Read, Scope::Subscribe], &[Environments], Some(Scope::Subscribe)),
+            (&[Scope::Read, Scope::Subscribe], &[Environments], None),
+            (&[Scope::Read, Scope::Subscribe], &[Hosts], Some(Scope::Subscribe)),
+            (&[Scope::Read, Scope::Audit], &Dimension::ALL, Some(Scope::Audit)),
             (&[Scope::Facts], &[Hosts, Environments], Some(Scope::Facts)),
             (&[Scope::Machines], &[Hosts], Some(Scope::Machines)),
             (&[Scope::Machines, Scope::Facts, Scope::Read], &[Machines], None),

@@ -24,6 +24,7 @@ impl ExternalToken {
             hosts: None,
             environments: None,
             machines: None,
+            version_types: None,
             created_ms: 0,
             expires_ms: None,
             until_ms: None,

@@ -53,6 +53,8 @@ pub struct Caller {
     environments: Option<Vec<String>>,
     /// No list: every state machine.
     pub(crate) machines: Option<Vec<String>>,
+    /// No list: every version type.
+    version_types: Option<Vec<String>>,
     /// The beginning of the IDs of instances that the caller may register; `None` allows every ID.
     instances: Option<String>,
 }
@@ -74,6 +76,7 @@ impl Caller {
             hosts,
             environments: None,
             machines: None,
+            version_types: None,
             instances: None,
         }
     }
@@ -88,6 +91,11 @@ impl Caller {
     /// The same caller, confined to these state machines.
     pub(crate) fn of_machines(self, machines: Option<Vec<String>>) -> Self {
         Self { machines, ..self }
+    }
+
+    /// The same caller, who registers instances under these version types only.
+    pub(crate) fn counted_as(self, version_types: Option<Vec<String>>) -> Self {
+        Self { version_types, ..self }
     }
 
     /// The same caller, confined to these environments.
@@ -150,6 +158,16 @@ impl Caller {
         self.machines.as_ref().is_none_or(|names| names.iter().any(|name| name == machine))
     }
 
+    /// Whether the caller may register an instance under this version type. Its requests and errors are counted for it, and
+    /// decide about the promotion of the whole version type.
+    pub fn may_count_as(&self, version_type: &str) -> bool {
+        let covers = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => version_type.starts_with(prefix),
+            None => version_type == pattern,
+        };
+        self.version_types.as_ref().is_none_or(|patterns| patterns.iter().any(covers))
+    }
+
     /// Whether the caller may register an instance with this ID, or take its address.
     pub fn may_own(&self, instance: &str) -> bool {
         self.instances.as_ref().is_none_or(|prefix| instance.starts_with(&**prefix))
@@ -183,6 +201,8 @@ pub(super) struct Stored {
     pub(super) environments: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) machines: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) version_types: Option<Vec<String>>,
     /// When the secret was created, in unix milliseconds.
     #[serde(default)]
     pub(super) created_ms: u64,
@@ -205,8 +225,9 @@ impl Stored {
     }
 
     pub(super) fn caller(self) -> Caller {
-        let Self { name, scopes, hosts, environments, machines, .. } = self;
-        Caller::named(name, scopes, hosts).within(environments).of_machines(machines)
+        let Self { name, scopes, hosts, environments, machines, version_types, .. } = self;
+        let caller = Caller::named(name, scopes, hosts).within(environments).of_machines(machines);
+        caller.counted_as(version_types)
     }
 }
 

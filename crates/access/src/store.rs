@@ -59,6 +59,8 @@ pub struct Wanted {
     pub environments: Option<Vec<String>>,
     /// The state machines that the token is confined to; `None` allows every machine.
     pub machines: Option<Vec<String>>,
+    /// The version types under which the token may register instances, with `*` at the end for a prefix; `None` allows all.
+    pub version_types: Option<Vec<String>>,
     /// When the token expires, in unix milliseconds; `None` if it does not.
     pub expires_ms: Option<u64>,
 }
@@ -85,6 +87,8 @@ pub struct Listed {
     pub environments: Option<Vec<String>>,
     /// The state machines that the token is confined to; `None` allows every machine.
     pub machines: Option<Vec<String>>,
+    /// The version types under which the token may register instances, with `*` at the end for a prefix; `None` allows all.
+    pub version_types: Option<Vec<String>>,
     /// When its newest secret was created, in unix milliseconds.
     pub created_ms: u64,
     /// When the newest secret expires, in unix milliseconds.
@@ -237,12 +241,21 @@ impl Tokens {
     /// Creates a token; `None` if the name is taken. A retry does not return the token again: a caller that lost the
     /// response deletes the name and creates it again.
     pub async fn create(&self, wanted: Wanted) -> Result<Option<Created>, Error> {
-        let Wanted { name, scopes, hosts, environments, machines, expires_ms } = wanted;
+        let Wanted { name, scopes, hosts, environments, machines, version_types, expires_ms } = wanted;
         let token = generate();
         let digest = digest(&token);
         let created_ms = self.now_ms();
-        let record =
-            Stored { name, scopes, hosts, environments, machines, created_ms, expires_ms, until_ms: None };
+        let record = Stored {
+            name,
+            scopes,
+            hosts,
+            environments,
+            machines,
+            version_types,
+            created_ms,
+            expires_ms,
+            until_ms: None,
+        };
         let text = json(&record)?;
         let made: bool = CREATE
             .call()
@@ -420,13 +433,24 @@ fn json(record: &Stored) -> Result<String, Error> {
 }
 
 fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_ms: Option<u64>) -> Listed {
-    let Stored { name, scopes, hosts, environments, machines, created_ms, expires_ms, until_ms: _ } = newest;
+    let Stored {
+        name,
+        scopes,
+        hosts,
+        environments,
+        machines,
+        version_types,
+        created_ms,
+        expires_ms,
+        until_ms: _,
+    } = newest;
     Listed {
         name,
         scopes,
         hosts,
         environments,
         machines,
+        version_types,
         created_ms,
         expires_ms,
         last_used_ms,

@@ -32,6 +32,7 @@ fn wanted(name: &str, scope: Scope) -> Wanted {
         hosts: None,
         environments: None,
         machines: None,
+        version_types: None,
         expires_ms: None,
     }
 }

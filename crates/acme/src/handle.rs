@@ -37,7 +37,7 @@ pub struct Dependencies {
     pub clock: fn() -> SystemTime,
     /// Where attempts are counted.
     pub metrics: Metrics,
-    /// Cancelled when nothing new should begin.
+    /// Canceled when nothing new should begin.
     pub shutdown: CancellationToken,
 }
 

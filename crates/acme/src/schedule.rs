@@ -36,7 +36,7 @@ pub(crate) struct Window {
 }
 
 /// When a certificate is renewed. `spread`, 0 to 1, is different for each name: otherwise certificates that were obtained
-/// together would be renewed together for ever.
+/// together would always be renewed together.
 pub(crate) fn renewal(life: Life, window: Option<Window>, spread: f64) -> u64 {
     let length = life.not_after.saturating_sub(life.not_before);
     match window {
@@ -118,7 +118,7 @@ mod tests {
         assert!(pause(3, 60, None, None, 1.0) >= 180);
     }
 
-    /// A name that is never answered well has to be retried less often than every hour, and nobody else may notice it.
+    /// A name that is never answered well is retried once a day, and no other name is renewed later because of it.
     #[test]
     fn no_renewal_is_missed_among_100_000_names() {
         const NAMES: usize = 100_000;

@@ -83,6 +83,9 @@ pub struct NewToken {
     /// Confine the token to these state machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<Vec<String>>,
+    /// Let the token register instances under these version types only: `shop-1`, or `shop-*` for all that begin with `shop-`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_types: Option<Vec<String>>,
     /// When the token expires, in unix milliseconds. Without it, the token does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
@@ -118,6 +121,9 @@ pub struct Token {
     /// The state machines that it is confined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<Vec<String>>,
+    /// The version types under which it registers instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_types: Option<Vec<String>>,
     /// When its newest secret was created, in unix milliseconds.
     pub created_at_ms: u64,
     /// When it expires, in unix milliseconds.

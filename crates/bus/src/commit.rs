@@ -132,6 +132,11 @@ impl Part {
         }
     }
 
+    /// The environment, if the subscribers of the topic depend on it.
+    fn divided_by(&self, view: &View) -> Option<&str> {
+        view.is_divided(self.topic()?).then_some(&self.environment)
+    }
+
     fn object(&self) -> &str {
         match &self.content {
             Content::Event { event, .. } => event.object(),
@@ -384,9 +389,7 @@ impl Committer {
 
     /// Sends the call, and again as it was while its outcome is unknown.
     async fn call(&mut self, view: &View, items: &[Item]) -> Result<PublishReply, signalbox_store::Error> {
-        let (fan_out, queues) = fan_out(view, items);
-        let topics: HashMap<&str, usize> =
-            fan_out.topics.iter().enumerate().map(|(place, (topic, _))| (&**topic, place)).collect();
+        let (fan_out, places) = fan_out(view, items);
         let clients: HashMap<&str, usize> =
             fan_out.clients.iter().enumerate().map(|(place, client)| (&**client, place)).collect();
         let groups: Vec<Group<'_>> = items
@@ -403,10 +406,10 @@ impl Committer {
                     .parts
                     .iter()
                     .map(|part| Published {
-                        topic: part.topic().and_then(|topic| topics.get(&**topic)).copied(),
+                        topic: places.topic(view, part),
                         channel: &part.channel,
                         rest: &part.rest,
-                        queues: queues.of(view, part),
+                        queues: places.queues(view, part),
                     })
                     .collect(),
                 change: item.change.as_ref(),
@@ -468,30 +471,42 @@ impl Committer {
     }
 }
 
-/// The positions of queues within a call, by their positions in the view.
-struct Queues(HashMap<usize, usize>);
+/// The positions of topics and queues within a call.
+struct Places<'a> {
+    /// By name, and by environment if the subscribers depend on it.
+    topics: HashMap<(&'a str, Option<&'a str>), usize>,
+    /// By their positions in the view.
+    queues: HashMap<usize, usize>,
+}
 
-impl Queues {
+impl Places<'_> {
+    fn topic(&self, view: &View, part: &Part) -> Option<usize> {
+        let topic = part.topic()?;
+        self.topics.get(&(&**topic, part.divided_by(view))).copied()
+    }
+
     /// The queues that take an event, each with the weight of the event's facet.
-    fn of(&self, view: &View, part: &Part) -> Vec<(usize, u32)> {
+    fn queues(&self, view: &View, part: &Part) -> Vec<(usize, u32)> {
         let found = view.queues_for(&part.channel);
         let place = |known: &usize| {
             let queue = view.queues.at(*known)?;
-            Some((*self.0.get(known)?, queue.definition.weight(&part.environment)))
+            Some((*self.queues.get(known)?, queue.definition.weight(&part.environment)))
         };
         found.iter().filter_map(place).collect()
     }
 }
 
-fn fan_out(view: &View, items: &[Item]) -> (FanOut, Queues) {
+fn fan_out<'a>(view: &View, items: &'a [Item]) -> (FanOut, Places<'a>) {
     let (mut topics, mut clients, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-    let mut places = HashMap::new();
+    let (mut topic_places, mut places) = (HashMap::new(), HashMap::new());
     for item in items {
         for part in &item.parts {
-            if let Some(topic) = part.topic()
-                && !topics.contains(topic)
-            {
-                topics.push(Arc::clone(topic));
+            if let Some(topic) = part.topic() {
+                let environment = part.divided_by(view);
+                topic_places.entry((&**topic, environment)).or_insert_with(|| {
+                    topics.push((Arc::clone(topic), environment));
+                    topics.len() - 1
+                });
             }
             for known in view.queues_for(&part.channel).iter() {
                 if let Some(queue) = view.queues.at(*known) {
@@ -507,7 +522,8 @@ fn fan_out(view: &View, items: &[Item]) -> (FanOut, Queues) {
             clients.push(Arc::clone(&item.client));
         }
     }
-    (FanOut { queues, ..view.fan_out(topics, clients) }, Queues(places))
+    let fan_out = FanOut { queues, ..view.fan_out(&topics, clients) };
+    (fan_out, Places { topics: topic_places, queues: places })
 }
 
 fn refuse_all(items: Vec<Item>, refusal: Refusal) {

@@ -55,6 +55,8 @@ pub struct Wanted {
     pub concurrency: Option<u64>,
     /// The treatment of an exhausted batch.
     pub on_exhausted: Option<OnExhausted>,
+    /// The environments that the client's token is confined to.
+    pub environments: Option<BTreeSet<String>>,
 }
 
 /// A client's subscription.
@@ -84,6 +86,16 @@ pub struct Subscription {
     pub disabled: Option<String>,
     /// The subscribed topics.
     pub topics: BTreeSet<String>,
+    /// The environments that the client's token is confined to: events of others are not delivered. `None` delivers all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environments: Option<BTreeSet<String>>,
+}
+
+impl Subscription {
+    /// Whether events of this environment are delivered.
+    pub fn takes(&self, environment: &str) -> bool {
+        self.environments.as_ref().is_none_or(|own| own.contains(environment))
+    }
 }
 
 /// A client with a token of the bus.
@@ -234,6 +246,7 @@ impl Registry {
             secrets: before.map(|before| before.secrets.clone()).unwrap_or_default(),
             disabled: None,
             topics: wanted.topics,
+            environments: wanted.environments,
         };
         for topic in &subscription.topics {
             self.topics.entry(topic.clone()).or_default();

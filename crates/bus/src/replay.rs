@@ -83,7 +83,10 @@ async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
         store.schedule_replay(&token, None).await?;
         return Ok(Duration::ZERO);
     };
-    let (events, cursor) = part(store, &state, |event| subscription.topics.contains(&event.topic)).await?;
+    let (events, cursor) = part(store, &state, |event| {
+        subscription.topics.contains(&event.topic) && subscription.takes(&event.environment)
+    })
+    .await?;
     let seed = core.rng.seed();
     let to = cursor.as_deref().unwrap_or("done");
     let target = target(subscription);

@@ -2,7 +2,7 @@
 //! subscribers.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -36,6 +36,8 @@ pub(super) struct View {
     subscriptions: BTreeMap<String, Arc<Subscription>>,
     targets: Vec<Target>,
     by_topic: HashMap<String, Vec<usize>>,
+    /// Topics with a subscriber that takes only the events of its environments.
+    divided: HashSet<String>,
     /// Digest of a token → its client.
     by_token: HashMap<String, String>,
     pub(super) queues: Matcher,
@@ -52,6 +54,7 @@ impl View {
             subscriptions: BTreeMap::new(),
             targets: Vec::new(),
             by_topic: HashMap::new(),
+            divided: HashSet::new(),
             by_token: HashMap::new(),
             queues: Matcher::default(),
         }
@@ -66,6 +69,7 @@ impl View {
     pub(super) fn new(fabric: String, stamp: String, registry: Registry, before: &Self) -> Self {
         let mut targets = Vec::new();
         let mut by_topic: HashMap<String, Vec<usize>> = HashMap::new();
+        let mut divided = HashSet::new();
         for subscription in registry.subscriptions.values() {
             // A disabled subscription gets no new events; waiting ones stay until it is enabled again or they exceed
             // their age.
@@ -74,6 +78,9 @@ impl View {
             }
             for topic in &subscription.topics {
                 by_topic.entry(topic.clone()).or_default().push(targets.len());
+            }
+            if subscription.environments.is_some() {
+                divided.extend(subscription.topics.iter().cloned());
             }
             targets.push(target(subscription));
         }
@@ -95,6 +102,7 @@ impl View {
             subscriptions,
             targets,
             by_topic,
+            divided,
         }
     }
 
@@ -141,16 +149,27 @@ impl View {
         fitting.max_by_key(|(_, one)| one.prefix.len()).map(|(name, _)| &**name)
     }
 
-    /// The fan-out of a call over `topics`.
-    pub(super) fn fan_out(&self, topics: Vec<Arc<str>>, clients: Vec<Arc<str>>) -> FanOut {
+    /// Whether the subscribers of an event depend on its environment.
+    pub(super) fn is_divided(&self, topic: &str) -> bool {
+        self.divided.contains(topic)
+    }
+
+    /// The fan-out of a call over `topics`. One whose subscribers depend on the environment is listed for each environment.
+    pub(super) fn fan_out(&self, topics: &[(Arc<str>, Option<&str>)], clients: Vec<Arc<str>>) -> FanOut {
         let mut places: HashMap<usize, usize> = HashMap::new();
         let mut targets = Vec::new();
         let topics = topics
-            .into_iter()
-            .map(|topic| {
-                let subscribers = self.by_topic.get(&*topic).map_or(&[][..], Vec::as_slice);
+            .iter()
+            .map(|(topic, environment)| {
+                let subscribers = self.by_topic.get(&**topic).map_or(&[][..], Vec::as_slice);
+                let takes = |subscriber: &&usize| {
+                    let subscription = self.subscription(&self.targets[**subscriber].token);
+                    environment
+                        .is_none_or(|environment| subscription.is_some_and(|one| one.takes(environment)))
+                };
                 let places = subscribers
                     .iter()
+                    .filter(takes)
                     .map(|subscriber| {
                         *places.entry(*subscriber).or_insert_with(|| {
                             targets.push(self.targets[*subscriber].clone());
@@ -158,7 +177,7 @@ impl View {
                         })
                     })
                     .collect();
-                (topic, places)
+                (Arc::clone(topic), places)
             })
             .collect();
         FanOut { stamp: self.stamp.clone(), targets, topics, clients, queues: Vec::new() }

@@ -309,4 +309,35 @@ mod tests {
             assert_eq!(code(name, chain, key), expected, "{name}");
         }
     }
+
+    /// The bytes inside a certificate are mutated, and the text around them in every eighth input.
+    #[test]
+    fn fuzz_certificates() {
+        let (root, issuer) = authority("root", None);
+        let made = leaf(&["a.test", "*.b.test"], &issuer, YEARS);
+        let ders: Vec<Vec<u8>> = [&made.pem, &root]
+            .map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").to_vec())
+            .into();
+        let words = [
+            "\u{30}\u{0}",
+            "\u{2}\u{1}\u{0}",
+            "\u{17}\r700101000000Z",
+            "-----BEGIN CERTIFICATE-----\n",
+            "\n",
+        ];
+        let mut fuzz = signalbox_testkit::Fuzz::new("certificates", &ders, &words);
+        while let Some(bytes) = fuzz.input() {
+            let chain = if fuzz.below(8) == 0 {
+                String::from_utf8_lossy(&[pem("CERTIFICATE", &bytes).into_bytes(), bytes].concat())
+                    .into_owned()
+            } else {
+                pem("CERTIFICATE", &bytes)
+            };
+            let _any = facts(&chain);
+            let Ok(checked) = check("a.test", &chain, &made.key, NOW) else { continue };
+            assert!(checked.facts.not_before <= NOW && NOW < checked.facts.not_after);
+            assert_eq!(facts(&checked.chain).ok(), Some(checked.facts), "what was accepted is read again");
+            fuzz.accepted();
+        }
+    }
 }

@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
-use signalbox_bus::{self as bus, Event, EventId, is_audit_topic};
+use signalbox_bus::{self as bus, Event, EventId};
 use signalbox_machine::{
     definition::{EventPath, Input},
     merge,
@@ -120,11 +120,7 @@ impl Inputs {
         for machine in self.definitions.names().await? {
             match self.definitions.current(&machine).await {
                 Ok(version) => inputs.extend(
-                    (0..)
-                        .zip(version.machine.inputs())
-                        // A definition is not a reader that may see the audit log.
-                        .filter(|(_, input)| !is_audit_topic(&input.topic))
-                        .map(|(n, input)| (machine.clone(), n, input.clone())),
+                    (0..).zip(version.machine.inputs()).map(|(n, input)| (machine.clone(), n, input.clone())),
                 ),
                 Err(Error::NoSuchMachine | Error::Unreadable) => {}
                 Err(error) => return Err(error),

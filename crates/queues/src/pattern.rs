@@ -152,4 +152,56 @@ mod tests {
             }
         }
     }
+
+    /// A rejected pattern has the place of its mistake. An accepted one matches only what the pattern without anchors finds.
+    #[test]
+    fn fuzz_patterns() {
+        let examples =
+            [".*:email_event:.*", "5:page:(sent|read)", r"(?i)[^:]+:\w{2,9}:\p{L}*", "(?x) a:x:y # z", "a|b"];
+        let words = [
+            "(?",
+            ")",
+            "(?:",
+            "|",
+            "^",
+            "$",
+            r"\z",
+            r"\A",
+            "(?m)",
+            "(?s)",
+            "(?x)",
+            "(?-u)",
+            "{2,9}",
+            "[^",
+            "]",
+            "&&",
+            r"\b",
+            r"\n",
+            "#",
+            "*",
+            "+?",
+            r"\x{10FFFF}",
+            r"\p{Greek}",
+            "[[:alpha:]]",
+        ];
+        let messages = ["6:page:sent", "5:page:sent", "5:page:sent\n6:page:sent", "6:email_event:", "\n", ""];
+        let mut fuzz = signalbox_testkit::Fuzz::new("patterns", examples, &words);
+        while let Some(text) = fuzz.text() {
+            match Pattern::new(&text) {
+                Err(flaw) => {
+                    let end = text.chars().count() + 1;
+                    assert!(flaw.position().is_none_or(|place| (1..=end).contains(&place)), "{text}: {flaw}");
+                    assert!(!flaw.to_string().is_empty());
+                }
+                Ok(pattern) => {
+                    let matched = messages.iter().filter(|message| pattern.matches(message));
+                    for message in matched {
+                        let free = Regex::new(&text).map(|regex| regex.find_iter(message).count() > 0);
+                        assert!(free.unwrap_or(true), "{text} matches {message:?} only with its anchors");
+                    }
+                    fuzz.accepted();
+                }
+            }
+        }
+    }
 }

@@ -94,4 +94,18 @@ mod tests {
         }
         assert_eq!("a".repeat(10_000).parse::<Receipt>(), Err(Malformed));
     }
+
+    #[test]
+    fn fuzz_receipts() {
+        let examples =
+            ["mail~0~17~1~1795267331123~abcdefghijklmnop", "a~18446744073709551615~1~4294967295~0~!"];
+        let words = ["~", "0", "00", "+1", "-1", "18446744073709551616", " ", "\u{661}", "~~"];
+        let mut fuzz = signalbox_testkit::Fuzz::new("receipts", examples, &words);
+        while let Some(text) = fuzz.text() {
+            let Ok(receipt) = text.parse::<Receipt>() else { continue };
+            assert_eq!(receipt.to_string().parse(), Ok(receipt.clone()), "{text}");
+            assert!(crate::is_queue_name(&receipt.queue) && !receipt.nonce.contains('~'), "{text}");
+            fuzz.accepted();
+        }
+    }
 }

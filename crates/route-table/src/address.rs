@@ -214,4 +214,46 @@ mod tests {
             }
         }
     }
+
+    /// An accepted address has one spelling, and is inside the rules in this spelling.
+    #[test]
+    fn fuzz_addresses() {
+        let examples = [
+            "127.0.0.1:9001",
+            "[0:0:0:0:0:0:0:1]:9001",
+            "[::ffff:10.1.2.3]:80",
+            "unix:/run/app.sock",
+            "10.0.0.9:65535",
+        ];
+        let words = [
+            "unix:",
+            "//",
+            "/../",
+            "/./",
+            "[",
+            "]",
+            "%1",
+            ":0",
+            "::ffff:",
+            "127.0.0.1:6401",
+            "/routes.sock",
+            "0x7f",
+            "01",
+        ];
+        let rules = rules();
+        let mut fuzz = signalbox_testkit::Fuzz::new("addresses", examples, &words);
+        while let Some(text) = fuzz.text() {
+            let Ok(address) = rules.admit(&text) else { continue };
+            assert_eq!(rules.admit(address.as_str()).ok().as_ref(), Some(&address), "{text}");
+            match address.as_str().strip_prefix("unix:") {
+                Some(path) => assert!(path.starts_with("/run/") && path != "/run/routes.sock", "{text}"),
+                None => {
+                    let socket: SocketAddr = address.as_str().parse().expect("a literal");
+                    assert!(rules.networks.iter().any(|network| network.contains(socket.ip())), "{text}");
+                    assert!(socket != "127.0.0.1:6401".parse().unwrap() && socket.port() != 0, "{text}");
+                }
+            }
+            fuzz.accepted();
+        }
+    }
 }

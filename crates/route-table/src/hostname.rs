@@ -132,4 +132,26 @@ mod tests {
             prop_assert_eq!(&Hostname::parse(&format!("{text}.")).unwrap(), &name);
         }
     }
+
+    /// An accepted name is read again as the same, and is found by a request for it.
+    #[test]
+    fn fuzz_host_names() {
+        let examples = ["shop.example", "*.a_b.example.", "*", "xn--bcher-kva.example", "127.0.0.1", "A-1.B"];
+        let words =
+            [".", "..", "*.", "-", "_", ":80", "[::1]", "xn--", "\u{e9}", " ", "\r\n", "/", "%2e", "\0"];
+        let mut fuzz = signalbox_testkit::Fuzz::new("host names", examples, &words);
+        while let Some(text) = fuzz.text() {
+            let Ok(name) = Hostname::parse(&text) else { continue };
+            assert_eq!(Hostname::parse(name.as_str()).ok().as_ref(), Some(&name), "{text}");
+            assert!(
+                name.as_str().bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()),
+                "{text}"
+            );
+            let host = crate::host_of(&name.as_str().replace('*', "any"));
+            assert!(crate::candidates(&host).len() <= 10, "{text}");
+            let labels = host.split('.').count();
+            assert!(labels > 9 || crate::candidates(&host).contains(&name.to_string()), "{text}");
+            fuzz.accepted();
+        }
+    }
 }

@@ -14,6 +14,8 @@ pub struct RouteChange {
     pub serial: u64,
     /// The newest token of the table's lineage; a serial means something only within it.
     pub epoch: String,
+    /// The instance before the change, when there was one.
+    pub before: Option<Record>,
     /// The instance after the change, when there is one.
     pub record: Option<Record>,
     /// The instance that lost its address to this one and is gone.

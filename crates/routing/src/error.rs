@@ -56,6 +56,9 @@ pub enum Error {
     /// The caller may register instances of other IDs only.
     #[error("the ID {0} belongs to another owner")]
     IdNotAllowed(InstanceId),
+    /// The caller may register instances under other version types only.
+    #[error("the token does not cover the version type {0}")]
+    VersionTypeNotAllowed(String),
     /// Another instance has the address, and the caller may not remove that instance.
     #[error("the address belongs to an instance that the caller may not change")]
     AddressTaken,

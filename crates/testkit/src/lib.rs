@@ -5,18 +5,22 @@
 //! - [`eventually`] waits for a condition. No test sleeps for a fixed time.
 //! - [`Ports`] reserves TCP ports without a race.
 //! - [`wire::Wire`] is a TCP proxy that delays, drops and cuts.
+//! - [`Fuzz`] mutates the inputs of a parser.
 //!
 //! Nothing here replaces Redis or a network with a mock. Functions panic instead of returning errors: a test that cannot
 //! set itself up has failed.
 
 #![allow(clippy::expect_used, reason = "a test that cannot set itself up has failed")]
+#![allow(clippy::print_stdout, reason = "the output of a test is shown when it fails")]
 
+mod fuzz;
 mod ports;
 mod server;
 mod servers;
 mod wait;
 pub mod wire;
 
+pub use fuzz::Fuzz;
 pub use ports::Ports;
 pub use server::{Server, Snapshot};
 pub use servers::Servers;

@@ -6,12 +6,14 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     api::routing::{PageQuery, WaitQuery, wait},
     http::{
         App, Problem, SERIAL_HEADER,
+        audit::Notes,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
         body::{Body, Json, Query},
         path::Path,
@@ -72,12 +74,14 @@ fn view(
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(name): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(new): Json<NewCertificate>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     may_touch(&caller, &name)?;
+    note_before(&app, &notes, &name).await?;
     let Put { facts, change, created } = app.certificates.put(&caller, &name, &new.chain, &new.key).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     let changed = ChangedCertificate {
@@ -157,13 +161,29 @@ async fn list(
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(name): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
+    may_touch(&caller, &name)?;
+    note_before(&app, &notes, &name).await?;
     let change = app.certificates.remove(&caller, &name).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
+}
+
+/// Notes the certificate before a change for the audit log.
+async fn note_before(app: &App, notes: &Notes, name: &Hostname) -> Result<(), Problem> {
+    match app.certificates.get(name).await {
+        Ok(Found { facts, .. }) => {
+            notes.before(json!(view(&app.certificates, name.to_string(), facts, None)));
+            Ok(())
+        }
+        // A stored document that cannot be read can still be replaced or removed.
+        Err(Error::Unknown | Error::Stored(_) | Error::Invalid(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn may_touch(caller: &signalbox_access::Caller, name: &Hostname) -> Result<(), Problem> {

@@ -1,4 +1,4 @@
-//! Liveness, readiness and metrics. They require no token and name no client.
+//! Liveness, readiness and metrics. Liveness and readiness require no token and name no client.
 
 use axum::{
     Json as Answer,
@@ -9,7 +9,7 @@ use axum::{
 use signalbox_api::health::{Live, Ready};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::http::{App, Problem};
+use crate::http::{App, Problem, auth::MetricsReader};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics))
@@ -44,9 +44,13 @@ async fn ready(State(app): State<App>) -> Response {
 }
 
 /// Show metrics as OpenMetrics text
-#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses(
-    (status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
+///
+/// Without a token only for the admin listener: connections from the networks of `login.fronts`. Others need the scope `read`.
+#[utoipa::path(get, path = "/metrics", tag = "health", security((), ("bearer" = [])), responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text"),
+    (status = 401, description = "token_required, token_unknown", body = Problem),
+    (status = 403, description = "scope_missing, confined_token", body = Problem)))]
+async fn metrics(_: MetricsReader, State(app): State<App>) -> Result<Response, Problem> {
     let failed =
         |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");
     let queues = app.bus.handle().registry().queues.keys().cloned().collect();

@@ -67,7 +67,6 @@ struct Asked {
 #[utoipa::path(get, path = "/events", tag = "live", params(Asked), responses(
     (status = 200, body = String, content_type = "text/event-stream"),
     (status = 422, description = "invalid_pattern, invalid_last_event_id", body = Problem),
-    (status = 429, description = "token_limit_reached", body = Problem),
     (status = 503, description = "too_many_streams", body = Problem)))]
 async fn events(
     caller: Confined<ReadAll, Environments>,

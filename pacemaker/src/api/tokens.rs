@@ -24,11 +24,12 @@ use signalbox_access::{
 };
 use signalbox_api::tokens::{NewToken, Rotation, Token, TokenList};
 use signalbox_queues::is_part;
-use signalbox_route_table::Hostname;
+use signalbox_route_table::{Hostname, Label};
 
 const MAX_HOST_PATTERNS: usize = 100;
 const MAX_ENVIRONMENTS: usize = 100;
 const MAX_MACHINES: usize = 100;
+const MAX_VERSION_TYPES: usize = 100;
 /// How long the secrets before stay valid after a rotation that does not specify it.
 const OVERLAP_SECONDS: u64 = 3600;
 const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
@@ -70,13 +71,13 @@ async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Token
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
     (status = 201, body = Token), (status = 409, description = "token_exists", body = Problem),
     (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, \
-        invalid_environments, invalid_machines, scope_not_confinable, invalid_expiry", body = Problem)))]
+        invalid_environments, invalid_machines, invalid_version_types, scope_not_confinable, invalid_expiry", body = Problem)))]
 async fn create(
     _: Whole<RootOnly>,
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    let NewToken { name, mut scopes, hosts, environments, machines, expires_at_ms } = new;
+    let NewToken { name, mut scopes, hosts, environments, machines, version_types, expires_at_ms } = new;
     check_name(&name)?;
     scopes.sort_unstable();
     scopes.dedup();
@@ -99,9 +100,11 @@ async fn create(
             format!("give between 1 and {MAX_MACHINES} machines, whose names match [A-Za-z0-9_-]{{1,64}}");
         return Err(Problem::unprocessable("invalid_machines", detail));
     }
+    check_version_types(&scopes, version_types.as_deref())?;
     check_confinement(&scopes, hosts.is_some(), environments.is_some(), machines.is_some())?;
     check_expiry(&app, expires_at_ms)?;
-    let wanted = Wanted { name, scopes, hosts, environments, machines, expires_ms: expires_at_ms };
+    let wanted =
+        Wanted { name, scopes, hosts, environments, machines, version_types, expires_ms: expires_at_ms };
     let made = app.tokens.create(wanted).await?;
     let Some(made) = made else {
         let detail = "a token of this name exists; delete it first";
@@ -176,6 +179,24 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Rejects patterns that no version type matches, and those of a token that cannot register instances.
+fn check_version_types(scopes: &[Scope], patterns: Option<&[String]>) -> Result<(), Problem> {
+    let Some(patterns) = patterns else { return Ok(()) };
+    let is_label = |text: &str| Label::parse(text, "version_types").is_ok() && !text.contains('*');
+    let fits = |pattern: &String| is_label(pattern.strip_suffix('*').unwrap_or(pattern));
+    if (1..=MAX_VERSION_TYPES).contains(&patterns.len()) && patterns.iter().all(fits) {
+        if scopes.contains(&Scope::Routes) {
+            return Ok(());
+        }
+        let detail = "only a token with the scope routes registers instances; leave out `version_types`";
+        return Err(Problem::unprocessable("invalid_version_types", detail));
+    }
+    let detail = format!(
+        "give between 1 and {MAX_VERSION_TYPES} version types, such as `shop-1`, or `shop-*` for all that begin with `shop-`"
+    );
+    Err(Problem::unprocessable("invalid_version_types", detail))
+}
+
 /// Rejects scopes that would reach data of every tenant although the token is confined.
 fn check_confinement(
     scopes: &[Scope],
@@ -197,6 +218,7 @@ fn view(listed: Listed, token: Option<String>) -> Token {
         hosts: listed.hosts.map(texts),
         environments: listed.environments,
         machines: listed.machines,
+        version_types: listed.version_types,
         created_at_ms: listed.created_ms,
         expires_at_ms: listed.expires_ms,
         last_used_at_ms: listed.last_used_ms,

@@ -50,6 +50,7 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "within::<_, _, 16, 1_000_000>")]
     pub(crate) connections: usize,
     pub(crate) login: login::Options,
+    pub(crate) limits: Limits,
     pub(crate) audit: Audit,
     pub(crate) log: String,
     pub(crate) traces: traces::Options,
@@ -85,6 +86,16 @@ impl Redis {
     pub(crate) fn login(&self, server: &RedisUrl) -> String {
         with_login(server.as_str(), &self.user, self.password_file.as_deref(), self.ca_file.as_deref())
     }
+}
+
+/// What one token may do.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limits {
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
+    pub(crate) token_requests_per_second: u32,
+    #[serde(deserialize_with = "within::<_, _, 0, 10_000_000>")]
+    pub(crate) token_events_per_second: u32,
 }
 
 /// The audit log.

@@ -21,7 +21,7 @@ use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, StatusCode, request::Parts},
 };
-use signalbox_daemon::presented;
+use signalbox_daemon::{presented, serve::Peer};
 
 use super::{
     App, Problem,
@@ -214,6 +214,23 @@ impl FromRequestParts<App> for Anyone {
     }
 }
 
+/// A client that may read metrics, which name subscribers, queues, backends and machines: the admin listener, which checks the
+/// addresses of its own clients, or a caller who may read everything.
+#[derive(Debug)]
+pub(crate) struct MetricsReader(());
+
+impl FromRequestParts<App> for MetricsReader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let peer = parts.extensions.get::<Peer>();
+        if !peer.is_some_and(|peer| app.sessions.options().is_front(peer.0.ip())) {
+            check_whole(&permitted::<ReadAll>(parts, app).await?)?;
+        }
+        Ok(Self(()))
+    }
+}
+
 /// What a request proves its identity with, to check it again while a stream is open. It says nothing about the caller's
 /// permissions: a handler also takes [`Whole`] or [`Confined`].
 #[derive(Debug, Clone)]
@@ -303,6 +320,7 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     check_site(&parts.method, &parts.headers)?;
     let caller = who(parts, app).await?;
     if caller.has_any(P::ANY_OF) {
+        app.limits.requests.take(&caller, 1, app.tokens.now_ms())?;
         return Ok(caller);
     }
     let needed: Vec<&str> = P::ANY_OF.iter().map(|scope| scope.as_str()).collect();

@@ -1,6 +1,6 @@
-//! HTTP: what all handlers share. Errors ([`Problem`]), who is asking ([`auth`]) and how much at a time ([`slots`]), what a
-//! request carries ([`body`]),
-//! sessions of browsers, metrics, and the frame of the OpenAPI document. Nothing here names a route.
+//! HTTP: what all handlers share. Errors ([`Problem`]), who is asking ([`auth`]), how much at a time ([`slots`]) and per second
+//! ([`rates`]), what a request carries ([`body`]), sessions of browsers, metrics, and the frame of the OpenAPI document. Nothing
+//! here names a route.
 
 pub(crate) mod audit;
 pub(crate) mod auth;
@@ -11,6 +11,7 @@ pub(crate) mod observe;
 pub(crate) mod openapi;
 pub(crate) mod path;
 mod problem;
+pub(crate) mod rates;
 pub(crate) mod session;
 pub(crate) mod slots;
 #[cfg(test)]

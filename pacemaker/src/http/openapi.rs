@@ -109,9 +109,6 @@ fn common(path: &str, operation: &mut Value) {
     let has_query = operation["parameters"]
         .as_array()
         .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["in"] == "query"));
-    let waits = operation["parameters"]
-        .as_array()
-        .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["name"] == "wait"));
     let has_path = path.contains('{');
     let has_body = operation.get("requestBody").is_some();
     // `security(())` marks an operation as open; all others inherit the requirement of the document.
@@ -128,7 +125,7 @@ fn common(path: &str, operation: &mut Value) {
         ("408", "body_too_slow", has_body),
         ("413", "body_too_large", has_body),
         ("415", "unsupported_media_type", has_body),
-        ("429", if waits { "too_many_attempts, token_limit_reached" } else { "too_many_attempts" }, !is_open),
+        ("429", "too_many_attempts, token_limit_reached", !is_open),
         ("503", "fabric_unavailable, fabric_uninitialized", !is_open && !maps_unavailable),
     ] {
         if applies {

@@ -86,7 +86,7 @@ impl TryFrom<String> for Role {
 
 impl Options {
     /// Whether the peer is a proxy whose forwarded headers are trusted.
-    fn is_front(&self, peer: IpAddr) -> bool {
+    pub(crate) fn is_front(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         self.fronts.iter().any(|network| network.contains(peer))
     }

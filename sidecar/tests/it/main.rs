@@ -5,6 +5,7 @@
 mod api;
 mod commit;
 mod follow;
+mod fuzz;
 mod model;
 mod process;
 mod sample;

@@ -150,3 +150,54 @@ async fn the_command_follows_the_audit_log() {
     assert_eq!(names, ["first", "second"], "each once, in order");
     system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_change_is_recorded_with_what_was_there_before() {
+    let bus = Bus::start("audit-before").await;
+    let system = &bus.system;
+    let app = App::start("app").await;
+    let callback = "https://93.184.216.34/hooks/secret-of-the-callback";
+    let address = app.address.to_string();
+    let instance =
+        |version: &str| json!({"address": address, "hostnames": ["app.test"], "version_type_id": version});
+    let queue = |pattern: &str| json!({"pattern": pattern});
+    let backend = |prefix: &str| json!({"prefix": prefix, "callback": callback});
+    let subscription = |topic: &str| json!({"topics": [topic], "callback": callback});
+    let policy = |methods: &str| json!({"methods": [methods]});
+    for (target, body) in [
+        ("/instances/i-1", [instance("7"), instance("8")]),
+        ("/hosts/app.test", [policy("GET"), policy("PUT")]),
+        ("/queues/mail", [queue("a:.*"), queue("b:.*")]),
+        ("/backends/search", [backend("one:"), backend("two:")]),
+        ("/subscription", [subscription("one"), subscription("two")]),
+    ] {
+        for body in body {
+            let answer = system.api("PUT", target, Some(body)).await;
+            assert!((200..300).contains(&answer.status), "{target}: {}", answer.text());
+        }
+        let removed = if target == "/hosts/app.test" { "/hosts/app.test/policy" } else { target };
+        let answer = system.api("DELETE", removed, None).await;
+        assert!((200..300).contains(&answer.status), "{removed}: {}", answer.text());
+    }
+    let all = records(system, "kind=change&limit=200").await;
+    let before = |method: &str, target: &str| {
+        let of = all.iter().filter(|record| record["method"] == method && record["target"] == target);
+        // Newest first.
+        of.map(|record| record["before"].clone()).collect::<Vec<_>>()
+    };
+    for (target, member, old, new) in [
+        ("/instances/i-1", "/version_type_id", json!("7"), json!("8")),
+        ("/hosts/app.test", "/rules/methods", json!(["GET"]), json!(["PUT"])),
+        ("/queues/mail", "/pattern", json!("a:.*"), json!("b:.*")),
+        ("/backends/search", "/prefix", json!("one:"), json!("two:")),
+        ("/subscription", "/topics", json!(["one"]), json!(["two"])),
+    ] {
+        let puts = before("PUT", target);
+        assert_eq!(puts.len(), 2, "{target}: {all:?}");
+        assert_eq!((puts[0].pointer(member), &puts[1]), (Some(&old), &Value::Null), "{target}");
+        let removed = if target == "/hosts/app.test" { "/hosts/app.test/policy" } else { target };
+        assert_eq!(before("DELETE", removed)[0].pointer(member), Some(&new), "{removed}");
+    }
+    assert!(!Value::from(all).to_string().contains("secret-of-the-callback"));
+    bus.system.stop().await;
+}

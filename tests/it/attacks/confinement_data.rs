@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 use signalbox_tests::{
     http::{Request, Response},
-    receiver,
+    receiver::{self, Receiver},
     system::System,
     upstream::App,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// What a confined token must never see. It is in the data of the other tenant, and in no path that the test requests.
 const SECRET: &str = "secret-of-six";
@@ -212,7 +213,8 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
 async fn a_scope_that_cannot_be_confined_is_refused_with_a_confined_token() {
     let system = System::start("attack-unconfinable").await;
     for (scopes, lists) in [
-        (json!(["subscribe", "read"]), json!({"environments": ["5"]})),
+        (json!(["subscribe", "read"]), json!({"hosts": ["*.a.test"]})),
+        (json!(["audit", "read"]), json!({"environments": ["5"]})),
         (json!(["publish"]), json!({"hosts": ["*.a.test"]})),
         (json!(["queues", "routes"]), json!({"hosts": ["*.a.test"]})),
         (json!(["routes"]), json!({"environments": ["5"]})),
@@ -233,7 +235,7 @@ async fn a_scope_that_cannot_be_confined_is_refused_with_a_confined_token() {
     let digest: String = system.cli(System::FABRIC, "HGET tokens:names old").await;
     let record: String = system.cli(System::FABRIC, &format!("HGET tokens {digest}")).await;
     let mut record: Value = serde_json::from_str(&record).unwrap();
-    record["environments"] = json!(["5"]);
+    record["hosts"] = json!(["*.a.test"]);
     system.cli::<()>(System::FABRIC, &format!("HSET tokens {digest} {record}")).await;
     let wanted = json!({"topics": ["orders"], "callback": "https://example.org/"});
     let answer = ask(&system, &token, "POST", "/subscription", Some(&wanted)).await;
@@ -304,5 +306,127 @@ async fn an_instance_cannot_be_counted_as_requests_without_a_route() {
         let answer = ask(&system, &token, "PUT", "/instances", Some(&many)).await.json();
         assert_eq!(answer["results"][0]["error"]["code"], "reserved_version_type", "{answer}");
     }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confined_subscriber_receives_the_events_of_its_environments_only() {
+    let system =
+        System::with("attack-subscriber", |builder| builder.pacemaker("bus", receiver::allowed())).await;
+    let (five, all) = (Receiver::start().await, Receiver::start().await);
+    let lists = json!({"environments": ["5"]});
+    let token = confined(&system, "tenant-5", &["subscribe", "publish"], &lists).await;
+    let wanted =
+        |receiver: &Receiver| json!({"topics": ["orders"], "callback": receiver.url(), "timeout": 0});
+    let answer = ask(&system, &token, "POST", "/subscription", Some(&wanted(&five))).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    make(&system, "POST", "/subscription", wanted(&all)).await;
+    let event = |environment: &str| {
+        let data = format!("of {environment}");
+        json!({"type": "update", "url": "https://a.test/1", "environment": environment, "object": "one", "data": data})
+    };
+    // Of one object, in one call, and so in one call of the publish script.
+    let events = json!([event("6"), event("5"), event("6"), event("5"), event("55")]);
+    make(&system, "POST", "/topics/orders/events", events).await;
+    let of_all = all.until_events(5).await;
+    let of_five = five.until_events(2).await;
+    assert!(of_five.iter().all(|event| event["data"] == "of 5"), "{of_five:?}");
+    let order: Vec<&Value> = of_all.iter().map(|event| &event["data"]).collect();
+    assert_eq!(order, ["of 6", "of 5", "of 6", "of 5", "of 55"], "one without confinement gets all in order");
+
+    // What is in the log already is filtered as well.
+    let replay = json!({"from": 0, "to": 9_999_999_999_999_u64});
+    let answer = ask(&system, &token, "POST", "/subscriber/replay", Some(&replay)).await;
+    assert!((200..300).contains(&answer.status), "{}", answer.text());
+    let again = five.until_events(4).await;
+    assert!(again.iter().all(|event| event["data"] == "of 5"), "{again:?}");
+
+    // Signalbox's own topics belong to no tenant, and nobody is subscribed in the name of others.
+    let own = json!({"topics": ["signalbox.instances"], "callback": five.url()});
+    let answer = ask(&system, &token, "POST", "/subscription", Some(&own)).await;
+    assert_eq!(
+        (answer.status, answer.json()["code"].as_str()),
+        (403, Some("confined_token")),
+        "{}",
+        answer.text()
+    );
+    let forged = json!({"topics": ["orders"], "callback": five.url(), "environments": ["6"]});
+    let answer = ask(&system, &token, "POST", "/subscription", Some(&forged)).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    for target in ["/subscriptions", "/subscribers", "/topics"] {
+        assert_eq!(ask(&system, &token, "GET", target, None).await.status, 403, "{target}");
+    }
+    assert_eq!(five.events().len(), 4);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_registers_instances_only_under_its_version_types() {
+    let system = System::start("attack-version-type").await;
+    let app = App::start("app").await;
+    let lists = json!({"hosts": ["*.a.test"], "version_types": ["shop-*", "blog"]});
+    let token = confined(&system, "team-a", &["routes"], &lists).await;
+    let instance = |version_type: &str| json!({"address": app.address.to_string(), "hostnames": ["x.a.test"], "version_type_id": version_type});
+    for (version_type, status) in
+        [("shop-1", 201), ("blog", 200), ("shop-", 200), ("shop", 403), ("blog-2", 403), ("bank-7", 403)]
+    {
+        let answer = ask(&system, &token, "PUT", "/instances/i-1", Some(&instance(version_type))).await;
+        assert_eq!(answer.status, status, "{version_type}: {}", answer.text());
+        if status == 403 {
+            assert_eq!(answer.json()["code"], "version_type_not_allowed", "{version_type}");
+        }
+    }
+    let mut many = instance("bank-7");
+    many["id"] = json!("i-2");
+    let answer = ask(&system, &token, "PUT", "/instances", Some(&json!([many]))).await.json();
+    assert_eq!(answer["results"][0]["error"]["code"], "version_type_not_allowed", "{answer}");
+    for (scopes, list) in [
+        (["routes"], json!([])),
+        (["routes"], json!(["a b"])),
+        (["routes"], json!(["a*b"])),
+        (["read"], json!(["a"])),
+    ] {
+        let new = json!({"name": "bad", "scopes": scopes, "version_types": list});
+        let answer = system.api("POST", "/tokens", Some(new.clone())).await;
+        assert_eq!(
+            (answer.status, answer.json()["code"].as_str()),
+            (422, Some("invalid_version_types")),
+            "{new}"
+        );
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_in_metrics_are_read_through_the_admin_listener_or_with_a_token() {
+    let system = System::with("attack-metrics", |builder| {
+        let fronts = toml::Table::from_iter([("fronts".to_owned(), vec!["127.0.0.1/32"].into())]);
+        builder.pacemaker("login", fronts)
+    })
+    .await;
+    make(&system, "PUT", &format!("/queues/{}", SECRET.replace('-', "_")), json!({"pattern": ".*"})).await;
+    let name = SECRET.replace('-', "_");
+    let reader = system.token("reader", &["read"]).await;
+    let publisher = system.token("publisher", &["publish"]).await;
+    let elsewhere = async |token: Option<&str>| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut stream = socket.connect(system.pacemaker).await.unwrap();
+        let request = Request::get("localhost", "/metrics").header("Connection", "close");
+        let request = token.map_or(request.clone(), |token| request.token(token));
+        stream.write_all(&request.to_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    };
+    for (token, status) in
+        [(None, "401"), (Some(&*publisher), "403"), (Some("unknown-token-of-the-test"), "401")]
+    {
+        let text = elsewhere(token).await;
+        assert!(text.starts_with(&format!("HTTP/1.1 {status}")) && !text.contains(&name), "{text}");
+    }
+    assert!(elsewhere(Some(&reader)).await.contains(&name));
+    let admin = system.edge_api("/metrics").await;
+    assert!(admin.status == 200 && admin.text().contains(&name), "{}", admin.text());
     system.stop().await;
 }

@@ -132,3 +132,46 @@ async fn json_that_is_nested_too_deeply_is_refused_at_every_intake() {
     }
     system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_does_not_use_up_the_requests_and_events_of_others() {
+    let system = System::with("attack-rates", |builder| {
+        let limits = [("token_requests_per_second", 5.into()), ("token_events_per_second", 20.into())];
+        builder.pacemaker(
+            "limits",
+            limits
+                .map(|(key, limit): (_, toml::Value)| (key.to_owned(), limit))
+                .into_iter()
+                .collect::<toml::Table>(),
+        )
+    })
+    .await;
+    let greedy = system.token("greedy", &["read", "publish"]).await;
+    let other = system.token("other", &["read", "publish"]).await;
+    let events: Vec<Value> = (0..100).map(|_| json!({"type": "noop", "url": "https://a.test/1"})).collect();
+    let events = Value::Array(events);
+    assert_eq!(ask(&system, &greedy, "POST", "/topics/greedy/events", Some(&events)).await.status, 200);
+    // The bucket is overdrawn by four seconds.
+    let refused = ask(&system, &greedy, "POST", "/topics/greedy/events", Some(&events)).await;
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("token_limit_reached")));
+    let problem = refused.json();
+    assert!(
+        problem["limit"] == 20
+            && problem["detail"].as_str().unwrap().contains("limits.token_events_per_second")
+    );
+    assert!(refused.header("Retry-After").is_some_and(|seconds| seconds.parse::<u32>().unwrap() >= 2));
+    let refused = eventually("the token to use up its requests", || async {
+        let answer = ask(&system, &greedy, "GET", "/instances", None).await;
+        if answer.status == 429 { Ok(answer) } else { Err(answer.status) }
+    })
+    .await;
+    assert_eq!(refused.json()["limit"], 5, "{}", refused.text());
+    for token in [&other, &system.token] {
+        assert_eq!(ask(&system, token, "GET", "/instances", None).await.status, 200);
+        assert_eq!(
+            ask(&system, token, "POST", "/topics/others/events", Some(&events)).await.status,
+            if token == &other { 200 } else { 403 }
+        );
+    }
+    system.stop().await;
+}

@@ -52,6 +52,55 @@ async fn thousands_of_slow_connections_delay_neither_operators_nor_clients() {
     system.stop().await;
 }
 
+/// More slow connections than nginx has, so that no worker accepts another one. The pacemaker's own listener shares nothing with
+/// them: no process, no worker, no limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_work_while_clients_hold_every_connection_of_the_edge() {
+    let system = System::with("attack-all-connections", |builder| {
+        builder.workers(1).nginx("WORKER_CONNECTIONS", "600").nginx("HEADER_TIMEOUT", "600s")
+    })
+    .await;
+    // Lua's timers need a connection as well.
+    for text in ["600 worker_connections are not enough", "could not create fake connection"] {
+        system.allow(text);
+    }
+    let head = b"GET / HTTP/1.1\r\nHost: app.test\r\nX-Slow: ";
+    let mut slow = Vec::new();
+    for _ in 0..1_200 {
+        let Ok(mut stream) = TcpStream::connect(system.edge).await else { break };
+        if stream.write_all(head).await.is_ok() {
+            slow.push(stream);
+        }
+    }
+    eventually("the edge to have no connection left", async || {
+        let log = system.log_text(&System::NGINX);
+        if log.contains("worker_connections are not enough") { Ok(()) } else { Err(slow.len()) }
+    })
+    .await;
+    let operator = async |method: &str, target: &str, body| {
+        let answer = system.api_at(system.pacemaker, method, target, body).await;
+        assert!(
+            (200..300).contains(&answer.status),
+            "{method} {target}: {} {}",
+            answer.status,
+            answer.text()
+        );
+    };
+    for _ in 0..20 {
+        operator("GET", "/health/ready", None).await;
+        operator("GET", "/instances", None).await;
+        operator("GET", "/dashboard/overview", None).await;
+        operator("PUT", "/hosts/app.test", Some(serde_json::json!({"methods": ["GET"]}))).await;
+    }
+    drop(slow);
+    eventually("the edge to accept connections again", async || {
+        let answer = Request::get("unknown.test", "/").send(system.edge).await;
+        answer.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    system.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_finish_its_request_loses_its_connection() {
     let (system, _app) =

@@ -149,6 +149,7 @@ pub(crate) fn subscription(callback: &str) -> Arc<Subscription> {
         on_exhausted: OnExhausted::Dead,
         secrets: vec![Secret { secret: new_secret([1; 32]), until_ms: None }],
         disabled: None,
+        environments: None,
         topics: ["orders".to_owned()].into(),
     })
 }

@@ -8,6 +8,7 @@ mod earliest;
 mod errors;
 mod explanation;
 mod feeds;
+mod fuzz;
 mod grammar;
 mod model;
 mod properties;

@@ -93,7 +93,7 @@ impl Builder<'_, '_> {
     pub(super) fn input(&mut self, node: &Node) -> Option<Input> {
         let fields = self.reader.fields(node, "an input", &keys::INPUT)?;
         let topic = self.reader.required(&fields, "topic", "an input");
-        let topic = topic.and_then(|node| self.reader.topic(node));
+        let topic = topic.and_then(|node| self.input_topic(node));
         let label = match fields.get("label") {
             None => Some(EventPath::Object),
             Some(node) => self.event_path(node),
@@ -107,6 +107,16 @@ impl Builder<'_, '_> {
             Some(node) => self.reader.boolean(node, "`create`"),
         };
         Some(Input { topic: topic?, label: label?, into: into?, create: create? })
+    }
+
+    fn input_topic(&mut self, node: &Node) -> Option<Box<str>> {
+        let topic = self.reader.topic(node)?;
+        if &*topic == "signalbox.audit" {
+            let hint = "a token with the scopes subscribe and audit can subscribe a webhook to it";
+            self.reader.refuse_hint(node.at, "state machines do not receive the audit log", hint);
+            return None;
+        }
+        Some(topic)
     }
 
     fn event_path(&mut self, node: &Node) -> Option<EventPath> {

@@ -4,6 +4,7 @@
 mod definition;
 mod documents;
 mod explained;
+mod fuzz;
 mod mutated;
 mod reference;
 mod refused;

@@ -57,6 +57,7 @@ pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, rou
                 | Error::NoHost
                 | Error::NoInstance(_)
                 | Error::IdNotAllowed(_)
+                | Error::VersionTypeNotAllowed(_)
                 | Error::HostFull { .. }
                 | Error::CannotSwitch { .. } => Outcome::permanent(why),
                 Error::HostNotAllowed { hostname } => Outcome::permanent(not_allowed(&hostname)),

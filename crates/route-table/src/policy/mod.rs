@@ -361,4 +361,49 @@ mod tests {
         }
         assert!(serde_json::from_str::<Policy>(r#"{"ejection":true}"#).is_err());
     }
+
+    /// An accepted policy is accepted again, unchanged, in the form in which it is stored.
+    #[test]
+    fn fuzz_policies() {
+        let examples = [
+            r#"{"balance":{"algorithm":"hash","header":"X-User"},"shares":[{"version_type":"17","percent":99.5},{"version_type":"18","percent":0.5}],"shares_by":{"header":"X-Version","cookie":"v"},"sticky":{"cookie":"s","ttl_seconds":3600},"slow_start_ms":30000}"#,
+            r#"{"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3}}"#,
+            r#"{"limits":{"requests":{"per_second":100,"burst":50,"by":{"header":"X-Key"}},"connections":{"most":100,"by":"host"}},"body_bytes":1048576,"methods":["GET","POST"],"https":"redirect","ejection":false}"#,
+            r#"{"headers":{"request":{"set":{"X-Env":"live"},"remove":["X-Debug"]},"response":{"set":{"X-Frame-Options":"DENY"}}},"maintenance":{"status":503,"body":"back soon","content_type":"text/plain","retry_after":60,"except_header":{"name":"X-Preview","value":"1"}},"upstream":{"tls":true,"server_name":"app.internal","verify":true,"protocol":"grpc"},"target_header":true}"#,
+        ];
+        let words = [
+            "null",
+            "-1",
+            "1e308",
+            "18446744073709551616",
+            "\"\"",
+            "\\u0000",
+            "\\r\\n",
+            "{}",
+            "[]",
+            "true",
+            ",",
+            ":",
+            "\"by\":",
+            "\"header\":",
+            "\"requests\":",
+            "\"hash\"",
+            "\"least\"",
+            "\"failures\":",
+            "\"cookie\":",
+            "\"only\"",
+            "0",
+        ];
+        let mut fuzz = signalbox_testkit::Fuzz::new("policies", examples, &words);
+        while let Some(bytes) = fuzz.input() {
+            let Ok(policy) = serde_json::from_slice::<Policy>(&bytes) else { continue };
+            let Ok(checked) = policy.check() else { continue };
+            let stored = serde_json::to_string(&checked).unwrap();
+            let again: Policy =
+                serde_json::from_str(&stored).unwrap_or_else(|error| panic!("{stored}: {error}"));
+            let again = again.check().unwrap_or_else(|invalid| panic!("{stored}: {invalid:?}"));
+            assert_eq!(serde_json::to_string(&again).unwrap(), stored);
+            fuzz.accepted();
+        }
+    }
 }

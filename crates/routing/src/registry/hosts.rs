@@ -34,6 +34,7 @@ impl Registry {
             subject: hostname.to_string(),
             serial: standing.serial,
             epoch: standing.epoch,
+            before: None,
             record: None,
             displaced: None,
         })

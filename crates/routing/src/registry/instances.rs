@@ -38,6 +38,9 @@ impl Registry {
         if !caller.may_own(id.as_str()) {
             return Err(Error::IdNotAllowed(id.clone()));
         }
+        if !caller.may_count_as(spec.version_type_id.as_str()) {
+            return Err(Error::VersionTypeNotAllowed(spec.version_type_id.as_str().to_owned()));
+        }
         let mut attempts = Attempts::new();
         let mut expired = false;
         loop {
@@ -62,8 +65,14 @@ impl Registry {
             {
                 match self.confirm(current, sight.outstanding.is_some(), table, &mut attempts).await? {
                     Confirmed::Stands(standing) => {
-                        let kind = ChangeKind::Unchanged;
-                        return Ok(self.changed(kind, id, standing, Some(current.record.clone()), None));
+                        let record = Some(current.record.clone());
+                        return Ok(self.changed(
+                            ChangeKind::Unchanged,
+                            id,
+                            standing,
+                            [record.clone(), record],
+                            None,
+                        ));
                     }
                     // Wanted again: it needs a revision above its tombstone's.
                     Confirmed::Expired => {
@@ -84,7 +93,8 @@ impl Registry {
                     let kind =
                         if sight.current.is_some() { ChangeKind::Altered } else { ChangeKind::Registered };
                     let displaced = sight.owner.map(|owner| owner.id);
-                    return Ok(self.changed(kind, id, standing, Some(record), displaced));
+                    let before = sight.current.map(|current| current.record);
+                    return Ok(self.changed(kind, id, standing, [before, Some(record)], displaced));
                 }
             }
         }
@@ -97,7 +107,7 @@ impl Registry {
             let current = self.store.stored(id).await?;
             let Some(current) = current else {
                 let standing = self.complete_removal(id, &mut attempts).await?;
-                return Ok(self.changed(ChangeKind::Unchanged, id, standing, None, None));
+                return Ok(self.changed(ChangeKind::Unchanged, id, standing, [None, None], None));
             };
             check_record(caller, &current.record)?;
             match self.commit_over(&current, None).await? {
@@ -107,7 +117,8 @@ impl Registry {
                     attempts.recorded = true;
                     let standing =
                         self.stand(id, Projection::Removed(revision), table, &mut attempts).await?;
-                    return Ok(self.changed(ChangeKind::Removed, id, standing, None, None));
+                    let records = [Some(current.record), None];
+                    return Ok(self.changed(ChangeKind::Removed, id, standing, records, None));
                 }
             }
         }
@@ -269,7 +280,8 @@ impl Registry {
                     Confirmed::Stands(standing) => standing,
                     Confirmed::Expired => return Err(Error::NoInstance(id.clone())),
                 };
-                return Ok(self.changed(ChangeKind::Unchanged, id, standing, Some(current.record), None));
+                let record = Some(current.record);
+                return Ok(self.changed(ChangeKind::Unchanged, id, standing, [record.clone(), record], None));
             }
             match self.commit_over(&current, Some(&after)).await? {
                 Committed::Lost => attempts.lost()?,
@@ -278,7 +290,8 @@ impl Registry {
                     let record = Record { revision, desired: after };
                     attempts.recorded = true;
                     let standing = self.stand(id, Projection::Wanted(&record), table, &mut attempts).await?;
-                    return Ok(self.changed(kind, id, standing, Some(record), None));
+                    let records = [Some(current.record), Some(record)];
+                    return Ok(self.changed(kind, id, standing, records, None));
                 }
             }
         }
@@ -298,7 +311,8 @@ impl Registry {
                 attempts.recorded = true;
                 let standing =
                     self.stand(&current.id, Projection::Removed(revision), table, &mut attempts).await?;
-                Ok(Some(self.changed(kind, &current.id, standing, None, None)))
+                let records = [Some(current.record.clone()), None];
+                Ok(Some(self.changed(kind, &current.id, standing, records, None)))
             }
         }
     }
@@ -376,7 +390,7 @@ impl Registry {
         kind: ChangeKind,
         id: &InstanceId,
         standing: Standing,
-        record: Option<Record>,
+        [before, record]: [Option<Record>; 2],
         displaced: Option<InstanceId>,
     ) -> RouteChange {
         self.metrics.count_change(kind.as_str());
@@ -384,7 +398,7 @@ impl Registry {
             tracing::info!(%id, change = kind.as_str(), serial = standing.serial, "route table changed");
         }
         let Standing { serial, epoch } = standing;
-        RouteChange { kind, subject: id.to_string(), serial, epoch, record, displaced }
+        RouteChange { kind, subject: id.to_string(), serial, epoch, before, record, displaced }
     }
 }
 

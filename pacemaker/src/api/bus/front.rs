@@ -140,13 +140,14 @@ impl Front {
     }
 
     /// Publishes a group of events of one object. The idempotency key may be in the body, in the header, or the same
-    /// in both.
+    /// in both. `count` checks the number of events before they are published.
     pub(crate) async fn publish_group(
         &self,
         caller: &Caller,
         object: String,
         headers: &HeaderMap,
         body: &[u8],
+        count: impl FnOnce(usize) -> Result<(), Problem>,
     ) -> Result<Vec<EventId>, Problem> {
         let header = super::topics::idempotency_key(headers)?.map(str::to_owned);
         let group = intake::group(body, object, self.limits).inspect_err(|_| self.metrics.invalid())?;
@@ -158,6 +159,7 @@ impl Front {
             // Events have environments, the state of an object has none: it is the same for all of them.
             check_whole(caller)?;
         }
+        count(group.events.len())?;
         let idempotency_key = group.idempotency_key.or(header);
         let events = group.events.into_iter();
         let events = events

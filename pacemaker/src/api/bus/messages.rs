@@ -111,20 +111,22 @@ async fn publish(
     if !text.trim_start().starts_with('[') {
         let message = check(text, app.bus.limits, &caller, key.map(str::to_owned))
             .inspect_err(|_| app.bus.metrics.invalid())?;
+        app.count_events(&caller, 1)?;
         let results = app.bus.handle.publish_messages(&caller.bus_client(), vec![message]).await;
         let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
         app.bus.metrics.published(&result);
         return Ok(Answer(MessageId { id: result?.0 }).into_response());
     }
-    Ok(Answer(publish_many(&app.bus, &caller, key, text).await?).into_response())
+    Ok(Answer(publish_many(&app, &caller, key, text).await?).into_response())
 }
 
 async fn publish_many(
-    bus: &Front,
+    app: &App,
     caller: &Caller,
     key: Option<&str>,
     text: &str,
 ) -> Result<Vec<Published>, Problem> {
+    let bus = &app.bus;
     let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| {
         Problem::bad_request("malformed_json", format!("the body is not valid JSON: {error}"))
     })?;
@@ -133,6 +135,7 @@ async fn publish_many(
             format!("send between 1 and {} messages at a time, not {}", bus.limits.events, items.len());
         return Err(Problem::bad_request("too_many_events", detail));
     }
+    app.count_events(caller, items.len())?;
     let (mut good, mut bad) = (Vec::with_capacity(items.len()), Vec::new());
     for (place, item) in items.into_iter().enumerate() {
         match check(item.get(), bus.limits, caller, key.map(|key| format!("{key}/{place}"))) {

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::{SubscribeToEvents, Whole},
+    auth::{Confined, Environments, SubscribeToEvents},
     body::{JsonBytes, Query},
 };
 use signalbox_access::Caller;
@@ -105,7 +105,7 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 #[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
     (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn secret(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Secrets>, Problem> {
@@ -121,7 +121,7 @@ async fn secret(
     (status = 200, body = Secrets), (status = 400, description = "invalid_secret", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn rotate_secret(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     body: Option<JsonBytes>,
@@ -165,7 +165,7 @@ async fn rotate_secret(
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
     (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Tested>, Problem> {
@@ -234,7 +234,7 @@ fn dead_view(letter: signalbox_bus::DeadLetter) -> Option<DeadLetter> {
     (status = 200, body = DeadLetters), (status = 400, description = "out_of_range", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn dead(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(part): Query<Part>,
 ) -> Result<Answer<DeadLetters>, Problem> {
@@ -254,7 +254,7 @@ async fn dead(
 #[utoipa::path(post, path = "/subscriber/dead/redrive", tag = "bus", params(Whose), responses(
     (status = 200, body = Redriven), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn redrive(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Redriven>, Problem> {
@@ -266,7 +266,7 @@ async fn redrive(
 #[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
     (status = 200, body = Dropped), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn drop_dead(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Dropped>, Problem> {
@@ -283,7 +283,7 @@ async fn drop_dead(
     (status = 400, description = "invalid_replay, out_of_range", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn replay(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,
@@ -316,6 +316,7 @@ mod tests {
             secrets: Vec::new(),
             disabled: None,
             topics: BTreeSet::new(),
+            environments: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::Rng as _;
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -10,13 +11,14 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::{ReadBus, SubscribeToEvents, Whole},
+    audit::Notes,
+    auth::{Confined, Environments, ReadBus, SubscribeToEvents, Whole, check_whole},
     body::{JsonBytes, Query},
     path::Path,
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_api::events::{EventCounts, Subscription};
-use signalbox_bus::{Error, intake, is_audit_topic};
+use signalbox_bus::{Error, intake, is_audit_topic, is_reserved_topic};
 use signalbox_egress::{Secret, new_secret};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -32,18 +34,27 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The body: `topics` (the complete list; others are unsubscribed), `callback` (https), and optionally `uuid` (the
 /// user name of deliveries; by default generated at the first subscription), `timeout` (milliseconds that a batch
 /// waits to fill, 0 to 3,600,000; default 500), `max` (events in a batch, 1 to 10,000; default 100), `concurrency` (1
-/// to 64; default 4) and `on_exhausted` (`dead` or `block`). Also available as `/subscriber`.
+/// to 64; default 4) and `on_exhausted` (`dead` or `block`). A token that is confined to environments gets only their events,
+/// and none of the topics `signalbox.*`. Also available as `/subscriber`.
 #[utoipa::path(method(post, put), path = "/subscription", tag = "bus", request_body = Object, responses(
     (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
     (status = 403, description = "limit_reached", body = Problem)))]
 pub(super) async fn subscribe(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
+    notes: Notes,
     JsonBytes(body): JsonBytes,
 ) -> Result<StatusCode, Problem> {
     let mut wanted = intake::subscription(&body, app.bus.limits)?;
     if wanted.topics.iter().any(|topic| is_audit_topic(topic)) && !caller.has_any(&[Scope::Audit]) {
         return Err(Problem::forbidden("scope_missing", "the topic of the audit log needs the scope audit"));
+    }
+    if let Some(own) = caller.environments() {
+        // What Signalbox publishes about itself belongs to no tenant.
+        if wanted.topics.iter().any(|topic| is_reserved_topic(topic)) {
+            check_whole(&caller)?;
+        }
+        wanted.environments = Some(own.iter().cloned().collect());
     }
     let client = caller.bus_client();
     if wanted.uuid.is_none() {
@@ -51,9 +62,26 @@ pub(super) async fn subscribe(
         let before = before.subscriptions.get(&*client).map(|before| before.uuid.clone());
         wanted.uuid = Some(before.unwrap_or_else(random_hex));
     }
+    note_before(&app, &notes, &client);
     app.bus.handle.subscribe(&client, wanted).await?;
     ensure_secret(&app.bus, &client).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Notes the subscription before a change for the audit log: without its credentials, and without the callback, which may hold
+/// one.
+fn note_before(app: &App, notes: &Notes, client: &str) {
+    let registry = app.bus.handle.registry();
+    if let Some(subscription) = registry.subscriptions.get(client) {
+        notes.before(json!({
+            "subscriber": name_of(client, &registry),
+            "topics": subscription.topics,
+            "timeout": subscription.timeout_ms,
+            "max": subscription.max_events,
+            "concurrency": subscription.concurrency,
+            "disabled": subscription.disabled,
+        }));
+    }
 }
 
 /// Every subscription signs. It is created first and then gets its secret, so a crash between the two leaves one that
@@ -81,11 +109,13 @@ pub(super) fn random_hex() -> String {
 #[utoipa::path(delete, path = "/subscription", tag = "bus", params(Whose), responses(
     (status = 204), (status = 404, description = "unknown_subscription", body = Problem)))]
 pub(super) async fn unsubscribe(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
+    notes: Notes,
     Query(query): Query<Whose>,
 ) -> Result<StatusCode, Problem> {
     let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    note_before(&app, &notes, &client);
     app.bus.handle.unsubscribe(&client).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -96,10 +126,12 @@ pub(super) async fn unsubscribe(
 #[utoipa::path(delete, path = "/subscriber/topics/{topic}", tag = "bus", params(("topic" = String, Path)), responses(
     (status = 204), (status = 404, description = "unknown_subscription, unknown_topic", body = Problem)))]
 pub(super) async fn unsubscribe_topic(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
+    notes: Notes,
     Path(topic): Path<String>,
 ) -> Result<StatusCode, Problem> {
+    note_before(&app, &notes, &caller.bus_client());
     app.bus.handle.unsubscribe_topic(&caller.bus_client(), &topic).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -90,6 +90,7 @@ async fn publish(
     let key = idempotency_key(&headers)?;
     let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
     let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
+    app.count_events(&caller, 1)?;
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, vec![event]).await;
     // The handle returns one result for each event; a missing one means an unknown outcome.
     let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
@@ -116,6 +117,7 @@ async fn publish_many(
 ) -> Result<Answer<Vec<Published>>, Problem> {
     let key = idempotency_key(&headers)?;
     let read = intake::events(&body, app.bus.limits)?;
+    app.count_events(&caller, read.len())?;
     let mut good = Vec::with_capacity(read.len());
     let mut bad = Vec::new();
     for (place, event) in read.into_iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use axum::{Json as Answer, extract::State};
 use rand::RngExt as _;
+use serde_json::json;
 use signalbox_machine::{
     Machine,
     definition::{self, Call, FeedSource},
@@ -11,6 +12,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{ManageMachines, ReadMachines, confined::OfMachine, params::MachineName, views::moment};
 use crate::http::{
     App, Problem,
+    audit::Notes,
     body::{Body, Json, RawBytes},
     path::{Parameter as _, Path},
 };
@@ -94,12 +96,14 @@ async fn plan(
 async fn apply(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
+    notes: Notes,
     Path(MachineName(name)): Path<MachineName>,
     Json(asked): Json<Apply>,
 ) -> Result<Answer<Applied>, Problem> {
     let StoredPlan { base, source } = app.machines.definitions.kept_plan(&name, &asked.plan).await?;
     let machine = parse_machine(&name, &source).ok().flatten().ok_or(Error::Unreadable)?;
     allowed(&caller, &machine)?;
+    notes.before(json!({"version": base}));
     let version = app.machines.applier.apply(&machine, base, &caller.name, &asked.map).await?;
     Ok(Answer(Applied { version }))
 }

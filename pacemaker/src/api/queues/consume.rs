@@ -88,7 +88,6 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Me
     (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
     (status = 404, description = "unknown_queue", body = Problem),
     (status = 422, description = "out_of_range, unknown_field, invalid_environment", body = Problem),
-    (status = 429, description = "token_limit_reached", body = Problem),
     (status = 503, description = "too_many_waiting", body = Problem)))]
 async fn pull(
     caller: Confined<UseQueues, Environments>,

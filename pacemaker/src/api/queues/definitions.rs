@@ -6,11 +6,13 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{ReadQueues, UseQueues, find};
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{Confined, Environments, Whole},
     body::{Body, Json},
     path::Path,
@@ -61,6 +63,18 @@ async fn view_within(
     let mut queue = show(name, definition, numbers);
     queue.weights.retain(|environment, _| own.contains(environment));
     Ok(queue)
+}
+
+/// Notes the definition before a change for the audit log.
+fn note_before(app: &App, notes: &Notes, name: &str) {
+    if let Some(definition) = app.bus.handle().registry().queues.get(name) {
+        let mut before = json!(show(name.to_owned(), definition, QueueNumbers::default()));
+        // Numbers are no part of the definition.
+        if let Some(members) = before.as_object_mut() {
+            members.remove("messages");
+        }
+        notes.before(before);
+    }
 }
 
 /// List the queues
@@ -121,12 +135,14 @@ async fn get(
 async fn put(
     _: Whole<UseQueues>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
     Json(new): Json<NewQueue>,
 ) -> Result<Response, Problem> {
     let NewQueue { pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights } = new;
     let wanted = Wanted { pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights };
     let definition = Definition::new(&name, wanted)?;
+    note_before(&app, &notes, &name);
     let created = app.bus.handle().put_queue(&name, definition.clone(), app.queues.options().queues).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Answer(view(&app, name, &definition).await?)).into_response())
@@ -140,8 +156,10 @@ async fn put(
 async fn remove(
     _: Whole<UseQueues>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
+    note_before(&app, &notes, &name);
     app.bus.handle().delete_queue(&name).await?;
     app.queues.forget(&name);
     Ok(StatusCode::NO_CONTENT)

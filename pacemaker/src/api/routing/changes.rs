@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
+    audit::Notes,
     auth::{Confined, Hosts, ManageRoutes, Whole},
     body::{self, Body, Json, Query},
     path::Path,
@@ -70,7 +71,7 @@ impl WaitQuery {
     request_body = NewInstance, responses(
     (status = 200, description = "Updated, or unchanged", body = ChangedInstance),
     (status = 201, description = "Registered", body = ChangedInstance),
-    (status = 403, description = "host_not_allowed, address_taken", body = Problem),
+    (status = 403, description = "host_not_allowed, version_type_not_allowed, address_taken", body = Problem),
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
         invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
@@ -81,6 +82,7 @@ impl WaitQuery {
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
     Json(new): Json<NewInstance>,
@@ -88,8 +90,16 @@ async fn put(
     let patience = query.patience(&app, &caller)?;
     let spec = Spec::check(new, app.registry.rules())?;
     let change = app.registry.put(&caller, &id, spec).await?;
+    note_before(&notes, &change);
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
+}
+
+/// Notes the instance before a change for the audit log.
+fn note_before(notes: &Notes, change: &RouteChange) {
+    if let Some(record) = change.before.clone() {
+        notes.before(json!(super::view::instance(&change.subject, record, None, None)));
+    }
 }
 
 /// The answer to a change of one instance.
@@ -202,11 +212,13 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let change = app.registry.remove(&caller, &id).await?;
+    note_before(&notes, &change);
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -257,12 +269,14 @@ pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
 async fn drain(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let change = app.registry.drain(&caller, &id, seconds(body)?).await?;
+    note_before(&notes, &change);
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -274,11 +288,13 @@ async fn drain(
 async fn resume(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let change = app.registry.resume(&caller, &id).await?;
+    note_before(&notes, &change);
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }

@@ -59,7 +59,6 @@ pub(super) struct DumpQuery {
 /// those. Values of request headers in policies, and of the header that ends maintenance, are hidden from tokens without the
 /// scope `routes`.
 #[utoipa::path(get, path = "/routes/dump", tag = "routes", params(DumpQuery), responses(
-    (status = 429, description = "token_limit_reached", body = Problem),
     (status = 200, content((Object = "application/json"), (String = "text/plain"))),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 pub(super) async fn dump(

@@ -73,6 +73,11 @@ fn from_client(error: &Error) -> Option<Problem> {
             Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
                 .with("hostname", hostname.as_str())
         }
+        Error::VersionTypeNotAllowed(version_type) => {
+            let detail =
+                format!("the token may not register instances under the version type `{version_type}`");
+            Problem::forbidden("version_type_not_allowed", detail)
+        }
         Error::IdNotAllowed(id) => {
             Problem::forbidden("id_not_allowed", format!("the ID {id} belongs to another owner"))
         }

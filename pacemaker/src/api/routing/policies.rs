@@ -6,7 +6,10 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{
+    json,
+    value::{RawValue, to_raw_value},
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -16,10 +19,12 @@ use super::{
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
+    audit::Notes,
     auth::{Confined, Hosts, ManageRoutes},
     body::{Body, Json, Query},
     path::Path,
 };
+use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
 use signalbox_route_table::{Hostname, Label, Policy};
 
@@ -48,6 +53,7 @@ pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
 pub(super) async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(policy): Json<Policy>,
@@ -55,6 +61,9 @@ pub(super) async fn put(
     let patience = query.patience(&app, &caller)?;
     let policy = policy.check()?;
     app.acme.check(&hostname, &policy)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
+    app.acme.policy_changed(&hostname, &policy).await;
     let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
     app.acme.policy_changed(&hostname, &policy).await;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
@@ -79,13 +88,25 @@ pub(super) async fn put(
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
     let ruled = app.registry.remove_policy(&caller, &hostname).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
+}
+
+/// Notes the policy before a change for the audit log. A caller without access to the host learns nothing.
+async fn note_before(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
+    if caller.may_touch(hostname)
+        && let Some(wanted) = app.registry.store().policy(hostname).await?
+    {
+        notes.before(json!({"hostname": hostname.to_string(), "rules": raw(&wanted.value)}));
+    }
+    Ok(())
 }
 
 impl Body for Switch {}

@@ -3,12 +3,14 @@
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::RngExt as _;
 use serde::Deserialize;
+use serde_json::json;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::params::BackendName;
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{ReadAll, RootOnly, Whole},
     body::{JsonBytes, Query},
     path::Path,
@@ -73,6 +75,15 @@ async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
     Ok(found.ok_or(signalbox_bus::Error::NoSuchBackend)?)
 }
 
+/// Notes the backend before a change for the audit log.
+async fn note_before(app: &App, notes: &Notes, name: &str) -> Result<(), Problem> {
+    let numbers = app.sequencer.handle.numbers().await?;
+    if let Some(status) = numbers.backends.into_iter().find(|one| one.name == name) {
+        notes.before(json!(view(status, false)));
+    }
+    Ok(())
+}
+
 /// Define a backend
 ///
 /// From now on, events of objects whose names begin with `prefix` are POSTed to `callback`, one at a time for each
@@ -89,11 +100,13 @@ async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
 async fn put(
     _: Whole<RootOnly>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
     JsonBytes(body): JsonBytes,
 ) -> Result<(StatusCode, Answer<Backend>), Problem> {
     let wanted = app.bus.wanted_backend(&name, &body)?;
     let new_secret = signalbox_egress::new_secret(rand::rng().random());
+    note_before(&app, &notes, &name).await?;
     let new = app.sequencer.handle.put_backend(&name, wanted, &new_secret).await?;
     let backend = view(find(&app, &name).await?, true);
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(backend)))
@@ -122,9 +135,11 @@ pub(crate) struct Removal {
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
     Query(Removal { queued }): Query<Removal>,
 ) -> Result<StatusCode, Problem> {
+    note_before(&app, &notes, &name).await?;
     match app.sequencer.handle.remove_backend(&name, queued).await? {
         Removed::Gone => Ok(StatusCode::NO_CONTENT),
         Removed::Going => Ok(StatusCode::ACCEPTED),

@@ -74,7 +74,8 @@ async fn publish(
     JsonBytes(body): JsonBytes,
 ) -> Result<(StatusCode, Answer<Accepted>), Problem> {
     app.bus.check_object(&object)?;
-    let ids = app.bus.publish_group(&caller, object, &headers, &body).await?;
+    let count = |events| app.count_events(&caller, events);
+    let ids = app.bus.publish_group(&caller, object, &headers, &body, count).await?;
     Ok((StatusCode::ACCEPTED, Answer(Accepted { ids: ids.into_iter().map(|EventId(id)| id).collect() })))
 }
 

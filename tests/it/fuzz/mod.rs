@@ -1,0 +1,6 @@
+//! Mutated requests at the listeners, through real programs (see `signalbox_testkit::Fuzz`). Parsers have their targets in their
+//! own crates.
+
+mod api;
+mod edge;
+mod instance;
