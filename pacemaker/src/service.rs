@@ -250,6 +250,7 @@ async fn event_bus(
     });
     let shards = config.redis.fabric_shards;
     let (handle, events) = Bus::open(&servers.fabric, shards, config.bus.clone(), known, webhooks.clone());
+    let events = events.on_node(&config.node);
     let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
     let stop = shutdown.clone();
     background.spawn(|idle| async move {

@@ -370,6 +370,9 @@ async fn fault_of_routemaster_every_client_could_read_every_delivery_credential(
     assert_eq!(own[0]["uuid"], "ann-uuid");
     assert_eq!(own[0]["callback"], "https://ann.example/events?key=ann-key");
     assert_eq!(bus.root("GET", "/subscriptions", None).await.json()[0]["uuid"], "ann-uuid");
+    // Routemaster's client fails if a subscription has no member `uuid`.
+    let of_others = bus.call(&bob, "GET", "/subscriptions", None).await.json();
+    assert!(of_others[0].get("uuid").is_some_and(Value::is_null), "{of_others}");
     for target in ["/subscriptions", "/subscribers", "/topics", "/bus/metrics"] {
         let seen = bus.call(&bob, "GET", target, None).await.text();
         assert!(

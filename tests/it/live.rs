@@ -171,7 +171,32 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
     bus.publish_many(&shop, "orders", 0..4000, 6000).await;
     assert_eq!(reading.await.expect("a reader"), (0..4000).collect::<Vec<u64>>());
     assert_eq!(open(0.0).await, Some(1.0), "the slow one is counted");
-    drop(slow);
+    let mut rest = Vec::new();
+    tokio::io::AsyncReadExt::read_to_end(&mut { slow }, &mut rest).await.expect("the rest of the stream");
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.contains("event: end\ndata: {\"reason\":\"slow_reader\"}"), "{} bytes", rest.len());
+    bus.system.stop().await;
+}
+
+/// A stream to which nothing is sent does not notice by sending that its client left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_left_frees_its_stream_while_only_other_events_are_published() {
+    let bus = Bus::start("live-left").await;
+    let shop = bus.client("shop").await;
+    bus.publish_many(&shop, "orders", 0..10, 10).await;
+    for last_id in [None, Some("0")] {
+        let watcher = bus.watch("/events?topic=nothing", last_id).await;
+        drop(watcher);
+        eventually("no open stream", async || {
+            bus.publish_many(&shop, "orders", 10..11, 10).await;
+            let metrics = bus.system.metrics().await;
+            match metrics.iter().find(|(key, _)| key.starts_with("signalbox_live_streams")) {
+                Some((_, open)) if *open < 0.5 => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    }
     bus.system.stop().await;
 }
 

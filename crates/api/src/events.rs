@@ -94,8 +94,8 @@ pub struct Subscription {
     /// Why deliveries are stopped; subscribing again starts them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// The user name of deliveries; only for the subscription's owner and root.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The user name of deliveries; null unless the caller is the subscription's owner or root. It is always present, because
+    /// Routemaster's client requires it.
     pub uuid: Option<String>,
 }
 
@@ -235,6 +235,14 @@ pub struct DeadLetter {
 pub struct Redriven {
     /// How many.
     pub redriven: u64,
+}
+
+/// How many lanes are retried.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Retried {
+    /// Lanes whose pause after a failure ended.
+    pub retried: u64,
 }
 
 /// How many dead letters were dropped.

@@ -15,7 +15,10 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use signalbox_daemon::traces::Cause;
 use signalbox_store::Kind;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, timeout},
+};
 
 use super::{
     Change, Error, Event, EventId, NewEvent, NewMessage, Refusal,
@@ -29,6 +32,12 @@ use super::{
 const STALE_TRIES: usize = 3;
 /// How often a call is sent in all when its outcome stays unknown.
 const SEND_TRIES: u32 = 4;
+
+/// How long a publisher waits for the fabric, its turn included. Routemaster's client waits five seconds; an answer after
+/// that would be lost.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+/// How long a call may take at least, even if its events have waited for earlier calls.
+const MIN_PATIENCE: Duration = Duration::from_millis(400);
 
 /// The answers to one publish, collected from as many shards and calls as its events went to.
 #[derive(Debug)]
@@ -179,6 +188,8 @@ pub(super) struct Item {
     /// A label's change, which may come without events.
     change: Option<Change>,
     object: String,
+    /// When its publisher began to wait.
+    since: Instant,
     ticket: Ticket,
 }
 
@@ -207,6 +218,7 @@ impl Item {
             idempotency,
             change: None,
             object,
+            since: Instant::now(),
             ticket,
         }
     }
@@ -222,7 +234,18 @@ impl Item {
         let hash = event::lane_hash(&object);
         let client = Arc::clone(client);
         parts.iter_mut().for_each(Part::note_cause);
-        Self { client, hash, parts, state: None, idempotency: None, change: Some(change), object, ticket }
+        let since = Instant::now();
+        Self {
+            client,
+            hash,
+            parts,
+            state: None,
+            idempotency: None,
+            change: Some(change),
+            object,
+            since,
+            ticket,
+        }
     }
 
     /// The object of all its events.
@@ -313,7 +336,14 @@ impl Committer {
             let count = cut(waiting.iter(), appends, limits);
             let items: Vec<Item> = waiting.drain(..count).collect();
             let bytes = items.iter().map(Item::bytes).sum();
-            self.commit(items).await;
+            // The oldest item is the first.
+            let waited = items.first().map(|item| item.since.elapsed()).unwrap_or_default();
+            let patience = PATIENCE.saturating_sub(waited).max(MIN_PATIENCE);
+            // Items that are dropped without an answer are reported as unknown. If their call arrives later, it is rejected or
+            // accepted as a whole, as after a lost reply.
+            if timeout(patience, self.commit(items)).await.is_err() {
+                tracing::debug!("a publish call was abandoned: the fabric does not answer");
+            }
             self.core.release(bytes);
         }
     }

@@ -1,7 +1,7 @@
 //! State that all parts of the bus share in one process: the shards, the last known registry, the cache.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -29,6 +29,8 @@ pub(super) struct Core {
     pub(super) queues: Vec<Arc<queues::Store>>,
     /// Names this process, this time: it is in the ids of its workers and calls.
     pub(super) incarnation: String,
+    /// The machine that this process runs on.
+    pub(super) node: OnceLock<String>,
     pub(super) cache: Cache,
     pub(super) rng: Rng,
     /// The way to each shard's committer.
@@ -51,6 +53,14 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
+    /// What the names of this process's workers begin with.
+    pub(super) fn worker_prefix(&self) -> String {
+        match self.node.get() {
+            Some(node) => format!("{node}/{}", self.incarnation),
+            None => self.incarnation.clone(),
+        }
+    }
+
     pub(super) fn new(
         options: Options,
         stores: Vec<Arc<Store>>,
@@ -61,6 +71,7 @@ impl Core {
     ) -> Self {
         Self {
             incarnation: rng.characters(20),
+            node: OnceLock::new(),
             cache: Cache::new(options.cache_bytes),
             options,
             stores,

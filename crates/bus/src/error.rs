@@ -28,7 +28,7 @@ pub enum Refusal {
     #[error("the fabric is out of memory")]
     Full,
     /// The fabric does not answer, or its registry keeps changing. Whether the event was accepted is *unknown*. It is not
-    /// accepted later than this answer.
+    /// accepted later than an event that this pacemaker publishes after this answer.
     #[error("the fabric is unavailable")]
     Unavailable,
     /// The fabric is empty or not the one that this pacemaker knows: see [`super::Handle::initialize`].
@@ -42,6 +42,9 @@ pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
     #[error("the event bus cannot reach its data")]
     Store(#[from] signalbox_store::Error),
+    /// A shard did not answer a ping in time.
+    #[error("the fabric does not answer")]
+    Silent,
     /// Every attempt conflicted with a change by another pacemaker.
     #[error("the registry was changed concurrently at every attempt; try again")]
     Contended,

@@ -1,8 +1,8 @@
 //! The one door to the bus.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     dead,
     event::{self, ID_STEP},
     housekeeping,
-    registry::{OWN_CLIENT, RESERVED, is_reserved_topic, is_topic_name},
+    registry::{OWN_CLIENT, RESERVED, is_own_topic, is_topic_name},
     replay,
     verdict::FULL_HEALTH,
     view::State,
@@ -24,6 +24,8 @@ fn name_of<'a>(client: &'a str, registry: &'a Registry) -> &'a str {
     registry.api_tokens.get(client).map_or(client.trim_end_matches('.'), |token| &token.name)
 }
 
+/// How long the shards may take to answer a ping.
+const PULSE: Duration = Duration::from_secs(2);
 /// Tokens in all.
 const API_TOKENS: usize = 10_000;
 
@@ -147,7 +149,8 @@ impl Handle {
     /// Publishes Signalbox's own events; `topic` without its prefix (`subscriber.disabled`).
     pub async fn announce(&self, topic: &str, events: Vec<NewEvent>) -> Vec<Result<EventId, Refusal>> {
         let topic = format!("{RESERVED}{topic}");
-        if !is_reserved_topic(&topic) {
+        if !is_own_topic(&topic) {
+            tracing::error!(topic, "own topic not declared");
             return vec![Err(Refusal::BadTopic); events.len()];
         }
         self.publish_as(OWN_CLIENT, &topic, events).await
@@ -303,20 +306,29 @@ impl Handle {
     /// When a value is out of range, a topic's name is none, or a limit would be passed.
     pub async fn subscribe(&self, client: &str, wanted: Wanted) -> Result<(), Error> {
         let limits = &self.core.options;
-        let was_disabled = self
+        let existed = self
             .core
             .change(|registry, generation| {
-                let disabled = registry.subscriptions.get(client).is_some_and(|one| one.disabled.is_some());
+                let existed = registry.subscriptions.contains_key(client);
                 registry.subscribe(client, wanted.clone(), generation, limits)?;
-                Ok(disabled)
+                Ok(existed)
             })
             .await?;
-        if was_disabled {
-            for store in &self.core.stores {
-                store.kick(client).await?;
-            }
+        // Its receiver may have recovered, or another one is in its place.
+        if existed { self.retry_now(client).await.map(drop) } else { Ok(()) }
+    }
+
+    /// Ends the pauses of the client's lanes after failures. Returns how many paused.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn retry_now(&self, client: &str) -> Result<u64, Error> {
+        self.known(client)?;
+        let mut kicked = 0;
+        for store in &self.core.stores {
+            kicked += store.kick(client).await?;
         }
-        Ok(())
+        Ok(kicked)
     }
 
     /// Ends the client's subscription.
@@ -355,7 +367,12 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's.
     pub async fn delete_topic(&self, topic: &str, by: Option<&str>) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.delete_topic(topic, by)).await
+        let subscribed = self.core.change(|registry, _| registry.delete_topic(topic, by)).await?;
+        // Their subscriptions no longer name the topic, so events of a new publisher would not reach them.
+        for client in subscribed {
+            self.core.announce("subscriber.topic_deleted", &client, json!({ "topic": topic }));
+        }
+        Ok(())
     }
 
     /// All topics.
@@ -561,10 +578,13 @@ impl Handle {
     /// # Errors
     /// When one does not.
     pub async fn pulse(&self) -> Result<(), Error> {
-        for store in &self.core.stores {
-            store.ping().await?;
-        }
-        Ok(())
+        let ping_all = async {
+            for store in &self.core.stores {
+                store.ping().await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(PULSE, ping_all).await.unwrap_or(Err(Error::Silent))
     }
 
     /// How many jobs should have been taken already.

@@ -29,6 +29,10 @@ const PURGE_PART: usize = 200;
 const DROP_PART: usize = 100;
 /// Segments forgotten in one call.
 const TRIM_PART: usize = 100;
+/// Missed heartbeats after which an earlier process on the same machine is dead.
+const MISSED_BEATS: u32 = 2;
+/// Checks within that time.
+const RECOVERY_CHECKS: u32 = 5;
 /// Interval between two checks of the memory.
 const MEMORY_EVERY: Duration = Duration::from_secs(1);
 
@@ -125,13 +129,47 @@ impl Watch {
 
 async fn scrub(core: &Core, store: &Store, watch: &mut Watch) -> Result<(), Error> {
     let beats = store.heartbeats().await?;
-    for (worker, seen) in watch.note(beats, Instant::now(), core.options.dead_after()) {
+    scrub_silent(store, watch.note(beats, Instant::now(), core.options.dead_after())).await
+}
+
+async fn scrub_silent(store: &Store, silent: Vec<(String, String)>) -> Result<(), Error> {
+    for (worker, seen) in silent {
         match store.scrub(&worker, &seen).await? {
             Some(freed) => tracing::warn!(worker, freed, "worker died; another can take its job"),
             None => tracing::debug!(worker, "worker heartbeat recovered"),
         }
     }
     Ok(())
+}
+
+/// Takes the jobs from workers of earlier processes on this machine, once, after the start. These processes are dead
+/// if they miss a few heartbeats; the workers of other machines get much more time, because a network can fail.
+pub(super) async fn recover(core: Arc<Core>, store: Arc<Store>, shutdown: CancellationToken) {
+    let Some(node) = core.node.get().map(|node| format!("{node}/")) else { return };
+    let own = core.worker_prefix();
+    let silence = (Duration::from_millis(core.options.beat_ms) * MISSED_BEATS).min(core.options.dead_after());
+    let (mut watch, until) = (Watch::default(), Instant::now() + core.options.dead_after());
+    while Instant::now() < until {
+        match store.heartbeats().await {
+            Ok(mut beats) => {
+                beats.retain(|(worker, _)| worker.starts_with(&node) && !worker.starts_with(&own));
+                if beats.is_empty() {
+                    return;
+                }
+                if let Err(error) = scrub_silent(&store, watch.note(beats, Instant::now(), silence)).await {
+                    tracing::debug!(%error, "jobs of an earlier process cannot be taken now");
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "heartbeats cannot be read now");
+                watch.forget();
+            }
+        }
+        tokio::select! {
+            () = sleep(silence / RECOVERY_CHECKS) => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
 }
 
 /// Clears away the lanes of subscriptions that ended.

@@ -113,6 +113,7 @@ mod registry;
 mod replay;
 mod rng;
 mod service;
+mod shares;
 mod store;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -131,6 +132,7 @@ pub use handle::{
 };
 pub use metrics::Metrics;
 pub use options::Options;
+use registry::is_own_topic;
 pub use registry::{
     AUDIT, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
     is_reserved_topic, is_topic_name,

@@ -20,7 +20,7 @@ pub struct Options {
     pub workers: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 3_600_000>")]
     pub slow_ms: u64,
-    #[serde(deserialize_with = "within::<_, _, 0, 100_000>")]
+    #[serde(deserialize_with = "within::<_, _, 1, 100_000>")]
     pub slow_deliveries: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 600_000>")]
     pub connect_ms: u64,
@@ -68,6 +68,8 @@ pub struct Options {
     pub topics_per_client: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 100_000>")]
     pub subscriptions: usize,
+    #[serde(deserialize_with = "within::<_, _, 1, 64>")]
+    pub concurrency: u64,
     pub legacy_token_list: bool,
     #[serde(deserialize_with = "within::<_, _, 0, 100_000>")]
     pub streams: usize,

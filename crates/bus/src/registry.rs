@@ -18,6 +18,31 @@ pub const RESERVED: &str = "signalbox.";
 /// and into no queue.
 pub const AUDIT: &str = "audit";
 
+/// The topics of Signalbox's own events, without [`RESERVED`].
+const OWN_TOPICS: [&str; 21] = [
+    AUDIT,
+    "certificates",
+    "host.altered",
+    "host.removed",
+    "instance.altered",
+    "instance.drained",
+    "instance.draining",
+    "instance.healthy",
+    "instance.lease_expired",
+    "instance.registered",
+    "instance.removed",
+    "instance.resumed",
+    "instance.unhealthy",
+    "labels",
+    "routers",
+    "subscriber.autodropped",
+    "subscriber.disabled",
+    "subscriber.paced",
+    "subscriber.topic_deleted",
+    "table.resynced",
+    "test",
+];
+
 /// The maximum number of valid tokens of one client.
 const MAX_SECRETS: usize = 4;
 
@@ -51,7 +76,7 @@ pub struct Wanted {
     pub timeout_ms: Option<u64>,
     /// Events in a batch: 1…10,000, 100 when absent.
     pub max_events: Option<u64>,
-    /// Lanes: 1…64, 4 when absent.
+    /// Lanes: 1…64, `bus.concurrency` when absent.
     pub concurrency: Option<u64>,
     /// The treatment of an exhausted batch.
     pub on_exhausted: Option<OnExhausted>,
@@ -157,7 +182,12 @@ pub fn is_audit_topic(name: &str) -> bool {
     name.strip_prefix(RESERVED) == Some(AUDIT)
 }
 
-/// Whether the name is one of Signalbox' own topics.
+/// Whether Signalbox publishes events of this topic.
+pub(crate) fn is_own_topic(name: &str) -> bool {
+    name.strip_prefix(RESERVED).is_some_and(|rest| OWN_TOPICS.contains(&rest))
+}
+
+/// Whether the name is of the form of Signalbox' own topics.
 pub fn is_reserved_topic(name: &str) -> bool {
     name.len() <= 64 && name.strip_prefix(RESERVED).is_some_and(|rest| rest.split('.').all(is_topic_name))
 }
@@ -223,7 +253,7 @@ impl Registry {
         }
         let timeout_ms = in_range("timeout", wanted.timeout_ms, 500, 0, 3_600_000)?;
         let max_events = in_range("max", wanted.max_events, 100, 1, 10_000)?;
-        let concurrency = in_range("concurrency", wanted.concurrency, 4, 1, 64)?;
+        let concurrency = in_range("concurrency", wanted.concurrency, limits.concurrency, 1, 64)?;
         let before = self.subscriptions.get(client);
         if before.is_none() && self.subscriptions.len() >= limits.subscriptions {
             return Err(Error::TooMany("subscriptions"));
@@ -291,17 +321,21 @@ impl Registry {
         if subscription.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
     }
 
-    /// Deletes a topic and removes it from every subscription. `by` is the requesting client; `None` for root.
-    pub(super) fn delete_topic(&mut self, topic: &str, by: Option<&str>) -> Result<(), Error> {
+    /// Deletes a topic and removes it from every subscription. `by` is the requesting client; `None` for root. Returns the
+    /// clients that were subscribed to it.
+    pub(super) fn delete_topic(&mut self, topic: &str, by: Option<&str>) -> Result<Vec<String>, Error> {
         let publisher = self.topics.get(topic).ok_or(Error::NoSuchTopic)?;
         if by.is_some_and(|client| publisher.as_deref() != Some(client)) {
             return Err(Error::Forbidden);
         }
         self.topics.remove(topic);
+        let mut subscribed = Vec::new();
         for subscription in self.subscriptions.values_mut() {
-            subscription.topics.remove(topic);
+            if subscription.topics.remove(topic) {
+                subscribed.push(subscription.token.clone());
+            }
         }
-        Ok(())
+        Ok(subscribed)
     }
 
     /// Makes a queue or replaces its definition; whether it is new. One that stays the same keeps its revision.

@@ -76,6 +76,15 @@ impl<D: Deliverer> Bus<D> {
         (handle, Self { core, committers, deliverer: Arc::new(deliverer) })
     }
 
+    /// Names the machine that this process runs on. Jobs that an earlier process on it held when it died are found as soon as
+    /// their heartbeats are missing, in place of after `dead_after_ms`. No other process may have this name at the same time.
+    #[must_use]
+    pub fn on_node(self, node: &str) -> Self {
+        // It is set once: `self` is consumed, and nobody else has the cell.
+        let _ = self.core.node.set(node.to_owned());
+        self
+    }
+
     /// Runs until `shutdown`: then accepted publishes are answered, and deliveries under way are abandoned and their
     /// jobs returned. If the fabric is down on start, this waits for it; publishers get an error in the meantime.
     ///
@@ -99,6 +108,7 @@ impl<D: Deliverer> Bus<D> {
                 core.options.dead_after(),
             );
             tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), lease, shutdown.clone()));
+            tasks.spawn(housekeeping::recover(Arc::clone(core), Arc::clone(store), shutdown.clone()));
             if core.options.deliver {
                 let busy: Busy = Arc::new(Mutex::default());
                 tasks.spawn(Fetcher::new(core, store, &self.deliverer, &busy).run(shutdown.clone()));

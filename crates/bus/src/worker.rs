@@ -2,8 +2,9 @@
 //!
 //! One fetcher for each shard gives jobs to its idle workers in one call. It sleeps until the earliest scheduled job
 //! is due, and is woken when that time is brought forward or when a job becomes available; it never polls. A delivery
-//! runs in a separate task, so a panic in one is only a failed delivery. A long delivery stops counting as a worker,
-//! so hanging receivers cannot use up the workers of the others.
+//! runs in a separate task, so a panic in one is only a failed delivery. `shares.rs` decides which deliveries count as
+//! workers: those of subscribers whose last attempts succeeded quickly. A delivery that takes longer than a tenth of
+//! `slow_ms` stops counting. So receivers that hang or fail cannot use up the workers of the others.
 //!
 //! Taking a job and settling it each wait behind the publish call that Redis is busy with. A
 //! [`DeliverySlot`] is therefore held only while a batch is sent. It is released when the receiver has answered, and the
@@ -20,13 +21,15 @@ use serde_json::json;
 use signalbox_store::{Kind, Notice};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::{Instant, sleep, sleep_until},
+    task::JoinHandle,
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     BatchContents, Deliverer, Event, EventId, NewEvent, Subscription,
     core::Core,
+    shares::{Ended, Share, Shares},
     store::{Held, Nack, Nacked, Store, Taken, Turn, read_gap},
     verdict::{self, Failure, Patience, Verdict},
 };
@@ -36,6 +39,11 @@ use signalbox_egress::Outcome;
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Jobs held per concurrent delivery: one is sent while others are taken or settled.
 const HELD: usize = 3;
+/// The part of `slow_ms` after which a delivery no longer counts as a worker: it waits for its receiver and needs no
+/// processor.
+const RELEASE_PART: u32 = 10;
+/// How long a lane pauses at least that got no share. Up to twice as long, so that lanes do not return together.
+const REFUSED_PAUSE_MS: u64 = 1_000;
 /// Due jobs made instant in one call.
 const PROMOTE: usize = 1_000;
 /// How long a disabled subscription's lane pauses before its age is checked again.
@@ -53,10 +61,25 @@ pub(super) type Busy = Arc<Mutex<BTreeSet<String>>>;
 
 /// A delivery's notification of its fetcher.
 enum Note {
+    /// It no longer counts as a worker.
+    Released,
     /// It has been under way for long.
-    Slow,
+    Hangs { token: String },
     /// It is over and its job settled.
-    Done { worker: String, slow: bool },
+    Done(Done),
+}
+
+/// A delivery that is over.
+struct Done {
+    worker: String,
+    token: String,
+    lane: String,
+    ended: Ended,
+    /// Whether it counts as a worker.
+    quick: bool,
+    /// Whether it was reported as [`Note::Hangs`].
+    hung: bool,
+    refused: bool,
 }
 
 /// One shard's fetcher with its workers.
@@ -69,6 +92,7 @@ pub(super) struct Fetcher<D> {
     /// Deliveries that count as workers, and those that no longer do.
     quick: usize,
     slow: usize,
+    shares: Shares,
     /// Jobs that may be held at a time, slow ones apart.
     most: usize,
     /// Limits how many batches are sent at a time.
@@ -88,8 +112,9 @@ impl<D: Deliverer> Fetcher<D> {
     pub(super) fn new(core: &Arc<Core>, store: &Arc<Store>, deliverer: &Arc<D>, busy: &Busy) -> Self {
         let workers = core.options.workers.div_ceil(core.stores.len()).max(1);
         let most = workers * HELD;
-        let all = most + core.options.slow_deliveries;
-        let name = |n: usize| format!("{}.{}.{n}", core.incarnation, store.shard().index());
+        // Deliveries that become slow are not in the slow share yet. Some more names keep them from using up those of others.
+        let all = most + 2 * core.options.slow_deliveries;
+        let name = |n: usize| format!("{}.{}.{n}", core.worker_prefix(), store.shard().index());
         Self {
             core: Arc::clone(core),
             store: Arc::clone(store),
@@ -99,6 +124,7 @@ impl<D: Deliverer> Fetcher<D> {
             idle: (0..all).rev().map(name).collect(),
             quick: 0,
             slow: 0,
+            shares: Shares::default(),
             most,
             slots: Arc::new(Semaphore::new(workers)),
             more: true,
@@ -177,51 +203,75 @@ impl<D: Deliverer> Fetcher<D> {
             && let Ok(reloaded) = self.core.reload(&view.stamp).await
         {
             view = reloaded;
+            self.shares.retain(|token| view.subscription(token).is_some());
         }
         for taken in turn.taken {
             let worker = taken.held.worker.clone();
             self.idle.retain(|idle| *idle != worker);
-            self.busy.lock().insert(worker.clone());
-            self.quick += 1;
+            self.busy.lock().insert(worker);
             let subscription = view.subscription(&taken.held.token).cloned();
-            let delivery = Delivery {
-                core: Arc::clone(&self.core),
-                store: Arc::clone(&self.store),
-                deliverer: Arc::clone(&self.deliverer),
-                shutdown: shutdown.clone(),
-            };
-            let notes = self.notes.0.clone();
-            let slow_after = Duration::from_millis(self.core.options.slow_ms);
-            let slots = Arc::clone(&self.slots);
-            self.deliveries.spawn(async move {
-                let slot = DeliverySlot::acquire(slots).await;
-                let mut running = tokio::spawn(delivery.run(taken, subscription, turn.now_ms, slot.clone()));
-                let mut slow = false;
-                tokio::select! {
-                    _ = &mut running => {}
-                    () = sleep(slow_after) => {
-                        slow = true;
-                        slot.release();
-                        // The fetcher is gone only when everything is.
-                        let _ = notes.send(Note::Slow);
-                        let _ = running.await;
-                    }
-                }
-                let _ = notes.send(Note::Done { worker, slow });
-            });
+            self.deliver(taken, subscription, turn.now_ms, shutdown);
         }
+    }
+
+    /// Starts one delivery in its share.
+    fn deliver(
+        &mut self,
+        taken: Taken,
+        subscription: Option<Arc<Subscription>>,
+        now_ms: u64,
+        shutdown: &CancellationToken,
+    ) {
+        let (token, lane) =
+            (taken.held.token.clone(), format!("{}.{}", taken.held.generation, taken.held.lane));
+        let slow_is_full = self.slow >= self.core.options.slow_deliveries;
+        let share = self.shares.begin(&token, &lane, taken.health, slow_is_full);
+        *if share == Share::Slow { &mut self.slow } else { &mut self.quick } += 1;
+        let delivery = Delivery {
+            core: Arc::clone(&self.core),
+            store: Arc::clone(&self.store),
+            deliverer: Arc::clone(&self.deliverer),
+            shutdown: shutdown.clone(),
+        };
+        let notes = self.notes.0.clone();
+        let slow_after = Duration::from_millis(self.core.options.slow_ms);
+        let slots = Arc::clone(&self.slots);
+        self.deliveries.spawn(async move {
+            let mut done = Done {
+                worker: taken.held.worker.clone(),
+                token,
+                lane,
+                ended: Ended::NotAttempted,
+                quick: share != Share::Slow,
+                hung: false,
+                refused: share == Share::Refused,
+            };
+            if share == Share::Refused {
+                delivery.refuse(&taken).await;
+            } else {
+                let slot = if done.quick { DeliverySlot::acquire(slots).await } else { DeliverySlot::none() };
+                let running = tokio::spawn(delivery.run(taken, subscription, now_ms, slot.clone()));
+                watch(running, &slot, slow_after, &mut done, &notes).await;
+            }
+            // The fetcher is gone only when everything is.
+            let _ = notes.send(Note::Done(done));
+        });
     }
 
     fn note(&mut self, note: Option<Note>) {
         match note {
-            Some(Note::Slow) => {
+            Some(Note::Released) => {
                 self.quick -= 1;
                 self.slow += 1;
             }
-            Some(Note::Done { worker, slow }) => {
-                *if slow { &mut self.slow } else { &mut self.quick } -= 1;
-                self.busy.lock().remove(&worker);
-                self.idle.push(worker);
+            Some(Note::Hangs { token }) => self.shares.hangs(&token),
+            Some(Note::Done(done)) => {
+                *if done.quick { &mut self.quick } else { &mut self.slow } -= 1;
+                if !done.refused {
+                    self.shares.end(&done.token, &done.lane, done.ended, done.hung);
+                }
+                self.busy.lock().remove(&done.worker);
+                self.idle.push(done.worker);
             }
             None => {}
         }
@@ -243,6 +293,33 @@ impl<D: Deliverer> Fetcher<D> {
     }
 }
 
+/// Waits for a delivery, and reports when it stops counting as a worker and when it hangs.
+async fn watch(
+    mut running: JoinHandle<Ended>,
+    slot: &DeliverySlot,
+    slow_after: Duration,
+    done: &mut Done,
+    notes: &mpsc::UnboundedSender<Note>,
+) {
+    let release_after = slow_after / RELEASE_PART;
+    let mut ended = timeout(release_after, &mut running).await.ok();
+    if ended.is_none() {
+        slot.release();
+        if done.quick {
+            done.quick = false;
+            let _ = notes.send(Note::Released);
+        }
+        ended = timeout(slow_after - release_after, &mut running).await.ok();
+    }
+    if ended.is_none() {
+        done.hung = true;
+        let _ = notes.send(Note::Hangs { token: done.token.clone() });
+        ended = Some(running.await);
+    }
+    // A panic here says nothing about the receiver.
+    done.ended = ended.and_then(Result::ok).unwrap_or(Ended::NotAttempted);
+}
+
 /// The moment on this process's clock of `at_ms` on the server's, which shows `now_ms`.
 fn in_future(at_ms: u64, now_ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(at_ms.saturating_sub(now_ms))
@@ -257,6 +334,11 @@ impl DeliverySlot {
     async fn acquire(slots: Arc<Semaphore>) -> Self {
         // The semaphore is never closed.
         Self(Arc::new(Mutex::new(slots.acquire_owned().await.ok())))
+    }
+
+    /// A delivery of the slow share has none.
+    fn none() -> Self {
+        Self(Arc::default())
     }
 
     /// Frees the slot for the next delivery. A repeat does nothing.
@@ -280,6 +362,16 @@ enum Settle {
     Bury { why: String, attempted: bool },
 }
 
+impl Settle {
+    fn ended(&self) -> Ended {
+        match self {
+            Self::Ack { .. } => Ended::Delivered,
+            Self::Nack(Nack { attempted: true, .. }) | Self::Bury { attempted: true, .. } => Ended::Failed,
+            Self::Nack(_) | Self::Bury { .. } => Ended::NotAttempted,
+        }
+    }
+}
+
 impl<D: Deliverer> Delivery<D> {
     async fn run(
         self,
@@ -287,7 +379,7 @@ impl<D: Deliverer> Delivery<D> {
         subscription: Option<Arc<Subscription>>,
         now_ms: u64,
         slot: DeliverySlot,
-    ) {
+    ) -> Ended {
         let timeout_ms = subscription.as_ref().map_or(0, |subscription| subscription.timeout_ms);
         let settle = match subscription {
             // It ended a moment ago, and its lanes are being cleared away; or this process is behind.
@@ -296,7 +388,17 @@ impl<D: Deliverer> Delivery<D> {
             Some(subscription) => self.attempt(&taken, &subscription, now_ms).await,
         };
         slot.release();
-        self.settle(&taken, timeout_ms, settle).await;
+        self.settle(&taken, timeout_ms, &settle).await;
+        settle.ended()
+    }
+
+    /// Returns a job that got no share.
+    async fn refuse(&self, taken: &Taken) {
+        let pause_ms =
+            (Duration::from_millis(REFUSED_PAUSE_MS).mul_f64(1.0 + self.core.rng.uniform())).as_millis();
+        let pause_ms = u64::try_from(pause_ms).unwrap_or(REFUSED_PAUSE_MS);
+        let settle = Settle::Nack(Nack { pause_ms, attempted: false, split: false });
+        self.settle(taken, 0, &settle).await;
     }
 
     /// A disabled subscription gets no deliveries. Its waiting events become dead letters when they are old enough.
@@ -459,11 +561,11 @@ impl<D: Deliverer> Delivery<D> {
 
     /// Settles the job, and retries while the fabric does not answer. Until then the worker's heartbeat continues, so
     /// no other worker takes the job; the scripts make a repeat harmless.
-    async fn settle(&self, taken: &Taken, timeout_ms: u64, settle: Settle) {
+    async fn settle(&self, taken: &Taken, timeout_ms: u64, settle: &Settle) {
         let mut pause = Duration::from_millis(50);
         let mut broken = 0;
         loop {
-            match self.settle_once(&taken.held, taken, timeout_ms, &settle).await {
+            match self.settle_once(&taken.held, taken, timeout_ms, settle).await {
                 Ok(true) => return,
                 Ok(false) => {
                     tracing::debug!(worker = taken.held.worker, "a job was taken from its worker");

@@ -88,6 +88,7 @@ pub enum Error {
 pub struct Client {
     client: legacy::Client<HttpsConnector<FencedConnector>, Full<Bytes>>,
     drains: Arc<Semaphore>,
+    fence: Fence,
     timeout: Duration,
     now: fn() -> SystemTime,
 }
@@ -117,14 +118,20 @@ impl Client {
     /// As [`Self::new`].
     pub fn with_lookup(options: &Options, now: fn() -> SystemTime, lookup: Lookup) -> Result<Self, Error> {
         let fence = Fence::new(options);
-        let connector = FencedConnector::new(fence, lookup, options.connect_timeout);
+        let connector = FencedConnector::new(fence.clone(), lookup, options.connect_timeout);
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIME)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .http1_max_buf_size(ANSWER_BYTES)
             .build(HttpsConnector::from((connector, trust::client_config(options.ca_file.as_deref())?)));
-        Ok(Self { client, drains: Arc::new(Semaphore::new(DRAINS)), timeout: options.timeout, now })
+        let drains = Arc::new(Semaphore::new(DRAINS));
+        Ok(Self { client, drains, fence, timeout: options.timeout, now })
+    }
+
+    /// Whether the address may be called. A name can only be checked when it is resolved.
+    pub fn permits(&self, address: SocketAddr) -> bool {
+        self.fence.permits(address)
     }
 
     /// Makes one attempt with a request of any kind.

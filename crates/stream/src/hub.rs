@@ -18,6 +18,8 @@ pub(super) const KEPT: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the subscription is kept without watchers, for clients that reconnect.
 const LINGER: Duration = Duration::from_secs(10);
+/// Parts of the log that are read at a time.
+const READS: usize = 2;
 /// Between two attempts to read the position of the shards.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -39,6 +41,8 @@ pub struct Hub {
     standing: Arc<watch::Sender<bool>>,
     watchers: Arc<watch::Sender<usize>>,
     slots: Arc<Semaphore>,
+    /// Limits how many parts of the log are read at a time: many clients that resume must not delay publishers.
+    pub(super) reads: Arc<Semaphore>,
 }
 
 /// One open stream; dropping it frees the slot.
@@ -75,6 +79,7 @@ impl Hub {
             standing: Arc::new(watch::channel(false).0),
             watchers: Arc::new(watch::channel(0).0),
             slots: Arc::new(Semaphore::new(slots)),
+            reads: Arc::new(Semaphore::new(READS)),
         }
     }
 

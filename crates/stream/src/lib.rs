@@ -54,7 +54,8 @@ pub fn watch(
     shutdown: CancellationToken,
 ) -> mpsc::Receiver<Message> {
     let (messages, queue) = mpsc::channel(watcher::QUEUE);
-    let watcher = watcher::Watcher { hub, slot, filter, position, messages };
+    let said = tokio::time::Instant::now();
+    let watcher = watcher::Watcher { hub, slot, filter, position, messages, said };
     tokio::spawn(watcher.run(shutdown));
     queue
 }

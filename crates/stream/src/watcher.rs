@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{broadcast::error::RecvError, mpsc},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -61,21 +61,29 @@ pub(super) struct Watcher {
     pub(super) filter: Filter,
     pub(super) position: Position,
     pub(super) messages: mpsc::Sender<Message>,
+    /// When something was sent last. Events that do not match are no sign of life.
+    pub(super) said: Instant,
 }
 
 impl Watcher {
     /// Sends until the client leaves, is too slow, or `shutdown`.
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        // One place of the queue is kept for the reason of the end: a queue that is full has no other.
+        let last_place = self.messages.clone().try_reserve_owned();
+        let messages = self.messages.clone();
         let end = tokio::select! {
             end = self.watch() => end,
+            // Nothing else notices it while no event matches.
+            () = messages.closed() => End::Left,
             () = shutdown.cancelled() => End::Shutdown,
         };
         if end != End::Left {
             self.hub.metrics.ended(end.reason());
             let last_words =
                 Message { kind: Some("end"), data: Some(format!(r#"{{"reason":"{end}"}}"#)), id: None };
-            // Only if the queue has space: a client that does not read is not waited for again.
-            let _ = self.messages.try_send(last_words);
+            if let Ok(place) = last_place {
+                place.send(last_words);
+            }
         }
         tracing::debug!(%end, "a stream of events ended");
         drop(self.slot);
@@ -89,7 +97,7 @@ impl Watcher {
                 return end;
             }
             loop {
-                let passed_on = match timeout(QUIET, heard.recv()).await {
+                let passed_on = match timeout_at(self.said + QUIET, heard.recv()).await {
                     Ok(Ok(Heard::Event(entry))) => self.pass_on(&entry).await,
                     Ok(Ok(Heard::ReadTheLog)) => break,
                     // Thousands of events behind: only a client that does not take them keeps this loop from them.
@@ -111,7 +119,13 @@ impl Watcher {
         for shard in 0..self.hub.bus.shards() {
             let mut window = self.hub.bus.window(shard, self.position.of(shard));
             loop {
-                let part = match window.next(PART).await {
+                if self.said.elapsed() >= QUIET {
+                    self.say(Message { id: Some(self.position.to_string()), ..Message::default() }).await?;
+                }
+                let reading = self.hub.reads.acquire().await;
+                let part = window.next(PART).await;
+                drop(reading);
+                let part = match part {
                     Ok(part) if part.is_empty() => break,
                     Ok(part) => part,
                     Err(error) => {
@@ -161,12 +175,13 @@ impl Watcher {
         Ok(())
     }
 
-    async fn gap(&self, after: EventId, last: EventId) -> Result<(), End> {
+    async fn gap(&mut self, after: EventId, last: EventId) -> Result<(), End> {
         let data = format!(r#"{{"after":{after},"last":{last},"reason":"no_longer_kept"}}"#);
         self.say(Message { kind: Some("gap"), data: Some(data), id: None }).await
     }
 
-    async fn say(&self, message: Message) -> Result<(), End> {
+    async fn say(&mut self, message: Message) -> Result<(), End> {
+        self.said = Instant::now();
         match timeout(STALLED, self.messages.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Left),

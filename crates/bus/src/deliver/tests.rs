@@ -408,6 +408,8 @@ async fn private_addresses_are_refused_however_they_are_written() {
         let outcome = closed.deliver(subscription(&format!("http://{host}:{port}/")), batch()).await;
         let why = why(outcome);
         assert_eq!(why, "the callback leads to a network that is not allowed", "{host}");
+        let is_address = host != "localhost";
+        assert_eq!(closed.forbids(&format!("http://{host}:{port}/")), is_address, "{host}");
         assert!(!why.contains("127"), "the subscriber learns nothing of our network");
     }
     assert_eq!(receiver.connections.load(Ordering::SeqCst), 0);

@@ -1,6 +1,10 @@
 //! Deliveries over HTTP.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use signalbox_daemon::traces::{self, Cause};
 use signalbox_egress::{Client, Outcome, Post};
@@ -20,6 +24,17 @@ impl Webhooks {
     /// Delivers with `client` and counts what becomes of each attempt.
     pub fn new(client: Client, counted: Deliveries) -> Self {
         Self { client, counted }
+    }
+
+    /// Whether a callback names an address that is never called, so that it is rejected before a delivery fails.
+    pub fn forbids(&self, callback: &str) -> bool {
+        let Ok(url) = url::Url::parse(callback) else { return true };
+        let ip = match url.host() {
+            Some(url::Host::Ipv4(ip)) => IpAddr::V4(ip),
+            Some(url::Host::Ipv6(ip)) => IpAddr::V6(ip),
+            Some(url::Host::Domain(_)) | None => return false,
+        };
+        !self.client.permits(SocketAddr::new(ip, url.port_or_known_default().unwrap_or_default()))
     }
 
     async fn attempt(&self, subscription: &Subscription, batch: &BatchContents) -> Outcome {

@@ -20,6 +20,20 @@ pub(super) fn url(value: &Value, limits: Limits) -> Result<String, String> {
     Ok(callback.to_owned())
 }
 
+/// A callback that may name the user before its host, as Routemaster's clients write it: `https://user@host/`. Returns the
+/// callback without the user, and the user.
+pub(super) fn url_with_user(value: &Value, limits: Limits) -> Result<(String, Option<String>), String> {
+    let callback = value.as_str().ok_or("must be a URL")?;
+    let mut bare = web_url(callback, limits.allow_http)?;
+    let user = bare.username().to_owned();
+    // Deliveries have the password `x`, as in Routemaster. An encoded name would not be sent as it was meant.
+    let is_plain = matches!(bare.password(), None | Some("x")) && !user.contains('%');
+    if user.is_empty() || !is_plain || bare.set_username("").is_err() || bare.set_password(None).is_err() {
+        return Ok((url(value, limits)?, None));
+    }
+    Ok((url(&Value::String(bare.into()), limits)?, Some(user)))
+}
+
 /// The user name of deliveries: characters that are valid in an `Authorization` header.
 pub(super) fn user(value: &Value) -> Result<Option<String>, String> {
     let fits = |uuid: &str| {

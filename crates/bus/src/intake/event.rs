@@ -51,7 +51,8 @@ pub fn events(body: &[u8], limits: Limits) -> Result<Vec<Result<NewEvent, Flaw>>
         .map_err(|_| other_shape(body, Flaw::new(CODE, "the body must be an array of events")))?;
     if items.is_empty() || items.len() > limits.events {
         let detail = format!("send between 1 and {} events at a time, not {}", limits.events, items.len());
-        return Err(Flaw::new("too_many_events", detail));
+        let code = if items.is_empty() { CODE } else { "too_many_events" };
+        return Err(Flaw::new(code, detail));
     }
     let read =
         |item: &&RawValue| object(item.get(), CODE).and_then(|submitted| check(submitted, limits, None));
@@ -85,9 +86,7 @@ pub(super) fn check(
     let timestamp_ms = match submitted.timestamp.map(RawValue::get) {
         None | Some("null") => None,
         Some(number) => Some(
-            number
-                .parse()
-                .ok()
+            whole_number(number)
                 .filter(|ms| *ms <= MAX_TIMESTAMP_MS)
                 .ok_or_else(|| bad("timestamp", "must be whole milliseconds since 1970, or null"))?,
         ),
@@ -116,6 +115,23 @@ pub(super) fn check(
         object,
         idempotency_key: None,
     })
+}
+
+/// A JSON number without a fraction, however it is written: Routemaster's own examples send `1795374054000.0`.
+fn whole_number(text: &str) -> Option<u64> {
+    if let Ok(number) = text.parse() {
+        return Some(number);
+    }
+    let number = text.parse::<f64>().ok()?;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "checked"
+    )]
+    let whole =
+        (number.fract() == 0.0 && (0.0..=MAX_TIMESTAMP_MS as f64).contains(&number)).then_some(number as u64);
+    whole
 }
 
 /// Whether the object is another subsystem's.
@@ -192,6 +208,12 @@ mod tests {
         ] {
             let flaw = read(&with("timestamp", bad.clone())).unwrap_err();
             assert!(flaw.detail.contains("`timestamp`"), "{bad}: {flaw:?}");
+        }
+        for (written, ms) in
+            [("1795374054000.0", 1_795_374_054_000), ("1.7e12", 1_700_000_000_000), ("0.0", 0)]
+        {
+            let body = format!(r#"{{"type":"noop","url":"https://a.example/1","timestamp":{written}}}"#);
+            assert_eq!(event(body.as_bytes(), LIMITS).unwrap().timestamp_ms, Some(ms), "{written}");
         }
         for good in [0, 1_700_000_000_000, 4_102_444_800_000, MAX_TIMESTAMP_MS] {
             assert_eq!(read(&with("timestamp", json!(good))).unwrap().timestamp_ms, Some(good));
@@ -272,7 +294,7 @@ mod tests {
         assert!(read[0].is_ok() && read[1].is_err() && read[2].is_err());
         for (body, code) in [
             ("{}", "invalid_event"),
-            ("[]", "too_many_events"),
+            ("[]", "invalid_event"),
             ("[1,2,3,4]", "too_many_events"),
             ("[", "malformed_json"),
             ("{", "malformed_json"),

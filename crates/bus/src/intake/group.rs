@@ -71,7 +71,7 @@ pub fn group(body: &[u8], object_name: String, limits: Limits) -> Result<NewGrou
     let most = MAX_EVENTS.min(limits.events);
     if events.is_empty() || events.len() > most {
         let detail = format!("send between 1 and {most} events of an object at a time, not {}", events.len());
-        return Err(Flaw::new("too_many_events", detail));
+        return Err(Flaw::new(if events.is_empty() { event::CODE } else { "too_many_events" }, detail));
     }
     let default_url = default_url(&object_name, limits);
     let part = |(place, part): (usize, &&RawValue)| {
@@ -168,7 +168,7 @@ mod tests {
             (json!([]), "invalid_event", "object"),
             (json!({}), "invalid_event", "`events` is missing"),
             (json!({"events": part()}), "invalid_event", "array"),
-            (json!({"events": []}), "too_many_events", "between 1 and 100"),
+            (json!({"events": []}), "invalid_event", "between 1 and 100"),
             (json!({"events": many}), "too_many_events", "not 101"),
             (json!({"events": [part(), 7]}), "invalid_event", "events[1]"),
             (json!({"events": [{"type": "update"}]}), "invalid_topic", "events[0]"),

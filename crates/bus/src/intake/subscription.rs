@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Flaw, Limits, callback, object, text};
-use crate::{OnExhausted, Wanted, is_reserved_topic, is_topic_name};
+use crate::{OnExhausted, Wanted, is_own_topic, is_reserved_topic, is_topic_name};
 
 const CODE: &str = "invalid_subscription";
 /// Topics of one subscription.
@@ -35,10 +35,12 @@ struct Submitted {
 pub fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
     let submitted: Submitted = object(text(body)?, CODE)?;
     let bad = |member: &str, what: &str| Flaw::new(CODE, format!("`{member}` {what}"));
+    let (callback, user) =
+        callback::url_with_user(&submitted.callback, limits).map_err(|what| bad("callback", &what))?;
     Ok(Wanted {
         topics: topics(&submitted.topics)?,
-        callback: callback::url(&submitted.callback, limits).map_err(|what| bad("callback", &what))?,
-        uuid: callback::user(&submitted.uuid).map_err(|what| bad("uuid", &what))?,
+        callback,
+        uuid: callback::user(&submitted.uuid).map_err(|what| bad("uuid", &what))?.or(user),
         timeout_ms: number(&submitted.timeout, "timeout", 0, 3_600_000)?,
         max_events: number(&submitted.max, "max", 1, 10_000)?,
         concurrency: number(&submitted.concurrency, "concurrency", 1, 64)?,
@@ -61,7 +63,10 @@ fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
     items
         .iter()
         .map(|item| match item.as_str() {
-            Some(topic) if is_topic_name(topic) || is_reserved_topic(topic) => Ok(topic.to_owned()),
+            Some(topic) if is_topic_name(topic) || is_own_topic(topic) => Ok(topic.to_owned()),
+            Some(topic) if is_reserved_topic(topic) => {
+                Err(bad(format!("holds {topic:?}, which is not one of Signalbox's own topics")))
+            }
             Some(topic) => Err(bad(format!("holds {topic:?}, which does not match [a-z_]{{1,64}}"))),
             None => Err(bad("must hold strings".to_owned())),
         })
@@ -111,6 +116,27 @@ mod tests {
         assert!(nulls.is_ok());
     }
 
+    /// As the command of Routemaster's client asks for it.
+    #[test]
+    fn a_user_in_the_callback_becomes_the_user_of_deliveries() {
+        for (callback, uuid, expected) in [
+            ("https://me@a.example/events?a=b", Value::Null, "me"),
+            ("https://me:x@a.example/events?a=b", Value::Null, "me"),
+            ("https://me@a.example/events?a=b", json!("other"), "other"),
+        ] {
+            let body = json!({"topics": ["orders"], "callback": callback, "uuid": uuid});
+            let wanted = read(&body).unwrap();
+            assert_eq!(wanted.callback, "https://a.example/events?a=b");
+            assert_eq!(wanted.uuid.as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_topic_that_signalbox_does_not_publish_is_rejected() {
+        let flaw = read(&with("topics", json!(["signalbox.instance.registred"]))).unwrap_err();
+        assert!(flaw.detail.contains("signalbox.instance.registred"), "{flaw:?}");
+    }
+
     #[test]
     fn limits_hold_at_both_ends() {
         for (member, good, bad) in [
@@ -144,7 +170,8 @@ mod tests {
             ("callback", json!("http://a.example/")),
             ("callback", json!("a.example")),
             ("callback", json!("https://u:p@a.example/")),
-            ("callback", json!("https://u@a.example/")),
+            ("callback", json!("https://u%20v@a.example/")),
+            ("callback", json!("https://:p@a.example/")),
             ("callback", json!("https://a.example/#x")),
             ("callback", json!(1)),
             ("uuid", json!("")),

@@ -1,4 +1,5 @@
--- Ends the pauses of a subscriber's lanes, because it subscribed again after it was disabled.
+-- Ends the pauses of a subscriber's lanes after failures, because its receiver may have recovered. A lane that waits for its
+-- first batch to fill continues to wait.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -17,7 +18,8 @@ local function main(lanes)
   for _, generation in ipairs(lanes.generations(ARGV[1])) do
     for number = 0, generation.lanes - 1 do
       local job = lanes.job(ARGV[1], generation.name, number)
-      if redis.call('ZREM', KEYS[5], job) == 1 then
+      local pauses = redis.call('EXISTS', lanes.ready_key(ARGV[1], generation.name .. '.' .. number)) == 1
+      if pauses and redis.call('ZREM', KEYS[5], job) == 1 then
         lanes.instant(job)
         kicked = kicked + 1
       end

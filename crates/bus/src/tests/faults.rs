@@ -36,8 +36,11 @@ async fn deleting_a_topic_breaks_neither_the_list_of_subscriptions_nor_unsubscri
     let pacemaker = running(&server, &recorder).await;
     let bus = &pacemaker.handle;
     bus.subscribe("s", wanted(&["orders", "users"])).await.unwrap();
+    bus.subscribe("watcher", wanted(&["signalbox.subscriber.topic_deleted"])).await.unwrap();
     bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
     bus.delete_topic("orders", Some("shop")).await.unwrap();
+    eventually("the report", || async { equal(recorder.ids("watcher").len(), 1) }).await;
+    bus.unsubscribe("watcher").await.unwrap();
     let listed = bus.subscriptions().await.unwrap();
     assert_eq!(listed[0].subscription.topics, BTreeSet::from(["users".to_owned()]));
     let redis = server.open::<FabricRole>();
@@ -272,6 +275,105 @@ async fn receivers_that_hang_cost_no_other_its_deliveries() {
         bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
     }
     eventually("the good one's deliveries", || async { equal(recorder.ids("good").len(), 20) }).await;
+}
+
+/// As many lanes as there are shares hang, before any of them is known to be slow.
+#[tokio::test]
+async fn receivers_that_hang_use_no_worker_before_their_first_success() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let options = Options { workers: 2, slow_ms: 3_600_000, slow_deliveries: 64, ..quick() };
+    let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|subscription, _| match &*subscription.token {
+        "good" => delivered(),
+        _ => (Duration::from_secs(3600), Outcome::Delivered),
+    });
+    bus.subscribe("good", wanted(&["orders", "own"])).await.unwrap();
+    bus.publish("shop", "own", vec![event("https://a/0")]).await[0].unwrap();
+    eventually("the first success", || async { equal(recorder.ids("good").len(), 1) }).await;
+    for n in 0..30 {
+        bus.subscribe(&format!("bad{n}"), wanted(&["orders"])).await.unwrap();
+    }
+    for n in 0..20 {
+        bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
+    }
+    eventually("the good one's deliveries", || async { equal(recorder.ids("good").len(), 21) }).await;
+    let bad = recorder.attempts().iter().filter(|one| one.token != "good").count();
+    assert!(bad <= 64, "{bad} deliveries hang");
+}
+
+#[tokio::test]
+async fn a_pacemaker_that_returns_delivers_what_its_earlier_process_had_in_flight() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let (dead, living) = (Recorder::default(), Recorder::default());
+    dead.answers(|_, _| (Duration::from_secs(3600), Outcome::Delivered));
+    // A process of another machine would have to be silent for an hour.
+    let options = Options { dead_after_ms: 3_600_000, ..quick() };
+    let first = Mortal::start_on_node(&server, "m1", options.clone(), dead.clone());
+    eventually("the bus to be ready", || async { first.handle.is_ready().then_some(()).ok_or("not yet") })
+        .await;
+    first.handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    first.handle.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    eventually("the attempt", || async { equal(dead.attempts().len(), 1) }).await;
+    first.kill();
+    let second = Pacemaker::start_on_node(&redis, "m1", options, living.clone()).ready().await;
+    eventually("the delivery after the return", || async { equal(living.ids("s").len(), 1) }).await;
+    assert_eq!(living.taken()[0].batch.attempts, 1, "the attempt that was under way counts");
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscriber_that_recovered_is_retried_now_and_when_it_subscribes_again() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    let away = || {
+        recorder.answers(|_, _| {
+            let retry_after = Some(Duration::from_secs(3600));
+            (Duration::ZERO, Outcome::Failed { why: "503".into(), retry_after })
+        });
+    };
+    away();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    let paused = async || {
+        let redis = server.open::<FabricRole>();
+        eventually("a pause", || async {
+            equal(number(&redis, "ZCARD", &["bus:jobs:scheduled:main"]).await, 1)
+        })
+        .await;
+    };
+    paused().await;
+    recorder.answers(|_, _| delivered());
+    assert_eq!(bus.retry_now("s").await.unwrap(), 1);
+    eventually("the delivery", || async { equal(recorder.ids("s").len(), 1) }).await;
+    assert_eq!(bus.retry_now("s").await.unwrap(), 0);
+    assert!(matches!(bus.retry_now("nobody").await, Err(Error::NoSuchSubscription)));
+    away();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    paused().await;
+    recorder.answers(|_, _| delivered());
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    eventually("the next delivery", || async { equal(recorder.ids("s").len(), 2) }).await;
+}
+
+/// The client of Routemaster waits five seconds.
+#[tokio::test]
+async fn publishing_fails_soon_while_the_fabric_does_not_answer() {
+    let server = Server::in_memory().await;
+    let pacemaker = running(&server, &Recorder::default()).await;
+    let bus = &pacemaker.handle;
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    server.cli(&["CLIENT", "PAUSE", "60000", "ALL"]);
+    let publish = bus.publish("shop", "orders", vec![event("https://a/2")]);
+    let refused = tokio::time::timeout(Duration::from_secs(4), publish).await.expect("an answer");
+    assert_eq!(refused, [Err(Refusal::Unavailable)]);
+    let pulse = tokio::time::timeout(Duration::from_secs(4), bus.pulse()).await.expect("an answer");
+    assert!(pulse.is_err());
 }
 
 #[tokio::test]

@@ -174,6 +174,16 @@ impl Pacemaker {
         deliverer: impl Deliverer,
     ) -> Self {
         let (handle, bus) = Bus::open(redis, shards, options, fabric, deliverer);
+        Self::run(handle, bus)
+    }
+
+    /// Starts a bus as the only process of a machine with this name.
+    pub fn start_on_node(redis: &Fabric, node: &str, options: Options, deliverer: impl Deliverer) -> Self {
+        let (handle, bus) = Bus::open(redis, 1, options, None, deliverer);
+        Self::run(handle, bus.on_node(node))
+    }
+
+    fn run<D: Deliverer>(handle: Handle, bus: Bus<D>) -> Self {
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(bus.run(shutdown.clone()));
         Self { handle, shutdown, task }
@@ -234,6 +244,14 @@ impl Mortal {
     /// # Panics
     /// When the runtime cannot be created.
     pub fn start(server: &Server, options: Options, deliverer: impl Deliverer) -> Self {
+        Self::start_on_node(server, "mortal", options, deliverer)
+    }
+
+    /// Starts a bus on a separate runtime, as the only process of a machine with this name.
+    ///
+    /// # Panics
+    /// When the runtime cannot be created.
+    pub fn start_on_node(server: &Server, node: &str, options: Options, deliverer: impl Deliverer) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let redis = {
@@ -241,7 +259,7 @@ impl Mortal {
             server.open::<FabricRole>()
         };
         let (handle, bus) = Bus::open(&redis, 1, options, None, deliverer);
-        runtime.spawn(bus.run(CancellationToken::new()));
+        runtime.spawn(bus.on_node(node).run(CancellationToken::new()));
         Self { handle, runtime: Some(runtime) }
     }
 

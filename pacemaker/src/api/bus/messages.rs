@@ -133,7 +133,8 @@ async fn publish_many(
     if items.is_empty() || items.len() > bus.limits.events {
         let detail =
             format!("send between 1 and {} messages at a time, not {}", bus.limits.events, items.len());
-        return Err(Problem::bad_request("too_many_events", detail));
+        let code = if items.is_empty() { "invalid_message" } else { "too_many_events" };
+        return Err(Problem::bad_request(code, detail));
     }
     app.count_events(caller, items.len())?;
     let (mut good, mut bad) = (Vec::with_capacity(items.len()), Vec::new());

@@ -33,10 +33,11 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 }
 
 /// Alternative spellings of paths, as in Routemaster; the OpenAPI document lists them as copies.
-pub(crate) const OTHER_SPELLINGS: [(&str, &str); 3] = [
+pub(crate) const OTHER_SPELLINGS: [(&str, &str); 4] = [
     ("/subscription", "/subscriber"),
     ("/subscriber/topics/{topic}", "/subscription/topics/{topic}"),
     ("/subscriptions", "/subscribers"),
+    ("/health/ping", "/health/ping.json"),
 ];
 
 /// Serves the routes of one path under its other spelling as well ([`OTHER_SPELLINGS`]).
@@ -48,4 +49,5 @@ fn other_spellings() -> OpenApiRouter<App> {
         )
         .route("/subscription/topics/{topic}", delete(subscriptions::unsubscribe_topic))
         .route("/subscribers", get(subscriptions::list))
+        .route("/health/ping.json", get(pulse::ping))
 }

@@ -78,6 +78,7 @@ impl From<Error> for Problem {
                 tracing::error!(stored, configured, "fabric has another number of shards");
                 internal()
             }
+            Error::Silent => unavailable(),
             Error::Contended => {
                 Self::unavailable("busy", "Other clients change the registry at the same time; try again.")
             }

@@ -27,7 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// What time it is
 #[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses(
     (status = 200, body = Pong)))]
-async fn ping(State(app): State<App>) -> Answer<Pong> {
+pub(super) async fn ping(State(app): State<App>) -> Answer<Pong> {
     Answer(Pong { pong: app.bus.now_ms() })
 }
 

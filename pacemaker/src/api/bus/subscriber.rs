@@ -23,7 +23,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::events::{
-    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Rotation, Secrets, Tested,
+    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Retried, Rotation, Secrets, Tested,
 };
 use signalbox_bus::{BatchContents, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
@@ -43,6 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(secret, rotate_secret))
         .routes(routes!(test))
+        .routes(routes!(retry))
         .routes(routes!(dead, drop_dead))
         .routes(routes!(redrive))
         .routes(routes!(replay))
@@ -161,7 +162,7 @@ async fn rotate_secret(
 /// Test the callback
 ///
 /// Delivers one event of the topic `signalbox.test` immediately, signed and authorized like all deliveries, and
-/// returns the result. It is not counted and not retried.
+/// returns the result. It is not counted and not retried. If it succeeds, pauses after failed deliveries end.
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
     (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
@@ -173,8 +174,7 @@ async fn test(
     let client = whose(&caller, query.subscriber.as_deref(), &registry)?;
     let subscription = registry.subscriptions.get(&client).ok_or(Error::NoSuchSubscription)?;
     let now_ms = app.bus.now_ms();
-    let url = subscription.callback.split('?').next().unwrap_or_default();
-    let event = test_event(url, now_ms);
+    let event = test_event(now_ms);
     let batch = BatchContents {
         id: random_hex(),
         created_ms: now_ms,
@@ -190,11 +190,32 @@ async fn test(
         Outcome::Gone => Some("answered 410".to_owned()),
         Outcome::Failed { why, .. } => Some(why),
     };
+    if why.is_none() {
+        app.bus.handle.retry_now(&client).await?;
+    }
     Ok(Answer(Tested { delivered: why.is_none(), why, duration_ms }))
 }
 
-/// An event about the callback itself, of a topic that no client can publish to.
-fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
+/// Retry now
+///
+/// Ends the pauses after failed deliveries. A test delivery that succeeds and subscribing again do the same.
+#[utoipa::path(post, path = "/subscriber/retry", tag = "bus", params(Whose), responses(
+    (status = 200, body = Retried), (status = 404, description = "unknown_subscription", body = Problem)))]
+async fn retry(
+    caller: Whole<SubscribeToEvents>,
+    State(app): State<App>,
+    Query(query): Query<Whose>,
+) -> Result<Answer<Retried>, Problem> {
+    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    Ok(Answer(Retried { retried: app.bus.handle.retry_now(&client).await? }))
+}
+
+/// The URL of test events. It is no resource of anyone: receivers that remember the URLs of events, as Routemaster's do,
+/// remember none of the publishers'.
+const TEST_URL: &str = "https://signalbox.invalid/subscriber/test";
+
+/// An event of a topic that no client can publish to.
+fn test_event(now_ms: u64) -> Arc<Event> {
     Arc::new(Event {
         id: EventId::at_ms(now_ms),
         prev: None,
@@ -203,7 +224,7 @@ fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
         topic: "signalbox.test".to_owned(),
         kind: Kind::Noop,
         environment: "signalbox".to_owned(),
-        url: url.to_owned(),
+        url: TEST_URL.to_owned(),
         timestamp_ms: now_ms,
         data: None,
         cause: None,

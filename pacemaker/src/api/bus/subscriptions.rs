@@ -34,8 +34,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The body: `topics` (the complete list; others are unsubscribed), `callback` (https), and optionally `uuid` (the
 /// user name of deliveries; by default generated at the first subscription), `timeout` (milliseconds that a batch
 /// waits to fill, 0 to 3,600,000; default 500), `max` (events in a batch, 1 to 10,000; default 100), `concurrency` (1
-/// to 64; default 4) and `on_exhausted` (`dead` or `block`). A token that is confined to environments gets only their events,
-/// and none of the topics `signalbox.*`. Also available as `/subscriber`.
+/// to 64; default `bus.concurrency`) and `on_exhausted` (`dead` or `block`). A token that is confined to environments gets
+/// only their events, and none of the topics `signalbox.*`. Also available as `/subscriber`.
 #[utoipa::path(method(post, put), path = "/subscription", tag = "bus", request_body = Object, responses(
     (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
     (status = 403, description = "limit_reached", body = Problem)))]
@@ -49,6 +49,7 @@ pub(super) async fn subscribe(
     if wanted.topics.iter().any(|topic| is_audit_topic(topic)) && !caller.has_any(&[Scope::Audit]) {
         return Err(Problem::forbidden("scope_missing", "the topic of the audit log needs the scope audit"));
     }
+    check_callback(&app.bus, &wanted.callback)?;
     if let Some(own) = caller.environments() {
         // What Signalbox publishes about itself belongs to no tenant.
         if wanted.topics.iter().any(|topic| is_reserved_topic(topic)) {
@@ -66,6 +67,15 @@ pub(super) async fn subscribe(
     app.bus.handle.subscribe(&client, wanted).await?;
     ensure_secret(&app.bus, &client).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Rejects a callback that could never be delivered to.
+pub(super) fn check_callback(bus: &Front, callback: &str) -> Result<(), Problem> {
+    if bus.webhooks.forbids(callback) {
+        let detail = "`callback` leads to an address that is never called; see `bus.allow_networks`";
+        return Err(Problem::bad_request("invalid_subscription", detail));
+    }
+    Ok(())
 }
 
 /// Notes the subscription before a change for the audit log: without its credentials, and without the callback, which may hold
