@@ -15,12 +15,12 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 pebble
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench fuzz soak deb schemathesis reference docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak deb deb-test containers containers-test schemathesis reference docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
-		printf 'make %-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
+		printf 'make %-15s %s\n' "$$name" "$$what"; done
 
 run: packages-run build ## Install missing packages, build, and start everything with sample applications (stop with Ctrl-C)
 	@$(BUILT)/signalbox up --demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
@@ -53,7 +53,9 @@ fuzz: packages-run ## Send mutated inputs to parsers, the edge and the API for F
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
 		cargo test --workspace --no-fail-fast --lib --tests -- --nocapture --test-threads=1 fuzz_
 
-reference: build ## Generate the references of configuration keys, API calls and commands in docs/
+# The whole workspace, as a developer has built it anyway: with fewer packages, dependencies have other features.
+reference: ## Generate the references of configuration keys, API calls and commands in docs/
+	cargo build --workspace
 	.ci/reference $(BUILT) >docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
 	.ci/api-reference $(BUILT) >docs/api.md.new
@@ -85,6 +87,15 @@ deb: ## Build a Debian package (needs cargo-deb: cargo install cargo-deb)
 	$(DEB_BUILT)/signalbox completions fish >target/deb/signalbox.fish
 	.ci/sbom >target/deb/sbom.cdx.json
 	cargo deb --no-build --profile $(DEB_PROFILE) -p signalbox
+
+deb-test: ## Install, upgrade and purge the package of `make deb` in a clean Debian (needs root, debootstrap, systemd-container)
+	packaging/test $(BEFORE)
+
+containers: deb ## Build the container images with the programs of the Debian package (needs Docker, or root to start it)
+	docker/build
+
+containers-test: ## Build the images from the package of `make deb`, run every profile of docker-compose.yml, and check it
+	docker/test
 
 fmt: ## Format the Rust sources
 	cargo fmt --all

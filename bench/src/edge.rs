@@ -6,7 +6,7 @@
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use signalbox_store::{RoutesMaster, keys};
 
 use crate::{
@@ -274,7 +274,16 @@ impl Bench<'_> {
         let count = if self.session.quick { 20_000 } else { 100_000 };
         let worker = *self.edge.proxy.workers.first().context("the edge has no worker")?;
         let table = Table::new("memory", count, self.ends.instances(), 2);
-        table.load(&self.redis.routes()?).await?;
+        let routes = self.redis.routes()?;
+        table.load(&routes).await?;
+        // A lookup waits behind the pushes of the load. A request would be answered 503 after 250 ms.
+        let serial: u64 = routes.command("GET").key(&keys::routes::serial()).query().await?;
+        let reached = fetch(self.edge.admin, &format!("/edge/ack?serial={serial}&wait=30"))?;
+        ensure!(
+            memchr::memmem::find(&reached.body, b"\"reached\":true").is_some(),
+            "the edge does not reach serial {serial}: {}",
+            String::from_utf8_lossy(&reached.body)
+        );
         let before = private_memory(worker)?;
         let plan = Plan {
             target: self.edge.proxy.address,

@@ -25,8 +25,20 @@ const MAX_FINDINGS: usize = 1_000;
 
 /// Prints the findings. Fails with "broken" if there are any.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let client = args.remote.patient(PATIENCE)?;
     let progress = Progress::new();
+    let answer = consistency(&args.remote, &progress).await?;
+    drop(progress);
+    args.remote.show(&answer, print)?;
+    match answer.findings.len() {
+        0 => Ok(()),
+        1 => Err(Failure::broken("1 problem found")),
+        count => Err(Failure::broken(format!("{count} problems found"))),
+    }
+}
+
+/// The findings of all subsystems.
+pub(crate) async fn consistency(remote: &Remote, progress: &Progress) -> Result<Check, Failure> {
+    let client = remote.patient(PATIENCE)?;
     progress.say("checking subscribers, queues and objects");
     let mut answer = client.health().check(None).await?;
     while let Some(next) = answer.next.take().filter(|_| answer.findings.len() < MAX_FINDINGS) {
@@ -37,13 +49,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         answer.checked += more.checked;
         answer.next = more.next;
     }
-    drop(progress);
-    args.remote.show(&answer, print)?;
-    match answer.findings.len() {
-        0 => Ok(()),
-        1 => Err(Failure::broken("1 problem found")),
-        count => Err(Failure::broken(format!("{count} problems found"))),
-    }
+    Ok(answer)
 }
 
 fn print(answer: &Check) {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::terminal;
 
-/// `check` or `doctor` found a problem.
+/// `check`, `doctor` or `upgrade --check` found a problem.
 pub(crate) const BROKEN: u8 = 1;
 /// A flag, a variable or a file is invalid.
 pub(crate) const CONFIGURATION: u8 = 64;
@@ -18,7 +18,7 @@ pub(crate) const INTERNAL: u8 = 70;
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The summary in `--help`.
-pub(crate) const HELP: &str = "Exit codes: 0 success (also: ended by SIGTERM), 1 `check` or `doctor` found a problem, 64 invalid configuration, 65 invalid input or rejected by the API, 69 a required resource \
+pub(crate) const HELP: &str = "Exit codes: 0 success (also: ended by SIGTERM), 1 `check`, `doctor` or `upgrade --check` found a problem, 64 invalid configuration, 65 invalid input or rejected by the API, 69 a required resource \
 is in use, missing or does not respond, 70 internal error, 130 ended by Ctrl-C.";
 
 /// The failure of a command.

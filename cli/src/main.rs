@@ -7,6 +7,7 @@ mod audit;
 mod certificates;
 mod check;
 mod condition;
+mod deploy;
 mod doctor;
 mod edge;
 mod events;
@@ -29,6 +30,7 @@ mod subscribers;
 mod terminal;
 mod tokens;
 mod up;
+mod upgrade;
 mod why;
 
 use std::process::ExitCode;
@@ -53,6 +55,8 @@ enum Command {
     Status(status::Args),
     /// Manage instances and hosts, and show which routers have the newest table
     Routes(routes::Args),
+    /// Replace the instances of a host by those of a new version: all of them, or none if one is not healthy
+    Deploy(Box<deploy::Args>),
     /// Show request statistics
     Stats(stats::Args),
     /// List topics, publish events, and watch them
@@ -73,6 +77,8 @@ enum Command {
     Check(check::Args),
     /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
     Doctor(doctor::Args),
+    /// Check whether the system can be upgraded to the version of this command (exit code 1 if not)
+    Upgrade(upgrade::Args),
     /// Run nginx alone, configured by environment variables (for containers and services)
     Edge(edge::Args),
     /// Evaluate an exit condition
@@ -114,6 +120,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
         Command::Routes(args) => asynchronously(routes::run(args)),
+        Command::Deploy(args) => asynchronously(deploy::run(*args)),
         Command::Stats(args) => asynchronously(stats::run(args)),
         Command::Events(args) => asynchronously(events::run(args)),
         Command::Subscribers(args) => asynchronously(subscribers::run(args)),
@@ -124,6 +131,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Audit(args) => asynchronously(audit::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
+        Command::Upgrade(args) => asynchronously(upgrade::run(args)),
         Command::Edge(args) => edge::run(&args),
         Command::Condition(args) => condition::run(args),
         Command::Machines(args) => asynchronously(machines::run(args)),

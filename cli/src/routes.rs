@@ -52,7 +52,7 @@ struct List {
     #[arg(long)]
     node: Option<String>,
     /// Only instances in this state
-    #[arg(long, value_parser = ["active", "draining"])]
+    #[arg(long, value_parser = ["active", "standby", "draining"])]
     state: Option<String>,
     #[command(flatten)]
     remote: Remote,
@@ -95,6 +95,9 @@ struct Add {
     /// Workspace of the instance
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
+    /// Send it no requests until it is resumed or its version type is promoted
+    #[arg(long)]
+    standby: bool,
     #[command(flatten)]
     until: Until,
     #[command(flatten)]
@@ -216,6 +219,7 @@ async fn add(args: Add) -> Result<(), Failure> {
     (instance.weight, instance.lease_seconds, instance.node_id) = (args.weight, args.lease, args.node);
     instance.version_id = args.version;
     (instance.application_id, instance.workspace_id) = (args.application, args.workspace);
+    instance.standby = args.standby;
     let client = args.remote.client()?;
     let progress = args.until.progress();
     let changed = client.routes().register(&args.id, &instance, args.until.wait).await?;

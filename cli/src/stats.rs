@@ -7,7 +7,7 @@ use serde::Serialize;
 use signalbox_client::{
     Client,
     routes::Filter,
-    stats::{Range, Subject, Totals},
+    stats::{self, Subject, Totals},
 };
 use tokio::time::{self, MissedTickBehavior};
 
@@ -101,8 +101,9 @@ async fn show(args: Show) -> Result<(), Failure> {
 }
 
 async fn history(args: History) -> Result<(), Failure> {
-    let range = Range { start: args.start, end: args.end, step: args.step };
-    let points = args.remote.client()?.stats().history(&args.subject, &args.metric, &range).await?;
+    let range =
+        stats::History { metric: Some(args.metric), start: args.start, end: args.end, step: args.step };
+    let points = args.remote.client()?.stats().history(&args.subject, &range).await?;
     args.remote.show(&points, |points| {
         for (second, value) in points {
             terminal::line(&format!("{second} {value}"));
@@ -234,11 +235,14 @@ mod tests {
     use super::*;
 
     fn totals(id: &str, requests: u64, errors: u64, ms: u64) -> Totals {
-        let json = serde_json::json!({
-            "kind": "version_type", "id": id, "version_types": [id], "as_at": 0, "requests": requests,
-            "bytes": requests * 2048, "timecount": 0, "time": 0, "nginxtime": ms, "4xx": 0, "5xx": errors, "codes": {},
-        });
-        serde_json::from_value(json).unwrap()
+        Totals {
+            id: id.to_owned(),
+            requests,
+            bytes: requests * 2048,
+            nginxtime: ms,
+            server_errors: errors,
+            ..Totals::default()
+        }
     }
 
     fn look(all: &[Totals]) -> Look {

@@ -1,6 +1,9 @@
 -- Which serial of the table each worker has applied. Each worker writes its own line into the shared dictionary;
 -- /edge/ack reads all lines and waits until the slowest worker has reached a serial.
 --
+-- A waiting request costs nothing until the worker that serves it has reached the serial itself. The others get the
+-- same push from Redis at the same moment, so only then is the dictionary polled, for the short time between them.
+--
 --   "worker:<id>"   pid of the worker that has this id now
 --   "acks"          incremented with each acknowledgement, so that waiting requests poll a single number
 --   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | accepted 0/1 | serial seen | alarm | newest epoch"
@@ -9,6 +12,7 @@
 -- id, and no request reads what the old one still writes under its pid. So workers that are exiting are not waited for.
 
 local json = require("signalbox.json")
+local semaphore = require("ngx.semaphore")
 local lineage = require("signalbox.lineage")
 
 local worker_pid, worker_id, worker_count = ngx.worker.pid, ngx.worker.id, ngx.worker.count
@@ -21,16 +25,36 @@ local state = ngx.shared.signalbox_state
 local _M = {}
 
 local MAX_WAIT = 30
-local POLL = 0.001
--- Polls after which the lines are read in any case, because a worker may have been replaced.
-local POLLS_BLIND = 100
+-- How often the other workers' lines are polled: POLLS times at first, then seldom, because a worker without a
+-- connection to Redis can be behind for a long time.
+local POLL, POLLS, SELDOM = 0.001, 100, 0.05
+-- The interval of the timer that only notices the end of this worker.
+local HOUR_SECONDS = 3600
 -- Of the line of a worker that is gone.
 local LINE_LIFETIME_SECONDS = 60
 
 local own_serial, own_at = 0, 0
 
+-- Requests that wait for this worker's acknowledgement.
+local waiting, ready = 0, nil
+
+local function wake()
+    if waiting > 0 then
+        ready:post(waiting)
+    end
+end
+
 function _M.join()
     state:set("worker:" .. worker_id(), worker_pid())
+    -- nginx runs a timer early when the worker is told to end. The sidecar then asks the worker that replaces it.
+    local ok, err = ngx.timer.every(HOUR_SECONDS, function(premature)
+        if premature then
+            wake()
+        end
+    end)
+    if not ok then
+        ngx.log(ngx.ERR, "cannot start the timer of /edge/ack: ", err)
+    end
 end
 
 -- acknowledged: a serial, or false to keep the last one. accepted: whether the worker follows an accepted table.
@@ -45,6 +69,7 @@ function _M.publish(acknowledged, seen, epoch, accepted, alarm)
         accepted and 1 or 0, seen or 0, alarm or "", lineage.newest(epoch) or ""), LINE_LIFETIME_SECONDS)
     if raised then
         state:incr("acks", 1, 0)
+        wake()
     end
 end
 
@@ -103,14 +128,24 @@ function _M.epoch(workers)
     return ""
 end
 
--- Returns when an acknowledgement arrived after `acks` was read, at the deadline, or after POLLS_BLIND polls.
-local function pause(acks, deadline)
-    for _ = 1, POLLS_BLIND do
+-- Waits until this worker acknowledges, at most until the deadline.
+local function await_own(deadline)
+    ready = ready or semaphore.new()
+    waiting = waiting + 1
+    ready:wait(deadline - now())
+    waiting = waiting - 1
+end
+
+-- Waits for an acknowledgement of another worker after `acks` was read, at most until the deadline.
+local function await_others(acks, deadline)
+    for _ = 1, POLLS do
         sleep(POLL)
         if state:get("acks") ~= acks or now() >= deadline or ngx.worker.exiting() then
             return
         end
     end
+    -- The lines are read again in any case, because a worker may have been replaced.
+    sleep(SELDOM)
 end
 
 -- The body of /edge/ack. wanted: serial or nil. wait: seconds.
@@ -126,8 +161,11 @@ function _M.await(wanted, wait)
             return format('{"reached":%s,"serial":%.0f,"epoch":%s,"workers":%s}\n',
                 (not wanted or least >= wanted) and "true" or "false", least,
                 json.string(_M.epoch(workers)), _M.workers_json(workers))
+        elseif own_serial < wanted then
+            await_own(deadline)
+        else
+            await_others(acks, deadline)
         end
-        pause(acks, deadline)
     end
 end
 

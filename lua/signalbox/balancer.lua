@@ -14,10 +14,14 @@ local ffi = require("ffi")
 local in_flight = require("signalbox.in_flight")
 local outliers = require("signalbox.outliers")
 local record = require("signalbox.record")
+local response = require("signalbox.response")
 local routes = require("signalbox.routes")
 local tries = require("signalbox.tries")
 
+require("resty.core.response") -- declares ngx_http_lua_ffi_get_resp_status
+
 local C, ffi_string = ffi.C, ffi.string
+local status_of = C.ngx_http_lua_ffi_get_resp_status
 local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
@@ -31,15 +35,16 @@ local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
 
--- ngx.var.host and ngx.var.logkey without the name handling of the generic accessors. The buffers are written before
--- each use; ngx.var has declared the functions.
+-- ngx.var.edge_name and ngx.var.logkey without the name handling of the generic accessors. The buffers are written
+-- before each use; ngx.var has declared the functions.
 local value, length = ffi.new("unsigned char *[1]"), ffi.new("size_t[1]")
-local lowcase, err_out = ffi.new("unsigned char[8]"), base.get_errmsg_ptr()
+local lowcase, err_out = ffi.new("unsigned char[16]"), base.get_errmsg_ptr()
 local ERR_SIZE = 256
 local err_text, err_length = ffi.new("unsigned char[?]", ERR_SIZE), ffi.new("size_t[1]")
 
+-- The host of a usual request (log.conf). Empty for others, which @full checks, and no name in the table is empty.
 local function host_of(request)
-    if C.ngx_http_lua_ffi_var_get(request, "host", 4, lowcase, 0, value, length, err_out) ~= 0 then
+    if C.ngx_http_lua_ffi_var_get(request, "edge_name", 9, lowcase, 0, value, length, err_out) ~= 0 then
         return ""
     end
     return ffi_string(value[0], length[0])
@@ -123,6 +128,14 @@ function _M.plain()
         return fail(err)
     end
     set_log_key(request, log_key_of_plain(route))
+end
+
+-- The header filter of the hot path.
+function _M.header()
+    local status = status_of(get_request())
+    if status < 200 and status ~= 101 then
+        return response.check()
+    end
 end
 
 return _M

@@ -20,6 +20,7 @@
 
 local bounded = require("signalbox.bounded")
 local crypto = require("signalbox.crypto")
+local handshake = require("signalbox.handshake")
 local hostname = require("signalbox.hostname")
 local json = require("signalbox.json")
 local link = require("signalbox.link")
@@ -240,6 +241,9 @@ function _M.present()
         return
     end
     name = lower(name)
+    if name == handshake.NAME then
+        return handshake.wait()
+    end
     if name == "" or not hostname.valid(name) then
         return
     end

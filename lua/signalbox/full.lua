@@ -22,6 +22,7 @@ local outliers = require("signalbox.outliers")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
 local resp = require("ngx.resp")
+local response = require("signalbox.response")
 local routes = require("signalbox.routes")
 local shared = require("signalbox.shared")
 local sticky = require("signalbox.balance.sticky")
@@ -210,14 +211,15 @@ local function drop_named_headers()
     end
 end
 
--- What $edge_unusual says of a request, or of the answer of its instance: answers it if it may not pass.
+-- $edge_unusual describes a request, or the answer of its instance (response.lua). Answers a request that may not pass.
 local function unusual(kind)
     if kind == "interim" then
         uncount()
         return answer.problem(502, "interim_response",
             "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward.")
     elseif kind == "not_http" then
-        local address = uncount()
+        uncount()
+        local _, address = attempts.addresses()
         local route = resolve.host(ngx.var.host)
         if address and route then
             outliers.failed(route, address, "no HTTP")
@@ -234,6 +236,8 @@ local function unusual(kind)
 end
 
 function _M.access()
+    -- The line in the log is not that of the hot path (log.conf).
+    ngx.var.edge_name = ""
     local kind = ngx.var.edge_unusual
     if kind ~= "" then
         unusual(kind)
@@ -329,28 +333,10 @@ function _M.balance()
     ngx.var.logkey = record.log_key(route, address)
 end
 
--- nginx would pass on an interim answer as the final one, and wait for the end of a connection that has none; and
--- whatever is not HTTP as an answer of HTTP/0.9, without a status. 419 leads to @full (edge.conf).
-local function check_answer()
-    -- ngx.status is 9 for HTTP/0.9.
-    local status = ngx.status
-    if status >= 200 or status == 101 then
-        return true
-    elseif status ~= 9 then
-        ngx.var.edge_unusual = "interim"
-        return false
-    elseif ngx.var.server_protocol == "HTTP/0.9" or ngx.var.edge_unusual == "not_http" then
-        -- The edge's own answer: to a client that speaks HTTP/0.9, or for an instance that does.
-        return true
-    end
-    ngx.var.edge_unusual = "not_http"
-    return false
-end
-
 -- A sticky client without a session, or whose instance is gone, gets a new cookie.
 function _M.header()
-    if not check_answer() then
-        return ngx.exit(419)
+    if response.check() then
+        return
     end
     local route = ngx.ctx.route
     local rules = route and rules_of(route)

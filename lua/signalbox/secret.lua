@@ -6,12 +6,18 @@
 --                  because the pacemaker encrypts with the first
 --   sticky         digests in cookies (balance/sticky.lua)
 --   target         tickets for one instance (target.lua)
+--   tickets        keys of TLS session tickets (tickets.lua)
 --   maintenance    comparison of a header with the agreed value (guards.lua)
+--
+-- The file may be readable for its owner and its group only (0600, 0640), as the pacemaker demands for its copy.
 --
 -- Without a file, the key is random and lasts for this run of nginx and its reloads: cookies are invalid after a
 -- restart and at other routers, and certificates of the table cannot be used.
 
 local crypto = require("signalbox.crypto")
+
+local bit = require("bit")
+local ffi = require("ffi")
 
 local char, gmatch, gsub, sub = string.char, string.gmatch, string.gsub, string.sub
 local tonumber = tonumber
@@ -25,10 +31,31 @@ local MAX_KEYS = 8
 local keys, key = {}, nil
 local derived = {}
 
+-- statx, because its structure is the same on all processors.
+ffi.cdef("int statx(int folder, const char *path, int flags, unsigned int mask, void *buffer);")
+local AT_FDCWD, STATX_MODE, STATX_BYTES, MODE_AT = -100, 2, 256, 28
+-- Octal 037: writing by the group, and everything by others.
+local FORBIDDEN_MODE, PERMISSIONS = 0x1f, 0x1ff
+
+-- The permissions of a file, or nil if they cannot be read.
+local function permissions(path)
+    local buffer = ffi.new("unsigned char[?]", STATX_BYTES)
+    local found, failed = pcall(function() return ffi.C.statx(AT_FDCWD, path, 0, STATX_MODE, buffer) end)
+    if not found or failed ~= 0 then
+        return nil
+    end
+    return bit.band(buffer[MODE_AT] + buffer[MODE_AT + 1] * 256, PERMISSIONS)
+end
+
 local function read(path)
     local file, err = io.open(path, "rb")
     if not file then
         return nil, err
+    end
+    local mode = permissions(path)
+    if mode and bit.band(mode, FORBIDDEN_MODE) ~= 0 then
+        file:close()
+        return nil, string.format("%s has mode %o: others could read or change it; make it 0600, or 0640", path, mode)
     end
     local text = file:read(4096) or ""
     file:close()

@@ -42,6 +42,12 @@ function _M.worker()
     if not ok then
         ngx.log(ngx.ERR, "cannot start the timer for counts of requests in flight: ", err)
     end
+    if settings.tls and settings.tls ~= "" and ngx.worker.id() == 0 then
+        ok, err = ngx.timer.at(0, require("signalbox.handshake").check, settings.tls)
+        if not ok then
+            ngx.log(ngx.ERR, "cannot start the check of TLS handshakes: ", err)
+        end
+    end
     local user, password_file = settings.replica_user or "", settings.replica_password_file or ""
     -- Without a file there is no login. A password without a name is that of the user `default`.
     local login

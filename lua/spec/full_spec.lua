@@ -328,22 +328,42 @@ return function(run)
                 ngx.sleep(0.2)
             end
         end
-        put({ ONE, TWO }, FULL .. ',"ejection":false')
-        app.behavior.one = sends("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
-        app.behavior.two = app.behavior.one
-        equal(refused(client.request({})), { 502, "interim_response" })
-        local seen = app.counts()
-        equal((seen.one or 0) + (seen.two or 0), 1, "tries")
-        equal({ outliers.describe(ONE) }, { 0, 0, 0 })
-        equal({ outliers.describe(TWO) }, { 0, 0, 0 })
+        local INTERIM = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+        for _, policy in ipairs({ false, FULL }) do
+            ONE, TWO = app.alias("one"), app.alias("two")
+            app.counts()
+            put({ ONE, TWO }, policy or nil)
+            app.behavior.one = sends(INTERIM .. "HTTP/1.1 200 OK\r\n\r\n")
+            app.behavior.two = app.behavior.one
+            equal(refused(client.request({})), { 502, "interim_response" })
+            local seen = app.counts()
+            equal((seen.one or 0) + (seen.two or 0), 1, "tries")
+            equal({ outliers.describe(ONE) }, { 0, 0, 0 })
+            equal({ outliers.describe(TWO) }, { 0, 0, 0 })
+            put({ ONE }, policy or nil)
+            app.behavior.one = sends("SSH-2.0-OpenSSH_9\r\n")
+            local text = client.raw({})
+            truthy(text:find("^HTTP/1.1 502 "), text)
+            truthy(text:find('"code":"not_http"', 1, true), text)
+            equal(text:find("SSH", 1, true), nil)
+            equal(select(3, outliers.describe(ONE)), 1, "failures")
+            equal(log_line().code, 502)
+        end
+    end)
+
+    it("does not give the answer to a request to the next one on the connection", function()
         put({ ONE }, FULL)
-        app.behavior.one = sends("SSH-2.0-OpenSSH_9\r\n")
-        -- nginx has no status line for what it takes for HTTP/0.9, but nothing of the instance arrives.
-        local text = client.raw({})
-        truthy(text:find('"code":"not_http"', 1, true), text)
-        equal(text:find("SSH", 1, true), nil)
-        equal(select(3, outliers.describe(ONE)), 1, "failures")
-        equal(log_line().code, 502)
+        app.behavior.one = function()
+            app.behavior.one = nil
+            local socket = assert(ngx.req.socket(true))
+            socket:send("HTTP/1.1 103 Early Hints\r\n\r\n")
+            ngx.sleep(0.2)
+            socket:send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstale")
+            ngx.sleep(0.2)
+        end
+        -- The answer to a HEAD has no body, so nginx would keep the connection.
+        client.raw({ method = "HEAD" })
+        equal(client.request({}).body, "one")
     end)
 
     it("answers for headers that are too large, once, and without a failure of the instance", function()

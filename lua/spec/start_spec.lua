@@ -18,6 +18,7 @@ local function write(name, text)
     local file = assert(io.open(prefix .. name, "wb"))
     file:write(text)
     file:close()
+    os.execute("chmod 0600 " .. prefix .. name)
     return prefix .. name
 end
 
@@ -75,6 +76,19 @@ return function(it)
         local ok, err = pcall(start.master, settings(prefix .. "missing", prefix .. "no-such-key"))
         equal(ok, false)
         contains(err, "No such file")
+    end)
+
+    it("does not start with a key file that others can read or change", function()
+        local path = write("key", ("6b"):rep(32))
+        for mode, good in pairs({ ["0600"] = true, ["0640"] = true, ["0400"] = true, ["0644"] = false, ["0660"] = false,
+            ["0601"] = false }) do
+            os.execute("chmod " .. mode .. " " .. path)
+            local ok, err = pcall(start.master, settings(prefix .. "missing", path))
+            equal(ok, good, mode)
+            if not good then
+                contains(err, "has mode " .. mode:sub(2))
+            end
+        end
     end)
 
     it("takes the first key of the file, and decrypts with all", function()

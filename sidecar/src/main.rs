@@ -33,7 +33,8 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    if let Some(text) = args.settings.print() {
+    let document = || args.print_openapi.then(api::document);
+    if let Some(text) = args.settings.print().or_else(document) {
         #[expect(clippy::print_stdout, reason = "the output of the flag")]
         {
             print!("{text}");

@@ -129,12 +129,9 @@ fn codes(text: &str) -> impl Iterator<Item = String> {
         .map(str::to_owned)
 }
 
-/// The codes of the pacemaker, from the descriptions of error responses in its OpenAPI document.
-fn codes_of_the_api() -> BTreeSet<String> {
-    let made = Command::new(program().with_file_name("signalbox-pacemaker"))
-        .arg("--print-openapi")
-        .output()
-        .unwrap();
+/// The codes of a daemon, from the descriptions of error responses in its OpenAPI document.
+fn codes_of_the_api(daemon: &str) -> BTreeSet<String> {
+    let made = Command::new(program().with_file_name(daemon)).arg("--print-openapi").output().unwrap();
     let document: Value = serde_json::from_slice(&made.stdout).unwrap();
     let operations = document["paths"].as_object().unwrap().values().filter_map(Value::as_object);
     let responses = operations.flat_map(|path| path.values()).filter_map(|one| one["responses"].as_object());
@@ -179,8 +176,11 @@ fn codes_of_the_edge() -> BTreeSet<String> {
 fn the_reference_of_errors_has_every_code() {
     let page = read("docs/errors.md");
     let listed: BTreeSet<&str> = page.split('`').skip(1).step_by(2).collect();
-    let (api, edge) = (codes_of_the_api(), codes_of_the_edge());
-    assert!(api.len() > 60 && edge.len() > 20, "the test does not find the codes: {api:?} {edge:?}");
+    let (mut api, edge) = (codes_of_the_api("signalbox-pacemaker"), codes_of_the_edge());
+    let statistics = codes_of_the_api("signalbox-sidecar");
+    assert!(statistics.len() > 10, "the test does not find the codes: {statistics:?}");
+    api.extend(statistics);
+    assert!(api.len() > 70 && edge.len() > 20, "the test does not find the codes: {api:?} {edge:?}");
     let missing: Vec<&String> = api.union(&edge).filter(|code| !listed.contains(code.as_str())).collect();
     assert!(missing.is_empty(), "docs/errors.md does not describe {missing:?}");
 }

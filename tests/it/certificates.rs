@@ -1,6 +1,6 @@
 //! Certificates through the API, in front of real handshakes.
 
-use std::{net::SocketAddr, process::Stdio, time::Duration};
+use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;
@@ -11,7 +11,7 @@ use signalbox_tests::{
     tls::{Authority, Issued},
     upstream::App,
 };
-use tokio::process::Command;
+use tokio::{io::AsyncWriteExt as _, process::Command};
 
 /// A whole system with a TLS listener.
 async fn start(name: &str) -> (System, SocketAddr) {
@@ -93,6 +93,50 @@ async fn a_certificate_is_served_by_every_worker_when_its_put_is_answered() {
     assert_eq!(removed.status, 204, "{}", removed.text());
     assert_eq!(shown(tls, "app.test").await, "rcgen self signed cert");
     assert_eq!(system.workers(), workers, "nothing was reloaded");
+    system.stop().await;
+}
+
+/// Whether a request to `app.test` resumed the session in `file`. If there is none, the session is stored there.
+async fn resumed(to: SocketAddr, version: &str, file: &Path) -> bool {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", version, "-connect", &to.to_string(), "-servername", "app.test", "-ign_eof"]);
+    command.arg(if file.exists() { "-sess_in" } else { "-sess_out" }).arg(file);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut client = command.spawn().expect("openssl");
+    let mut stdin = client.stdin.take().expect("a pipe");
+    let request = b"GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n";
+    stdin.write_all(request).await.unwrap();
+    // The end of its input would end the client before the answer. The edge closes the connection.
+    let output = client.wait_with_output().await.unwrap();
+    drop(stdin);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("HTTP/1.1 200 "), "{text}");
+    text.contains("\nReused, ")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_resumed_after_a_restart_and_by_a_router_with_another_certificate() {
+    let (system, tls) = start("certificates-resumed").await;
+    let app = App::start("app").await;
+    system.register("one", &app, "app.test", "17").await;
+    let root = system.stack.layout().root().to_owned();
+    let (new, old) = (root.join("tls-1.3"), root.join("tls-1.2"));
+    for (version, file) in [("-tls1_3", &new), ("-tls1_2", &old)] {
+        assert!(!resumed(tls, version, file).await, "{version}");
+        // More often than there are workers.
+        for _ in 0..6 {
+            assert!(resumed(tls, version, file).await, "{version}");
+        }
+    }
+    let other = Authority::new("test authority").issue("router.test", "other");
+    let router = system.stack.layout().nginx_prefix(1);
+    std::fs::write(router.join("tls.crt"), &other.chain).unwrap();
+    std::fs::write(router.join("tls.key"), &other.key).unwrap();
+    system.restart(System::NGINX).await;
+    system.until_answered_by("app.test", &app).await;
+    assert_eq!(shown(tls, "app.test").await, "other");
+    assert!(resumed(tls, "-tls1_3", &new).await);
+    assert!(!resumed(tls, "-tls1_2", &old).await, "its session was in the memory of this nginx");
     system.stop().await;
 }
 

@@ -166,7 +166,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
         if totals.requests == 1 && totals.codes["200"] == 1 { Ok(()) } else { Err(totals) }
     })
     .await;
-    let points = client.stats().history(&Subject::Uncaught, "requests", &Default::default()).await.unwrap();
+    let points = client.stats().history(&Subject::Uncaught, &Default::default()).await.unwrap();
     assert_eq!(points.len(), 300);
     client.routes().remove("i-1", wait).await.unwrap();
     assert!(client.routes().instances(&Filter::default()).await.unwrap().is_empty());

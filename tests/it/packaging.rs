@@ -1,5 +1,6 @@
 //! The files that are shipped with the programs: containers, units, the Debian package. They are only read here, because
-//! running them needs Docker and root. Every name that one file uses is checked against the file that defines it.
+//! running them needs a container engine and root: `docker/test` and `packaging/test` do that. Every name that one file uses is
+//! checked against the file that defines it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,15 +29,16 @@ fn the_compose_file_names_only_files_that_exist() {
     let (services, volumes) = (names(&compose["services"]), names(&compose["volumes"]));
     assert!(services.len() > 10, "{services:?}");
     for (name, service) in compose["services"].as_object().unwrap() {
-        assert!(name == "secrets" || service["healthcheck"]["test"].is_array(), "{name} has no health check");
-        let built = service["build"]["target"].as_str();
-        assert!(built.is_some() != service["image"].is_string(), "{name} is built or taken");
-        if let Some(target) = built {
-            assert!(
-                read("docker/Dockerfile").contains(&format!(" AS {target}\n")),
-                "{name} is built as {target}"
-            );
-        }
+        let ends = ["secrets", "demo-token"].contains(&&**name);
+        assert!(ends || service["healthcheck"]["test"].is_array(), "{name} has no health check");
+        let target = service["build"]["target"].as_str().unwrap_or_else(|| panic!("{name} is not built"));
+        assert!(
+            read("docker/Dockerfile").contains(&format!(" AS {target}\n")),
+            "{name} is built as {target}"
+        );
+        // `docker/build` and a build by compose make the same image.
+        assert_eq!(service["image"], format!("signalbox/{target}:${{SIGNALBOX_TAG:-latest}}"), "{name}");
+        assert!(read("docker/build").contains(&format!(" {target} ")) || target == "routes-master", "{name}");
         let profiles = &service["profiles"];
         for needed in names(&service["depends_on"]) {
             let other = &compose["services"][needed];
@@ -61,7 +63,7 @@ fn the_compose_file_names_only_files_that_exist() {
             *profiles.entry(profile.as_str().unwrap()).or_default() += 1;
         }
     }
-    assert_eq!(profiles, BTreeMap::from([("sentinel", 5), ("two-routers", 3)]));
+    assert_eq!(profiles, BTreeMap::from([("demo", 3), ("sentinel", 5), ("two-routers", 3)]));
     let addresses: Vec<&str> = compose["services"]
         .as_object()
         .unwrap()
@@ -93,6 +95,30 @@ fn containers_have_no_privileges_and_limits() {
 }
 
 #[test]
+fn images_do_not_run_as_root_and_contain_no_setuid_program() {
+    let text = read("docker/Dockerfile");
+    let mut stages: Vec<(&str, &str)> = Vec::new();
+    for (at, _) in text.match_indices("\nFROM ") {
+        let stage = &text[at + 1..];
+        let stage = &stage[..stage[1..].find("\nFROM ").map_or(stage.len(), |end| end + 1)];
+        let name = stage.lines().next().unwrap().rsplit_once(" AS ").unwrap().1;
+        stages.push((name, stage));
+    }
+    assert_eq!(stages.len(), 8, "{:?}", stages.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    for (name, stage) in &stages {
+        let user = stage.lines().find_map(|line| line.strip_prefix("USER "));
+        // These two are only steps.
+        assert_eq!(user.is_none(), ["programs", "daemon"].contains(name), "{name}: {user:?}");
+        assert!(
+            user.is_none_or(|user| user.starts_with(|digit: char| ('1'..='9').contains(&digit))),
+            "{name}"
+        );
+        let installs = stage.contains("apt-get install");
+        assert!(!installs || stage.contains("-perm /6000 -exec chmod a-s"), "{name}");
+    }
+}
+
+#[test]
 fn applications_reach_no_redis_and_each_redis_has_users_and_a_limit() {
     let compose: Value = serde_saphyr::from_str(&read("docker-compose.yml")).unwrap();
     let mut servers = 0;
@@ -100,7 +126,11 @@ fn applications_reach_no_redis_and_each_redis_has_users_and_a_limit() {
         let networks = &service["networks"];
         let in_applications =
             networks.get("applications").is_some() || strings(networks).contains(&"applications");
-        assert_eq!(in_applications, name == "pacemaker" || name.starts_with("edge"), "{name}");
+        let application = ["hello", "shop"].contains(&&**name);
+        let both = name == "pacemaker" || name.starts_with("edge");
+        assert_eq!(in_applications, application || both, "{name}");
+        let in_backplane = networks.get("backplane").is_some() || strings(networks).contains(&"backplane");
+        assert!(!application || !in_backplane, "{name} is an application that reaches Redis");
         let command = service["command"].as_str().unwrap_or_default();
         if !command.starts_with("redis-server") {
             continue;
@@ -225,7 +255,8 @@ fn docker_accepts_the_compose_file() {
         return;
     };
     assert!(version.status.success());
-    let profiles = ["--profile", "two-routers", "--profile", "sentinel", "config", "--quiet"];
+    let profiles =
+        ["--profile", "demo", "--profile", "two-routers", "--profile", "sentinel", "config", "--quiet"];
     let output = Command::new("docker-compose").args(profiles).current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -267,7 +298,7 @@ fn is_installed(file: &str) -> bool {
         }
     });
     // Redis and nginx are dependencies, the shell's own programs are everywhere.
-    brought || ["/usr/bin/redis-server", "/usr/sbin/nginx", "/bin/kill"].contains(&file)
+    brought || ["/usr/bin/redis-server", "/usr/sbin/nginx", "/bin/sh"].contains(&file)
 }
 
 #[test]
@@ -471,7 +502,7 @@ fn nginx_accepts_the_packages_edge_and_a_wrong_one_is_rejected_before_a_reload()
     let edge = unit(&read("packaging/systemd/signalbox-edge.service"));
     let reload: Vec<&str> =
         edge.iter().filter(|(_, key, _)| key == "ExecReload").map(|(_, _, value)| &**value).collect();
-    assert_eq!(reload, ["/usr/bin/signalbox edge check", "/bin/kill -HUP $MAINPID"]);
+    assert_eq!(reload, ["/usr/bin/signalbox edge check", "/bin/sh -c \"kill -HUP $MAINPID\""]);
     let folder = tempfile::tempdir().unwrap();
     let mut reservation = signalbox_stack::Reservation::default();
     let listens = [0; 2].map(|_| format!("127.0.0.1:{}", reservation.add().unwrap()));

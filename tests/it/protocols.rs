@@ -113,8 +113,10 @@ async fn http_2_is_spoken_with_clients_that_negotiate_it() {
     assert_eq!(curl(&["--http2-prior-knowledge", "--header", host, &clear]).await, "app 200 2");
     let unknown = ["--http2-prior-knowledge", "--header", "Host: nobody.test", &clear];
     assert!(curl(&unknown).await.ends_with(" 404 2"));
-    // Misuse: HTTP/1.1 where only HTTP/2 is spoken, plain HTTP at the port for TLS, old TLS, noise.
-    assert!(!curl(&["--http1.1", "--header", host, &clear]).await.contains(" 200 "));
+    // nginx before 1.25.1 speaks only HTTP/2 at such a listener. Later versions route requests of HTTP/1.1, too.
+    let older = curl(&["--http1.1", "--header", host, &clear]).await;
+    assert!(!older.contains(" 200 ") || older == "app 200 1.1", "{older}");
+    // Misuse: plain HTTP at the port for TLS, old TLS, noise.
     let plain = format!("http://127.0.0.1:{}/", at.tls.port());
     assert!(curl(&["--header", host, &plain]).await.ends_with(" 400 1.1"));
     let old = ["--tls-max", "1.1", "--ciphers", "DEFAULT@SECLEVEL=0"];

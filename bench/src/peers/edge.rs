@@ -98,6 +98,7 @@ fn values(
         ("EDGE_FORWARDED", "forwarded-direct.conf".to_owned()),
         ("EDGE_NAME", "bench".to_owned()),
         ("EDGE_NAME_PATTERN", "bench".to_owned()),
+        ("ADDRESS_KEY", "$binary_remote_addr".to_owned()),
         ("ADDRESS_LIMIT", "limit_conn signalbox_addresses 1000;".to_owned()),
         ("EDGE_HTTPS_PORT", "443".to_owned()),
         ("EDGE_UPSTREAM_CA", "/etc/ssl/certs/ca-certificates.crt".to_owned()),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use signalbox_client::{
     Client, Error,
     routes::{Filter, Instance as Registered},
-    stats::{Range, Subject},
+    stats::{History, Subject},
 };
 use signalbox_diagnosis::{
     Checked, Diagnosis, Facts, Skipped,
@@ -35,7 +35,7 @@ fn now_ms() -> i64 {
 }
 
 /// Reads all reachable facts, and evaluates them.
-pub(super) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
+pub(crate) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
     let client = args.remote.client()?;
     let mut collection = Collection { client, facts: Facts::skipped("not read"), parts: Vec::new() };
     let here = args.remote.here();
@@ -279,12 +279,17 @@ async fn minutes(
     version_types: BTreeMap<String, String>,
 ) -> Result<Vec<VersionType>, Error> {
     let now = u64::try_from(now_ms() / 1000).unwrap_or(0);
-    let range = Range { start: Some(now.saturating_sub(MINUTE_SECONDS)), end: Some(now), step: None };
     let mut read = Vec::new();
     for (id, host) in version_types.into_iter().take(MAX_VERSION_TYPES) {
         let subject = Subject::VersionType(id.clone());
-        let sum = async |metric| -> Result<u64, Error> {
-            match client.stats().history(&subject, metric, &range).await {
+        let sum = async |metric: &str| -> Result<u64, Error> {
+            let range = History {
+                metric: Some(metric.to_owned()),
+                start: Some(now.saturating_sub(MINUTE_SECONDS)),
+                end: Some(now),
+                step: None,
+            };
+            match client.stats().history(&subject, &range).await {
                 Ok(points) => Ok(points.into_iter().map(|(_, value)| value).sum()),
                 // Nothing was ever counted under it.
                 Err(error) if error.status() == Some(404) => Ok(0),

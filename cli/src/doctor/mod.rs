@@ -8,6 +8,7 @@ mod facts;
 mod metrics;
 mod server;
 
+pub(crate) use facts::diagnose;
 use serde::Serialize;
 use signalbox_diagnosis::{Finding, Severity, Skipped};
 
@@ -27,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long)]
     skip_log: bool,
     #[command(flatten)]
-    remote: Remote,
+    pub(crate) remote: Remote,
 }
 
 #[derive(Serialize)]
@@ -40,7 +41,7 @@ struct Answer<'a> {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let progress = Progress::new();
-    let diagnosis = facts::diagnose(&args, &progress).await?;
+    let diagnosis = diagnose(&args, &progress).await?;
     drop(progress);
     let critical = diagnosis.critical();
     let answer =

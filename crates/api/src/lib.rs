@@ -1,4 +1,4 @@
-//! The wire types of Signalbox's HTTP API: answers of the pacemaker, and requests of its clients.
+//! The wire types of Signalbox's HTTP API: answers of the pacemaker and the sidecar, and requests of their clients.
 //!
 //! One module per subsystem. The types contain no logic: values are checked where they are used. A request rejects unknown
 //! fields, so that a typing error is reported; an answer ignores them, so that a client can read a newer server.
@@ -12,8 +12,12 @@ pub mod events;
 pub mod health;
 pub mod machines;
 pub mod objects;
+mod problem;
 pub mod queues;
 pub mod routes;
 #[cfg(feature = "schema")]
 mod schema;
+pub mod stats;
 pub mod tokens;
+
+pub use problem::Problem;

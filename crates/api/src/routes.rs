@@ -42,6 +42,10 @@ pub struct NewInstance {
     /// Its health check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+    /// Whether a new instance gets no requests until it is resumed or its version type is promoted. With a health check it
+    /// is unhealthy until its first checks have passed. An instance that is registered again stays as it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub standby: bool,
 }
 
 impl NewInstance {
@@ -124,6 +128,22 @@ pub struct Health {
     pub healthy_after: u32,
 }
 
+impl Default for Health {
+    /// A check without a kind, with the default times.
+    fn default() -> Self {
+        Self {
+            path: None,
+            tcp: false,
+            status: None,
+            body: None,
+            interval_seconds: Self::default_interval_seconds(),
+            timeout_ms: Self::default_timeout_ms(),
+            unhealthy_after: Self::default_unhealthy_after(),
+            healthy_after: Self::default_healthy_after(),
+        }
+    }
+}
+
 impl Health {
     fn default_interval_seconds() -> u32 {
         5
@@ -197,6 +217,8 @@ impl<'de> Deserialize<'de> for Statuses {
 pub enum State {
     /// It gets new requests.
     Active,
+    /// It was registered to get no requests until it is resumed or its version type is promoted.
+    Standby,
     /// It finishes its requests; at its deadline it is removed.
     Draining,
 }
@@ -206,6 +228,7 @@ impl State {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
+            Self::Standby => "standby",
             Self::Draining => "draining",
         }
     }

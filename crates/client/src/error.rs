@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use crate::More;
+use signalbox_api::Problem;
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -96,22 +94,4 @@ impl Error {
             _ => self.status().is_some_and(|status| matches!(status, 429 | 502..=504)),
         }
     }
-}
-
-/// A refusal as the server words it (`application/problem+json`).
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Problem {
-    /// The HTTP status.
-    pub status: u16,
-    /// The status in words.
-    #[serde(default)]
-    pub title: String,
-    /// The stable name of the error.
-    pub code: String,
-    /// The problem and its remedy.
-    #[serde(default)]
-    pub detail: String,
-    /// Members that belong to this code.
-    #[serde(flatten)]
-    pub more: More,
 }

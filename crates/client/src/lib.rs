@@ -46,7 +46,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub use error::{Error, Problem};
+pub use error::Error;
+pub use signalbox_api::Problem;
 pub use sse::{Message, Stream};
 use transport::Transport;
 

@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use serde_json::json;
-use signalbox_api::routes::{Drain, HostList, InstanceList};
+use signalbox_api::routes::{Drain, HostList, InstanceList, Switch};
 
 pub use signalbox_api::routes::{
-    Answer, ChangedInstance, Convergence, Explanation, Host, Instance, Liveness, NewInstance, Router, State,
+    Answer, ChangedInstance, Convergence, Explanation, Health, Host, Instance, Liveness, NewInstance, Router,
+    State, SwitchedHost,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -82,8 +83,7 @@ impl Routes<'_> {
         deadline: Option<Duration>,
         wait: Option<Duration>,
     ) -> Result<ChangedInstance, Error> {
-        let seconds = deadline.map(|deadline| u32::try_from(deadline.as_secs()).unwrap_or(u32::MAX));
-        let body = json!(Drain { deadline_seconds: seconds });
+        let body = json!(Drain { deadline_seconds: deadline.map(seconds) });
         self.0.post(&waiting(&format!("/instances/{}/drain", segment(id)), wait), Some(&body)).await
     }
 
@@ -108,6 +108,22 @@ impl Routes<'_> {
         self.0.get(&format!("/hosts/{}", segment(hostname))).await
     }
 
+    /// Sends all requests of a host to a version type, and drains the instances of others.
+    ///
+    /// # Errors
+    /// `no_instance_of_version`, `version_unhealthy`, `version_incomplete`; `not_converged` when `wait` is over.
+    pub async fn switch(
+        &self,
+        hostname: &str,
+        version_type: &str,
+        drain: Option<Duration>,
+        wait: Option<Duration>,
+    ) -> Result<SwitchedHost, Error> {
+        let body = Switch { version_type_id: version_type.to_owned(), deadline_seconds: drain.map(seconds) };
+        let path = waiting(&format!("/hosts/{}/current", segment(hostname)), wait);
+        self.0.post(&path, Some(&json!(body))).await
+    }
+
     /// The routing decision for a host.
     pub async fn explain(&self, host: &str) -> Result<Explanation, Error> {
         self.0.get(&with_query("/routes/explain", &[("host", Some(host))])).await
@@ -117,6 +133,10 @@ impl Routes<'_> {
     pub async fn convergence(&self) -> Result<Convergence, Error> {
         self.0.get("/routes/convergence").await
     }
+}
+
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
 fn waiting(path: &str, wait: Option<Duration>) -> String {

@@ -1,10 +1,10 @@
 //! Statistics, from the sidecar.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+pub use signalbox_api::stats::{History, Point, Totals};
 
-use crate::{Client, Error, More, Stream, segment, with_query};
+use crate::{Client, Error, Stream, segment, with_query};
 
 /// The calls of this module.
 #[derive(Debug, Clone, Copy)]
@@ -75,51 +75,6 @@ impl std::str::FromStr for Subject {
     }
 }
 
-/// Everything counted so far.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Totals {
-    /// The kind of subject.
-    pub kind: String,
-    /// Which one.
-    pub id: String,
-    /// The version types that were summed.
-    pub version_types: Vec<String>,
-    /// The unix second at which they were read.
-    pub as_at: u64,
-    /// Requests.
-    pub requests: u64,
-    /// Bytes sent.
-    pub bytes: u64,
-    /// Requests that an upstream answered.
-    pub timecount: u64,
-    /// Milliseconds that upstreams took.
-    pub time: u64,
-    /// Milliseconds that nginx took.
-    pub nginxtime: u64,
-    /// Answers 500 to 599.
-    #[serde(rename = "5xx")]
-    pub server_errors: u64,
-    /// Answers 400 to 499.
-    #[serde(rename = "4xx")]
-    pub client_errors: u64,
-    /// Requests by status code.
-    pub codes: BTreeMap<String, u64>,
-    /// Everything else: other classes, percentages, averages.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// Which part of the past.
-#[derive(Debug, Clone, Default)]
-pub struct Range {
-    /// Unix second; five minutes ago when absent.
-    pub start: Option<u64>,
-    /// Unix second; now when absent.
-    pub end: Option<u64>,
-    /// Seconds of a point.
-    pub step: Option<u64>,
-}
-
 impl Stats<'_> {
     /// Everything counted so far.
     pub async fn totals(&self, subject: &Subject) -> Result<Totals, Error> {
@@ -130,18 +85,13 @@ impl Stats<'_> {
     ///
     /// # Errors
     /// Those of every call; an unavailable range has a specific code.
-    pub async fn history(
-        &self,
-        subject: &Subject,
-        metric: &str,
-        range: &Range,
-    ) -> Result<Vec<(u64, u64)>, Error> {
+    pub async fn history(&self, subject: &Subject, range: &History) -> Result<Vec<Point>, Error> {
         let text = |number: Option<u64>| number.map(|number| number.to_string());
         let (start, end, step) = (text(range.start), text(range.end), text(range.step));
         let path = with_query(
             &format!("{}/history", subject.path()),
             &[
-                ("metric", Some(metric)),
+                ("metric", range.metric.as_deref()),
                 ("start", start.as_deref()),
                 ("end", end.as_deref()),
                 ("step", step.as_deref()),

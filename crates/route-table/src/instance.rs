@@ -159,11 +159,11 @@ pub struct Desired {
 
 impl Desired {
     /// The desired state after a registration. A PUT with the same address does not send requests to an instance that
-    /// an operator drains; another address is another process.
-    pub fn registered(spec: Spec, before: Option<&Self>) -> Self {
+    /// an operator drains; another address is another process, which begins in the state `first`.
+    pub fn registered(spec: Spec, first: State, before: Option<&Self>) -> Self {
         match before {
             Some(before) if before.spec.address == spec.address => Self { spec, ..before.clone() },
-            _ => Self { spec, state: State::Active, drain_deadline_ms: None },
+            _ => Self { spec, state: first, drain_deadline_ms: None },
         }
     }
 }
@@ -243,10 +243,10 @@ mod tests {
         let draining = Desired { spec: spec.clone(), state: State::Draining, drain_deadline_ms: Some(5) };
         let mut heavier = spec.clone();
         heavier.weight = 2;
-        assert_eq!(Desired::registered(heavier, Some(&draining)).state, State::Draining);
+        assert_eq!(Desired::registered(heavier, State::Active, Some(&draining)).state, State::Draining);
         let mut moved = spec;
         moved.address = Address::trusted("127.0.0.1:2");
-        let after = Desired::registered(moved, Some(&draining));
+        let after = Desired::registered(moved, State::Active, Some(&draining));
         assert_eq!((after.state, after.drain_deadline_ms), (State::Active, None));
     }
 

@@ -114,7 +114,8 @@ impl User {
             }
             (Self::Edge, Server::RoutesReplica) => Some(format!("{} {EDGE}", keys(routes::CATALOG, "nginx"))),
             (Self::Replica, Server::Routes | Server::Stats | Server::Fabric) => Some(REPLICA.to_owned()),
-            (Self::Sentinel, Server::Routes | Server::Stats | Server::Fabric) => Some(SENTINEL.to_owned()),
+            // It points the routers' replicas at the new primary.
+            (Self::Sentinel, _) => Some(SENTINEL.to_owned()),
             _ => None,
         }
     }
@@ -145,6 +146,14 @@ fn keys(catalog: &[Entry], program: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentinel_reaches_every_server_that_follows_a_primary() {
+        for server in Server::ALL {
+            let rules = User::Sentinel.rules(server).unwrap_or_default();
+            assert!(rules.contains("+replicaof") && !rules.contains('~'), "{}: {rules}", server.name());
+        }
+    }
 
     #[test]
     fn a_router_reads_routes_and_writes_only_its_own_counters() {

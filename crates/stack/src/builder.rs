@@ -1,6 +1,9 @@
 //! Describes and starts a stack.
 
-use std::path::PathBuf;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use tempfile::TempDir;
 
@@ -22,6 +25,7 @@ pub struct Builder {
     wanted: Wanted,
     programs: Option<PathBuf>,
     temporary: bool,
+    seed: Option<PathBuf>,
 }
 
 impl Default for Builder {
@@ -32,6 +36,7 @@ impl Default for Builder {
             wanted: Wanted { nginx: true, pacemaker: true, sidecar: true },
             programs: None,
             temporary: false,
+            seed: None,
         }
     }
 }
@@ -68,6 +73,13 @@ impl Builder {
         self.options.ports = Ports::free().map_err(free)?;
         self.temporary = true;
         Ok(self.auto_restart(false))
+    }
+
+    /// Starts a temporary stack with a copy of this data folder, such as one of an earlier version.
+    #[must_use]
+    pub fn seed(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.seed = Some(folder.into());
+        self
     }
 
     /// Sets the ports.
@@ -172,6 +184,9 @@ impl Builder {
             })?;
             // A temporary folder is private; a folder that an operator chose usually is not.
             set_mode(folder.path(), 0o755)?;
+            if let Some(seed) = &self.seed {
+                copy(seed, folder.path())?;
+            }
             options.data_dir = folder.path().to_owned();
             temporary = Some(folder);
         }
@@ -202,4 +217,20 @@ impl Builder {
             }
         }
     }
+}
+
+/// Copies a folder. Its files are readable by their owner only, as keys must be.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::create_dir_all(to).map_err(Error::file("create", to))?;
+    for entry in fs::read_dir(from).map_err(Error::file("read", from))? {
+        let source = entry.map_err(Error::file("read", from))?.path();
+        let target = to.join(source.file_name().unwrap_or_default());
+        if source.is_dir() {
+            copy(&source, &target)?;
+        } else {
+            fs::copy(&source, &target).map_err(Error::file("copy", &source))?;
+            set_mode(&target, 0o600)?;
+        }
+    }
+    Ok(())
 }

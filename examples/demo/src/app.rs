@@ -41,7 +41,10 @@ const SLOWEST_MS: u64 = 60_000;
 /// Flags of `signalbox-demo app`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Port on 127.0.0.1
+    /// Address to listen on, and to register
+    #[arg(long, value_name = "IP", default_value_t = Ipv4Addr::LOCALHOST)]
+    address: Ipv4Addr,
+    /// Port to listen on
     #[arg(long)]
     port: u16,
     /// Name of the application
@@ -66,9 +69,9 @@ pub(crate) struct Args {
 
 /// Serves until SIGTERM or Ctrl-C.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port))
+    let listener = TcpListener::bind((args.address, args.port))
         .await
-        .with_context(|| format!("cannot listen on 127.0.0.1:{}", args.port))?;
+        .with_context(|| format!("cannot listen on {}:{}", args.address, args.port))?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let registration = Registration::read(&args)?.map(Arc::new);
     let renewing =
@@ -209,7 +212,7 @@ impl Registration {
             url: format!("{}/instances/{}", admin.trim_end_matches('/'), args.instance),
             token: token.trim().to_owned(),
             body: json!({
-                "address": format!("127.0.0.1:{}", args.port),
+                "address": format!("{}:{}", args.address, args.port),
                 "hostnames": [hostname],
                 "version_type_id": args.version_type_id,
                 "application_id": args.name,

@@ -240,7 +240,7 @@ mod tests {
         let nested = |depth: usize| format!("{}{}", r#"{"a":["#.repeat(depth / 2), "]}".repeat(depth / 2));
         assert!(check_depth(nested(64).as_bytes()).is_ok());
         let problem = check_depth(nested(66).as_bytes()).unwrap_err();
-        assert_eq!((problem.status().as_u16(), problem.code()), (400, "json_too_deep"));
+        assert_eq!((problem.status().as_u16(), &*problem.code()), (400, "json_too_deep"));
         assert!(problem.detail().contains("64"), "{problem:?}");
         let text = format!(r#"{{"a":"\"{}\\","b":[]}}"#, "[".repeat(100));
         assert!(

@@ -3,46 +3,34 @@
 //! `code` is the stable part that programs compare; `detail` describes the problem and the remedy. It contains nothing
 //! internal of Redis or Rust.
 
+use std::borrow::Cow;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
+use signalbox_api as wire;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
 
-/// An error answer.
-#[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
+/// An error answer, with its headers.
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
 pub(crate) struct Problem {
-    /// The entry of the error reference, relative to the listener: `/docs/errors#` and the code.
-    #[serde(rename = "type")]
-    #[schema(example = "/docs/errors#invalid_address")]
-    kind: String,
-    /// The status in words.
-    title: &'static str,
-    /// The HTTP status.
-    status: u16,
-    /// The stable name of the error.
-    #[schema(example = "invalid_address")]
-    code: &'static str,
-    /// The problem and its remedy.
-    detail: String,
-    /// Members that belong to this code.
-    #[serde(flatten)]
-    #[schema(value_type = Object)]
-    extra: Map<String, Value>,
+    document: Box<wire::Problem>,
     #[serde(skip)]
     retry_after_seconds: Option<u32>,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
         Self {
-            kind: format!("/docs/errors#{code}"),
-            title: status.canonical_reason().unwrap_or("Error"),
-            status: status.as_u16(),
-            code,
-            detail: detail.into(),
-            extra: Map::new(),
+            document: Box::new(wire::Problem::new(status.as_u16(), title, code, detail)),
             retry_after_seconds: None,
         }
     }
@@ -79,7 +67,7 @@ impl Problem {
     /// Adds a member.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.extra.insert(name.to_owned(), value.into());
+        self.document.more.insert(name.to_owned(), value.into());
         self
     }
 
@@ -89,15 +77,15 @@ impl Problem {
     }
 
     pub(crate) fn detail(&self) -> &str {
-        &self.detail
+        &self.document.detail
     }
 
     pub(crate) fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(self.document.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    pub(crate) fn code(&self) -> &'static str {
-        self.code
+    pub(crate) fn code(&self) -> Cow<'static, str> {
+        self.document.code.clone()
     }
 }
 
@@ -107,12 +95,24 @@ impl IntoResponse for Problem {
         let mut response = (self.status(), body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.status == 401 {
+        if self.status() == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"signalbox\""));
         }
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
+    }
+}
+
+impl PartialSchema for Problem {
+    fn schema() -> RefOr<Schema> {
+        wire::Problem::schema()
+    }
+}
+
+impl ToSchema for Problem {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        wire::Problem::schemas(schemas);
     }
 }

@@ -102,7 +102,7 @@ mod tests {
             rates.take(&token("one"), 1, 5_000).unwrap();
         }
         let refused = rates.take(&token("one"), 1, 5_000).unwrap_err();
-        assert_eq!((refused.status().as_u16(), refused.code()), (429, "token_limit_reached"));
+        assert_eq!((refused.status().as_u16(), &*refused.code()), (429, "token_limit_reached"));
         assert!(refused.detail().contains("(10 per second)") && refused.detail().contains("limits.x"));
         assert!(rates.take(&token("two"), 1, 5_000).is_ok());
         assert!(rates.take(&Caller::root(), 1_000, 5_000).is_ok());

@@ -85,7 +85,7 @@ mod tests {
         let [one, two] = ["one", "two"].map(|name| Caller::named(name.to_owned(), Vec::new(), None));
         let held: Vec<Slot> = (0..2).map(|_| slots.take(&one).unwrap()).collect();
         let refused = slots.take(&one).unwrap_err();
-        assert_eq!((refused.status().as_u16(), refused.code()), (429, "token_limit_reached"));
+        assert_eq!((refused.status().as_u16(), &*refused.code()), (429, "token_limit_reached"));
         assert!(
             refused.detail().contains("Limit of streams") && refused.detail().contains("(2)"),
             "{refused:?}"

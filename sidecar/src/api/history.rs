@@ -8,11 +8,14 @@ use std::ops::Range as Span;
 
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    extract::{Query, State, rejection::QueryRejection},
 };
-use serde::Deserialize;
+use signalbox_api::stats::{History, Point};
 
-use super::{App, Problem, store, subject::Subject};
+use super::{
+    App, Problem, store,
+    subject::{Subject, SubjectPath},
+};
 use crate::fold::{HISTORY_KEPT_SECONDS, METRICS, ROLLUP_KEPT_SECONDS};
 
 /// The maximum number of points in one answer.
@@ -25,16 +28,6 @@ const MAX_HASHES: u64 = 20_000;
 const DEFAULT_SECONDS: u64 = 300;
 /// The steps that are used if the request has no step.
 const STEPS: [u64; 11] = [1, 5, 10, 30, 60, 300, 900, 1800, 3600, 21_600, 86_400];
-
-/// The query string.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    metric: Option<String>,
-    start: Option<u64>,
-    end: Option<u64>,
-    step: Option<u64>,
-}
 
 /// The source of points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +58,7 @@ pub(super) fn metric(asked: Option<&str>) -> Result<&'static str, Problem> {
 
 impl Range {
     /// Validates a request at the unix second `now`.
-    pub(super) fn new(asked: &Asked, now: u64) -> Result<Self, Problem> {
+    pub(super) fn new(asked: &History, now: u64) -> Result<Self, Problem> {
         let end = asked.end.unwrap_or(now + 1);
         let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
         if start >= end {
@@ -124,7 +117,7 @@ impl Range {
     }
 
     /// All points with the value zero.
-    pub(super) fn points(&self) -> Vec<(u64, u64)> {
+    pub(super) fn points(&self) -> Vec<Point> {
         (0..self.count()).map(|index| (self.start + index * self.step, 0)).collect()
     }
 
@@ -149,30 +142,20 @@ fn default_step(seconds: u64, seconds_kept: bool) -> u64 {
         .unwrap_or(coarsest)
 }
 
-pub(super) async fn group(
+/// A metric over time
+///
+/// Points are pairs of unix second and value. Seconds are kept for two hours, minutes for two weeks.
+#[utoipa::path(get, path = "/stats/{kind}/{id}/history", tag = "statistics", params(SubjectPath, History),
+    responses((status = 200, body = Vec<(u64, u64)>),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
+    (status = 422, description = "invalid_id, unknown_metric, empty_range, range_in_future, range_too_old, range_too_large, \
+        invalid_step, step_too_fine, too_many_points", body = Problem)))]
+pub(super) async fn history(
     State(app): State<App>,
-    path: Result<Path<(String, String)>, PathRejection>,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Vec<(u64, u64)>>, Problem> {
-    let Path((kind, id)) = path?;
-    answer(&app, Subject::new(&kind, id)?, query?.0).await
-}
-
-pub(super) async fn uncaught(
-    State(app): State<App>,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Vec<(u64, u64)>>, Problem> {
-    answer(&app, Subject::uncaught(), query?.0).await
-}
-
-pub(super) async fn pacemaker(
-    State(app): State<App>,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Vec<(u64, u64)>>, Problem> {
-    answer(&app, Subject::pacemaker(), query?.0).await
-}
-
-async fn answer(app: &App, subject: Subject, asked: Asked) -> Result<Json<Vec<(u64, u64)>>, Problem> {
+    subject: Subject,
+    query: Result<Query<History>, QueryRejection>,
+) -> Result<Json<Vec<Point>>, Problem> {
+    let Query(asked) = query?;
     let metric = metric(asked.metric.as_deref())?;
     let range = Range::new(&asked, app.stats.now_ms().await? / 1000)?;
     let version_types = store::version_types(&app.stats, &subject).await?;
@@ -186,8 +169,8 @@ mod tests {
 
     const NOW: u64 = 1_795_267_331;
 
-    fn asked(start: Option<u64>, end: Option<u64>, step: Option<u64>) -> Asked {
-        Asked { metric: None, start, end, step }
+    fn asked(start: Option<u64>, end: Option<u64>, step: Option<u64>) -> History {
+        History { metric: None, start, end, step }
     }
 
     #[test]
@@ -221,11 +204,11 @@ mod tests {
             (asked(Some(NOW - 86_400), None, Some(1)), "step_too_fine"),
             (asked(Some(NOW - 13 * 86_400), None, Some(60)), "too_many_points"),
         ] {
-            assert_eq!(Range::new(&range, NOW).unwrap_err().code, code, "{range:?}");
+            assert_eq!(Range::new(&range, NOW).unwrap_err().code(), code, "{range:?}");
         }
-        assert_eq!(metric(Some("latency")).unwrap_err().code, "unknown_metric");
+        assert_eq!(metric(Some("latency")).unwrap_err().code(), "unknown_metric");
         let fortnight = Range::new(&asked(Some(NOW - 13 * 86_400), None, Some(3600)), NOW).unwrap();
-        assert_eq!(fortnight.check_cost(1000).unwrap_err().code, "range_too_large");
+        assert_eq!(fortnight.check_cost(1000).unwrap_err().code(), "range_too_large");
     }
 
     proptest::proptest! {

@@ -11,10 +11,13 @@ use axum::{
     extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
     http::StatusCode,
 };
-use serde::{Deserialize, Serialize};
+use signalbox_api::stats::{Bucket, Latency, Period};
 use signalbox_store::{Key, StatsSpace, keys::stats};
 
-use super::{App, Problem, store, subject::Subject};
+use super::{
+    App, Problem, store,
+    subject::{Subject, SubjectPath},
+};
 use crate::fold::{
     INSTANCES_KEPT_SECONDS, ROLLUP_KEPT_SECONDS,
     latency::{self, BELOW_MS, BUCKETS, NAMES},
@@ -28,14 +31,6 @@ const MAX_HASHES: usize = 64_000;
 /// The time limit for the replica, which is on this machine.
 const REPLICA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The query string.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    start: Option<u64>,
-    end: Option<u64>,
-}
-
 /// Whole minutes, unix seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Minutes {
@@ -45,7 +40,7 @@ pub(super) struct Minutes {
 
 impl Minutes {
     /// Validates a request at the unix second `now`. Partly covered minutes are included.
-    fn new(asked: &Asked, now: u64, kept_seconds: u64) -> Result<Self, Problem> {
+    fn new(asked: &Period, now: u64, kept_seconds: u64) -> Result<Self, Problem> {
         let end = asked.end.unwrap_or(now + 1);
         let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
         if start >= end {
@@ -68,58 +63,25 @@ impl Minutes {
     }
 }
 
-/// One bucket.
-#[derive(Debug, Serialize)]
-struct Bucket {
-    /// The exclusive upper bound in milliseconds; `null` for the last bucket.
-    below_ms: Option<u64>,
-    count: u64,
-}
-
-/// A histogram with derived values.
-#[derive(Debug, Serialize)]
-pub(super) struct Histogram {
-    kind: &'static str,
-    id: String,
-    /// The version types that were summed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    version_types: Vec<String>,
-    /// The address of the instance.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
-    start: u64,
-    end: u64,
-    /// The unix second at which it was read.
-    as_at: u64,
-    count: u64,
-    p50_ms: Option<f64>,
-    p90_ms: Option<f64>,
-    p95_ms: Option<f64>,
-    p99_ms: Option<f64>,
-    buckets: Vec<Bucket>,
-}
-
-impl Histogram {
-    fn new(kind: &'static str, id: String, range: Minutes, as_at: u64, counts: &[u64; BUCKETS]) -> Self {
-        let quantile =
-            |part: f64| latency::quantile(counts, part).map(|value| (value * 1000.0).round() / 1000.0);
-        Self {
-            kind,
-            id,
-            version_types: Vec::new(),
-            address: None,
-            start: range.start,
-            end: range.end,
-            as_at,
-            count: counts.iter().sum(),
-            p50_ms: quantile(0.5),
-            p90_ms: quantile(0.9),
-            p95_ms: quantile(0.95),
-            p99_ms: quantile(0.99),
-            buckets: (counts.iter().enumerate())
-                .map(|(at, count)| Bucket { below_ms: BELOW_MS.get(at).copied(), count: *count })
-                .collect(),
-        }
+/// The histogram of a subject, without what only some subjects have.
+fn histogram(kind: &str, id: String, range: Minutes, as_at: u64, counts: &[u64; BUCKETS]) -> Latency {
+    let quantile = |part: f64| latency::quantile(counts, part).map(|value| (value * 1000.0).round() / 1000.0);
+    Latency {
+        kind: kind.to_owned(),
+        id,
+        version_types: Vec::new(),
+        address: None,
+        start: range.start,
+        end: range.end,
+        as_at,
+        count: counts.iter().sum(),
+        p50_ms: quantile(0.5),
+        p90_ms: quantile(0.9),
+        p95_ms: quantile(0.95),
+        p99_ms: quantile(0.99),
+        buckets: (counts.iter().enumerate())
+            .map(|(at, count)| Bucket { below_ms: BELOW_MS.get(at).copied(), count: *count })
+            .collect(),
     }
 }
 
@@ -134,32 +96,21 @@ fn hashes(ids: &[String], range: Minutes, key: fn(&str, i64, &str) -> Key<StatsS
 /// Which bucket each hash is of.
 pub(super) type Hashes = Vec<(usize, Key<StatsSpace>)>;
 
+/// Response times of a subject
+///
+/// A value is the total time that an answered request waited for its instances.
+#[utoipa::path(get, path = "/stats/{kind}/{id}/latency", tag = "statistics", params(SubjectPath, Period),
+    responses((status = 200, body = Latency),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
+    (status = 422, description = "invalid_id, empty_range, range_in_future, range_too_old, range_too_large",
+        body = Problem)))]
 pub(super) async fn group(
     State(app): State<App>,
-    path: Result<Path<(String, String)>, PathRejection>,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Histogram>, Problem> {
-    let Path((kind, id)) = path?;
-    of_version_types(&app, Subject::new(&kind, id)?, &query?.0).await
-}
-
-pub(super) async fn uncaught(
-    State(app): State<App>,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Histogram>, Problem> {
-    of_version_types(&app, Subject::uncaught(), &query?.0).await
-}
-
-pub(super) async fn pacemaker(
-    State(app): State<App>,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Histogram>, Problem> {
-    of_version_types(&app, Subject::pacemaker(), &query?.0).await
-}
-
-async fn of_version_types(app: &App, subject: Subject, asked: &Asked) -> Result<Json<Histogram>, Problem> {
+    subject: Subject,
+    query: Result<Query<Period>, QueryRejection>,
+) -> Result<Json<Latency>, Problem> {
     let as_at = app.stats.now_ms().await? / 1000;
-    let range = Minutes::new(asked, as_at, ROLLUP_KEPT_SECONDS)?;
+    let range = Minutes::new(&query?.0, as_at, ROLLUP_KEPT_SECONDS)?;
     let version_types = store::version_types(&app.stats, &subject).await?;
     if version_types.len() * range.hours().count() * BUCKETS > MAX_HASHES {
         let types = version_types.len();
@@ -167,15 +118,23 @@ async fn of_version_types(app: &App, subject: Subject, asked: &Asked) -> Result<
         return Err(Problem::unprocessable("range_too_large", detail));
     }
     let counts = store::latency(&app.stats, &hashes(&version_types, range, stats::latency), range).await?;
-    let histogram = Histogram::new(subject.kind, subject.id, range, as_at, &counts);
-    Ok(Json(Histogram { version_types, ..histogram }))
+    Ok(Json(Latency { version_types, ..histogram(subject.kind, subject.id, range, as_at, &counts) }))
 }
 
+/// Response times of an instance
+///
+/// Every answer of the instance is a value, also of repeated requests. `/stats/instance/{id}/latency` is the same call.
+#[utoipa::path(get, path = "/stats/instance/{id}", tag = "statistics",
+    params(("id" = String, Path, description = "The ID of the instance"), Period),
+    responses((status = 200, body = Latency),
+    (status = 404, description = "unknown_instance", body = Problem),
+    (status = 422, description = "invalid_id, empty_range, range_in_future, range_too_old", body = Problem),
+    (status = 503, description = "route_table_unavailable", body = Problem)))]
 pub(super) async fn instance(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Histogram>, Problem> {
+    query: Result<Query<Period>, QueryRejection>,
+) -> Result<Json<Latency>, Problem> {
     let Path(id) = path?;
     let id = Subject::checked(id)?;
     let Query(asked) = query?;
@@ -204,8 +163,7 @@ pub(super) async fn instance(
     range.end = range.end.max(range.start);
     let hashes = hashes(std::slice::from_ref(&instance.address), range, stats::instance_latency);
     let counts = store::latency(&app.stats, &hashes, range).await?;
-    let histogram = Histogram::new("instance", id, range, as_at, &counts);
-    Ok(Json(Histogram { address: Some(instance.address), ..histogram }))
+    Ok(Json(Latency { address: Some(instance.address), ..histogram("instance", id, range, as_at, &counts) }))
 }
 
 #[cfg(test)]
@@ -216,7 +174,7 @@ mod tests {
 
     #[test]
     fn partly_covered_minutes_are_included_and_invalid_ranges_rejected() {
-        let asked = |start, end| Minutes::new(&Asked { start, end }, NOW, ROLLUP_KEPT_SECONDS);
+        let asked = |start, end| Minutes::new(&Period { start, end }, NOW, ROLLUP_KEPT_SECONDS);
         let five = asked(None, None).unwrap();
         assert_eq!((five.start % 60, five.end % 60), (0, 0));
         assert!(five.start <= NOW - 299 && five.start > NOW - 361 && five.end > NOW);
@@ -228,7 +186,7 @@ mod tests {
             (None, Some(u64::MAX), "range_in_future"),
             (Some(0), None, "range_too_old"),
         ] {
-            assert_eq!(asked(start, end).unwrap_err().code, code);
+            assert_eq!(asked(start, end).unwrap_err().code(), code);
         }
     }
 }

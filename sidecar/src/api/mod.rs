@@ -16,6 +16,7 @@ mod auth;
 mod health;
 mod history;
 mod latency;
+mod openapi;
 mod problem;
 mod store;
 mod stream;
@@ -41,6 +42,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{config::TokenDigest, edge, follow::service::Watch, metrics::Metrics};
 use auth::Tokens;
+pub use openapi::document;
 use problem::Problem;
 
 /// A header that nginx's admin listener adds to every forwarded request.
@@ -80,25 +82,17 @@ pub fn router(
         stopping,
     };
     let guarded = Router::new()
-        .route("/stats/uncaught", get(totals::uncaught))
-        .route("/stats/uncaught/history", get(history::uncaught))
-        .route("/stats/uncaught/stream", get(stream::uncaught))
-        .route("/stats/uncaught/latency", get(latency::uncaught))
-        .route("/stats/pacemaker", get(totals::pacemaker))
-        .route("/stats/pacemaker/history", get(history::pacemaker))
-        .route("/stats/pacemaker/stream", get(stream::pacemaker))
-        .route("/stats/pacemaker/latency", get(latency::pacemaker))
+        .nest("/stats/uncaught", of_subject())
+        .nest("/stats/pacemaker", of_subject())
+        .nest("/stats/{kind}/{id}", of_subject())
         .route("/stats/instance/{id}", get(latency::instance))
         .route("/stats/instance/{id}/latency", get(latency::instance))
-        .route("/stats/{kind}/{id}", get(totals::group))
-        .route("/stats/{kind}/{id}/history", get(history::group))
-        .route("/stats/{kind}/{id}/latency", get(latency::group))
-        .route("/stats/{kind}/{id}/stream", get(stream::group))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_read));
     Router::new()
         .route("/health", get(health::live))
         .route("/health/ready", get(health::ready))
         .route("/metrics", get(metrics_page))
+        .route("/stats/openapi.json", get(openapi_page))
         .merge(guarded)
         .fallback(|| async {
             let detail = "Unknown path. Use /stats/{kind}/{id}, /stats/uncaught or /stats/pacemaker, each also with /history, /latency or /stream, or /stats/instance/{id}.";
@@ -112,6 +106,15 @@ pub fn router(
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn(signalbox_daemon::traces::serve))
         .with_state(app)
+}
+
+/// The calls that every subject has.
+fn of_subject() -> Router<App> {
+    Router::new()
+        .route("/", get(totals::totals))
+        .route("/history", get(history::history))
+        .route("/latency", get(latency::group))
+        .route("/stream", get(stream::stream))
 }
 
 /// Counts requests that nginx's admin listener forwarded. nginx marks them with a header and does not log them. A stream is
@@ -130,6 +133,10 @@ async fn note_forwarded(State(app): State<App>, request: Request, next: Next) ->
 async fn metrics_page(State(app): State<App>) -> Response {
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, content_type)], app.metrics.page()).into_response()
+}
+
+async fn openapi_page() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::document()).into_response()
 }
 
 fn panicked(_: Box<dyn Any + Send>) -> Response {

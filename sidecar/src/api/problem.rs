@@ -1,18 +1,19 @@
 //! Errors as `application/problem+json` (RFC 9457): a stable `code` for programs, a `detail` that describes the remedy.
 
 use axum::{
-    Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::json;
+use signalbox_api as wire;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
 
 /// An error answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
-    status: StatusCode,
-    pub(super) code: &'static str,
-    detail: String,
+    document: Box<wire::Problem>,
     retry_after_seconds: Option<u32>,
 }
 
@@ -20,7 +21,11 @@ impl Problem {
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let again = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         let retry_after_seconds = again.then_some(1);
-        Self { status, code, detail: detail.into(), retry_after_seconds }
+        let title = status.canonical_reason().unwrap_or("Error");
+        Self {
+            document: Box::new(wire::Problem::new(status.as_u16(), title, code, detail)),
+            retry_after_seconds,
+        }
     }
 
     /// Reports after how many seconds a repetition is useful.
@@ -32,6 +37,27 @@ impl Problem {
     /// 422: the request is invalid.
     pub(super) fn unprocessable(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+    }
+
+    #[cfg(test)]
+    pub(super) fn code(&self) -> &str {
+        &self.document.code
+    }
+
+    fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.document.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+}
+
+impl PartialSchema for Problem {
+    fn schema() -> RefOr<Schema> {
+        wire::Problem::schema()
+    }
+}
+
+impl ToSchema for Problem {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        wire::Problem::schemas(schemas);
     }
 }
 
@@ -56,18 +82,12 @@ impl From<signalbox_store::Error> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({
-            // Relative to the admin listener, which serves the pacemaker's documentation as well.
-            "type": format!("/docs/errors#{}", self.code),
-            "title": self.status.canonical_reason().unwrap_or("Error"),
-            "status": self.status.as_u16(),
-            "code": self.code,
-            "detail": self.detail,
-        });
-        let mut response = (self.status, Json(body)).into_response();
+        let status = self.status();
+        let body = serde_json::to_vec(&self.document).unwrap_or_default();
+        let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.status == StatusCode::UNAUTHORIZED {
+        if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"signalbox\""));
         }
         if let Some(seconds) = self.retry_after_seconds {

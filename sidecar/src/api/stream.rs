@@ -7,16 +7,22 @@ use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Extension,
-    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    extract::{Query, State, rejection::QueryRejection},
     http::{HeaderMap, StatusCode},
     response::sse::{Event, KeepAlive, Sse},
 };
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
-use serde::Deserialize;
+use signalbox_api::stats::Metric;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{App, FORWARDED, Problem, auth::Credential, history::metric, store, subject::Subject};
+use super::{
+    App, FORWARDED, Problem,
+    auth::Credential,
+    history::metric,
+    store,
+    subject::{Subject, SubjectPath},
+};
 use crate::edge;
 
 /// The maximum number of streams, and of one token's. Each needs one Redis round trip per second.
@@ -29,49 +35,23 @@ const SETTLED_AFTER: u64 = 2;
 /// The maximum number of missed seconds that are sent after Redis was unavailable.
 const CATCH_UP: u64 = 30;
 
-/// The query string.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    metric: Option<String>,
-}
-
-pub(super) async fn group(
+/// A metric as a stream
+///
+/// Server-sent events, one a second: `[unix second, value]`. A second is sent when it no longer changes, after two seconds.
+#[utoipa::path(get, path = "/stats/{kind}/{id}/stream", tag = "statistics", params(SubjectPath, Metric),
+    responses((status = 200, content_type = "text/event-stream", body = String),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
+    (status = 422, description = "invalid_id, unknown_metric, group_too_large", body = Problem),
+    (status = 429, description = "token_limit_reached", body = Problem),
+    (status = 503, description = "too_many_streams", body = Problem)))]
+pub(super) async fn stream(
     State(app): State<App>,
     Extension(credential): Extension<Credential>,
-    path: Result<Path<(String, String)>, PathRejection>,
-    headers: HeaderMap,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let Path((kind, id)) = path?;
-    answer(app, credential, Subject::new(&kind, id)?, query?.0, headers).await
-}
-
-pub(super) async fn uncaught(
-    State(app): State<App>,
-    Extension(credential): Extension<Credential>,
-    headers: HeaderMap,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    answer(app, credential, Subject::uncaught(), query?.0, headers).await
-}
-
-pub(super) async fn pacemaker(
-    State(app): State<App>,
-    Extension(credential): Extension<Credential>,
-    headers: HeaderMap,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    answer(app, credential, Subject::pacemaker(), query?.0, headers).await
-}
-
-async fn answer(
-    app: App,
-    credential: Credential,
     subject: Subject,
-    asked: Asked,
     headers: HeaderMap,
+    query: Result<Query<Metric>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let Query(asked) = query?;
     let metric = metric(asked.metric.as_deref())?;
     let ids = store::version_types(&app.stats, &subject).await?;
     if ids.len() > MAX_VERSION_TYPES {
@@ -96,9 +76,9 @@ async fn answer(
         _place: place,
         _forwarded: forwarded,
     };
-    let events = stream::unfold(points, |mut points| async {
+    let events = futures_util::stream::unfold(points, |mut points| async {
         let events = points.next().await?;
-        Some((stream::iter(events), points))
+        Some((futures_util::stream::iter(events), points))
     });
     let events = events.flatten().map(Ok).take_until(stopping.cancelled_owned());
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))

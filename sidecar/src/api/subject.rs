@@ -1,15 +1,31 @@
 //! The subject of a statistics request.
 
-use axum::http::StatusCode;
+use axum::{
+    extract::{FromRequestParts, MatchedPath, Path},
+    http::{StatusCode, request::Parts},
+};
 use signalbox_store::{Key, StatsSpace, keys::stats};
 
 use super::Problem;
 use crate::line::UNCAUGHT;
 
-/// The log key of requests to the admin listener.
-const PACEMAKER: &str = "pacemaker";
+/// The path segment of requests for host names without a route.
+pub(super) const UNCAUGHT_PATH: &str = "uncaught";
+/// The path segment, and the log key, of requests to the admin listener.
+pub(super) const PACEMAKER: &str = "pacemaker";
 /// The maximum length of an ID. Longer IDs cannot be registered.
 const MAX_ID_BYTES: usize = 128;
+
+/// The path parameters of a subject.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only its description is used")]
+pub(super) struct SubjectPath {
+    /// `version_type`, `version`, `application`, `workspace` or `node`
+    kind: String,
+    /// The ID of the subject
+    id: String,
+}
 
 /// A version type, or a group of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,9 +34,25 @@ pub(super) struct Subject {
     pub(super) id: String,
 }
 
+/// From a path below `/stats/uncaught`, `/stats/pacemaker` or `/stats/{kind}/{id}`.
+impl<S: Send + Sync> FromRequestParts<S> for Subject {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match parts.extensions.get::<MatchedPath>().and_then(|path| path.as_str().split('/').nth(2)) {
+            Some(UNCAUGHT_PATH) => Ok(Self { kind: UNCAUGHT_PATH, id: UNCAUGHT.to_owned() }),
+            Some(PACEMAKER) => Ok(Self { kind: PACEMAKER, id: PACEMAKER.to_owned() }),
+            _ => {
+                let Path((kind, id)) = Path::<(String, String)>::from_request_parts(parts, state).await?;
+                Self::new(&kind, id)
+            }
+        }
+    }
+}
+
 impl Subject {
     /// Parses the two path segments after `/stats`.
-    pub(super) fn new(kind: &str, id: String) -> Result<Self, Problem> {
+    fn new(kind: &str, id: String) -> Result<Self, Problem> {
         let kinds = ["workspace", "application", "version", "version_type", "node"];
         let Some(kind) = kinds.into_iter().find(|known| *known == kind) else {
             let detail = format!(
@@ -39,16 +71,6 @@ impl Subject {
             return Err(Problem::unprocessable("invalid_id", detail));
         }
         Ok(id)
-    }
-
-    /// Requests for host names without a route.
-    pub(super) fn uncaught() -> Self {
-        Self { kind: "uncaught", id: UNCAUGHT.to_owned() }
-    }
-
-    /// Requests to the admin listener.
-    pub(super) fn pacemaker() -> Self {
-        Self { kind: PACEMAKER, id: PACEMAKER.to_owned() }
     }
 
     /// The set of version types of a group.

@@ -2,118 +2,62 @@
 
 use std::collections::BTreeMap;
 
-use axum::{
-    Json,
-    extract::{Path, State, rejection::PathRejection},
+use axum::{Json, extract::State};
+use signalbox_api::stats::Totals;
+
+use super::{
+    App, Problem, store,
+    subject::{Subject, SubjectPath},
 };
-use serde::Serialize;
 
-use super::{App, Problem, store, subject::Subject};
-
-/// Totals and derived values.
-#[derive(Debug, Serialize)]
-pub(super) struct Totals {
-    kind: &'static str,
-    id: String,
-    /// The version types that were summed.
-    version_types: Vec<String>,
-    /// The unix second at which they were read.
-    as_at: u64,
-    requests: u64,
-    /// Bytes sent.
-    bytes: u64,
-    /// Requests that an upstream answered.
-    timecount: u64,
-    /// Total upstream response time, in milliseconds.
-    time: u64,
-    /// Total request time in nginx, in milliseconds.
-    nginxtime: u64,
-    #[serde(rename = "1xx")]
-    informational: u64,
-    #[serde(rename = "2xx")]
-    successful: u64,
-    #[serde(rename = "3xx")]
-    redirected: u64,
-    #[serde(rename = "4xx")]
-    client_errors: u64,
-    #[serde(rename = "5xx")]
-    server_errors: u64,
-    #[serde(rename = "1xx_percentage")]
-    informational_percentage: f64,
-    #[serde(rename = "2xx_percentage")]
-    successful_percentage: f64,
-    #[serde(rename = "3xx_percentage")]
-    redirected_percentage: f64,
-    #[serde(rename = "4xx_percentage")]
-    client_errors_percentage: f64,
-    #[serde(rename = "5xx_percentage")]
-    server_errors_percentage: f64,
-    /// Mean upstream response time in milliseconds; `null` if no upstream answered.
-    time_average: Option<f64>,
-    /// Mean request time in milliseconds; `null` without requests.
-    nginxtime_average: Option<f64>,
-    /// Requests by status code.
-    codes: BTreeMap<String, u64>,
-}
-
-pub(super) async fn group(
-    State(app): State<App>,
-    path: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Json<Totals>, Problem> {
-    let Path((kind, id)) = path?;
-    answer(&app, Subject::new(&kind, id)?).await
-}
-
-pub(super) async fn uncaught(State(app): State<App>) -> Result<Json<Totals>, Problem> {
-    answer(&app, Subject::uncaught()).await
-}
-
-pub(super) async fn pacemaker(State(app): State<App>) -> Result<Json<Totals>, Problem> {
-    answer(&app, Subject::pacemaker()).await
-}
-
-async fn answer(app: &App, subject: Subject) -> Result<Json<Totals>, Problem> {
+/// Everything counted so far
+///
+/// A subject is a version type or a group of them. Totals never decrease.
+#[utoipa::path(get, path = "/stats/{kind}/{id}", tag = "statistics", params(SubjectPath),
+    responses((status = 200, body = Totals),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
+    (status = 422, description = "invalid_id", body = Problem)))]
+pub(super) async fn totals(State(app): State<App>, subject: Subject) -> Result<Json<Totals>, Problem> {
     let version_types = store::version_types(&app.stats, &subject).await?;
     let fields = store::totals(&app.stats, &version_types).await?;
     let as_at = app.stats.now_ms().await? / 1000;
-    Ok(Json(Totals::new(subject, version_types, as_at, fields)))
+    Ok(Json(summed(subject, version_types, as_at, &fields)))
 }
 
-impl Totals {
-    fn new(subject: Subject, version_types: Vec<String>, as_at: u64, fields: BTreeMap<String, u64>) -> Self {
-        let field = |name: &str| fields.get(name).copied().unwrap_or(0);
-        let requests = field("requests");
-        let timecount = field("timecount");
-        let percentage = |name: &str| rounded(ratio(field(name) * 100, requests).unwrap_or(0.0));
-        let is_code = |field: &str| field.len() == 3 && field.bytes().all(|byte| byte.is_ascii_digit());
-        Self {
-            kind: subject.kind,
-            id: subject.id,
-            version_types,
-            as_at,
-            requests,
-            bytes: field("bytes"),
-            timecount,
-            time: field("time"),
-            nginxtime: field("nginxtime"),
-            informational: field("1xx"),
-            successful: field("2xx"),
-            redirected: field("3xx"),
-            client_errors: field("4xx"),
-            server_errors: field("5xx"),
-            informational_percentage: percentage("1xx"),
-            successful_percentage: percentage("2xx"),
-            redirected_percentage: percentage("3xx"),
-            client_errors_percentage: percentage("4xx"),
-            server_errors_percentage: percentage("5xx"),
-            time_average: ratio(field("time"), timecount).map(rounded),
-            nginxtime_average: ratio(field("nginxtime"), requests).map(rounded),
-            codes: fields
-                .iter()
-                .filter(|(name, _)| is_code(name))
-                .map(|(name, n)| (name.clone(), *n))
-                .collect(),
-        }
+fn summed(
+    subject: Subject,
+    version_types: Vec<String>,
+    as_at: u64,
+    fields: &BTreeMap<String, u64>,
+) -> Totals {
+    let field = |name: &str| fields.get(name).copied().unwrap_or(0);
+    let requests = field("requests");
+    let timecount = field("timecount");
+    let percentage = |name: &str| rounded(ratio(field(name) * 100, requests).unwrap_or(0.0));
+    let is_code = |field: &str| field.len() == 3 && field.bytes().all(|byte| byte.is_ascii_digit());
+    Totals {
+        kind: subject.kind.to_owned(),
+        id: subject.id,
+        version_types,
+        as_at,
+        requests,
+        bytes: field("bytes"),
+        timecount,
+        time: field("time"),
+        nginxtime: field("nginxtime"),
+        informational: field("1xx"),
+        successful: field("2xx"),
+        redirected: field("3xx"),
+        client_errors: field("4xx"),
+        server_errors: field("5xx"),
+        informational_percentage: percentage("1xx"),
+        successful_percentage: percentage("2xx"),
+        redirected_percentage: percentage("3xx"),
+        client_errors_percentage: percentage("4xx"),
+        server_errors_percentage: percentage("5xx"),
+        time_average: ratio(field("time"), timecount).map(rounded),
+        nginxtime_average: ratio(field("nginxtime"), requests).map(rounded),
+        codes: fields.iter().filter(|(name, _)| is_code(name)).map(|(name, n)| (name.clone(), *n)).collect(),
     }
 }
 
@@ -131,7 +75,8 @@ mod tests {
 
     fn totals(fields: &[(&str, u64)]) -> serde_json::Value {
         let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        serde_json::to_value(Totals::new(Subject::uncaught(), vec!["null".into()], 7, fields)).unwrap()
+        let subject = Subject { kind: "uncaught", id: "null".to_owned() };
+        serde_json::to_value(summed(subject, vec!["null".into()], 7, &fields)).unwrap()
     }
 
     #[test]

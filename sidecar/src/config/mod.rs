@@ -21,6 +21,9 @@ pub struct Args {
     /// The configuration.
     #[command(flatten)]
     pub settings: Flags<Config>,
+    /// Print the OpenAPI document and exit
+    #[arg(long)]
+    pub print_openapi: bool,
 }
 
 /// The configuration of the daemon. `defaults.toml` describes the keys.

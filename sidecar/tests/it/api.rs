@@ -261,7 +261,7 @@ async fn an_unavailable_redis_has_its_own_problem_code() {
 }
 
 #[tokio::test]
-async fn health_and_metrics_need_no_token() {
+async fn health_metrics_and_the_openapi_document_need_no_token() {
     let api = Api::start().await;
     let open = async |path: &str| api.client.get(format!("{}{path}", api.base)).send().await.unwrap();
     assert_eq!(open("/health").await.status(), StatusCode::OK);
@@ -284,6 +284,25 @@ async fn health_and_metrics_need_no_token() {
     api.follower.update(|progress| progress.condition = Condition::Fenced { owner: "b".into() });
     let text = open("/health/ready").await.text().await.unwrap();
     assert!(text.contains("\"fenced\""), "{text}");
+    let document: Value =
+        serde_json::from_str(&open("/stats/openapi.json").await.text().await.unwrap()).unwrap();
+    assert!(document["components"]["schemas"]["Problem"].is_object(), "{document}");
+}
+
+#[tokio::test]
+async fn every_call_of_the_openapi_document_is_answered() {
+    let api = Api::start().await;
+    let (_, document) = api.get("/stats/openapi.json").await;
+    let paths: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
+    assert_eq!(paths.len(), 13, "{paths:?}");
+    api.redis.cli(&["SADD", "application:4", "17"]);
+    for path in paths {
+        let url = path.replace("{kind}", "application").replace("{id}", "4");
+        let response = api.client.get(format!("{}{url}", api.base)).bearer_auth(ROOT).send().await.unwrap();
+        // An unknown path is 404, too.
+        let expected = if path == "/stats/instance/{id}" { 404 } else { 200 };
+        assert_eq!(response.status().as_u16(), expected, "{url}");
+    }
 }
 
 #[tokio::test]

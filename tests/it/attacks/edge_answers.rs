@@ -2,6 +2,7 @@
 //! differently does not lead past a guard.
 
 use serde_json::json;
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Connection, Request},
     system::System,
@@ -71,6 +72,61 @@ async fn every_malformed_request_is_answered_with_a_problem_document() {
     for _ in 0..5 {
         assert_eq!(system.get("bounded.test", "/").await.status, 200);
     }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_line_of_the_log_is_valid_json() {
+    let system = System::edge_only("attack-log").await;
+    let app = App::start("app").await;
+    for host in ["app.test", "ruled.test"] {
+        system.route(host, &app).await;
+    }
+    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"timeouts":{"read_ms":5000}}"#).await;
+    system.settle().await;
+    let lines: [(&[u8], &str); 8] = [
+        (b"/caf%C3%A9", "/caf\u{e9}"),
+        (b"/caf\xc3\xa9", "/caf\u{e9}"),
+        (b"/%c0%ae?q=%ff", "/%c0%ae"),
+        (b"/%ed%a0%80", "/%ed%a0%80"),
+        (b"/%f5%80%80%80", "/%f5%80%80%80"),
+        (b"/a\xff?q=1", "-"),
+        (b"/%22%5C%0A", "/\"\\\n"),
+        (b"/plain", "/plain"),
+    ];
+    let mut expected = Vec::new();
+    for host in ["app.test", "ruled.test", "none.test"] {
+        for (path, logged) in lines {
+            let request = [b"GET ", path, b" HTTP/1.1\r\nHost: ", host.as_bytes(), b"\r\n\r\n"].concat();
+            Connection::open(system.edge).await.unwrap().send_raw(&request).await.unwrap();
+            expected.push((host.to_owned(), logged.to_owned()));
+        }
+    }
+    for host in [&b"caf\xe9.test"[..], b"\xff"] {
+        let request = [b"GET /host HTTP/1.1\r\nHost: ", host, b"\r\n\r\n"].concat();
+        Connection::open(system.edge).await.unwrap().send_raw(&request).await.unwrap();
+        expected.push(("-".to_owned(), "/host".to_owned()));
+    }
+    let log = eventually("the log to have all lines", || {
+        let bytes = std::fs::read(system.access_log()).unwrap();
+        let lines: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        let found = lines.len();
+        std::future::ready((found > expected.len()).then_some(lines).ok_or(found))
+    })
+    .await;
+    let mut logged: Vec<(String, String)> = log
+        .iter()
+        .filter(|line| !line.is_empty())
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_slice(line).unwrap();
+            (line["host"].as_str().unwrap().to_owned(), line["uri"].as_str().unwrap().to_owned())
+        })
+        .filter(|(_, uri)| expected.iter().any(|(_, known)| known == uri))
+        .collect();
+    // Each worker writes its lines in blocks.
+    logged.sort();
+    expected.sort();
+    assert_eq!(logged, expected);
     system.stop().await;
 }
 

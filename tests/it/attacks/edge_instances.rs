@@ -55,6 +55,46 @@ async fn response_headers_that_are_too_large_eject_no_instance() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_nginx_cannot_forward_becomes_one_of_the_edge() {
+    let system = System::edge_only("attack-not-http").await;
+    system.allow("upstream sent no valid HTTP/1.0 header");
+    let early =
+        "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    for (name, bytes, code) in
+        [("early", early, "interim_response"), ("ssh", "SSH-2.0-OpenSSH_9\r\n", "not_http")]
+    {
+        let app = Raw::saying(bytes).await;
+        for (kind, policy) in [
+            ("plain", None),
+            ("light", Some(r#"{"balance":{"algorithm":"p2c"}}"#)),
+            ("full", Some(r#"{"timeouts":{"read_ms":5000}}"#)),
+        ] {
+            let host = format!("{kind}.{name}.test");
+            system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
+            if let Some(policy) = policy {
+                system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+            }
+            system.settle().await;
+            for method in ["GET", "HEAD", "POST"] {
+                let before = app.connections();
+                let response = Request::new(method, &host, "/").send(system.edge).await.unwrap();
+                assert_eq!(
+                    (response.status, response.reason()),
+                    (502, code),
+                    "{method} {host}: {response:?}"
+                );
+                assert_eq!(
+                    app.connections() - before,
+                    1,
+                    "{method} {host}: it is asked once, on a new connection"
+                );
+            }
+        }
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_method_that_may_not_be_repeated_is_sent_once() {
     let system = System::edge_only("attack-methods").await;
     for text in ["prematurely closed connection", "connect() failed"] {

@@ -1,5 +1,7 @@
 //! Which instance gets a request.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
@@ -61,6 +63,33 @@ pub struct Share {
     /// 0 to 100. Fractions are allowed.
     #[schema(value_type = f64, example = 95)]
     pub(crate) percent: Number,
+}
+
+/// Shares in proportion to weights, in hundredths of a percent; `None` if there are none or too many.
+pub(super) fn proportional(weights: &BTreeMap<Label, u32>) -> Option<Vec<Share>> {
+    (1..=MAX_SHARES).contains(&weights.len()).then_some(())?;
+    // Without any weight, all are equal, as for the edge.
+    let unweighted = weights.values().all(|weight| *weight == 0);
+    let weight = |weight: u32| if unweighted { 1 } else { u64::from(weight) };
+    let total: u64 = weights.values().map(|one| weight(*one)).sum();
+    let (mut so_far, mut given) = (0, 0);
+    let shares = weights.iter().map(|(version_type, one)| {
+        // Rounded sums add up to the whole; rounded parts would not.
+        so_far += weight(*one);
+        let until = so_far * 10_000 / total;
+        let part = until - given;
+        given = until;
+        Share { version_type: version_type.clone(), percent: percent(part) }
+    });
+    Some(shares.collect())
+}
+
+/// A whole number is written without a fraction, because policies are compared as text.
+fn percent(hundredths: u64) -> Number {
+    if hundredths.is_multiple_of(100) {
+        return Number::from(hundredths / 100);
+    }
+    Number::from_f64(hundredths as f64 / 100.0).unwrap_or_else(|| Number::from(0))
 }
 
 pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {

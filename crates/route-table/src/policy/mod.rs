@@ -14,11 +14,11 @@ mod balance;
 mod failure;
 mod guards;
 
-use std::ops::RangeInclusive;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::{Invalid, Label};
 pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
 pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
@@ -163,6 +163,12 @@ impl Policy {
             || self.target_header == Some(true)
     }
 
+    /// The policy with shares in proportion to the weights of the version types; as it is if these are none or too many.
+    #[must_use]
+    pub fn with_shares(&self, weights: &BTreeMap<Label, u32>) -> Self {
+        Self { shares: balance::proportional(weights).or_else(|| self.shares.clone()), ..self.clone() }
+    }
+
     /// The policy without shares, for a host whose traffic moves to one version as a whole.
     pub fn without_shares(&self) -> Self {
         Self { shares: None, ..self.clone() }
@@ -203,6 +209,28 @@ mod tests {
 
     fn check(json: &str) -> Result<Policy, Invalid> {
         serde_json::from_str::<Policy>(json).unwrap_or_else(|error| panic!("{json}: {error}")).check()
+    }
+
+    #[test]
+    fn shares_by_weight_add_up_and_are_valid() {
+        let label = |name: &str| Label::parse(name, "shares").unwrap();
+        let shares = |weights: &[(&str, u32)]| {
+            let weights = weights.iter().map(|(name, weight)| (label(name), *weight)).collect();
+            let policy =
+                Policy { hold_ms: Some(7), ..Policy::default() }.with_shares(&weights).check().unwrap();
+            assert_eq!(policy.hold_ms, Some(7));
+            serde_json::to_string(&policy.shares).unwrap()
+        };
+        assert_eq!(shares(&[("7", 3)]), r#"[{"version_type":"7","percent":100}]"#);
+        assert_eq!(
+            shares(&[("a", 1), ("b", 1), ("c", 1)]),
+            r#"[{"version_type":"a","percent":33.33},{"version_type":"b","percent":33.33},{"version_type":"c","percent":33.34}]"#
+        );
+        assert_eq!(
+            shares(&[("a", 0), ("b", 0)]),
+            r#"[{"version_type":"a","percent":50},{"version_type":"b","percent":50}]"#
+        );
+        assert_eq!(shares(&[]), "null");
     }
 
     #[test]

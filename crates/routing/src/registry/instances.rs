@@ -34,6 +34,17 @@ impl Registry {
     /// Registers an instance, or alters it. Repeating it changes nothing, but completes what an earlier try left and
     /// renews the lease.
     pub async fn put(&self, caller: &Caller, id: &InstanceId, spec: Spec) -> Result<RouteChange, Error> {
+        self.put_as(caller, id, spec, State::Active).await
+    }
+
+    /// Like [`Self::put`]. An instance that is new begins in the state `first`.
+    pub async fn put_as(
+        &self,
+        caller: &Caller,
+        id: &InstanceId,
+        spec: Spec,
+        first: State,
+    ) -> Result<RouteChange, Error> {
         check_names(caller, &spec.hostnames)?;
         if !caller.may_own(id.as_str()) {
             return Err(Error::IdNotAllowed(id.clone()));
@@ -58,7 +69,7 @@ impl Registry {
                 continue;
             };
             let before = sight.current.as_ref().map(|current| &current.record.desired);
-            let after = Desired::registered(spec.clone(), before);
+            let after = Desired::registered(spec.clone(), first, before);
             if let (Some(current), false) = (&sight.current, expired)
                 && sight.owner.is_none()
                 && current.record.desired == after

@@ -1,4 +1,7 @@
-//! Switching a host to another version: the new ones in first, then the old ones out.
+//! Switching a host to another version: the new instances join, all requests move to them in one change of the table, and
+//! the old ones drain.
+
+use std::collections::BTreeMap;
 
 use super::{Registry, check_names, check_record};
 use crate::{
@@ -28,12 +31,19 @@ pub struct Switched {
 struct Plan {
     resume: Vec<InstanceId>,
     drain: Vec<InstanceId>,
+    /// The version types that serve now, by weight.
+    before: BTreeMap<Label, u32>,
 }
 
 impl Registry {
-    /// Makes `version_type` the one that serves the host: its draining instances are resumed, then the others are
-    /// drained, then traffic splits between versions are removed from the policy. If it is interrupted, it can be
-    /// repeated; instances that drain already keep their deadline.
+    /// Makes `version_type` the one that serves the host. If it is interrupted, it can be repeated; instances that drain
+    /// already keep their deadline.
+    ///
+    /// 1. If instances of it are to be resumed, requests are bound to the versions that serve now, unless the policy splits
+    ///    them already. Otherwise the first one that is resumed would get more than its part.
+    /// 2. Its instances that drain or stand by are resumed.
+    /// 3. All requests move to it, in one change of the table.
+    /// 4. The other instances are drained, and the split is removed from the policy.
     pub async fn switch_version(
         &self,
         caller: &Caller,
@@ -62,10 +72,16 @@ impl Registry {
             serial: state.serial,
             epoch,
         };
+        if !plan.drain.is_empty() && !plan.resume.is_empty() && !self.is_split(hostname).await? {
+            self.set_shares(caller, hostname, &plan.before).await?;
+        }
         for id in plan.resume {
             let change = self.resume(caller, &id).await?;
             (switched.serial, switched.epoch) = (change.serial, change.epoch);
             switched.resumed.push(id);
+        }
+        if !plan.drain.is_empty() {
+            self.set_shares(caller, hostname, &BTreeMap::from([(version_type.clone(), 1)])).await?;
         }
         for id in plan.drain {
             match self.drain(caller, &id, deadline_seconds).await {
@@ -114,9 +130,14 @@ fn plan(hostname: &Hostname, version_type: &Label, stored: &[Stored], live: &[Li
     if !bare.is_empty() {
         return Err(refused(NotSwitched::Incomplete(bare)));
     }
+    let mut before = BTreeMap::new();
+    for one in stored.iter().filter(active) {
+        let spec = &one.record.desired.spec;
+        *before.entry(spec.version_type_id.clone()).or_default() += spec.weight;
+    }
     let ids = |list: Vec<&Stored>| list.into_iter().map(|one| one.id.clone()).collect();
     let resume = new.into_iter().filter(|one| !active(one)).collect();
-    Ok(Plan { resume: ids(resume), drain: ids(old) })
+    Ok(Plan { resume: ids(resume), drain: ids(old), before })
 }
 
 /// Why a host is not switched.

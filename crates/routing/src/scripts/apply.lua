@@ -12,7 +12,7 @@
 -- KEYS[10]: set, ids of the instances whose health is to be checked
 -- ARGV[1]: string, instance id
 -- ARGV[2]: integer, revision of the desired state
--- ARGV[3]: string, active | draining | removed | expired
+-- ARGV[3]: string, active | standby | draining | removed | expired; routers see standby as draining
 -- ARGV[4]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[5]: integer, the serial that the table must have reached
 -- ARGV[6]: integer, unix ms; empty = this server's clock
@@ -49,6 +49,10 @@ local function main(shared)
   local lease_ms, drain_deadline_ms = tonumber(ARGV[13]), tonumber(ARGV[14])
   local record, checked = ARGV[15], ARGV[16] == '1'
   local FIRST_HOSTNAME = 17
+  local standby = state == 'standby'
+  if standby then
+    state = 'draining'
+  end
   local TOMBSTONE_SECONDS = 3600
   now = shared.now(now)
 
@@ -197,6 +201,10 @@ local function main(shared)
     end
     if arrived or not checked then
       redis.call('HDEL', instance_key, 'unhealthy', 'health_ms')
+    end
+    if arrived and checked and standby then
+      -- Who waits for it to become healthy must not take the absence of a verdict for one.
+      redis.call('HSET', instance_key, 'unhealthy', 'no check has passed yet')
     end
     redis.call(checked and 'SADD' or 'SREM', checks, id)
     if lease_ms > 0 then

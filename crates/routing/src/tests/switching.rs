@@ -54,12 +54,13 @@ async fn the_new_version_comes_in_before_the_old_one_goes_out() {
     assert_eq!(ids(&switched.resumed), ["new-2"]);
     assert_eq!(ids(&switched.drained), ["old-1", "old-2"]);
     assert!(switched.changed);
-    // In, out, out, shares: one serial each, and the answer's is the last.
-    assert_eq!((switched.serial, rig.serial().await), (serial + 4, serial + 4));
+    // In, all requests over, out, out, no split: one serial each, and the answer's is the last.
+    assert_eq!((switched.serial, rig.serial().await), (serial + 5, serial + 5));
     let order: Vec<(String, Vec<String>)> =
         rig.routes("XRANGE", &["changes", &format!("{}", serial + 1), "+"]).await;
     let kinds: Vec<String> = order.iter().map(|(_, fields)| format!("{} {}", fields[1], fields[3])).collect();
-    assert_eq!(kinds, ["resumed new-2", "draining old-1", "draining old-2", "host_altered a.example"]);
+    let host = "host_altered a.example";
+    assert_eq!(kinds, ["resumed new-2", host, "draining old-1", "draining old-2", host]);
     let left = rig.table(HOST).await.policy.unwrap();
     let left: serde_json::Value = serde_json::from_str(&left).unwrap();
     assert_eq!(left["draining"], json!(["127.0.0.1:9001", "127.0.0.1:9002"]));
@@ -67,7 +68,7 @@ async fn the_new_version_comes_in_before_the_old_one_goes_out() {
 
     let again = rig.switch("18").await.unwrap();
     assert!(!again.changed && again.resumed.is_empty() && again.drained.is_empty());
-    assert_eq!((again.serial, rig.serial().await), (serial + 4, serial + 4));
+    assert_eq!((again.serial, rig.serial().await), (serial + 5, serial + 5));
     // And back, while the old ones are there.
     let back = rig.switch("17").await.unwrap();
     assert_eq!((ids(&back.resumed), ids(&back.drained)), (vec!["old-1"], vec!["new-1", "new-2"]));
@@ -118,4 +119,54 @@ async fn a_node_is_drained_and_resumed_as_one() {
     assert_eq!(rig.table(HOST).await.policy, None);
     let again = rig.registry.resume_node(&Caller::root(), &version("n1")).await.unwrap();
     assert!(again.ids.is_empty());
+}
+
+#[tokio::test]
+async fn instances_on_standby_get_no_requests_until_their_version_is_promoted() {
+    let rig = Rig::new().await;
+    rig.put("old", spec(9001, &[HOST], "17")).await;
+    let standby = async |id: &str, port| {
+        let caller = Caller::root();
+        rig.registry.put_as(&caller, &instance_id(id), spec(port, &[HOST], "18"), State::Standby).await
+    };
+    standby("new-1", 9002).await.unwrap();
+    standby("new-2", 9003).await.unwrap();
+    let waiting = |policy: Option<String>| {
+        let policy: serde_json::Value = serde_json::from_str(&policy.unwrap()).unwrap();
+        policy["draining"].clone()
+    };
+    assert_eq!(waiting(rig.table(HOST).await.policy), json!(["127.0.0.1:9002", "127.0.0.1:9003"]));
+    // Registering one again, as its supervisor does, leaves it there.
+    rig.put("new-1", spec(9002, &[HOST], "18")).await;
+    assert_eq!(rig.state("new-1").await, State::Standby);
+    let serial = rig.serial().await;
+
+    let switched = rig.switch("18").await.unwrap();
+    assert_eq!((ids(&switched.resumed), ids(&switched.drained)), (vec!["new-1", "new-2"], vec!["old"]));
+    let order: Vec<(String, Vec<String>)> =
+        rig.routes("XRANGE", &["changes", &format!("{}", serial + 1), "+"]).await;
+    let kinds: Vec<String> = order.iter().map(|(_, fields)| format!("{} {}", fields[1], fields[3])).collect();
+    // Bound to the old version, the new ones in, all requests moved at once, the old one out, the binding removed.
+    let host = format!("host_altered {HOST}");
+    assert_eq!(kinds, [&host, "resumed new-1", "resumed new-2", &host, "draining old", &host]);
+    assert_eq!(waiting(rig.table(HOST).await.policy), json!(["127.0.0.1:9001"]));
+}
+
+#[tokio::test]
+async fn the_health_of_an_instance_on_standby_is_unknown_until_a_check_has_passed() {
+    let rig = Rig::new().await;
+    let health = serde_json::from_value(json!({"tcp": true})).unwrap();
+    let checked = Spec { health: Some(health), ..spec(9001, &[HOST], "17") };
+    let (caller, id) = (Caller::root(), instance_id("new"));
+    rig.registry.put_as(&caller, &id, checked.clone(), State::Standby).await.unwrap();
+    let unhealthy = async || rig.store.live(std::slice::from_ref(&id)).await.unwrap().remove(0).unhealthy;
+    assert_eq!(unhealthy().await.as_deref(), Some("no check has passed yet"));
+    assert!(matches!(
+        rig.switch("17").await,
+        Err(Error::CannotSwitch { reason: NotSwitched::Unhealthy, .. })
+    ));
+    // One that takes part at once counts as healthy, as without a check.
+    let other = Spec { address: spec(9002, &[HOST], "17").address, ..checked };
+    rig.registry.put(&caller, &id, other).await.unwrap();
+    assert_eq!(unhealthy().await, None);
 }

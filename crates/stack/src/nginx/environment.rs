@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{files::Source, listeners, refuse_special, template};
+use super::{Flavour, files::Source, listeners, refuse_special, template, worker_limits};
 use crate::Error;
 
 /// The folder in which the package and the container image install `nginx/` and `lua/`.
@@ -28,11 +28,13 @@ const VARIABLES: [(&str, &str, Empty); 48] = [
     ("TEMP_LIMIT", "0", Empty::Default),
     ("NGINX_DIR", "", Empty::Default),
     ("LUA_DIR", "", Empty::Default),
+    // Not set: what the nginx that is found needs.
     ("LOAD_MODULES", "", Empty::Allowed),
     ("USER_LINE", "user www-data;", Empty::Allowed),
     ("WORKER_PROCESSES", "auto", Empty::Default),
-    ("WORKER_CONNECTIONS", "16384", Empty::Default),
-    ("WORKER_NOFILE", "40000", Empty::Default),
+    // Not set: as far as the limit of open files permits.
+    ("WORKER_CONNECTIONS", "", Empty::Default),
+    ("WORKER_NOFILE", "", Empty::Default),
     ("WORKER_SHUTDOWN", "30s", Empty::Default),
     ("ERROR_LOG", "stderr", Empty::Default),
     ("ERROR_LOG_LEVEL", "warn", Empty::Default),
@@ -74,8 +76,9 @@ const VARIABLES: [(&str, &str, Empty); 48] = [
     ("BODY_TIMEOUT", "15s", Empty::Default),
     ("SEND_TIMEOUT", "30s", Empty::Default),
 ];
-/// The program. It is not called `NGINX`, because nginx takes a variable of that name for a list of sockets.
-const BINARY: (&str, &str) = ("NGINX_BINARY", "openresty");
+/// The program; nginx or OpenResty from the search path if it is not set. It is not called `NGINX`, because nginx takes a
+/// variable of that name for a list of sockets.
+const BINARY: &str = "NGINX_BINARY";
 
 /// An nginx that can be started.
 #[derive(Debug)]
@@ -90,7 +93,7 @@ pub struct RenderedEdge {
 
 /// The names of the environment variables that [`render_edge`] reads.
 pub fn edge_variables() -> impl Iterator<Item = &'static str> {
-    VARIABLES.iter().map(|(name, ..)| *name).chain([BINARY.0])
+    VARIABLES.iter().map(|(name, ..)| *name).chain([BINARY])
 }
 
 /// Writes `PREFIX/nginx.conf` with the variables that `environment` returns.
@@ -115,20 +118,35 @@ pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<Rende
         .collect();
     values.insert("NGINX_DIR".to_owned(), source.nginx.display().to_string());
     values.insert("LUA_DIR".to_owned(), source.lua.display().to_string());
+    let (connections, open_files) = worker_limits();
+    for (name, limit) in [("WORKER_CONNECTIONS", connections), ("WORKER_NOFILE", open_files)] {
+        values.entry(name.to_owned()).and_modify(|value| {
+            if value.is_empty() {
+                *value = limit.to_string();
+            }
+        });
+    }
     for path in ["PREFIX", "TEMP_DIR", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
         refuse_special(path, &values[path])?;
     }
     for folder in [&prefix, &values["TEMP_DIR"]] {
         fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
     }
+    let binary = match (set(BINARY, Empty::Default), set("LOAD_MODULES", Empty::Allowed)) {
+        (Some(binary), Some(_)) => binary.into(),
+        (binary, modules) => {
+            let found = Flavour::find(&binary.unwrap_or_default())?;
+            values.insert("LOAD_MODULES".to_owned(), modules.unwrap_or_else(|| found.load_modules()));
+            found.binary
+        }
+    };
     listeners::derive(&mut values)?;
     let text =
         template::render(&source.template()?, &values).map_err(|unknown| unknown.in_option("NGINX_DIR"))?;
     let prefix = PathBuf::from(prefix);
     let configuration = prefix.join("nginx.conf");
     fs::write(&configuration, text).map_err(Error::file("write", &configuration))?;
-    let binary = set(BINARY.0, Empty::Default).unwrap_or_else(|| BINARY.1.to_owned());
-    Ok(RenderedEdge { binary: binary.into(), prefix, configuration })
+    Ok(RenderedEdge { binary, prefix, configuration })
 }
 
 #[cfg(test)]
@@ -157,8 +175,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = rendered(folder.path(), &[]).unwrap();
         assert!(text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");
+        let (connections, open_files) = worker_limits();
+        assert!(text.contains(&format!("worker_connections {connections};")), "{text}");
+        assert!(text.contains(&format!("worker_rlimit_nofile {open_files};")), "{text}");
         let explained = fs::read_to_string(root().join("nginx/nginx.conf")).unwrap();
-        for name in edge_variables().filter(|name| *name != BINARY.0) {
+        for name in edge_variables().filter(|name| *name != BINARY) {
             assert!(explained.contains(&format!("#   {name} ")), "nginx.conf does not explain {name}");
         }
     }
@@ -168,6 +189,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = rendered(folder.path(), &[("USER_LINE", ""), ("EDGE_LISTEN", "")]).unwrap();
         assert!(!text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");
+    }
+
+    #[test]
+    fn an_nginx_from_the_search_path_gets_its_modules_and_a_given_one_what_it_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = Flavour::find("").unwrap();
+        let text = rendered(folder.path(), &[]).unwrap();
+        assert!(text.contains(&found.load_modules()), "{text}");
+        let set = [("NGINX_BINARY", "/opt/nginx"), ("LOAD_MODULES", "load_module /opt/lua.so;")];
+        let text = rendered(folder.path(), &set).unwrap();
+        assert!(text.contains("load_module /opt/lua.so;"), "{text}");
+        assert!(found.load_modules().is_empty() || !text.contains(&found.load_modules()), "{text}");
+        let error = rendered(folder.path(), &[("NGINX_BINARY", "/does/not/exist")]).unwrap_err();
+        assert!(error.to_string().contains("/does/not/exist"), "{error}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::has;
 use crate::{Error, programs};
 
 const HINT: &str = "install Debian's nginx, libnginx-mod-http-lua, lua-resty-core and lua-cjson (`make run` \
-                    does), or OpenResty, or set edge.binary";
+                    does), or OpenResty, or set edge.binary (for `signalbox edge`: NGINX_BINARY and LOAD_MODULES)";
 /// In the order in which nginx must load them.
 const MODULES: [&str; 2] = ["ndk_http_module.so", "ngx_http_lua_module.so"];
 

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, SocketAddrV4},
     path::Path,
 };
 
@@ -61,6 +61,7 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
         ("EDGE_NAME_PATTERN", name.replace('.', "\\.")),
         ("EDGE_NAME", name),
         ("ADDRESS_LIMIT", limit),
+        ("ADDRESS_KEY", address_key(values).to_owned()),
         ("ADMIN_NAME_LIST", admin_names),
     ] {
         values.insert(name.to_owned(), value);
@@ -76,7 +77,7 @@ fn acme(address: &str, folder: &str) -> Result<String, Error> {
     }
     let address: SocketAddr =
         address.parse().map_err(|_| Error::option("EDGE_ACME", format!("{address:?} is not an ip:port")))?;
-    // A request that goes in circles leaves for @full, as in plain.conf.
+    // A request that goes in circles leaves for @full.
     let check = "if ($edge_unusual = loop) { return 419; } error_page 419 = @full;";
     let answer = r#"content_by_lua_block { require("signalbox.challenge").serve("@acme") }"#;
     Ok(format!(
@@ -96,6 +97,20 @@ fn address_limit(requests: &str) -> Result<String, Error> {
             let reason = format!("{requests:?} is not a number from 1 to 65535, or off");
             Err(Error::option("ADDRESS_REQUESTS", reason))
         }
+    }
+}
+
+/// The variable that `ADDRESS_LIMIT` counts by. If a client can have an IPv6 address, that is a pattern for each request.
+fn address_key(values: &BTreeMap<String, String>) -> &'static str {
+    let ipv4 = |listen: &str| {
+        let address = listen.split_ascii_whitespace().next();
+        address.is_none_or(|address| address.parse::<SocketAddrV4>().is_ok())
+    };
+    let listeners = ["EDGE_LISTEN", "EDGE_TLS_LISTEN", "EDGE_H2C_LISTEN"];
+    if values["EDGE_FORWARDERS"].is_empty() && listeners.iter().all(|name| ipv4(&values[*name])) {
+        "$binary_remote_addr"
+    } else {
+        "$edge_client"
     }
 }
 
@@ -210,6 +225,19 @@ mod tests {
         values.insert("EDGE_TLS_KEY".into(), folder.join("k").display().to_string());
         values.extend(set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         values
+    }
+
+    #[test]
+    fn addresses_are_counted_by_network_only_if_one_can_be_ipv6() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = |set: &[(&str, &str)]| address_key(&values(folder.path(), set));
+        assert_eq!(key(&[]), "$binary_remote_addr");
+        assert_eq!(key(&[("EDGE_TLS_LISTEN", "127.0.0.1:8443 proxy_protocol")]), "$binary_remote_addr");
+        for listen in ["[::]:8080", "8080", "edge.example:80", "unix:/run/edge.sock"] {
+            assert_eq!(key(&[("EDGE_LISTEN", listen)]), "$edge_client", "{listen}");
+        }
+        assert_eq!(key(&[("EDGE_TLS_LISTEN", "[::]:8443")]), "$edge_client");
+        assert_eq!(key(&[("EDGE_FORWARDERS", "10.0.0.1")]), "$edge_client");
     }
 
     #[test]

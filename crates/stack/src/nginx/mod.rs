@@ -57,6 +57,12 @@ pub(crate) struct Edge<'a> {
     pub(crate) password_file: PathBuf,
 }
 
+/// Connections and open files of a worker, as far as the limit of this process permits. nginx logs an alert for a higher one.
+fn worker_limits() -> (u64, u64) {
+    let open_files = proc::open_files_limit().map_or(OPEN_FILES, |limit| limit.min(OPEN_FILES));
+    (CONNECTIONS.min(open_files / 2), open_files)
+}
+
 /// Writes all files of nginx, and returns its program.
 pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Program, Error> {
     let prefix = layout.nginx_prefix(edge.router);
@@ -106,7 +112,7 @@ fn values(
 ) -> Result<BTreeMap<String, String>, Error> {
     let show = |path: PathBuf| path.display().to_string();
     let options = edge.options;
-    let open_files = proc::open_files_limit().map_or(OPEN_FILES, |limit| limit.min(OPEN_FILES));
+    let (connections, open_files) = worker_limits();
     let workers = if options.workers == 0 { "auto".to_owned() } else { options.workers.to_string() };
     let buffer = match options.log {
         LogMode::Exact => "",
@@ -121,7 +127,7 @@ fn values(
         ("LOAD_MODULES", edge.flavour.load_modules()),
         ("USER_LINE", edge.user.line()),
         ("WORKER_PROCESSES", workers),
-        ("WORKER_CONNECTIONS", CONNECTIONS.min(open_files / 2).to_string()),
+        ("WORKER_CONNECTIONS", connections.to_string()),
         ("WORKER_NOFILE", open_files.to_string()),
         ("WORKER_SHUTDOWN", "30s".to_owned()),
         ("ERROR_LOG", show(layout.log(part))),

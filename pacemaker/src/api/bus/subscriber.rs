@@ -202,7 +202,7 @@ async fn test(
 #[utoipa::path(post, path = "/subscriber/retry", tag = "bus", params(Whose), responses(
     (status = 200, body = Retried), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn retry(
-    caller: Whole<SubscribeToEvents>,
+    caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Retried>, Problem> {

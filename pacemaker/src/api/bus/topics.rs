@@ -47,7 +47,7 @@ pub(super) fn published(result: Result<EventId, Problem>) -> Published {
         Err(problem) => Published {
             status: problem.status().as_u16(),
             id: None,
-            code: Some(problem.code().into()),
+            code: Some(problem.code()),
             detail: Some(problem.detail().to_owned()),
         },
     }

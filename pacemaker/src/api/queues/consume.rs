@@ -145,7 +145,7 @@ fn outcome(receipt: String, settled: Settled) -> Outcome {
         receipt,
         result: result.map(Into::into),
         lease_until_ms,
-        code: problem.as_ref().map(|problem| problem.code().into()),
+        code: problem.as_ref().map(Problem::code),
         detail: problem.map(|problem| problem.detail().to_owned()),
     }
 }

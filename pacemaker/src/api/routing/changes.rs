@@ -25,7 +25,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
-use signalbox_route_table::{InstanceId, Invalid, Label, Spec};
+use signalbox_route_table::{InstanceId, Invalid, Label, Spec, State};
 use signalbox_routing::{ChangeKind, Heartbeat as Renewal, RouteChange};
 
 const MAX_BULK: usize = 1000;
@@ -88,8 +88,9 @@ async fn put(
     Json(new): Json<NewInstance>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
+    let first = first_state(&new);
     let spec = Spec::check(new, app.registry.rules())?;
-    let change = app.registry.put(&caller, &id, spec).await?;
+    let change = app.registry.put_as(&caller, &id, spec, first).await?;
     note_before(&notes, &change);
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
@@ -198,8 +199,13 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
     object.remove("id");
     let new: NewInstance = body::parse(serde_json::Value::Object(object).to_string().as_bytes())?;
     let id = InstanceId::parse(&id)?;
+    let first = first_state(&new);
     let spec = Spec::check(new, app.registry.rules())?;
-    Ok(app.registry.put(caller, &id, spec).await?)
+    Ok(app.registry.put_as(caller, &id, spec, first).await?)
+}
+
+fn first_state(new: &NewInstance) -> State {
+    if new.standby { State::Standby } else { State::Active }
 }
 
 /// Remove an instance

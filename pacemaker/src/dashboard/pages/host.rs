@@ -71,6 +71,7 @@ struct InstanceRow {
     node: String,
     weight: u32,
     draining: bool,
+    standby: bool,
     /// Time until it is removed; empty without a deadline.
     removed_in: String,
     unhealthy: Option<String>,
@@ -146,7 +147,8 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
             version: desired.spec.version_type_id.as_str().to_owned(),
             node: desired.spec.node_id.as_ref().map_or_else(String::new, |node| node.as_str().to_owned()),
             weight: desired.spec.weight,
-            draining: desired.state == State::Draining,
+            draining: desired.state != State::Active,
+            standby: desired.state == State::Standby,
             removed_in: desired.drain_deadline_ms.map(left).unwrap_or_default(),
             unhealthy: live.unhealthy,
             faults: live.faults,
