@@ -64,8 +64,6 @@ pub(super) async fn put(
     note_before(&app, &notes, &caller, &hostname).await?;
     let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
     app.acme.policy_changed(&hostname, &policy).await;
-    let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
-    app.acme.policy_changed(&hostname, &policy).await;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     let view = RuledHost {
         hostname: hostname.to_string(),
