@@ -12,7 +12,8 @@ ARGS ?=
 RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
 # lua-check is the linter. Never install luajit: it replaces the library that nginx's Lua module needs.
 # A test runs the examples of the documentation, which use jq, python3, ruby, and node, which .ci/browser installs.
-TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby
+# pebble is the ACME server of the tests.
+TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby pebble
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
 .PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test python reference pictures docs fmt clean build packages-run packages-test packages-bench

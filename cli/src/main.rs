@@ -4,6 +4,7 @@
 //! see [`exit`].
 
 mod audit;
+mod certificates;
 mod check;
 mod condition;
 mod deploy;
@@ -66,6 +67,8 @@ enum Command {
     Queues(queues::Args),
     /// Manage objects with a backend, and show what blocks them
     Objects(objects::Args),
+    /// List certificates, and renew those that are obtained automatically
+    Certificates(certificates::Args),
     /// Manage API tokens
     Tokens(tokens::Args),
     /// Show who changed what, log-ins, and refused calls
@@ -123,6 +126,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Subscribers(args) => asynchronously(subscribers::run(args)),
         Command::Queues(args) => asynchronously(queues::run(args)),
         Command::Objects(args) => asynchronously(objects::run(args)),
+        Command::Certificates(args) => asynchronously(certificates::run(args)),
         Command::Tokens(args) => asynchronously(tokens::run(args)),
         Command::Audit(args) => asynchronously(audit::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),

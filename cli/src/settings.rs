@@ -1,7 +1,7 @@
 //! The configuration of `signalbox up`: the default file, `signalbox.toml`, the environment and flags, merged by
 //! `signalbox_settings`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 use signalbox_settings::{Places, Program, within};
@@ -35,6 +35,7 @@ pub(crate) struct Demo {
     spare: Port,
     canary: Vec<Port>,
     receiver: Port,
+    acme: Port,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +65,8 @@ impl Settings {
         let others = if demo.enabled { demo.ports() } else { Vec::new() };
         let pacemaker = if demo.enabled {
             let receivers = [demo.spare, demo.receiver].map(|port| port.0.checked_add(port_offset));
-            deliver_to(pacemaker, receivers.into_iter().flatten())
+            let pacemaker = deliver_to(pacemaker, receivers.into_iter().flatten());
+            order_from(pacemaker, demo.acme.0.saturating_add(port_offset), &data_dir)
         } else {
             pacemaker
         };
@@ -86,6 +88,21 @@ impl From<signalbox_settings::Error> for Failure {
     fn from(error: signalbox_settings::Error) -> Self {
         Self::configuration(format!("{:#}", anyhow::Error::from(error)))
     }
+}
+
+/// Orders certificates from an ACME server on this machine, if one is started (`examples/https/try`). The operator's settings win.
+fn order_from(mut pacemaker: toml::Table, port: u16, data_dir: &Path) -> toml::Table {
+    let authority = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned()).join("acme-ca.pem");
+    pacemaker.entry("acme").or_insert_with(|| {
+        let keys = [
+            ("directory", format!("https://localhost:{port}/dir").into()),
+            ("terms_agreed", true.into()),
+            ("ca_file", authority.display().to_string().into()),
+            ("retry_seconds", 2.into()),
+        ];
+        toml::Table::from_iter(keys.map(|(key, value): (&str, toml::Value)| (key.to_owned(), value))).into()
+    });
+    pacemaker
 }
 
 /// Permits deliveries to these ports of this machine over plain HTTP, and to no others. The operator's settings win.

@@ -2,6 +2,7 @@
 
 local ack = require("signalbox.ack")
 local answer = require("signalbox.answer")
+local certificates = require("signalbox.certificates")
 local explain = require("signalbox.explain")
 local follow = require("signalbox.follow")
 local hostname = require("signalbox.hostname")
@@ -54,6 +55,14 @@ local function under_way()
     return "{" .. concat(parts, ",") .. "}"
 end
 
+local function requested_names()
+    local names = certificates.requested()
+    for i = 1, #names do
+        names[i] = json.string(names[i])
+    end
+    return "[" .. concat(names, ",") .. "]"
+end
+
 local function status()
     local workers = ack.workers()
     local alarm
@@ -68,12 +77,13 @@ local function status()
     local reason = not connected and link.reason
     ngx.print(format(
         '{"connected":%s,"reason":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,'
-            .. '"negative":%d,"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,"workers":%s}\n',
+            .. '"negative":%d,"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,'
+            .. '"requested_names":%s,"workers":%s}\n',
         connected and "true" or "false", reason and json.string(reason) or "null", stale and "true" or "false",
         alarm and json.string(alarm) or "null",
         ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
         shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
-        ack.workers_json(workers)))
+        requested_names(), ack.workers_json(workers)))
 end
 
 local function table_text()

@@ -1,11 +1,14 @@
 -- Certificates by server name, from the route table: `cert:<server name>` is JSON,
 --
 --   {"v":1, "chain":"<PEM: the certificate, then those that lead to its authority>",
---    "key":"<base64 of: nonce (12 bytes), PEM of the private key encrypted with AES-256-GCM, tag (16 bytes)>"}
+--    "key":"<base64 of: nonce (12 bytes), PEM of the private key encrypted with AES-256-GCM, tag (16 bytes)>",
+--    "ends":<when it expires, unix seconds; optional>}
 --
 -- The encryption key is one of those in the key file (EDGE_KEY_FILE). The server name is the authenticated data,
 -- exactly as in the name of the Redis key, so a private key cannot be moved to another name. A nonce is random and used
 -- once.
+--
+-- A certificate that has expired is not presented: clients would reject it, and a matching wildcard may be valid.
 --
 -- A handshake looks up the name itself, its wildcard (`*.example.org` for `a.example.org`; one label only, as clients
 -- match certificates), and `*`. If none has a certificate, the listener's own is presented.
@@ -30,10 +33,11 @@ local ssl = require("ngx.ssl")
 
 local find, lower, sub = string.find, string.lower, string.sub
 local log, WARN, ERR = ngx.log, ngx.WARN, ngx.ERR
-local worker_id = ngx.worker.id
+local time, worker_id = ngx.time, ngx.worker.id
 local null, type, pairs, pcall = resp.null, type, pairs, pcall
 
 local dict = ngx.shared.signalbox_certs
+local requested = ngx.shared.signalbox_requested
 
 local _M = {}
 
@@ -42,6 +46,8 @@ local MAX_ABSENT = 16384
 local MAX_BYTES = 256 * 1024
 -- A flood of invented names must not delay the existing ones.
 local MAX_OPEN = 10000
+-- How long a name without a certificate is reported, and how many are. Those that do not fit are dropped.
+local REQUESTED_SECONDS, MAX_REQUESTED = 30, 100
 
 -- name → { chain, key }; names without a certificate, which any client may invent; questions sent to Redis.
 local held = {}
@@ -70,7 +76,7 @@ local function open(name, text)
     if not key then
         return nil, "its private key: " .. key_err
     end
-    return { chain = chain, key = key }
+    return { chain = chain, key = key, ends = type(given.ends) == "number" and given.ends or nil }
 end
 _M.open = open
 
@@ -213,11 +219,16 @@ local function find_certificate(name)
         if one and found == nil then
             found = wait_for(one)
         end
-        if found then
+        if found and not (found.ends and found.ends <= time()) then
             return found
         end
     end
     return nil
+end
+
+-- Names without a certificate that clients asked for lately.
+function _M.requested()
+    return requested:get_keys(MAX_REQUESTED)
 end
 
 -- In a handshake, chooses the certificate.
@@ -238,6 +249,8 @@ function _M.present()
     end
     local one = find_certificate(name)
     if not one then
+        -- The sidecar reports it, and the pacemaker decides whether to obtain a certificate. Nothing waits for it.
+        requested:safe_add(name, true, REQUESTED_SECONDS)
         return
     end
     local ok, reason = ssl.clear_certs()

@@ -7,6 +7,7 @@
 --                      "#free" list of free slots;  "#names" → number of names
 --   signalbox_wild     host → wildcard name that served it; evicts entries, because any client may invent such hosts
 --   signalbox_certs    server name → certificate, as in the table
+--   signalbox_requested  server names that clients asked for lately and that have no certificate (certificates.lua)
 --   signalbox_state    generation, epoch, serial, workers (ack.lua)
 --
 -- The slots are an index. get_keys would hold the dictionary's lock for all of a million keys and block every worker;

@@ -47,9 +47,9 @@ end
 
 local CHAIN, PEM = file("table.crt"), file("table.key")
 
-local function entry(name, key)
-    return ('{"v":1,"chain":%s,"key":%s}'):format(json.string(CHAIN),
-        json.string(ngx.encode_base64(seal(key or KEY, PEM, name))))
+local function entry(name, key, ends)
+    return ('{"v":1,"chain":%s,"key":%s%s}'):format(json.string(CHAIN),
+        json.string(ngx.encode_base64(seal(key or KEY, PEM, name))), ends and ',"ends":' .. ends or "")
 end
 
 local function put(name, text)
@@ -82,6 +82,7 @@ return function(it)
         truthy(not ok, "not the table's")
         contains(tostring(reason), "certificate")
         equal(client.request({ socket = "tls", tls = "table.test", verify = false, host = "none.test" }).status, 404)
+        equal(certificates.requested(), { "table.test" })
     end)
 
     it("presents a certificate from the next handshake after the change", function()
@@ -96,6 +97,18 @@ return function(it)
         equal((accepted("table.test")), true)
         put("*", nil)
         put("table.test", entry("table.test"))
+    end)
+
+    it("does not present a certificate that has expired, but a matching wildcard that has not", function()
+        put("a.table.test", entry("a.table.test", KEY, ngx.time() - 1))
+        equal((accepted("a.table.test")), true, "the wildcard")
+        put("*.table.test", entry("*.table.test", KEY, ngx.time()))
+        equal((accepted("a.table.test")), false, "both have expired")
+        put("a.table.test", entry("a.table.test", KEY, ngx.time() + 3600))
+        equal((accepted("a.table.test")), true)
+        put("a.table.test", nil)
+        equal((accepted("a.table.test")), false, "deleted")
+        put("*.table.test", entry("*.table.test"))
     end)
 
     it("keeps the private key encrypted in shared memory", function()

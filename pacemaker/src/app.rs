@@ -5,6 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use signalbox_access::{AuditLog, Caller, Tokens, digest};
+use signalbox_acme::Acme;
 use signalbox_bus::intake;
 use signalbox_certificates::Certificates;
 use signalbox_daemon::Attempts;
@@ -55,6 +56,7 @@ pub(crate) struct Parts {
     pub(crate) own_events: OwnEvents,
     pub(crate) registry: Registry,
     pub(crate) certificates: Certificates,
+    pub(crate) acme: Acme,
     pub(crate) routers: Routers,
     pub(crate) bus: bus::Front,
     pub(crate) sequencer: sequencer::Front,

@@ -34,6 +34,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(api::tokens::routes())
         .merge(api::routing::routes())
         .merge(api::certificates::routes())
+        .merge(api::acme::routes())
         .merge(api::bus::routes())
         .merge(api::sequencer::routes())
         .merge(api::stream::routes())

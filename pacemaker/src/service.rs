@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
 use signalbox_access::{AuditLog, Tokens};
+use signalbox_acme::{self as acme, Acme};
 use signalbox_bus::{self as bus, Bus, FabricMemory, Handle, Webhooks};
 use signalbox_certificates::Certificates;
 use signalbox_egress::Client;
@@ -50,6 +51,12 @@ const ANNOUNCE: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_secs(1);
 /// Interval between sweeps of a shard's labels.
 const MACHINES: Duration = Duration::from_secs(1);
+/// Interval between questions whether hosts changed, for automatic HTTPS.
+const ACME: Duration = Duration::from_secs(1);
+/// How long connecting to the DNS webhook and the check URL may take.
+const ACME_CONNECT: Duration = Duration::from_secs(5);
+/// How long the DNS webhook may take: until all name servers have the record.
+const ACME_WEBHOOK: Duration = Duration::from_secs(600);
 /// Interval at which subscriptions are compared with the tokens.
 const END_LOST_CLIENTS: Duration = Duration::from_secs(5);
 /// Interval at which the last use of tokens is stored.
@@ -68,12 +75,15 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let servers = Servers::open(&config)?;
     let routing_metrics = signalbox_routing::Metrics::default();
-    let metrics = Metrics::new(exporter.as_ref().map(Exporter::counts).unwrap_or_default(), &routing_metrics);
+    let acme_metrics = signalbox_acme::Metrics::default();
+    let spans = exporter.as_ref().map(Exporter::counts).unwrap_or_default();
+    let metrics = Metrics::new(spans, &routing_metrics, &acme_metrics);
     // It ends last, because the end of everything else is traced, too.
     let silence = CancellationToken::new();
     let spans = tokio::spawn(export(exporter, silence.clone()));
     let mut background = Background::new(&servers.fabric, &config.node);
-    let site = assemble(&config, servers, metrics, routing_metrics, &mut background, &shutdown).await?;
+    let counted = (metrics, routing_metrics, acme_metrics);
+    let site = assemble(&config, servers, counted, &mut background, &shutdown).await?;
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let limits = ListenerLimits { connections: config.connections };
     let served = serve(listener, site, limits, shutdown).await;
@@ -88,8 +98,7 @@ pub(crate) async fn run(
 async fn assemble(
     config: &Config,
     servers: Servers,
-    metrics: Metrics,
-    routing_metrics: signalbox_routing::Metrics,
+    (metrics, routing_metrics, acme_metrics): (Metrics, signalbox_routing::Metrics, signalbox_acme::Metrics),
     background: &mut Background,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Site> {
@@ -102,7 +111,7 @@ async fn assemble(
     let store = Store::new(fabric.clone(), routes, stats.clone());
     let (registry, routers) =
         routing(config, store, own.clone(), &tokens, &bus.handle, routing_metrics, background);
-    background.spawn(|idle| own_addresses::keep_resolved(own, idle));
+    background.spawn(|idle| own_addresses::keep_resolved(own.clone(), idle));
     let sequencer = sequencer(config, &fabric, &bus, background);
     let machines = machines(config, &fabric, &stats, &bus, &registry, background);
     let queues =
@@ -112,6 +121,17 @@ async fn assemble(
     background.spawn(|idle| live.clone().run(idle));
     let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
     background.spawn(|idle| certificates.clone().reseal(idle));
+    let dependencies = acme::Dependencies {
+        fabric: fabric.clone(),
+        certificates: certificates.clone(),
+        table: registry.store().clone(),
+        routers: routers.clone(),
+        client: acme_client(own)?,
+        clock: wall_clock,
+        metrics: acme_metrics,
+        shutdown: shutdown.clone(),
+    };
+    let acme = automatic_https(config, dependencies, &bus.handle, background);
     background.spawn(|idle| write_uses(tokens.clone(), idle));
     let sessions = signalbox_access::Sessions::new(fabric.clone());
     let audit = AuditLog::new(fabric.clone(), config.audit.records);
@@ -127,6 +147,7 @@ async fn assemble(
         own_events: OwnEvents::new(bus.handle),
         registry,
         certificates,
+        acme,
         routers,
         bus: bus.front,
         sequencer,
@@ -330,6 +351,34 @@ fn machines(
     let leases = (0..shards).map(|shard| background.lease(&machines::lease_name(shard), MACHINES)).collect();
     background.spawn(|idle| machines.run(leases, idle));
     handle
+}
+
+/// The client for the DNS webhook and the check URL. The operator chose both, so they may be in any network; Signalbox's own
+/// addresses are never called.
+fn acme_client(own: OwnAddresses) -> anyhow::Result<Client> {
+    let options = signalbox_egress::Options {
+        allow_networks: ["0.0.0.0/0", "::/0"].iter().filter_map(|network| network.parse().ok()).collect(),
+        allow_addresses: Vec::new(),
+        allow_http: true,
+        own,
+        ca_file: None,
+        connect_timeout: ACME_CONNECT,
+        timeout: ACME_WEBHOOK,
+    };
+    Client::new(&options, wall_clock).context("acme")
+}
+
+fn automatic_https(
+    config: &Config,
+    dependencies: acme::Dependencies,
+    bus: &Handle,
+    background: &mut Background,
+) -> Acme {
+    let acme = Acme::new(config.acme.clone(), dependencies);
+    let lease = background.lease("acme", ACME);
+    let service = acme::Service::new(acme.clone(), lease, OwnEvents::new(bus.clone()));
+    background.spawn(|idle| service.run(idle));
+    acme
 }
 
 /// Ends the subscriptions of tokens that were deleted or have expired.

@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod acme;
 mod admin;
 mod architecture;
 mod attacks;

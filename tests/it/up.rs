@@ -32,8 +32,8 @@ pub(crate) struct Up {
     child: Child,
     pub(crate) folder: TempDir,
     ports: Ports,
-    /// The last is where a reader's own program listens.
-    demo: [u16; 7],
+    /// The last are where a reader's own program and an ACME server listen.
+    demo: [u16; 11],
     said: String,
     _reservation: Reservation,
 }
@@ -50,7 +50,7 @@ impl Up {
             (TempDir::with_prefix("signalbox-up-").unwrap(), Ports::free().unwrap(), Reservation::default());
         // Processes of other users need access to the folders below.
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let demo: [u16; 7] = std::array::from_fn(|_| reservation.add().unwrap());
+        let demo: [u16; 11] = std::array::from_fn(|_| reservation.add().unwrap());
         let mut command = Command::new(program());
         command.args(["up", "--demo", "--set=edge.workers=2"]).current_dir(folder.path());
         for (name, port) in ports.named() {
@@ -59,7 +59,7 @@ impl Up {
         command.args([format!("--set=demo.hello={}", demo[0]), format!("--set=demo.spare={}", demo[3])]);
         command.arg(format!("--set=demo.shop={},{}", demo[1], demo[2]));
         command.arg(format!("--set=demo.canary={},{}", demo[4], demo[5]));
-        command.arg(format!("--set=demo.receiver={}", demo[6]));
+        command.args([format!("--set=demo.receiver={}", demo[6]), format!("--set=demo.acme={}", demo[7])]);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -83,7 +83,7 @@ impl Up {
 
     /// A text about the default ports, with the ports of this one.
     pub(crate) fn with_ports(&self, text: &str) -> String {
-        let [hello, shop, other_shop, spare, canary, other_canary, own] = self.demo;
+        let [hello, shop, other_shop, spare, canary, other_canary, own, acme @ ..] = self.demo;
         let mut text = text.to_owned();
         for (default, real) in [
             (8080, self.ports.edge),
@@ -96,6 +96,10 @@ impl Up {
             (9005, canary),
             (9006, other_canary),
             (9010, own),
+            (14000, acme[0]),
+            (14001, acme[1]),
+            (14002, acme[2]),
+            (14003, acme[3]),
         ] {
             text = text.replace(&format!(":{default}"), &format!(":{real}"));
         }

@@ -21,6 +21,7 @@
     reason = "a test that cannot continue has failed, and the panic shows where"
 )]
 
+pub mod acme;
 pub mod collector;
 pub mod events;
 pub mod fault_ledger;

@@ -126,13 +126,7 @@ impl Collection {
         self.traffic().await?;
         self.messages().await?;
         self.machines().await?;
-        let answer = self.client.certificates().list().await.map(|all| {
-            let one = |one: signalbox_client::certificates::Certificate| Certificate {
-                name: one.server_name,
-                ends: u64::try_from(one.not_after).unwrap_or(0),
-            };
-            all.into_iter().map(one).collect()
-        });
+        let answer = certificates(&self.client).await;
         self.facts.certificates = self.checked("certificates", answer)?;
         let answer = self.client.health().pacemakers().await.map(|all| {
             let one =
@@ -354,4 +348,27 @@ async fn is_counted(client: &Client) -> Result<bool, Error> {
             return Ok(false);
         }
     }
+}
+
+/// All names that have a certificate, or should have one.
+async fn certificates(client: &Client) -> Result<Vec<Certificate>, Error> {
+    let ends = client.certificates().list().await?.into_iter();
+    let mut ends: BTreeMap<String, u64> =
+        ends.map(|one| (one.server_name, u64::try_from(one.not_after).unwrap_or(0))).collect();
+    let automatic = client.certificates().automatic().await?.into_iter();
+    let mut all: Vec<Certificate> = automatic
+        .map(|one| Certificate {
+            ends: ends.remove(&one.server_name),
+            name: one.server_name,
+            automatic: true,
+            last_error: one.last_error,
+        })
+        .collect();
+    all.extend(ends.into_iter().map(|(name, ends)| Certificate {
+        name,
+        ends: Some(ends),
+        automatic: false,
+        last_error: None,
+    }));
+    Ok(all)
 }

@@ -5,6 +5,7 @@
 //!
 //! The feature `schema` derives the descriptions of the OpenAPI document.
 
+pub mod acme;
 pub mod audit;
 pub mod certificates;
 pub mod events;

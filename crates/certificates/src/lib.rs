@@ -72,6 +72,9 @@ struct Document {
     chain: String,
     /// Base64 of nonce, encrypted PEM, and tag.
     key: String,
+    /// When it expires, in unix seconds. Routers do not present it afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ends: Option<u64>,
     // Routers of later versions may want more. Unknown members are not kept, because a client always sets the whole
     // certificate.
 }
@@ -113,6 +116,29 @@ impl Certificates {
     /// The key that routers use for `purpose`; nothing without a key file.
     pub fn edge_key_for(&self, purpose: &str) -> Option<[u8; 32]> {
         self.keys.of(purpose)
+    }
+
+    /// Whether private keys can be encrypted, so that certificates can be set.
+    pub fn can_seal(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// A secret of automatic HTTPS, encrypted as private keys of certificates are. `purpose` is needed to decrypt it.
+    ///
+    /// # Errors
+    /// Without a key file.
+    pub fn seal_secret(&self, purpose: &str, secret: &str) -> Result<String, Error> {
+        if self.keys.is_empty() {
+            return Err(Error::NoKey);
+        }
+        self.keys.seal(&label(purpose), secret.as_bytes()).ok_or(Error::Seal)
+    }
+
+    /// The input of [`Self::seal_secret`], and whether the first key of the file encrypted it; `None` if no key decrypts it.
+    pub fn open_secret(&self, purpose: &str, sealed: &str) -> Option<(String, bool)> {
+        let label = label(purpose);
+        let is_current = self.keys.open_with_first(&label, sealed).is_some();
+        Some((String::from_utf8(self.keys.open(&label, sealed)?).ok()?, is_current))
     }
 
     /// The time of day in unix seconds.
@@ -172,7 +198,7 @@ impl Certificates {
 
     fn seal(&self, name: &Hostname, chain: &str, key: &[u8], ends: u64) -> Result<Certificate, Error> {
         let key = self.keys.seal(name.as_str(), key).ok_or(Error::Seal)?;
-        let document = Document { v: 1, chain: chain.to_owned(), key };
+        let document = Document { v: 1, chain: chain.to_owned(), key, ends: Some(ends) };
         Ok(Certificate { text: serde_json::to_string(&document).map_err(Error::Stored)?, ends })
     }
 
@@ -222,6 +248,11 @@ impl Certificates {
             }
         }
     }
+}
+
+/// The authenticated data of a secret that is not the private key of a certificate. A space is never part of a server name.
+fn label(purpose: &str) -> String {
+    format!("acme {purpose}")
 }
 
 fn found_in(certificate: &Certificate) -> Result<Found, Error> {

@@ -118,7 +118,7 @@ fn facts() -> impl Strategy<Value = Facts> {
             Evaluation { lag_seconds, feeds_failed, feeds_answered }
         });
     let certificate = (name(), NOW_MS / 1000 - 86_400..NOW_MS / 1000 + 30 * 86_400)
-        .prop_map(|(name, ends)| Certificate { name, ends });
+        .prop_map(|(name, ends)| Certificate { name, ends: Some(ends), automatic: false, last_error: None });
     let pacemaker = (name(), name()).prop_map(|(node, version)| Pacemaker { node, version });
     let edge = (some(part), some(server()), some(router()), nginx, counting(), any::<bool>());
     let traffic = (some(host), some(instance), some(traffic));

@@ -79,7 +79,7 @@ pub enum Error {
         source: rustls::pki_types::pem::Error,
     },
     /// One of its certificates cannot be used.
-    #[error("a certificate of bus.ca_file cannot be used")]
+    #[error("a certificate of the CA file cannot be used")]
     Tls(#[from] rustls::Error),
 }
 

@@ -19,6 +19,7 @@ pub use signalbox_route_table::OwnAddresses;
 
 pub use client::{Called, Client, Error, Options, Post};
 pub use signature::{key as secret_key, new_secret};
+pub use trust::client_config;
 
 /// A signing secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,5 +26,5 @@ pub use invalid::Invalid;
 pub use lookup::{candidates, host_of};
 pub use network::{Network, UnixFolder};
 pub use own::{OwnAddresses, Reserved};
-pub use policy::Policy;
+pub use policy::{Policy, Tls};
 pub use signalbox_api::routes::{Answer, Explanation, Health, NewInstance, State};

@@ -245,6 +245,7 @@ mod tests {
             alarm: None,
             address: None,
             in_flight: std::collections::BTreeMap::new(),
+            requested_names: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The HTTP API: a module for each subsystem. Handlers read a request, call the subsystem, and write the response;
 //! they decide nothing else.
 
+pub(crate) mod acme;
 pub(crate) mod audit;
 pub(crate) mod bus;
 pub(crate) mod certificates;

@@ -11,6 +11,7 @@ use signalbox_settings::{Error, Flags, Loaded, Program, Settings, milliseconds, 
 use signalbox_store::{MAX_SHARDS, with_login};
 
 use crate::http::session as login;
+use signalbox_acme as acme;
 use signalbox_bus as bus;
 use signalbox_certificates::Keys;
 use signalbox_machines as machines;
@@ -59,6 +60,7 @@ pub(crate) struct Config {
     pub(crate) queues: queues::Options,
     pub(crate) sequencer: sequencer::Options,
     pub(crate) machines: machines::Options,
+    pub(crate) acme: acme::Options,
     /// Values of the environment variables that definitions may reference.
     #[serde(skip)]
     pub(crate) machine_environment: machines::Secrets,
@@ -128,6 +130,7 @@ impl Settings for Config {
             sequencer::Options::DEFAULTS,
             queues::Options::DEFAULTS,
             machines::Options::DEFAULTS,
+            acme::Options::DEFAULTS,
             traces::Options::DEFAULTS,
         ],
         file: None,
@@ -154,6 +157,7 @@ impl Config {
             let why = format!("{:#}", anyhow::Error::from(error));
             loaded.places.error("bus.ca_file", why)
         })?;
+        config.acme.check().map_err(|(key, why)| loaded.places.error(key, why))?;
         config.machine_environment =
             machines::Secrets::new(&config.machines.environment, |name| std::env::var(name).ok());
         Ok(config)

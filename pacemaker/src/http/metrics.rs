@@ -51,7 +51,11 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(spans: Counts, routing: &signalbox_routing::Metrics) -> Self {
+    pub(crate) fn new(
+        spans: Counts,
+        routing: &signalbox_routing::Metrics,
+        acme: &signalbox_acme::Metrics,
+    ) -> Self {
         let requests = Family::<Answer, Counter>::default();
         let request_seconds = Histogram::new(exponential_buckets(0.000_5, 2.0, 18));
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
@@ -67,6 +71,7 @@ impl Metrics {
             request_seconds.clone(),
         );
         routing.register(&mut registry);
+        acme.register(&mut registry);
         Self { registry: Arc::new(registry), requests, request_seconds }
     }
 
@@ -96,7 +101,7 @@ mod tests {
     #[test]
     fn names_carry_the_prefix_and_the_unit() {
         let routing = signalbox_routing::Metrics::default();
-        let metrics = Metrics::new(Counts::default(), &routing);
+        let metrics = Metrics::new(Counts::default(), &routing, &signalbox_acme::Metrics::default());
         metrics.answered("GET", 204, 0.001);
         routing.count_change("registered");
         let text = metrics.encode().unwrap();

@@ -61,6 +61,8 @@ pub struct Report {
     pub alarm: Option<String>,
     /// Requests in flight by instance address, as JSON from nginx. Only hosts whose policy counts them are included.
     pub in_flight: String,
+    /// Server names without a certificate that clients asked for lately, as JSON from nginx.
+    pub requested_names: String,
     /// Requests that never reached the log.
     pub lost: u64,
     /// Snapshots written.
@@ -224,6 +226,8 @@ impl Service {
                         report.alarm = status.alarm;
                         report.in_flight =
                             status.in_flight.map_or_else(String::new, |counts| counts.get().to_owned());
+                        report.requested_names =
+                            status.requested_names.map_or_else(String::new, |names| names.get().to_owned());
                     }
                     self.snapshot(&mut snapshot, status.generation).await;
                 }

@@ -42,6 +42,8 @@ pub(super) struct Status {
     pub(super) generation: Option<u64>,
     /// Requests in flight by address, as an object.
     pub(super) in_flight: Option<Box<RawValue>>,
+    /// Server names without a certificate that clients asked for, as an array.
+    pub(super) requested_names: Option<Box<RawValue>>,
 }
 
 /// The used counters of `/edge/connections`.

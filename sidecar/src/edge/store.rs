@@ -28,6 +28,7 @@ pub(super) async fn report(
         .arg(keys::stats::ROUTERS_CHANNEL)
         .arg(ROUTER_FORGOTTEN_MS / 1000)
         .arg(&report.in_flight)
+        .arg(&report.requested_names)
         .run::<u64>(stats)
         .await
         .map(drop)

@@ -74,11 +74,24 @@ pub struct Policy {
     maintenance: Option<Maintenance>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     https: Option<Https>,
+    /// Who provides the host's certificate. Default: Signalbox, if `acme.hosts` of the pacemaker covers the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     upstream: Option<Upstream>,
     /// Whether a request may select its instance with a header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_header: Option<bool>,
+}
+
+/// Who provides the certificate of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Tls {
+    /// Signalbox obtains it over ACME and renews it.
+    Auto,
+    /// An operator uploads it.
+    Manual,
 }
 
 impl Policy {
@@ -232,16 +245,20 @@ mod tests {
         ] {
             assert!(counted(json), "{json}");
         }
-        for json in
-            ["{}", r#"{"balance":{"algorithm":"round_robin"}}"#, r#"{"https":"any"}"#, r#"{"hold_ms":5}"#]
-        {
+        for json in [
+            "{}",
+            r#"{"balance":{"algorithm":"round_robin"}}"#,
+            r#"{"https":"any"}"#,
+            r#"{"hold_ms":5}"#,
+            r#"{"tls":"auto"}"#,
+        ] {
             assert!(!counted(json), "{json}");
         }
     }
 
     #[test]
     fn every_part_keeps_its_value() {
-        let json = r#"{"balance":{"algorithm":"hash","header":"X-User"},"shares":[{"version_type":"17","percent":99.5},{"version_type":"18","percent":0.5}],"shares_by":{"header":"X-Version","cookie":"version"},"sticky":{"cookie":"signalbox","ttl_seconds":3600},"slow_start_ms":30000,"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3},"limits":{"requests":{"per_second":100,"burst":50,"by":{"header":"X-Key"}},"connections":{"most":100,"by":"host"}},"body_bytes":1048576,"methods":["GET","POST"],"headers":{"request":{"set":{"X-Env":"live"},"remove":["X-Debug"]},"response":{"set":{"X-Frame-Options":"DENY"}}},"maintenance":{"status":503,"body":"back soon","content_type":"text/plain","retry_after":60,"except_header":{"name":"X-Preview","value":"1"}},"https":"redirect","upstream":{"tls":true,"server_name":"app.internal","verify":true,"protocol":"grpc"},"target_header":true}"#;
+        let json = r#"{"balance":{"algorithm":"hash","header":"X-User"},"shares":[{"version_type":"17","percent":99.5},{"version_type":"18","percent":0.5}],"shares_by":{"header":"X-Version","cookie":"version"},"sticky":{"cookie":"signalbox","ttl_seconds":3600},"slow_start_ms":30000,"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3},"limits":{"requests":{"per_second":100,"burst":50,"by":{"header":"X-Key"}},"connections":{"most":100,"by":"host"}},"body_bytes":1048576,"methods":["GET","POST"],"headers":{"request":{"set":{"X-Env":"live"},"remove":["X-Debug"]},"response":{"set":{"X-Frame-Options":"DENY"}}},"maintenance":{"status":503,"body":"back soon","content_type":"text/plain","retry_after":60,"except_header":{"name":"X-Preview","value":"1"}},"https":"redirect","tls":"auto","upstream":{"tls":true,"server_name":"app.internal","verify":true,"protocol":"grpc"},"target_header":true}"#;
         assert_eq!(serde_json::to_string(&check(json).unwrap()).unwrap(), json);
         assert_eq!(
             serde_json::to_string(&check(r#"{"ejection":false}"#).unwrap()).unwrap(),

@@ -71,7 +71,11 @@ impl Ends {
             if was_published(published.as_deref(), *ends, days) {
                 continue;
             }
-            if to.announce(event::CERTIFICATES, vec![event::ending(name, *ends, days)]).await {
+            let ending = event::ending(name, *ends, days);
+            let also = event::expires(&ending);
+            if to.announce(event::CERTIFICATES, vec![ending]).await
+                && to.announce(event::EXPIRES, vec![also]).await
+            {
                 tracing::warn!(server_name = name, days_left = days, "certificate expires soon");
                 store.published_end(name, &format!("{ends} {days}")).await?;
             } else {

@@ -10,6 +10,8 @@ const OBJECT: &str = "signalbox:";
 
 /// The topic of everything about certificates.
 pub(super) const CERTIFICATES: &str = "certificates";
+/// The topic of expiries alone.
+pub(super) const EXPIRES: &str = "certificate.expires";
 /// The topic of routers that refuse the table.
 pub(super) const ROUTERS: &str = "routers";
 /// Of a router that does not report.
@@ -75,6 +77,8 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
         "host_altered" => ("host.altered", Update),
         "certificate_put" => (CERTIFICATES, Update),
         "certificate_removed" => (CERTIFICATES, Delete),
+        // A step of an order, which has events of its own.
+        "challenge_put" => return None,
         _ => {
             tracing::error!(
                 entry = entry.id,
@@ -141,6 +145,11 @@ pub(super) fn ending(name: &str, ends: u64, days: u32) -> RouteEvent {
         data: Value::Object(data),
         key: format!("certificate:{name}:{ends}:{days}"),
     }
+}
+
+/// The same expiry for the topic of expiries.
+pub(super) fn expires(ending: &RouteEvent) -> RouteEvent {
+    RouteEvent { key: format!("{}:expires", ending.key), ..ending.clone() }
 }
 
 /// A router that rejects the table (for this reason), accepts it again, is silent, or reports again. The event

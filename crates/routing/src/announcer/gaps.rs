@@ -38,7 +38,7 @@ const UNHEALTHY: &str = "unhealthy";
 const CERTIFICATE_PUT: &str = "certificate_put";
 const CERTIFICATE_REMOVED: &str = "certificate_removed";
 /// The kinds that may be a metric's label and an event's topic.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "registered",
     "altered",
     "draining",
@@ -50,6 +50,7 @@ const KINDS: [&str; 14] = [
     "host_altered",
     CERTIFICATE_PUT,
     CERTIFICATE_REMOVED,
+    "challenge_put",
     "failing",
     "recovered",
     UNHEALTHY,

@@ -2,6 +2,7 @@
 //! sets on the stats Redis. No other module of this crate talks to Redis, and no decision is made here.
 
 mod certificates;
+mod challenges;
 mod changes;
 mod desired;
 mod health;

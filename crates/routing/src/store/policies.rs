@@ -92,4 +92,9 @@ impl Store {
     pub async fn policy(&self, hostname: &Hostname) -> Result<Option<Wanted<Policy>>, Error> {
         Ok(self.wanted(&[hostname.as_str()]).await?.pop().flatten())
     }
+
+    /// The desired policies of these hosts, in their order.
+    pub async fn policies(&self, hostnames: &[String]) -> Result<Vec<Option<Wanted<Policy>>>, Error> {
+        self.wanted(&hostnames.iter().map(String::as_str).collect::<Vec<_>>()).await
+    }
 }

@@ -32,6 +32,8 @@ pub struct RouterReport {
     pub address: Option<String>,
     /// Requests under way by the address of the instance that has them.
     pub in_flight: BTreeMap<String, u64>,
+    /// Server names without a certificate that its clients asked for lately.
+    pub requested_names: Vec<String>,
 }
 
 impl Store {
@@ -64,6 +66,10 @@ impl Store {
             in_flight: fields
                 .get("in_flight")
                 .and_then(|counts| serde_json::from_str(counts).ok())
+                .unwrap_or_default(),
+            requested_names: fields
+                .get("requested_names")
+                .and_then(|names| serde_json::from_str(names).ok())
                 .unwrap_or_default(),
         };
         Ok(seen.into_iter().zip(reports).map(report).collect())

@@ -52,7 +52,7 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
     let admin_names = admin_names(&values["ADMIN_NAMES"])?;
     let (real_ip, list, forwarded) = forwarders(&values["EDGE_FORWARDERS"], &values["EDGE_REAL_IP_HEADER"])?;
     for (name, value) in [
-        ("EDGE_ACME_LOCATION", acme(&values["EDGE_ACME"])?),
+        ("EDGE_ACME_LOCATION", acme(&values["EDGE_ACME"], &folder)?),
         ("EDGE_TLS_SERVER", tls_server),
         ("EDGE_CLEARTEXT_SERVER", h2c_server),
         ("EDGE_REAL_IP", real_ip),
@@ -69,17 +69,21 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
     Ok(())
 }
 
-/// The location for ACME challenges over plain HTTP (RFC 8555, 8.3), for all hosts and policies. If `address` is empty, the
-/// host's instances answer them.
-fn acme(address: &str) -> Result<String, Error> {
+/// The location for ACME challenges over plain HTTP (RFC 8555, 8.3), for all hosts and policies. Those of the pacemaker's own
+/// orders are answered from the route table. Others are sent to `address`, or to the host's instances if it is empty.
+fn acme(address: &str, folder: &str) -> Result<String, Error> {
     if address.is_empty() {
-        return Ok(String::new());
+        return Ok(format!("include {folder}/challenge.conf;"));
     }
     let address: SocketAddr =
         address.parse().map_err(|_| Error::option("EDGE_ACME", format!("{address:?} is not an ip:port")))?;
     // A request that goes in circles leaves for @full.
     let check = "if ($edge_unusual = loop) { return 419; } error_page 419 = @full;";
-    Ok(format!("location ^~ /.well-known/acme-challenge/ {{ {check} proxy_pass http://{address}; }}"))
+    let answer = r#"content_by_lua_block { require("signalbox.challenge").serve("@acme") }"#;
+    Ok(format!(
+        "location ^~ /.well-known/acme-challenge/ {{ {check} {answer} }}\n        \
+         location @acme {{ proxy_pass http://{address}; }}"
+    ))
 }
 
 /// The line that limits the requests of one client address.
@@ -264,10 +268,10 @@ mod tests {
 
     #[test]
     fn challenges_are_sent_to_one_address_or_to_the_instances() {
-        assert_eq!(acme("").unwrap(), "");
-        assert!(acme("127.0.0.1:8089").unwrap().contains("proxy_pass http://127.0.0.1:8089;"));
+        assert_eq!(acme("", "/conf").unwrap(), "include /conf/challenge.conf;");
+        assert!(acme("127.0.0.1:8089", "/conf").unwrap().contains("proxy_pass http://127.0.0.1:8089;"));
         for wrong in ["8089", "host:1", "127.0.0.1:1; include /etc/passwd"] {
-            assert!(acme(wrong).is_err(), "{wrong}");
+            assert!(acme(wrong, "/conf").is_err(), "{wrong}");
         }
     }
 

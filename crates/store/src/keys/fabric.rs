@@ -17,6 +17,13 @@ pub const CATALOG: &[Entry] = &[
     row("routes:certificates:index", "zset", "until the certificate is deleted"),
     row("routes:certificates:ends", "zset", "until the certificate is deleted"),
     row("routes:certificates:published", "hash", "until the certificate is deleted"),
+    row("acme:names", "hash", "while the name has automatic HTTPS"),
+    row("acme:index", "zset", "while the name has automatic HTTPS"),
+    row("acme:due", "zset", "while the name has automatic HTTPS"),
+    row("acme:fences", "hash", "while the name has automatic HTTPS"),
+    row("acme:fence", "string", "no expiry"),
+    row("acme:accounts", "hash", "no expiry"),
+    row("acme:budget:<purpose>", "string", "an hour"),
     row("routes:revision", "string", "no expiry"),
     row("routes:unprojected", "zset", "while changes wait"),
     row("routes:unreported", "zset", "while registrations wait"),
@@ -103,6 +110,42 @@ pub fn routes_certificates_ends() -> Key<FabricSpace> {
 /// HASH: server name → the published expiry of its certificate, and the days that were left.
 pub fn routes_certificates_published() -> Key<FabricSpace> {
     Key::new("routes:certificates:published")
+}
+
+/// HASH: server name → the state of its automatic certificate as JSON, with the private key of an open order encrypted.
+pub fn acme_names() -> Key<FabricSpace> {
+    Key::new("acme:names")
+}
+
+/// ZSET of the names in `acme:names`, all with score 0, for reading them in order.
+pub fn acme_index() -> Key<FabricSpace> {
+    Key::new("acme:index")
+}
+
+/// ZSET of server names by the time of their next step, in unix milliseconds. A name that a pacemaker works on has the end
+/// of its claim.
+pub fn acme_due() -> Key<FabricSpace> {
+    Key::new("acme:due")
+}
+
+/// HASH: server name → the fencing token of its latest claim.
+pub fn acme_fences() -> Key<FabricSpace> {
+    Key::new("acme:fences")
+}
+
+/// INTEGER: the latest fencing token.
+pub fn acme_fence() -> Key<FabricSpace> {
+    Key::new("acme:fence")
+}
+
+/// HASH: URL of an ACME directory → credentials of the account there, encrypted.
+pub fn acme_accounts() -> Key<FabricSpace> {
+    Key::new("acme:accounts")
+}
+
+/// INTEGER: orders of the present hour, which begins with the first of them. `purpose` is `orders` or `asked`.
+pub fn acme_budget(purpose: &str) -> Key<FabricSpace> {
+    Key::new(format!("acme:budget:{purpose}"))
 }
 
 /// HASH: router → its last published alarm: a sequence number, and the alarm, `silent` or `-`.

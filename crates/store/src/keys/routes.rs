@@ -63,6 +63,13 @@ pub const CATALOG: &[Entry] = &[
         readers: "pacemaker",
     },
     Entry {
+        pattern: "challenge:<token>",
+        kind: "string",
+        lifetime: "an hour",
+        writer: "pacemaker",
+        readers: "nginx",
+    },
+    Entry {
         pattern: "rules:<hostname>",
         kind: "hash",
         lifetime: "while the host has a policy; an hour as a tombstone",
@@ -166,6 +173,11 @@ pub fn cert(server_name: &str) -> Key<RoutesSpace> {
 /// HASH: revision and expiry of the certificate that the pacemaker wrote to `cert:<server name>`.
 pub fn certificate(server_name: &str) -> Key<RoutesSpace> {
     Key::new(format!("certificate:{server_name}"))
+}
+
+/// STRING: the answer to an HTTP-01 challenge of an ACME server (RFC 8555, 8.3), by the challenge's token.
+pub fn challenge(token: &str) -> Key<RoutesSpace> {
+    Key::new(format!("challenge:{token}"))
 }
 
 /// HASH: the policy that was set for a host name, from which `policy:<hostname>` is derived, and its revision.

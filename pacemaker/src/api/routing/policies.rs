@@ -47,8 +47,8 @@ pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
 #[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Policy, responses(
     (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, \
-        missing_field, invalid_body, invalid_wait", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), automatic_https_off, \
+        unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
 pub(super) async fn put(
     caller: Confined<ManageRoutes, Hosts>,
@@ -60,8 +60,10 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let policy = policy.check()?;
+    app.acme.check(&hostname, &policy)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
+    app.acme.policy_changed(&hostname, &policy).await;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     let view = RuledHost {
         hostname: hostname.to_string(),

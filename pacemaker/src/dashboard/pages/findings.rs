@@ -114,6 +114,7 @@ mod tests {
                 alarm: None,
                 address: None,
                 in_flight: std::collections::BTreeMap::new(),
+                requested_names: Vec::new(),
             };
             router(&report, "e2", 5).table
         };

@@ -14,6 +14,7 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
+use signalbox_acme::State as Automatic;
 use signalbox_route_table::{Answer, Explanation, Hostname, InstanceId, Question, Spec, State};
 use signalbox_routing::{Error, in_flight};
 
@@ -30,6 +31,18 @@ struct List {
     /// Address of the page, name, and number of instances.
     hosts: Vec<(String, String, usize)>,
     more: bool,
+    certificates: Vec<CertificateRow>,
+}
+
+/// A name with automatic HTTPS.
+#[derive(Debug)]
+struct CertificateRow {
+    name: String,
+    class: &'static str,
+    state: &'static str,
+    expires: String,
+    renewed: String,
+    error: String,
 }
 
 #[derive(Debug, Template)]
@@ -202,7 +215,34 @@ async fn list(app: &Site, caller: &Caller) -> Result<Content, Problem> {
         (link(Kind::Host, &name), name, record.addresses.len())
     };
     let hosts = names.into_iter().zip(records).map(row).collect();
-    Ok(Content { html: render(&List { hosts, more })?, charts: Vec::new() })
+    let certificates = certificates(app, caller).await;
+    Ok(Content { html: render(&List { hosts, more, certificates })?, charts: Vec::new() })
+}
+
+/// The first names with automatic HTTPS. Without the fabric there is no table.
+async fn certificates(app: &Site, caller: &Caller) -> Vec<CertificateRow> {
+    let names = app.acme.after(None, MAX_ROWS).await.unwrap_or_default();
+    let own =
+        names.into_iter().filter(|one| Hostname::parse(&one.name).is_ok_and(|name| caller.may_touch(&name)));
+    let at = |seconds: Option<u64>| seconds.map_or_else(|| "–".to_owned(), |at| format::time(at * 1000));
+    own.map(|one| {
+        let (class, state) = match one.state {
+            Automatic::Issued => ("good", "issued"),
+            Automatic::Ordering => ("warn", "being obtained"),
+            Automatic::Failing => ("bad", "failing"),
+            Automatic::Off => ("faint", "off: no ACME server is configured"),
+        };
+        let (expires, renewed) = (at(one.not_after), at(one.renews_at));
+        CertificateRow {
+            name: one.name,
+            class,
+            state,
+            expires,
+            renewed,
+            error: one.last_error.unwrap_or_default(),
+        }
+    })
+    .collect()
 }
 
 /// The overview's charts for this host, the bytes sent, and the requests of each version if there are several.

@@ -68,15 +68,46 @@ async fn certificates(app: &Site) -> Result<Vec<(Hostname, Certificate)>, Error>
         let Some(last) = names.last().cloned() else { break };
         read += names.len();
         let stored = store.certificates(&names).await?;
+        let automatic = automatic(app, names.clone()).await;
         for (name, certified) in names.into_iter().zip(stored) {
             let (Some(certified), Ok(host)) = (certified, Hostname::parse(&name)) else { continue };
-            let certificate = Certificate { name, ends: certified.value.ends };
+            let last_error = automatic.get(&name);
+            let certificate = Certificate {
+                automatic: last_error.is_some(),
+                last_error: last_error.cloned().flatten(),
+                name,
+                ends: Some(certified.value.ends),
+            };
             // Only the few with a finding are stored: a system may have thousands of certificates.
-            if certificates::certificate(&certificate, now).is_some() {
+            if !certificates::certificate(&certificate, now).is_empty() {
                 found.push((host, certificate));
             }
         }
         after = Some(last);
     }
+    found.extend(missing(app).await);
     Ok(found)
+}
+
+/// The names with automatic HTTPS, each with the reason why the latest attempt failed.
+async fn automatic(app: &Site, names: Vec<String>) -> BTreeMap<String, Option<String>> {
+    let known = app.acme.of(names).await.unwrap_or_default();
+    known.into_iter().map(|one| (one.name, one.last_error)).collect()
+}
+
+/// The names whose first certificate could not be obtained.
+async fn missing(app: &Site) -> Vec<(Hostname, Certificate)> {
+    let (mut found, mut after, mut read) = (Vec::new(), None::<String>, 0);
+    while read < MAX_CERTIFICATES {
+        let Ok(names) = app.acme.after(after.as_deref(), PAGE_SIZE).await else { break };
+        let Some(last) = names.last() else { break };
+        read += names.len();
+        after = Some(last.name.clone());
+        for one in names.into_iter().filter(|one| one.not_after.is_none() && one.last_error.is_some()) {
+            let Ok(host) = Hostname::parse(&one.name) else { continue };
+            let (name, last_error) = (one.name, one.last_error);
+            found.push((host, Certificate { name, ends: None, automatic: true, last_error }));
+        }
+    }
+    found
 }

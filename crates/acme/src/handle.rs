@@ -1,0 +1,224 @@
+//! What other crates call.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use signalbox_certificates::Certificates;
+use signalbox_egress::Client;
+use signalbox_route_table::{Hostname, Invalid, Policy, Tls};
+use signalbox_routing::Routers;
+use signalbox_store::Fabric;
+use tokio::sync::{Mutex, Notify};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Error, Metrics, Options, Parts,
+    on_demand::Asked,
+    record::{Record, spread},
+    store::Store,
+};
+
+/// What automatic HTTPS works with.
+#[derive(Debug)]
+pub struct Dependencies {
+    /// The state of names.
+    pub fabric: Fabric,
+    /// Where certificates are put.
+    pub certificates: Certificates,
+    /// The route table: hosts, and answers to challenges.
+    pub table: signalbox_routing::Store,
+    /// Who acknowledges a challenge.
+    pub routers: Routers,
+    /// For the DNS webhook and the check URL.
+    pub client: Client,
+    /// The time of day.
+    pub clock: fn() -> SystemTime,
+    /// Where attempts are counted.
+    pub metrics: Metrics,
+    /// Canceled when nothing new should begin.
+    pub shutdown: CancellationToken,
+}
+
+/// The handle. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Acme {
+    pub(crate) parts: Arc<Parts>,
+}
+
+/// The state of a name in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The certificate is being obtained.
+    Ordering,
+    /// The certificate is in the route table, and will be renewed.
+    Issued,
+    /// The latest attempt failed.
+    Failing,
+    /// No ACME server is configured.
+    Off,
+}
+
+/// The automatic certificate of a name. Times are unix seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Automatic {
+    /// The server name.
+    pub name: String,
+    /// Its state.
+    pub state: State,
+    /// Whether a client asked for it, and not a host.
+    pub on_demand: bool,
+    /// When the certificate in the route table expires.
+    pub not_after: Option<u64>,
+    /// When it is renewed.
+    pub renews_at: Option<u64>,
+    /// When the next attempt is made, if the latest one failed.
+    pub next_attempt_at: Option<u64>,
+    /// Failed attempts since the last certificate.
+    pub failures: u32,
+    /// Why the latest attempt failed.
+    pub last_error: Option<String>,
+    /// When the latest attempt failed.
+    pub last_error_at: Option<u64>,
+    /// When the certificate was obtained.
+    pub issued_at: Option<u64>,
+}
+
+impl Acme {
+    /// Connects everything. [`crate::Service`] does the work.
+    pub fn new(options: Options, with: Dependencies) -> Self {
+        let Dependencies { fabric, certificates, table, routers, client, clock, metrics, shutdown } = with;
+        let store = Store::new(fabric, Duration::from_secs(options.claim_seconds));
+        let parts = Parts {
+            options,
+            store,
+            certificates,
+            table,
+            routers,
+            client,
+            clock,
+            metrics,
+            asked: Asked::default(),
+            creating: Mutex::default(),
+            nudge: Notify::new(),
+            shutdown,
+        };
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// The URL of the ACME server's directory; `None` if automatic HTTPS is off.
+    pub fn directory(&self) -> Option<&str> {
+        Some(self.parts.options.directory.as_str()).filter(|directory| !directory.is_empty())
+    }
+
+    /// Whether the host can have the policy.
+    ///
+    /// # Errors
+    /// If it asks for automatic HTTPS that cannot work.
+    pub fn check(&self, hostname: &Hostname, policy: &Policy) -> Result<(), Invalid> {
+        let Parts { options, certificates, .. } = &*self.parts;
+        let invalid = |code, detail| Err(Invalid::new(code, "tls", detail));
+        if policy.tls != Some(Tls::Auto) {
+            return Ok(());
+        }
+        if !options.is_on() {
+            return invalid(
+                "automatic_https_off",
+                "automatic HTTPS is off: set `acme.directory` of the pacemaker to the URL of an ACME server",
+            );
+        }
+        if !certificates.can_seal() {
+            return invalid(
+                "automatic_https_off",
+                "private keys cannot be encrypted: set `edge_key_file` of the pacemaker",
+            );
+        }
+        match hostname.as_str() {
+            "*" => invalid("invalid_policy", "no certificate is valid for all names; use `*.example.org`"),
+            name if name.starts_with('*') && options.dns_webhook.is_empty() => invalid(
+                "invalid_policy",
+                "a certificate of a wildcard needs DNS-01: set `acme.dns_webhook` of the pacemaker",
+            ),
+            name if name.parse::<std::net::IpAddr>().is_ok() => {
+                invalid("invalid_policy", "an IP address has no automatic certificate; use a host name")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A policy was set. If this fails, the next comparison of all hosts finds it.
+    pub async fn policy_changed(&self, hostname: &Hostname, policy: &Policy) {
+        if !self.parts.options.is_on() || policy.tls != Some(Tls::Auto) {
+            return;
+        }
+        let names = [hostname.to_string()];
+        match self.parts.store.want(&names, &Record::default(), false).await {
+            Ok(_) => self.parts.nudge.notify_one(),
+            Err(error) => tracing::debug!(%hostname, %error, "certificate ordered later"),
+        }
+    }
+
+    /// Attempts a renewal now, whatever the schedule. Returns false if the name has no automatic HTTPS.
+    ///
+    /// # Errors
+    /// If the fabric does not answer.
+    pub async fn renew(&self, hostname: &Hostname) -> Result<bool, Error> {
+        let names = [hostname.to_string()];
+        let Some(Some((record, _))) = self.parts.store.records(&names).await?.pop() else { return Ok(false) };
+        self.parts.store.want(&names, &record, true).await?;
+        self.parts.nudge.notify_one();
+        Ok(true)
+    }
+
+    /// The state of a name; `None` if it has no automatic HTTPS.
+    ///
+    /// # Errors
+    /// If the fabric does not answer.
+    pub async fn get(&self, hostname: &Hostname) -> Result<Option<Automatic>, Error> {
+        Ok(self.of(vec![hostname.to_string()]).await?.pop())
+    }
+
+    /// Up to `limit` names after `after`, in order.
+    ///
+    /// # Errors
+    /// If the fabric does not answer.
+    pub async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<Automatic>, Error> {
+        let names = self.parts.store.names_after(after, limit).await?;
+        self.of(names).await
+    }
+
+    /// The states of those of these names that have automatic HTTPS.
+    ///
+    /// # Errors
+    /// If the fabric does not answer.
+    pub async fn of(&self, names: Vec<String>) -> Result<Vec<Automatic>, Error> {
+        let records = self.parts.store.records(&names).await?;
+        let is_on = self.parts.options.is_on();
+        let both = names.into_iter().zip(records);
+        Ok(both
+            .filter_map(|(name, record)| record.map(|(record, due)| view(name, record, due, is_on)))
+            .collect())
+    }
+}
+
+fn view(name: String, record: Record, due_ms: u64, is_on: bool) -> Automatic {
+    let state = match &record {
+        _ if !is_on => State::Off,
+        Record { failures: 1.., .. } => State::Failing,
+        Record { certificate: Some(_), order: None, .. } => State::Issued,
+        _ => State::Ordering,
+    };
+    Automatic {
+        state,
+        on_demand: record.on_demand,
+        not_after: record.certificate.map(|life| life.not_after),
+        renews_at: record.renews_at(spread(&name)),
+        next_attempt_at: Some(due_ms / 1000).filter(|_| record.failures > 0),
+        failures: record.failures,
+        last_error: record.last_error,
+        last_error_at: record.last_error_at,
+        issued_at: record.issued_at,
+        name,
+    }
+}

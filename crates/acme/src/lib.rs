@@ -1,0 +1,70 @@
+//! Automatic HTTPS: certificates over ACME (RFC 8555), obtained and renewed.
+//!
+//! **Purpose.** A host with the policy `"tls": "auto"`, or one that `acme.hosts` covers, has a certificate without an operator.
+//! It is ordered as soon as the host exists, renewed at two thirds of its life or when the server says so (ARI, RFC 9773), and
+//! put into the route table as an uploaded one is ([`signalbox_certificates`]).
+//!
+//! **Data.** Fabric: `acme:names` (name → state), `acme:index`, `acme:due` (names by the time of their next step),
+//! `acme:fences` and `acme:fence` (claims), `acme:accounts` (directory → account, encrypted), `acme:budget:…`. Routes master:
+//! `challenge:<token>`, which every router answers below `/.well-known/acme-challenge/`.
+//!
+//! **Life of a name.** [`wanted`] compares the hosts with `acme:names`. [`service`] claims names whose next step is due, and
+//! [`order`] works on each. A claim is a lease of one name with a fencing token: one pacemaker works on a name at a time, and one
+//! that was suspended cannot store anything. An order is stored with its encrypted key before it is used, so after a crash another
+//! pacemaker completes it.
+//!
+//! **Invariants.** Each name has its own next step, so one that fails or meets a rate limit delays no other. A certificate in the
+//! table is replaced only by one that was checked. Nothing is done in a handshake.
+//!
+//! **Failure.** ACME server away: each name is retried with a growing pause, and its certificate stays. Fabric away: nothing is
+//! ordered; certificates are presented. No router: nothing is validated, because no router would answer.
+
+mod account;
+mod dns;
+mod failure;
+mod handle;
+mod http;
+mod metrics;
+mod on_demand;
+mod options;
+mod order;
+mod record;
+mod schedule;
+mod service;
+mod store;
+mod wanted;
+
+use std::time::SystemTime;
+
+pub use handle::{Acme, Automatic, Dependencies, State};
+pub use metrics::Metrics;
+pub use options::{Options, Pattern};
+pub use service::Service;
+pub use store::Error;
+
+use signalbox_certificates::Certificates;
+use signalbox_egress::Client;
+use signalbox_routing::Routers;
+use tokio::sync::{Mutex, Notify};
+use tokio_util::sync::CancellationToken;
+
+/// What all parts of this crate work with.
+#[derive(Debug)]
+struct Parts {
+    options: Options,
+    store: store::Store,
+    certificates: Certificates,
+    table: signalbox_routing::Store,
+    routers: Routers,
+    /// For the DNS webhook and the check URL.
+    client: Client,
+    clock: fn() -> SystemTime,
+    metrics: Metrics,
+    /// Names that the check URL was asked about.
+    asked: on_demand::Asked,
+    /// One account is created at a time.
+    creating: Mutex<()>,
+    /// A name's next step may be due.
+    nudge: Notify,
+    shutdown: CancellationToken,
+}

@@ -1,0 +1,57 @@
+//! The metrics of automatic HTTPS in this process, in Prometheus text format. Names are never labels.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// The metrics of automatic HTTPS. Cheap to clone; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics {
+    attempts: Family<Outcome, Counter>,
+}
+
+impl Metrics {
+    /// Adds them to `registry`, which brings the prefix of their names.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "certificate_attempts",
+            "Attempts to obtain a certificate over ACME, by outcome: issued, failed",
+            self.attempts.clone(),
+        );
+    }
+
+    /// Counts an attempt.
+    pub(crate) fn attempted(&self, issued: bool) {
+        let outcome = if issued { "issued" } else { "failed" };
+        self.attempts.get_or_create(&Outcome { outcome }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode_registry;
+
+    use super::*;
+
+    #[test]
+    fn attempts_are_counted_by_outcome() {
+        let (metrics, mut registry) = (Metrics::default(), Registry::with_prefix("signalbox_pacemaker"));
+        metrics.register(&mut registry);
+        metrics.attempted(true);
+        metrics.attempted(false);
+        metrics.attempted(false);
+        let mut text = String::new();
+        encode_registry(&mut text, &registry).unwrap();
+        assert!(
+            text.contains(r#"signalbox_pacemaker_certificate_attempts_total{outcome="failed"} 2"#),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! Names for which a client asked without a host and a certificate.
+//!
+//! Any client can invent names, so a certificate is ordered only after the operator's check URL answered 200. The URL is asked
+//! once for a name in ten minutes, within a time limit and a budget of all pacemakers.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use parking_lot::Mutex;
+use signalbox_route_table::Hostname;
+use signalbox_routing::LIVE_MS;
+use tokio::time::{Duration, Instant};
+
+use crate::{Parts, record::Record, store::Budget};
+
+/// How long the URL is not asked again about a name.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// Names that are remembered. An hour's budget is far below.
+const MAX_REMEMBERED: usize = 100_000;
+/// The body of an answer is not used.
+const MAX_BYTES: usize = 4096;
+
+/// The names that were asked about lately.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(Mutex<HashMap<String, Instant>>);
+
+impl Asked {
+    /// Whether the URL may be asked about a name now. If so, the name is remembered.
+    fn take(&self, name: &str, now: Instant) -> bool {
+        let mut names = self.0.lock();
+        if names.get(name).is_some_and(|until| *until > now) {
+            return false;
+        }
+        if names.len() >= MAX_REMEMBERED {
+            names.retain(|_, until| *until > now);
+        }
+        names.len() < MAX_REMEMBERED && {
+            names.insert(name.to_owned(), now + REMEMBERED);
+            true
+        }
+    }
+}
+
+/// Asks about the names that routers report.
+pub(crate) async fn requested(parts: &Parts) {
+    if parts.options.check_url.is_empty() {
+        return;
+    }
+    let routers = match parts.table.routers(LIVE_MS).await {
+        Ok(routers) => routers,
+        Err(error) => return tracing::debug!(%error, "requested names not read"),
+    };
+    for name in routers.into_iter().flat_map(|router| router.requested_names) {
+        let Ok(hostname) = Hostname::parse(&name) else { continue };
+        let name = hostname.as_str();
+        let possible = name.contains('.') && !name.starts_with('*') && name.parse::<IpAddr>().is_err();
+        if possible && parts.asked.take(name, Instant::now()) {
+            ask(parts, name).await;
+        }
+    }
+}
+
+async fn ask(parts: &Parts, name: &str) {
+    let names = [name.to_owned()];
+    match parts.store.records(&names).await {
+        Ok(records) if records.iter().all(Option::is_none) => {}
+        Ok(_) => return,
+        Err(error) => return tracing::debug!(%error, "name not checked"),
+    }
+    match parts.store.spend(Budget::Checks, parts.options.checks_per_hour).await {
+        Ok(None) => {}
+        Ok(Some(_)) => {
+            return tracing::warn!(server_name = name, "check URL not called: acme.checks_per_hour is spent");
+        }
+        Err(error) => return tracing::debug!(%error, "name not checked"),
+    }
+    if !is_allowed(parts, name).await {
+        return;
+    }
+    let record = Record { on_demand: true, ..Record::default() };
+    match parts.store.want(&names, &record, false).await {
+        Ok(_) => parts.nudge.notify_one(),
+        Err(error) => tracing::debug!(server_name = name, %error, "allowed name not stored"),
+    }
+}
+
+/// Whether the operator's URL allows a certificate of the name.
+async fn is_allowed(parts: &Parts, name: &str) -> bool {
+    let Ok(mut url) = url::Url::parse(&parts.options.check_url) else { return false };
+    url.query_pairs_mut().append_pair("domain", name);
+    let Ok(request) = Request::get(url.as_str()).body(Full::new(Bytes::new())) else { return false };
+    match parts.client.call("acme.check", request, parts.options.check_timeout, MAX_BYTES).await {
+        Ok(called) if called.status == 200 => true,
+        Ok(called) => {
+            tracing::info!(server_name = name, status = called.status, "check URL refused a certificate");
+            false
+        }
+        Err(why) => {
+            tracing::warn!(server_name = name, why, "check URL did not answer; no certificate is ordered");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_check_url_is_asked_once_for_a_name() {
+        let (asked, now) = (Asked::default(), Instant::now());
+        assert!(asked.take("a.test", now) && asked.take("b.test", now));
+        assert!(!asked.take("a.test", now + REMEMBERED / 2));
+        assert!(asked.take("a.test", now + REMEMBERED * 2));
+    }
+}

@@ -1,0 +1,314 @@
+//! The state of all names, in the fabric.
+
+use std::time::Duration;
+
+use signalbox_store::{
+    self as redis, Fabric, FabricRole, Script, Value, from_redis_value, keys::fabric as key,
+};
+
+use crate::record::Record;
+
+static CLAIM: Script<FabricRole> = Script::new("acme/claim", include_str!("scripts/claim.lua"));
+static SAVE: Script<FabricRole> = Script::new("acme/save", include_str!("scripts/save.lua"));
+static WANT: Script<FabricRole> = Script::new("acme/want", include_str!("scripts/want.lua"));
+static UNWANT: Script<FabricRole> = Script::new("acme/unwant", include_str!("scripts/unwant.lua"));
+static SPEND: Script<FabricRole> = Script::new("acme/spend", include_str!("scripts/spend.lua"));
+
+/// Names in one call.
+pub(crate) const CHUNK: usize = 500;
+
+/// The state could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The fabric failed, or did not answer.
+    #[error("the fabric did not answer")]
+    Fabric(#[from] redis::Error),
+    /// A stored state is not the expected JSON.
+    #[error("the state of a name cannot be read")]
+    Record(#[source] serde_json::Error),
+    /// A script returned something else than its header says.
+    #[error("unexpected reply of a script")]
+    Reply,
+}
+
+/// A name that this pacemaker works on.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) name: String,
+    pub(crate) fence: u64,
+    pub(crate) record: Record,
+    /// An operator wants the next step, whatever the schedule.
+    pub(crate) is_requested: bool,
+    /// When it was claimed, by the fabric's clock, in unix milliseconds.
+    pub(crate) now_ms: u64,
+}
+
+/// The connection. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    fabric: Fabric,
+    claim: Duration,
+    /// Replaces the fabric's clock in tests.
+    clock_ms: Option<u64>,
+}
+
+/// A budget per hour.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Budget {
+    Orders,
+    Checks,
+}
+
+impl Store {
+    pub(crate) fn new(fabric: Fabric, claim: Duration) -> Self {
+        Self { fabric, claim, clock_ms: None }
+    }
+
+    fn clock(&self) -> String {
+        self.clock_ms.map_or(String::new(), |now| now.to_string())
+    }
+
+    /// Claims up to `limit` names whose next step is due.
+    pub(crate) async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Error> {
+        let reply: Vec<Value> = CLAIM
+            .call()
+            .key(&key::acme_due())
+            .key(&key::acme_names())
+            .key(&key::acme_fences())
+            .key(&key::acme_fence())
+            .arg(limit)
+            .arg(self.claim_ms())
+            .arg(self.clock())
+            .run(&self.fabric)
+            .await?;
+        let mut items = reply.into_iter();
+        let now_ms = items.next().ok_or(Error::Reply)?;
+        let now_ms: u64 = from_redis_value(now_ms).map_err(|_| Error::Reply)?;
+        let mut claims = Vec::new();
+        while let (Some(name), Some(fence), Some(state), Some(requested)) =
+            (items.next(), items.next(), items.next(), items.next())
+        {
+            let requested: u64 = from_redis_value(requested).map_err(|_| Error::Reply)?;
+            let is_requested = requested == 1;
+            let name: String = from_redis_value(name).map_err(|_| Error::Reply)?;
+            let fence = from_redis_value(fence).map_err(|_| Error::Reply)?;
+            let state: String = from_redis_value(state).map_err(|_| Error::Reply)?;
+            match serde_json::from_str(&state) {
+                Ok(record) => claims.push(Claim { name, fence, record, is_requested, now_ms }),
+                // Of another version, perhaps. The claim expires, and others are not delayed.
+                Err(error) => tracing::error!(name, %error, "state of a name not readable"),
+            }
+        }
+        Ok(claims)
+    }
+
+    fn claim_ms(&self) -> u64 {
+        u64::try_from(self.claim.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Stores the state of a claimed name, with its next step after `pause_ms`. Returns false if the claim has ended.
+    pub(crate) async fn save(&self, claim: &Claim, pause_ms: u64) -> Result<bool, Error> {
+        let state = serde_json::to_string(&claim.record).map_err(Error::Record)?;
+        self.store(&claim.name, claim.fence, &state, pause_ms).await
+    }
+
+    /// Stores the state of a claimed name, and keeps the claim.
+    pub(crate) async fn keep(&self, claim: &Claim) -> Result<bool, Error> {
+        self.save(claim, self.claim_ms()).await
+    }
+
+    /// Begins the time of a claim again. Returns false if it has ended.
+    pub(crate) async fn renew(&self, name: &str, fence: u64) -> Result<bool, Error> {
+        self.store(name, fence, "", self.claim_ms()).await
+    }
+
+    /// Ends a claim early: another pacemaker continues.
+    pub(crate) async fn release(&self, name: &str, fence: u64) -> Result<bool, Error> {
+        self.store(name, fence, "", 0).await
+    }
+
+    async fn store(&self, name: &str, fence: u64, state: &str, pause_ms: u64) -> Result<bool, Error> {
+        let call = SAVE.call().key(&key::acme_due()).key(&key::acme_names()).key(&key::acme_fences());
+        let call = call.arg(name).arg(fence).arg(state).arg(pause_ms).arg(self.clock());
+        Ok(call.run::<u64>(&self.fabric).await? == 1)
+    }
+
+    /// A third of the time of a claim.
+    pub(crate) fn renew_interval(&self) -> Duration {
+        self.claim / 3
+    }
+
+    /// Adds names; with `immediately`, the next step of those that exist is due now.
+    pub(crate) async fn want(
+        &self,
+        names: &[String],
+        record: &Record,
+        immediately: bool,
+    ) -> Result<u64, Error> {
+        let state = serde_json::to_string(record).map_err(Error::Record)?;
+        let mut added = 0;
+        for names in names.chunks(CHUNK) {
+            let call = WANT.call().key(&key::acme_due()).key(&key::acme_names()).key(&key::acme_index());
+            let call = call.arg(&state).arg(u8::from(immediately)).arg(names);
+            added += call.run::<u64>(&self.fabric).await?;
+        }
+        Ok(added)
+    }
+
+    /// Removes names.
+    pub(crate) async fn unwant(&self, names: &[String]) -> Result<u64, Error> {
+        let mut removed = 0;
+        for names in names.chunks(CHUNK) {
+            let call = UNWANT.call().key(&key::acme_due()).key(&key::acme_names());
+            let call = call.key(&key::acme_index()).key(&key::acme_fences()).arg(names);
+            removed += call.run::<u64>(&self.fabric).await?;
+        }
+        Ok(removed)
+    }
+
+    /// Takes one unit of a budget. Returns the milliseconds until there is one, or `None` if it was taken.
+    pub(crate) async fn spend(&self, budget: Budget, per_hour: u64) -> Result<Option<u64>, Error> {
+        let purpose = match budget {
+            Budget::Orders => "orders",
+            Budget::Checks => "checks",
+        };
+        let left: u64 = SPEND.call().key(&key::acme_budget(purpose)).arg(per_hour).run(&self.fabric).await?;
+        Ok(Some(left).filter(|left| *left > 0))
+    }
+
+    /// Up to `limit` names after `after`, in order.
+    pub(crate) async fn names_after(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        let from = after.map_or("-".to_owned(), |after| format!("({after}"));
+        let command = self.fabric.command("ZRANGEBYLEX").key(&key::acme_index()).arg(from).arg("+");
+        Ok(command.arg("LIMIT").arg(0).arg(limit).query().await?)
+    }
+
+    /// The states of these names, each with the time of its next step in unix milliseconds.
+    pub(crate) async fn records(&self, names: &[String]) -> Result<Vec<Option<(Record, u64)>>, Error> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let states: Vec<Option<String>> =
+            self.fabric.command("HMGET").key(&key::acme_names()).arg(names).query().await?;
+        let due: Vec<Option<f64>> =
+            self.fabric.command("ZMSCORE").key(&key::acme_due()).arg(names).query().await?;
+        let both = states.into_iter().zip(due);
+        both.map(|(state, due)| {
+            let Some(state) = state else { return Ok(None) };
+            let record = serde_json::from_str(&state).map_err(Error::Record)?;
+            Ok(Some((record, due.unwrap_or(0.0) as u64)))
+        })
+        .collect()
+    }
+
+    /// The revision of the route table's desired state, which rises with each change of a host.
+    pub(crate) async fn revision(&self) -> Result<u64, Error> {
+        let revision: Option<u64> = self.fabric.command("GET").key(&key::routes_revision()).query().await?;
+        Ok(revision.unwrap_or(0))
+    }
+
+    /// The encrypted account at a directory.
+    pub(crate) async fn account(&self, directory: &str) -> Result<Option<String>, Error> {
+        Ok(self.fabric.command("HGET").key(&key::acme_accounts()).arg(directory).query().await?)
+    }
+
+    /// Stores the account at a directory, unless there is one by now.
+    pub(crate) async fn keep_account(&self, directory: &str, sealed: &str) -> Result<bool, Error> {
+        let command = self.fabric.command("HSETNX").key(&key::acme_accounts());
+        Ok(command.arg(directory).arg(sealed).query::<u64>().await? == 1)
+    }
+
+    /// Replaces the account at a directory.
+    pub(crate) async fn replace_account(&self, directory: &str, sealed: &str) -> Result<(), Error> {
+        let command = self.fabric.command("HSET").key(&key::acme_accounts());
+        Ok(command.arg(directory).arg(sealed).run().await?)
+    }
+
+    /// Forgets the account at a directory, which does not know it.
+    pub(crate) async fn forget_account(&self, directory: &str) -> Result<(), Error> {
+        Ok(self.fabric.command("HDEL").key(&key::acme_accounts()).arg(directory).run().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use signalbox_testkit::Servers;
+
+    use super::*;
+
+    fn at(servers: &Servers, now_ms: u64) -> Store {
+        let mut store = Store::new(servers.fabric(), Duration::from_secs(60));
+        store.clock_ms = Some(now_ms);
+        store
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn two_pacemakers_never_work_on_the_same_name() {
+        let servers = Servers::start().await;
+        let all: Vec<String> = (0..200).map(|at| format!("host-{at}.test")).collect();
+        at(&servers, 1000).want(&all, &Record::default(), false).await.unwrap();
+        let (one, other) = (at(&servers, 1000), at(&servers, 1000));
+        let claim = async |store: Store| {
+            let mut claimed = Vec::new();
+            loop {
+                match store.claim(7).await.unwrap() {
+                    some if some.is_empty() => return claimed,
+                    some => claimed.extend(some.into_iter().map(|claim| claim.name)),
+                }
+            }
+        };
+        let (ours, theirs) = tokio::join!(claim(one), claim(other));
+        assert_eq!(ours.len() + theirs.len(), all.len());
+        assert!(ours.iter().all(|name| !theirs.contains(name)));
+    }
+
+    #[tokio::test]
+    async fn a_pacemaker_whose_claim_ended_changes_nothing_anymore() {
+        let servers = Servers::start().await;
+        at(&servers, 1000).want(&names(&["a.test"]), &Record::default(), false).await.unwrap();
+        let mut slow = at(&servers, 1000).claim(5).await.unwrap().pop().unwrap();
+        assert!(at(&servers, 60_999).claim(5).await.unwrap().is_empty());
+        assert!(at(&servers, 50_000).renew("a.test", slow.fence).await.unwrap());
+        assert!(at(&servers, 61_000).claim(5).await.unwrap().is_empty(), "it was renewed");
+        let next = at(&servers, 110_000).claim(5).await.unwrap().pop().unwrap();
+        assert!(next.fence > slow.fence);
+        slow.record.failures = 9;
+        assert!(!at(&servers, 110_001).save(&slow, 0).await.unwrap());
+        assert!(!at(&servers, 110_001).renew("a.test", slow.fence).await.unwrap());
+        assert!(at(&servers, 110_001).save(&next, 5000).await.unwrap());
+        let (record, due) =
+            at(&servers, 0).records(&names(&["a.test"])).await.unwrap().pop().unwrap().unwrap();
+        assert_eq!((record.failures, due), (0, 115_001));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_not_wanted_anymore_ends_its_claim() {
+        let servers = Servers::start().await;
+        let store = at(&servers, 1000);
+        assert_eq!(store.want(&names(&["a.test", "b.test"]), &Record::default(), false).await.unwrap(), 2);
+        assert_eq!(store.want(&names(&["a.test"]), &Record::default(), false).await.unwrap(), 0);
+        let claims = store.claim(5).await.unwrap();
+        assert_eq!(store.unwant(&names(&["a.test"])).await.unwrap(), 1);
+        assert!(!store.save(&claims[0], 0).await.unwrap());
+        assert_eq!(store.names_after(None, 5).await.unwrap(), ["b.test"]);
+        // Wanted again, it gets another token than the lost claim.
+        store.want(&names(&["a.test"]), &Record::default(), false).await.unwrap();
+        assert!(store.claim(5).await.unwrap()[0].fence > claims[1].fence);
+        assert!(!store.save(&claims[0], 0).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_budget_is_shared_and_limited() {
+        let servers = Servers::start().await;
+        let (one, other) = (at(&servers, 0), at(&servers, 0));
+        assert_eq!(one.spend(Budget::Orders, 2).await.unwrap(), None);
+        assert_eq!(other.spend(Budget::Orders, 2).await.unwrap(), None);
+        let left = other.spend(Budget::Orders, 2).await.unwrap().unwrap();
+        assert!((3_590_000..=3_600_000).contains(&left), "{left}");
+        assert_eq!(other.spend(Budget::Checks, 2).await.unwrap(), None);
+    }
+}

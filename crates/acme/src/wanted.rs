@@ -1,0 +1,142 @@
+//! Which names have automatic HTTPS: a comparison of the hosts with the stored names.
+//!
+//! It is made when the desired state of the route table changed, by one pacemaker at a time, and once in a while in any case. A
+//! host is left out only after it was read again, so a change during the comparison loses nothing.
+
+use std::{collections::HashSet, time::Duration};
+
+use signalbox_lease::Lease;
+use signalbox_route_table::{Policy, Tls};
+use tokio::time::{self, Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Parts, failure::Failure, on_demand, record::Record, store::CHUNK};
+
+/// Interval between questions whether anything changed.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+/// A comparison is made after this time even if nothing changed.
+const ALWAYS: Duration = Duration::from_secs(600);
+/// The share of the time that comparisons may take: one part of so many.
+const SHARE: u32 = 10;
+
+/// Compares until `shutdown`, then releases the lease.
+pub(crate) async fn run(parts: &Parts, mut lease: Lease, shutdown: CancellationToken) {
+    let mut compared: Option<(u64, Instant)> = None;
+    let mut pause = INTERVAL;
+    while shutdown.run_until_cancelled(time::sleep(pause)).await.is_some() {
+        pause = INTERVAL;
+        match lease.hold().await {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                compared = None;
+                continue;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "hosts compared later");
+                continue;
+            }
+        }
+        on_demand::requested(parts).await;
+        let begun = Instant::now();
+        match turn(parts, compared).await {
+            Ok(Some(revision)) => {
+                compared = Some((revision, begun));
+                pause = (begun.elapsed() * SHARE).max(INTERVAL);
+            }
+            Ok(None) => {}
+            Err(_) => tracing::debug!("hosts compared later: the fabric does not answer"),
+        }
+    }
+    lease.release().await;
+}
+
+async fn turn(parts: &Parts, compared: Option<(u64, Instant)>) -> Result<Option<u64>, Failure> {
+    let revision = parts.store.revision().await?;
+    if compared.is_some_and(|(last, at)| last == revision && at.elapsed() < ALWAYS) {
+        return Ok(None);
+    }
+    let mut wanted = HashSet::new();
+    let mut after: Option<String> = None;
+    loop {
+        let names = parts.table.hosts_after(after.as_deref(), CHUNK).await.map_err(unavailable)?;
+        let Some(last) = names.last() else { break };
+        after = Some(last.clone());
+        let these = with_automatic(parts, names).await?;
+        if parts.store.want(&these, &Record::default(), false).await? > 0 {
+            parts.nudge.notify_one();
+        }
+        wanted.extend(these);
+    }
+    remove_others(parts, &wanted).await?;
+    Ok(Some(revision))
+}
+
+/// Those of these hosts that have automatic HTTPS.
+async fn with_automatic(parts: &Parts, names: Vec<String>) -> Result<Vec<String>, Failure> {
+    let policies = parts.table.policies(&names).await.map_err(unavailable)?;
+    let both = names.into_iter().zip(policies);
+    let automatic = |(name, policy): &(String, Option<_>)| {
+        let policy: &Option<signalbox_routing::Wanted<Policy>> = policy;
+        is_automatic(name, policy.as_ref().and_then(|wanted| wanted.value.tls), parts.options.covers(name))
+    };
+    Ok(both.filter(automatic).map(|(name, _)| name).collect())
+}
+
+/// The policy of a host decides; without one, the configuration does.
+fn is_automatic(name: &str, tls: Option<Tls>, covered: bool) -> bool {
+    let possible = name != "*" && name.parse::<std::net::IpAddr>().is_err();
+    possible && tls.map_or(covered, |tls| tls == Tls::Auto)
+}
+
+/// Removes names whose hosts are gone or manual. Their certificates stay until they expire or are deleted.
+async fn remove_others(parts: &Parts, wanted: &HashSet<String>) -> Result<(), Failure> {
+    let mut after: Option<String> = None;
+    loop {
+        let names = parts.store.names_after(after.as_deref(), CHUNK).await?;
+        let Some(last) = names.last() else { return Ok(()) };
+        after = Some(last.clone());
+        let names: Vec<String> = names.into_iter().filter(|name| !wanted.contains(name)).collect();
+        let records = parts.store.records(&names).await?;
+        let both = names.into_iter().zip(records);
+        let of_hosts =
+            both.filter(|(_, record)| record.as_ref().is_some_and(|(record, _)| !record.on_demand));
+        let names: Vec<String> = of_hosts.map(|(name, _)| name).collect();
+        let still: HashSet<String> = if names.is_empty() {
+            HashSet::new()
+        } else {
+            let known = parts.table.host_version_types(&names).await.map_err(unavailable)?;
+            let hosts = names.iter().zip(known).filter(|(_, known)| known.is_some());
+            with_automatic(parts, hosts.map(|(name, _)| name.clone()).collect()).await?.into_iter().collect()
+        };
+        let gone: Vec<String> = names.into_iter().filter(|name| !still.contains(name)).collect();
+        for name in &gone {
+            tracing::info!(server_name = name, "automatic HTTPS ended");
+        }
+        parts.store.unwant(&gone).await?;
+    }
+}
+
+fn unavailable(error: signalbox_routing::Error) -> Failure {
+    tracing::debug!(%error, "hosts not read");
+    Failure::Unavailable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_of_a_host_overrides_the_configuration() {
+        for (name, tls, covered, expected) in [
+            ("a.test", None, false, false),
+            ("a.test", None, true, true),
+            ("a.test", Some(Tls::Auto), false, true),
+            ("a.test", Some(Tls::Manual), true, false),
+            ("*", Some(Tls::Auto), true, false),
+            ("*.a.test", None, true, true),
+            ("127.0.0.1", None, true, false),
+        ] {
+            assert_eq!(is_automatic(name, tls, covered), expected, "{name} {tls:?} {covered}");
+        }
+    }
+}
