@@ -14,6 +14,8 @@ use crate::{
 
 /// Flags of `signalbox upgrade`.
 #[derive(Debug, clap::Args)]
+// `doctor` has a group of this name, too.
+#[group(skip)]
 pub(crate) struct Args {
     /// Report only. Packages and images are installed by other programs
     #[arg(long, required = true)]

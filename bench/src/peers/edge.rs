@@ -96,6 +96,7 @@ fn values(
         ("EDGE_REAL_IP", String::new()),
         ("EDGE_FORWARDER_LIST", String::new()),
         ("EDGE_FORWARDED", "forwarded-direct.conf".to_owned()),
+        ("EDGE_TLS_LISTEN", String::new()),
         ("EDGE_NAME", "bench".to_owned()),
         ("EDGE_NAME_PATTERN", "bench".to_owned()),
         ("ADDRESS_KEY", "$binary_remote_addr".to_owned()),

@@ -69,7 +69,7 @@ fn remove_holes(path: &Path) -> io::Result<u64> {
     let mut source = File::open(path)?;
     let mut target = File::create(&fresh)?;
     let mut at = 0;
-    for hole in holes.iter().cloned().chain([length..length]) {
+    for hole in holes.iter().cloned().chain(std::iter::once(length..length)) {
         source.seek(SeekFrom::Start(at))?;
         io::copy(&mut (&mut source).take(hole.start - at), &mut target)?;
         at = hole.end;
