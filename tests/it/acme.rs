@@ -50,7 +50,8 @@ async fn start(
     valid_seconds: u64,
     keys: &[(&str, toml::Value)],
 ) -> System {
-    let section = section(&server.relayed(), keys);
+    let mut section = section(&server.relayed(), keys);
+    section.insert("ca_file".to_owned(), server.ca_file().display().to_string().into());
     let system =
         System::with(name, |builder| builder.pacemaker("acme", section).pacemaker("bus", allowed())).await;
     server.start(system.edge.port(), valid_seconds).await;

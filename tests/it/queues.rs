@@ -207,7 +207,7 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
             json!({"environment": "a", "type": "t", "name": "n", "deliver_at_ms": 99_999_999_999_999_u64}),
             "invalid_message",
         ),
-        (json!([]), "too_many_events"),
+        (json!([]), "invalid_message"),
         (json!("text"), "invalid_message"),
     ] {
         let answer = system.api_at(at, "POST", "/messages", Some(body)).await;

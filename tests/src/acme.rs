@@ -24,6 +24,7 @@ use tokio::{
     process::{Child, Command},
     task::{AbortHandle, JoinSet},
 };
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::tls::{self, Authority};
 
@@ -95,7 +96,8 @@ impl AcmeServer {
         let (seen, hook): (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<Hook>>) =
             (Arc::default(), Arc::new(Mutex::new(Arc::new(|_: &Seen| Act::Pass))));
         let to = SocketAddr::from(([127, 0, 0, 1], ports[0]));
-        let relaying = relay_all(listener, to, authority.pem.clone(), seen.clone(), hook.clone());
+        let acceptor = tls::acceptor(&certificate);
+        let relaying = relay_all(listener, acceptor, to, authority.pem.clone(), seen.clone(), hook.clone());
         let task = tokio::spawn(relaying).abort_handle();
         Self { ports, authority, folder, processes: Vec::new(), relay, task, seen, hook, _reserved: reserved }
     }
@@ -105,9 +107,9 @@ impl AcmeServer {
         format!("https://localhost:{}/dir", self.ports[0])
     }
 
-    /// The URL of its directory behind the relay.
+    /// The URL of its directory behind the relay, which has the certificate of the server.
     pub fn relayed(&self) -> String {
-        format!("http://{}/dir", self.relay)
+        format!("https://localhost:{}/dir", self.relay.port())
     }
 
     /// The authority that signed the certificate of the server itself.
@@ -225,6 +227,7 @@ impl Drop for AcmeServer {
 
 async fn relay_all(
     listener: TcpListener,
+    acceptor: TlsAcceptor,
     to: SocketAddr,
     authority: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -234,16 +237,17 @@ async fn relay_all(
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (authority, seen, hook, numbers) =
-            (authority.clone(), seen.clone(), hook.clone(), numbers.clone());
+        let (acceptor, authority) = (acceptor.clone(), authority.clone());
+        let (seen, hook, numbers) = (seen.clone(), hook.clone(), numbers.clone());
         connections.spawn(async move {
+            let Ok(stream) = acceptor.accept(stream).await else { return };
             let _ = relay_one(stream, to, &authority, &seen, &hook, &numbers).await;
         });
     }
 }
 
 async fn relay_one(
-    stream: TcpStream,
+    stream: TlsStream<TcpStream>,
     to: SocketAddr,
     authority: &str,
     seen: &Mutex<Vec<Seen>>,
@@ -292,17 +296,19 @@ async fn relay_one(
              Connection: close\r\n\r\n{body}"
         );
         answered(&answer);
-        return client.write_all(answer.as_bytes()).await;
+        client.write_all(answer.as_bytes()).await?;
+        return client.shutdown().await;
     }
     let mut server = tls::connect(to, "localhost", authority, b"http/1.1").await?;
-    let request = format!("{head}X-Forwarded-Proto: http\r\nConnection: close\r\n\r\n");
+    let request = format!("{head}Connection: close\r\n\r\n");
     server.write_all(request.as_bytes()).await?;
     server.write_all(&body).await?;
     let mut answer = Vec::new();
     let _ = server.read_to_end(&mut answer).await;
     answered(&String::from_utf8_lossy(&answer[..answer.len().min(64)]));
-    match act {
-        Act::Lose => Ok(()),
-        _ => client.write_all(&answer).await,
+    if matches!(act, Act::Lose) {
+        return Ok(());
     }
+    client.write_all(&answer).await?;
+    client.shutdown().await
 }

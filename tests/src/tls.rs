@@ -153,6 +153,20 @@ pub async fn connect(
     }
 }
 
+/// The server side of TLS, with this certificate.
+pub(crate) fn acceptor(certificate: &Issued) -> TlsAcceptor {
+    let chain = CertificateDer::pem_slice_iter(certificate.chain.as_bytes());
+    let chain: Vec<_> = chain.collect::<Result<_, _>>().expect("PEM");
+    let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes()).expect("PEM");
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("a pair");
+    TlsAcceptor::from(Arc::new(config))
+}
+
 /// An instance that speaks TLS, and answers each request with the server name that it was asked for.
 #[derive(Debug)]
 pub struct TlsApp {
@@ -168,16 +182,7 @@ impl TlsApp {
     /// # Panics
     /// When the certificate is none.
     pub async fn start(certificate: &Issued) -> Self {
-        let chain = CertificateDer::pem_slice_iter(certificate.chain.as_bytes());
-        let chain: Vec<_> = chain.collect::<Result<_, _>>().expect("PEM");
-        let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes()).expect("PEM");
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .expect("a pair");
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let acceptor = acceptor(certificate);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let names = Arc::new(Mutex::new(Vec::new()));

@@ -19,8 +19,11 @@ pub const RESERVED: &str = "signalbox.";
 pub const AUDIT: &str = "audit";
 
 /// The topics of Signalbox's own events, without [`RESERVED`].
-const OWN_TOPICS: [&str; 21] = [
+const OWN_TOPICS: [&str; 24] = [
     AUDIT,
+    "certificate.expires",
+    "certificate.failed",
+    "certificate.issued",
     "certificates",
     "host.altered",
     "host.removed",

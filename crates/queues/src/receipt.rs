@@ -77,7 +77,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_receipt_reads_back_as_it_was_written(
-            queue in "[a-zA-Z0-9_.-]{1,64}", shard in 0usize..64, id in 0u64..1 << 53, attempt in 1u32..,
+            queue in "[a-zA-Z0-9_-][a-zA-Z0-9_.-]{0,63}", shard in 0usize..64, id in 0u64..1 << 53, attempt in 1u32..,
             until_ms in 0u64..1 << 53, nonce in "[A-Za-z0-9_-]{16}",
         ) {
             let receipt = Receipt { queue, shard, id, attempt, until_ms, nonce };

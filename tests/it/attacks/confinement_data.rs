@@ -110,6 +110,7 @@ fn filled(path: &str) -> String {
     let path = path.replace("{name}", name).replace("{id}", "theirs").replace("{object}", "work:6");
     let path = path.replace("{hostname}", "b.test").replace("{server_name}", "b.test");
     let path = path.replace("{machine}", "drip").replace("{label}", "one").replace("{version}", "1");
+    let path = path.replace("{environment}", "6");
     let path = if path == "/routes/explain" { "/routes/explain?host=b.test".to_owned() } else { path };
     assert!(!path.contains('{'), "{path}: a parameter without a value in this test");
     path
@@ -342,7 +343,7 @@ async fn a_confined_subscriber_receives_the_events_of_its_environments_only() {
     assert!(again.iter().all(|event| event["data"] == "of 5"), "{again:?}");
 
     // Signalbox's own topics belong to no tenant, and nobody is subscribed in the name of others.
-    let own = json!({"topics": ["signalbox.instances"], "callback": five.url()});
+    let own = json!({"topics": ["signalbox.instance.registered"], "callback": five.url()});
     let answer = ask(&system, &token, "POST", "/subscription", Some(&own)).await;
     assert_eq!(
         (answer.status, answer.json()["code"].as_str()),

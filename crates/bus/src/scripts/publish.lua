@@ -47,8 +47,8 @@
 -- idempotency key, the digest of the content), the object's new state or nothing, the object's backend or nothing, the
 -- number of its events, and for each of these the topic's place (0 for none: a message), the live channel, the rest of
 -- its JSON and, if there are queues, `place:weight` for each queue that takes it, each with `:rules` if the facet has
--- rules (see facets.lua), and before them, if it is delayed, `@` with unix ms or `@+` with ms from now; then, if
--- ARGV[17] is 1, the change of a label that belongs to the group, as labels.lua reads it. A group with such a change
+-- rules (see facets.lua), and before them, if it is delayed, `@` with unix ms or `@+` with ms from now;
+-- then, with ARGV[17], the change of a label that belongs to the group, as labels.lua reads it. A group with such a change
 -- may have no events
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else

@@ -134,7 +134,7 @@ fn triggers_that_are_none() {
     refused(&with("{event: exit}"), "3:71 unknown event `exit`");
     refused(&with("{topic: orders}"), "3:71 no input takes events of orders");
     refused(&with("{topic: Orders}"), "3:71 no topic is called \"Orders\"");
-    refused(&with("{topic: signalbox.audit}"), "3:71 state machines do not receive the audit log");
+    refused(&with("{topic: signalbox.audit}"), "3:71 no input takes events of signalbox.audit");
     refused(
         &with("{metadata: 'a..b'}"),
         "3:74 `metadata` is a path below metadata: a key must follow this dot",

@@ -111,8 +111,10 @@ async fn the_expiry_of_a_certificate_is_published_once_at_each_mark() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let published = || {
-        let ends = |(topic, event): &(&'static str, super::super::RouteEvent)| {
-            assert_eq!(*topic, "certificates");
+        // Each one is also published on a topic of expiries alone.
+        let count = |wanted: &str| ears.events().iter().filter(|(topic, _)| *topic == wanted).count();
+        assert_eq!(count("certificate.expires"), count("certificates"));
+        let ends = |(_, event): &(&'static str, super::super::RouteEvent)| {
             let data = &event.data;
             format!(
                 "{} {} {}",
@@ -121,7 +123,8 @@ async fn the_expiry_of_a_certificate_is_published_once_at_each_mark() {
                 data["days_left"]
             )
         };
-        ears.events().iter().map(ends).collect::<Vec<_>>()
+        let events = ears.events();
+        events.iter().filter(|(topic, _)| *topic == "certificates").map(ends).collect::<Vec<_>>()
     };
     rig.store.set_clock_ms(START);
     rig.certify("far.test", Some(&certificate("f", (START + 400 * DAY_MS) / 1000))).await;
@@ -183,7 +186,9 @@ async fn a_change_is_checked_immediately_and_an_idle_hour_costs_nothing() {
     rig.certify("a.test", Some(&certificate("a", (START + 2 * DAY_MS) / 1000))).await;
     while announcer.pass().await.unwrap() == Progress::Some {}
     announcer.check_expiries(1).await;
-    let changes: Vec<_> =
-        ears.events().iter().map(|(_, event)| event.data["change"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(changes, ["put", "expiring"]);
+    let of = |(topic, event): &(&'static str, super::super::RouteEvent)| {
+        format!("{topic} {}", event.data["change"].as_str().unwrap())
+    };
+    let changes: Vec<_> = ears.events().iter().map(of).collect();
+    assert_eq!(changes, ["certificates put", "certificates expiring", "certificate.expires expiring"]);
 }
