@@ -14,6 +14,8 @@ use crate::{
 
 /// Flags of `signalbox upgrade`.
 #[derive(Debug, clap::Args)]
+// The group of its own arguments would be called `Args`, like that of the flattened ones.
+#[group(skip)]
 pub(crate) struct Args {
     /// Report only. Packages and images are installed by other programs
     #[arg(long, required = true)]
