@@ -14,7 +14,7 @@ use crate::{
 
 /// Flags of `signalbox upgrade`.
 #[derive(Debug, clap::Args)]
-// `doctor` has a group of this name, too.
+// The group of its own arguments would be called `Args`, like that of the flattened ones.
 #[group(skip)]
 pub(crate) struct Args {
     /// Report only. Packages and images are installed by other programs

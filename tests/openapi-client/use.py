@@ -16,6 +16,7 @@ from generated.api.machines import (
     get_state_machines_machine_labels_label,
     patch_state_machines_machine_labels_label,
     post_state_machines_machine_apply,
+    post_state_machines_machine_labels_label,
     post_state_machines_machine_plan,
 )
 from generated.api.queues import (
@@ -81,7 +82,8 @@ def main(url, token, application):
     plan = post_state_machines_machine_plan.sync("welcome", client=client, body=File(payload=MACHINE))
     assert isinstance(plan, models.MachinePlan), plan
     post_state_machines_machine_apply.sync("welcome", client=client, body=models.MachineApply(plan=plan.plan))
-    facts = models.LabelFacts.from_dict({"metadata": {"confirmed": True}})
+    empty, facts = (models.LabelFacts.from_dict({"metadata": metadata}) for metadata in ({}, {"confirmed": True}))
+    post_state_machines_machine_labels_label.sync("welcome", "ann", client=client, body=empty)
     patch_state_machines_machine_labels_label.sync("welcome", "ann", client=client, body=facts)
     assert get_state_machines_machine_labels_label.sync("welcome", "ann", client=client).state == "confirmed"
 
