@@ -127,7 +127,8 @@ async fn a_host_has_https_without_an_operator_and_a_restart_orders_nothing() {
     assert_eq!(system.api("POST", "/subscription", Some(body)).await.status, 204);
     let app = App::start("app").await;
     system.register("one", &app, "app.test", "17").await;
-    system.register("two", &app, "a.covered.test", "17").await;
+    let covered = App::start("app").await;
+    system.register("two", &covered, "a.covered.test", "17").await;
     set_auto(&system, "app.test").await;
     let state = until_issued(&system, "app.test").await;
     until_issued(&system, "a.covered.test").await;

@@ -177,7 +177,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
     tokio::io::AsyncReadExt::read_to_end(&mut { slow }, &mut rest).await.expect("the rest of the stream");
     let rest = String::from_utf8_lossy(&rest);
     assert!(
-        rest.contains("event: end\ndata: {\"reason\":\"slow_reader\"}"),
+        rest.contains("data: {\"reason\":\"slow_reader\"}\nevent: end"),
         "it ends with {}",
         rest.split_at(rest.len().saturating_sub(300)).1
     );
