@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::json;
-use signalbox_client::events::{DeadLetters, Numbers, Subscription};
+use signalbox_client::events::{DeadLetters, DeliveryAttempt, Numbers, Subscription};
 
 use crate::{
     exit::Failure,
@@ -32,6 +32,24 @@ enum Command {
     DropDead(Sure),
     /// Redeliver the events of a period
     Replay(Replay),
+    /// List the last attempts to deliver, newest first
+    Deliveries(One),
+    /// Retry failed deliveries now
+    Retry(One),
+    /// Skip an event that the receiver rejects; it becomes a dead letter
+    Skip(Event),
+    /// Redeliver one event: a dead letter, or an event that the log still has
+    Resend(Event),
+    /// Set the callback or the limits of retries
+    Set(Set),
+    /// Pause deliveries; events wait
+    Pause(One),
+    /// Resume paused deliveries
+    Resume(One),
+    /// Disable a subscription; no events are collected
+    Disable(Sure),
+    /// Enable a disabled subscription
+    Enable(One),
 }
 
 #[derive(Debug, clap::Args)]
@@ -87,6 +105,39 @@ struct Replay {
     remote: Remote,
 }
 
+#[derive(Debug, clap::Args)]
+struct Event {
+    /// Subscriber
+    name: String,
+    /// ID of the event
+    id: u64,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Set {
+    /// Subscriber
+    name: String,
+    /// URL to deliver to from now on, waiting events included
+    #[arg(long, value_name = "URL")]
+    callback: Option<String>,
+    /// Attempts after which a batch is dead-lettered
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// Age in seconds at which a batch is dead-lettered
+    #[arg(long, value_name = "SECONDS")]
+    max_age: Option<u64>,
+    /// Seconds before each retry, such as 5,30,300; the last repeats
+    #[arg(long, value_name = "SECONDS", value_delimiter = ',')]
+    retry: Option<Vec<u32>>,
+    /// Reset limits that are not given to the configured ones
+    #[arg(long)]
+    default: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::List(args) => list(args).await,
@@ -111,7 +162,86 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("redelivering the events of that period to {name}"));
             })
         }
+        Command::Deliveries(One { name, remote }) => {
+            let deliveries = remote.client()?.events().deliveries(&name).await?;
+            remote.show(&json!({"deliveries": deliveries}), |_| print_deliveries(&deliveries))
+        }
+        Command::Retry(One { name, remote }) => {
+            let retried = remote.client()?.events().retry(&name).await?;
+            remote.show(&json!({"retried": retried}), |_| {
+                terminal::line(&format!("retrying {retried} lanes of {name}"));
+            })
+        }
+        Command::Skip(Event { name, id, remote }) => {
+            remote.client()?.events().skip(&name, id).await?;
+            remote.show(&json!({"skipped": id}), |_| {
+                terminal::line(&format!("event {id} is a dead letter of {name}"));
+            })
+        }
+        Command::Resend(Event { name, id, remote }) => {
+            remote.client()?.events().resend(&name, id).await?;
+            remote.show(&json!({"resent": id}), |_| {
+                terminal::line(&format!("redelivering event {id} to {name}"));
+            })
+        }
+        Command::Set(args) => set(args).await,
+        Command::Pause(One { name, remote }) => {
+            alter(&name, &remote, &json!({"paused": true}), "deliveries are paused").await
+        }
+        Command::Resume(One { name, remote }) => {
+            alter(&name, &remote, &json!({"paused": false}), "deliveries continue").await
+        }
+        Command::Disable(Sure { name, yes: _, remote }) => {
+            alter(&name, &remote, &json!({"disabled": true}), "subscription disabled").await
+        }
+        Command::Enable(One { name, remote }) => {
+            alter(&name, &remote, &json!({"disabled": false}), "subscription enabled").await
+        }
     }
+}
+
+async fn set(args: Set) -> Result<(), Failure> {
+    let mut change = serde_json::Map::new();
+    let mut put = |member: &str, value: Option<serde_json::Value>, limit: bool| {
+        if value.is_some() || (limit && args.default) {
+            change.insert(member.to_owned(), value.unwrap_or_default());
+        }
+    };
+    put("callback", args.callback.map(Into::into), false);
+    put("max_attempts", args.max_attempts.map(Into::into), true);
+    put("max_age_seconds", args.max_age.map(Into::into), true);
+    put("retry_seconds", args.retry.map(|seconds| json!(seconds)), true);
+    alter(&args.name, &args.remote, &change.into(), "settings changed").await
+}
+
+async fn alter(name: &str, remote: &Remote, change: &serde_json::Value, what: &str) -> Result<(), Failure> {
+    remote.client()?.events().alter(name, change).await?;
+    remote.show(change, |_| terminal::line(&format!("{name}: {what}")))
+}
+
+fn print_deliveries(deliveries: &[DeliveryAttempt]) {
+    let time = |ms: u64| {
+        let at = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        at.map_or_else(|| ms.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    };
+    let rows: Vec<_> = deliveries
+        .iter()
+        .map(|one| {
+            let events =
+                if one.events == 1 { one.first.to_string() } else { format!("{} events", one.events) };
+            [
+                time(one.at),
+                format!("{:?}", one.result).to_lowercase(),
+                terminal::or_dash(one.status),
+                terminal::span(one.duration_ms),
+                one.attempt.to_string(),
+                events,
+                terminal::or_dash(one.next.map(time)),
+                terminal::or_dash(one.response.as_ref().or(one.why.as_ref())),
+            ]
+        })
+        .collect();
+    terminal::table(["AT", "RESULT", "STATUS", "TOOK", "ATTEMPT", "EVENT", "NEXT TRY", "RESPONSE"], &rows);
 }
 
 async fn list(args: All) -> Result<(), Failure> {

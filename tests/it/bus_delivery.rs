@@ -185,6 +185,47 @@ async fn a_test_delivery_reports_its_result() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sees_why_deliveries_fail_and_moves_the_subscription_to_another_receiver() {
+    let bus = Bus::start("repair").await;
+    let body = "column \"vat\"\tis missing";
+    let failing = Receiver::answering(move |_| {
+        let head = format!("HTTP/1.1 500 Oops\r\nContent-Length: {}\r\n\r\n", body.len());
+        Answer::Bytes([head.as_bytes(), body.as_bytes()].concat())
+    })
+    .await;
+    let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
+    bus.subscribe(&sub, &["orders"], &failing.url()).await;
+    let limits = json!({"max_attempts": 5, "retry_seconds": [600]});
+    assert_eq!(bus.call(&sub, "PATCH", "/subscription", Some(&limits)).await.status, 204);
+    bus.publish(&shop, "orders", 1).await;
+    let first = signalbox_testkit::eventually("an attempt", || async {
+        let log = bus.root("GET", "/subscriber/deliveries?subscriber=sub", None).await.json();
+        log["deliveries"].get(0).cloned().ok_or(log)
+    })
+    .await;
+    assert_eq!((&first["status"], &first["result"]), (&json!(500), &json!("retried")), "{first}");
+    assert_eq!(first["response"], "column \"vat\" is missing");
+    let waits = first["next"].as_u64().unwrap() - first["at"].as_u64().unwrap();
+    assert!(waits >= 600_000, "{first}");
+    for (caller, change) in [
+        (&sub, json!({"disabled": true})),
+        (&sub, json!({"callback": "http://10.255.255.1/"})),
+        (&sub, json!({"topics": []})),
+    ] {
+        let answer = bus.call(caller, "PATCH", "/subscriber", Some(&change)).await;
+        assert!([400, 403].contains(&answer.status), "{change}: {}", answer.text());
+    }
+    let unknown = bus.call(&sub, "POST", "/subscriber/skip", Some(&json!({"id": 64}))).await;
+    assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("unknown_event")));
+    let receiver = Receiver::start().await;
+    let moved =
+        bus.root("PATCH", "/subscriber?subscriber=sub", Some(&json!({"callback": receiver.url()}))).await;
+    assert_eq!(moved.status, 204, "{}", moved.text());
+    receiver.until_events(1).await;
+    bus.system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_secret_is_replaced_while_both_sign() {
     let bus = Bus::start("rotation").await;
     let receiver = Receiver::start().await;

@@ -94,6 +94,18 @@ pub struct Subscription {
     /// Why deliveries are stopped; subscribing again starts them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
+    /// Whether deliveries are paused; events wait in the meantime.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// Attempts after which a batch is dead-lettered, if not the configured number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Age in seconds at which a batch is dead-lettered, if not the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_seconds: Option<u64>,
+    /// Seconds before each retry, if not the default schedule; the last repeats.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retry_seconds: Vec<u32>,
     /// The user name of deliveries; null unless the caller is the subscription's owner or root. It is always present, because
     /// Routemaster's client requires it.
     pub uuid: Option<String>,
@@ -235,6 +247,72 @@ pub struct DeadLetter {
 pub struct Redriven {
     /// How many.
     pub redriven: u64,
+}
+
+/// What became of an attempt to deliver a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum DeliveryResult {
+    /// The receiver accepted it.
+    Delivered,
+    /// It is retried.
+    Retried,
+    /// Its events are dead letters.
+    Dead,
+    /// The receiver is gone, and the subscription is disabled.
+    Gone,
+}
+
+/// An attempt to deliver a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DeliveryAttempt {
+    /// When it began, in unix milliseconds.
+    pub at: u64,
+    /// The batch: the header `webhook-id`.
+    pub batch: String,
+    /// From 1.
+    pub attempt: u32,
+    /// How many events it carried.
+    pub events: u64,
+    /// The ID of the first of them.
+    pub first: u64,
+    /// The ID of the last.
+    pub last: u64,
+    /// What became of it.
+    pub result: DeliveryResult,
+    /// The receiver's status, if it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The beginning of the body of an answer that is not a success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
+    /// When the batch is retried, in unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// The last attempts, newest first.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DeliveryLog {
+    /// The attempts.
+    pub deliveries: Vec<DeliveryAttempt>,
+}
+
+/// An event, by its ID.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EventChoice {
+    /// Its ID.
+    pub id: u64,
 }
 
 /// How many lanes are retried.

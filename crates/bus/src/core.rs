@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::{
     Error, Options, Registry,
+    attempts::AttemptLog,
     cache::Cache,
     commit::Item,
     registry,
@@ -32,6 +33,7 @@ pub(super) struct Core {
     /// The machine that this process runs on.
     pub(super) node: OnceLock<String>,
     pub(super) cache: Cache,
+    pub(super) attempts: AttemptLog,
     pub(super) rng: Rng,
     /// The way to each shard's committer.
     pub(super) committers: Vec<mpsc::Sender<Item>>,
@@ -73,6 +75,7 @@ impl Core {
             incarnation: rng.characters(20),
             node: OnceLock::new(),
             cache: Cache::new(options.cache_bytes),
+            attempts: AttemptLog::default(),
             options,
             stores,
             queues,

@@ -1,12 +1,12 @@
 //! Dead letters: listing them, and putting them back.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    DeadLetter, Error, Event, Page,
+    DeadLetter, Error, Event, EventId, Page,
     core::Core,
     event::lane_hash,
-    store::{Appended, DeadEntry, Resend, Store},
+    store::{Appended, DeadEntry, Resend, SEGMENT_IDS, Store},
     view::target,
 };
 
@@ -73,16 +73,46 @@ pub(super) async fn redrive(core: &Core, client: &str) -> Result<u64, Error> {
                 if !parts.is_empty() && bytes > PART_BYTES {
                     break;
                 }
-                parts.push(resend(entry));
+                parts.push(returned(entry));
             }
             left = left.saturating_sub(parts.len() as u64);
-            redriven += put(core, store, client, &parts).await?;
+            redriven += put(core, store, client, &parts, true).await?;
         }
     }
     Ok(redriven)
 }
 
-fn resend(entry: &DeadEntry) -> Resend {
+/// Delivers one event again: a dead letter, or an event of the subscriber's topics in the log.
+pub(super) async fn resend(core: &Core, client: &str, id: EventId) -> Result<(), Error> {
+    // The low six bits are the shard that numbered it.
+    let shard = usize::try_from(id.0 & 63).unwrap_or(usize::MAX);
+    let store = core.stores.get::<usize>(shard).ok_or(Error::NoSuchEvent)?;
+    let mut place = 0;
+    loop {
+        let entries = store.dead(client, place, PART).await?;
+        if let Some(one) = entries.iter().map(returned).find(|one| one.id == id) {
+            let redriven = put(core, store, client, &[one], true).await?;
+            return if redriven > 0 { Ok(()) } else { Err(Error::NoSuchEvent) };
+        }
+        place += entries.len() as u64;
+        if (entries.len() as u64) < PART {
+            break;
+        }
+    }
+    let view = core.view();
+    let subscription = view.subscription(client).ok_or(Error::NoSuchSubscription)?;
+    let found = store.bodies(&BTreeMap::from([(id.0 / SEGMENT_IDS, vec![id])])).await?;
+    let body = found.into_iter().find_map(|(_, body)| body).ok_or(Error::NoSuchEvent)?;
+    let event = Event::read(&body).map_err(|_| Error::NoSuchEvent)?;
+    // An event of another topic or environment is none of the subscriber's business.
+    if !subscription.topics.contains(&event.topic) || !subscription.takes(&event.environment) {
+        return Err(Error::NoSuchEvent);
+    }
+    let one = Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() };
+    put(core, store, client, &[one], false).await.map(drop)
+}
+
+fn returned(entry: &DeadEntry) -> Resend {
     let event = entry.read().and_then(|dead| Some((Event::read(&dead.entry).ok()?, dead.entry)));
     match event {
         Some((event, body)) => {
@@ -90,18 +120,30 @@ fn resend(entry: &DeadEntry) -> Resend {
         }
         // An unreadable entry cannot be delivered; this body removes it from the list, and the delivery counts it as
         // lost.
-        None => Resend { id: super::EventId(0), hash: 0, body: Vec::new(), letter: entry.0.clone() },
+        None => Resend { id: EventId(0), hash: 0, body: Vec::new(), letter: entry.0.clone() },
     }
 }
 
-async fn put(core: &Core, store: &Store, client: &str, events: &[Resend]) -> Result<u64, Error> {
+/// Puts events into the client's lanes: dead letters, which leave their list, or others.
+async fn put(
+    core: &Core,
+    store: &Store,
+    client: &str,
+    events: &[Resend],
+    letters: bool,
+) -> Result<u64, Error> {
     for _ in 0..3 {
         let view = core.view();
         let subscription = view.subscription(client).ok_or(Error::NoSuchSubscription)?;
         let target = target(subscription);
         let seed = core.rng.seed();
         let stamp = &view.stamp;
-        match store.redrive(stamp, &target, core.options.batch_bytes, &seed, events).await? {
+        let appended = if letters {
+            store.redrive(stamp, &target, core.options.batch_bytes, &seed, events).await?
+        } else {
+            store.resend(stamp, &target, core.options.batch_bytes, &seed, events).await?
+        };
+        match appended {
             Appended::Put(count) => return Ok(count),
             Appended::Stale | Appended::Moved => {
                 let view = core.reload(stamp).await?;

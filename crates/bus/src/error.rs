@@ -45,6 +45,9 @@ pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
     #[error("the event bus cannot reach its data")]
     Store(#[from] signalbox_store::Error),
+    /// The log does not have the event, or it is not the subscriber's.
+    #[error("unknown event")]
+    NoSuchEvent,
     /// A shard did not answer a ping in time.
     #[error("the fabric does not answer")]
     Silent,

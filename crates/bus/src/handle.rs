@@ -6,7 +6,8 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
-    ApiToken, Change, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry, Subscription, Wanted,
+    Alteration, ApiToken, Change, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry,
+    Subscription, Wanted, attempts,
     commit::{Gather, Item, Part, Ticket},
     core::Core,
     dead,
@@ -17,6 +18,7 @@ use super::{
     verdict::FULL_HEALTH,
     view::State,
 };
+use signalbox_api::events::DeliveryAttempt;
 use signalbox_egress::Secret;
 
 /// The environment of a client's events that name none.
@@ -329,6 +331,46 @@ impl Handle {
             kicked += store.kick(client).await?;
         }
         Ok(kicked)
+    }
+
+    /// Changes some settings of the client's subscription, and ends pauses after failures.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn alter(&self, client: &str, change: Alteration) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.alter(client, change.clone())).await?;
+        self.retry_now(client).await.map(drop)
+    }
+
+    /// The client's last `limit` attempts to deliver, newest first.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn deliveries(&self, client: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
+        self.known(client)?;
+        attempts::list(&self.core, client, limit).await
+    }
+
+    /// Takes an event that waits out of the client's lanes. It becomes a dead letter with a gap.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`] when it is not among the client's next events.
+    pub async fn skip(&self, client: &str, id: EventId) -> Result<(), Error> {
+        self.known(client)?;
+        let event = self.event(id).await?.ok_or(Error::NoSuchEvent)?;
+        let shard = event::shard_of(&event.object, self.core.stores.len());
+        let keep = (self.core.options.dead_events, self.core.options.dead_bytes);
+        let skipped = self.core.stores[shard].skip(client, id, event::lane_hash(&event.object), keep).await?;
+        if skipped { Ok(()) } else { Err(Error::NoSuchEvent) }
+    }
+
+    /// Delivers one event to the client again: a dead letter, or an event of its topics that the log still has.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`].
+    pub async fn resend(&self, client: &str, id: EventId) -> Result<(), Error> {
+        self.known(client)?;
+        dead::resend(&self.core, client, id).await
     }
 
     /// Ends the client's subscription.

@@ -15,7 +15,7 @@ pub use backend::{backend, backend_name};
 pub use event::{event, events, is_reserved_object};
 pub use group::{group, object_name};
 pub use name::{NEW_TOKEN, TOKEN_NAME, is_new_token, is_token};
-pub use subscription::subscription;
+pub use subscription::{alteration, subscription};
 
 use serde::Deserialize;
 

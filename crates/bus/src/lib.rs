@@ -93,6 +93,7 @@
 #[cfg(test)]
 extern crate self as signalbox_bus;
 
+mod attempts;
 mod backend;
 mod cache;
 mod change;
@@ -134,7 +135,7 @@ pub use metrics::Metrics;
 pub use options::Options;
 use registry::is_own_topic;
 pub use registry::{
-    AUDIT, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
+    AUDIT, Alteration, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
     is_reserved_topic, is_topic_name,
 };
 pub use service::Bus;

@@ -112,12 +112,46 @@ pub struct Subscription {
     /// Why deliveries are stopped (the callback answered 410). Subscribing again starts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
+    /// Whether deliveries are paused. Events wait in the meantime.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// Attempts after which a batch is exhausted; `bus.max_attempts` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Age at which a batch is exhausted; `bus.max_age_seconds` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_seconds: Option<u64>,
+    /// Seconds before each retry, of which the last repeats; increasing pauses when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retry_seconds: Vec<u32>,
     /// The subscribed topics.
     pub topics: BTreeSet<String>,
     /// The environments that the client's token is confined to: events of others are not delivered. `None` delivers all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environments: Option<BTreeSet<String>>,
 }
+
+/// A change of some settings of a subscription. What is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Alteration {
+    /// Where to deliver from now on, waiting events included.
+    pub callback: Option<String>,
+    /// The user name of deliveries.
+    pub uuid: Option<String>,
+    /// Attempts after which a batch is exhausted; `Some(None)` for the configured number.
+    pub max_attempts: Option<Option<u32>>,
+    /// Age at which a batch is exhausted; `Some(None)` for the configured one.
+    pub max_age_seconds: Option<Option<u64>>,
+    /// Seconds before each retry; empty for the default.
+    pub retry_seconds: Option<Vec<u32>>,
+    /// Whether deliveries are paused.
+    pub paused: Option<bool>,
+    /// Whether an operator disabled the subscription. Subscribing again does not enable it.
+    pub disabled: Option<bool>,
+}
+
+/// Why a subscription is disabled that an operator disabled.
+const DISABLED_BY_OPERATOR: &str = "an operator disabled it";
 
 impl Subscription {
     /// Whether events of this environment are delivered.
@@ -277,7 +311,13 @@ impl Registry {
                 .map_or(generation, |before| before.generation),
             on_exhausted: wanted.on_exhausted.unwrap_or_default(),
             secrets: before.map(|before| before.secrets.clone()).unwrap_or_default(),
-            disabled: None,
+            disabled: before
+                .and_then(|before| before.disabled.clone())
+                .filter(|reason| reason == DISABLED_BY_OPERATOR),
+            paused: before.is_some_and(|before| before.paused),
+            max_attempts: before.and_then(|before| before.max_attempts),
+            max_age_seconds: before.and_then(|before| before.max_age_seconds),
+            retry_seconds: before.map(|before| before.retry_seconds.clone()).unwrap_or_default(),
             topics: wanted.topics,
             environments: wanted.environments,
         };
@@ -285,6 +325,25 @@ impl Registry {
             self.topics.entry(topic.clone()).or_default();
         }
         self.subscriptions.insert(client.to_owned(), subscription);
+        Ok(())
+    }
+
+    /// Changes some settings of the client's subscription.
+    pub(super) fn alter(&mut self, client: &str, change: Alteration) -> Result<(), Error> {
+        let one = self.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
+        let Alteration { callback, uuid, max_attempts, max_age_seconds, retry_seconds, paused, disabled } =
+            change;
+        one.callback = callback.unwrap_or_else(|| std::mem::take(&mut one.callback));
+        one.uuid = uuid.unwrap_or_else(|| std::mem::take(&mut one.uuid));
+        one.max_attempts = max_attempts.unwrap_or(one.max_attempts);
+        one.max_age_seconds = max_age_seconds.unwrap_or(one.max_age_seconds);
+        one.retry_seconds = retry_seconds.unwrap_or_else(|| std::mem::take(&mut one.retry_seconds));
+        one.paused = paused.unwrap_or(one.paused);
+        match disabled {
+            Some(true) => one.disabled = Some(DISABLED_BY_OPERATOR.to_owned()),
+            Some(false) => one.disabled = None,
+            None => {}
+        }
         Ok(())
     }
 
@@ -551,6 +610,7 @@ fn retire(token: &str, generation: u64, write: &mut impl FnMut(&'static str, Tar
     write("HSET", Target::Purge, vec![token.clone(), generation.to_string()]);
     write("DEL", Target::Subscriber(token.clone()), Vec::new());
     write("DEL", Target::Dead(token.clone()), Vec::new());
+    write("DEL", Target::Attempts(token.clone()), Vec::new());
     write("HDEL", Target::DeadBytes, vec![token.clone()]);
     write("DEL", Target::Replay(token.clone()), Vec::new());
     write("ZREM", Target::Replays, vec![token]);

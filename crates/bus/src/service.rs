@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Deliverer, Error, Handle, Options,
+    Deliverer, Error, Handle, Options, attempts,
     commit::Committer,
     core::Core,
     housekeeping, replay,
@@ -99,6 +99,7 @@ impl<D: Deliverer> Bus<D> {
             tasks.spawn(committer.run(shutdown.clone()));
         }
         tasks.spawn(follow(Arc::clone(&self.core), shutdown.clone()));
+        tasks.spawn(attempts::run(Arc::clone(&self.core), shutdown.clone()));
         for store in &self.core.stores {
             let (core, store) = (&self.core, store);
             let lease = Lease::new(

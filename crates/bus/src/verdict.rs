@@ -24,13 +24,15 @@ pub(super) struct Failure {
 
 /// Limits on trying.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Patience<'a> {
     /// Attempts before a batch counts as exhausted.
     pub max_attempts: u32,
     /// Age at which a batch counts as exhausted.
     pub max_age: Duration,
     /// The treatment after the last attempt.
     pub on_exhausted: OnExhausted,
+    /// Seconds before each retry, of which the last repeats. Without any, pauses grow exponentially.
+    pub retry_seconds: &'a [u32],
 }
 
 /// The next step of the batch.
@@ -57,8 +59,8 @@ pub(super) fn health_after(health: u8, delivered: bool) -> u8 {
 }
 
 /// Decides. `uniform` is uniform in 0..1 and spreads the retries of many lanes.
-pub(super) fn judge(failure: &Failure, patience: &Patience, uniform: f64) -> Verdict {
-    let pause = pause(failure, uniform);
+pub(super) fn judge(failure: &Failure, patience: &Patience<'_>, uniform: f64) -> Verdict {
+    let pause = pause(failure, patience.retry_seconds, uniform);
     let exhausted = failure.attempts >= patience.max_attempts || failure.age >= patience.max_age;
     if exhausted && patience.on_exhausted == OnExhausted::Dead {
         // A subscriber whose other batches get through (its health is not at the floor) has a poison event in this
@@ -71,9 +73,15 @@ pub(super) fn judge(failure: &Failure, patience: &Patience, uniform: f64) -> Ver
     Verdict::Retry(pause)
 }
 
-/// Exponential from the first failure on, capped, between half and the whole of it; never less than the requested
-/// pause.
-fn pause(failure: &Failure, uniform: f64) -> Duration {
+/// As planned, or exponential from the first failure on, capped, between half and the whole of it; never less than the
+/// requested pause.
+fn pause(failure: &Failure, planned: &[u32], uniform: f64) -> Duration {
+    let place = usize::try_from(failure.attempts.saturating_sub(1)).unwrap_or(usize::MAX);
+    if let Some(seconds) = planned.get(place).or(planned.last()) {
+        // Never earlier than planned; the lanes of a subscriber still do not return together.
+        let spread = Duration::from_secs(u64::from(*seconds)).mul_f64(1.0 + uniform.clamp(0.0, 1.0) / 10.0);
+        return failure.retry_after.map_or(spread, |asked| asked.max(spread));
+    }
     let doubled = FIRST_PAUSE.saturating_mul(1 << failure.attempts.saturating_sub(1).min(16)).min(MAX_PAUSE);
     let jittered = doubled.mul_f64(0.5 + uniform.clamp(0.0, 1.0) / 2.0);
     failure.retry_after.map_or(jittered, |asked| asked.max(jittered))
@@ -87,16 +95,22 @@ mod tests {
         Failure { attempts, age: Duration::ZERO, events: 8, health: 90, retry_after: None }
     }
 
-    fn patience(on_exhausted: OnExhausted) -> Patience {
-        Patience { max_attempts: 10, max_age: Duration::from_secs(3600), on_exhausted }
+    fn patience(on_exhausted: OnExhausted) -> Patience<'static> {
+        Patience { max_attempts: 10, max_age: Duration::from_secs(3600), on_exhausted, retry_seconds: &[] }
     }
 
     #[test]
     fn the_first_failure_is_paced_already_and_pauses_grow_to_a_cap() {
-        let pause = |attempts| pause(&failure(attempts), 1.0);
+        let pause = |attempts| pause(&failure(attempts), &[], 1.0);
         assert_eq!(pause(1), FIRST_PAUSE);
         assert_eq!(pause(3), FIRST_PAUSE * 4);
         assert_eq!(pause(u32::MAX), MAX_PAUSE);
+    }
+
+    #[test]
+    fn a_schedule_of_the_subscription_replaces_the_pauses_and_its_last_repeats() {
+        let pause = |attempts| pause(&failure(attempts), &[5, 60], 0.0).as_secs();
+        assert_eq!([pause(1), pause(2), pause(3), pause(u32::MAX)], [5, 60, 60, 60]);
     }
 
     #[test]

@@ -33,7 +33,8 @@ use super::{
     store::{Held, Nack, Nacked, Store, Taken, Turn, read_gap},
     verdict::{self, Failure, Patience, Verdict},
 };
-use signalbox_egress::Outcome;
+use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
+use signalbox_egress::{Answered, Outcome};
 
 /// The maximum time between two checks for jobs.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
@@ -355,6 +356,16 @@ struct Delivery<D> {
     shutdown: CancellationToken,
 }
 
+/// An attempt that ended.
+struct Attempt {
+    outcome: Outcome,
+    answered: Answered,
+    duration: Duration,
+    events: usize,
+    /// The lowest and the highest ID of its events.
+    range: (EventId, EventId),
+}
+
 /// How to settle a job in the end.
 enum Settle {
     Ack { events: usize },
@@ -384,7 +395,9 @@ impl<D: Deliverer> Delivery<D> {
         let settle = match subscription {
             // It ended a moment ago, and its lanes are being cleared away; or this process is behind.
             None => Settle::Nack(Nack { pause_ms: UNKNOWN_PAUSE_MS, attempted: false, split: false }),
-            Some(subscription) if subscription.disabled.is_some() => self.rest(&taken, now_ms),
+            Some(subscription) if subscription.disabled.is_some() || subscription.paused => {
+                self.rest(&taken, &subscription, now_ms)
+            }
             Some(subscription) => self.attempt(&taken, &subscription, now_ms).await,
         };
         slot.release();
@@ -401,10 +414,12 @@ impl<D: Deliverer> Delivery<D> {
         self.settle(taken, 0, &settle).await;
     }
 
-    /// A disabled subscription gets no deliveries. Its waiting events become dead letters when they are old enough.
-    fn rest(&self, taken: &Taken, now_ms: u64) -> Settle {
-        if now_ms.saturating_sub(taken.created_ms) >= self.core.options.max_age_seconds * 1000 {
-            return Settle::Bury { why: "the subscription is disabled".into(), attempted: false };
+    /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old enough.
+    fn rest(&self, taken: &Taken, subscription: &Subscription, now_ms: u64) -> Settle {
+        let max_age = self.patience(subscription).max_age;
+        if Duration::from_millis(now_ms.saturating_sub(taken.created_ms)) >= max_age {
+            let what = if subscription.disabled.is_some() { "disabled" } else { "paused" };
+            return Settle::Bury { why: format!("the subscription is {what}"), attempted: false };
         }
         Settle::Nack(Nack { pause_ms: DISABLED_PAUSE_MS, attempted: false, split: false })
     }
@@ -436,19 +451,38 @@ impl<D: Deliverer> Delivery<D> {
             events,
         });
         let count = batch.events.len();
+        let ids = || batch.events.iter().map(|event| event.id);
+        let range = (ids().min().unwrap_or(EventId(0)), ids().max().unwrap_or(EventId(0)));
+        let started = Instant::now();
         // In a separate task: a panic in a deliverer is only a failed delivery.
         let deliverer = Arc::clone(&self.deliverer);
         let to = Arc::clone(subscription);
-        let mut delivering = tokio::spawn(async move { deliverer.deliver(to, batch).await });
-        let outcome = tokio::select! {
-            outcome = &mut delivering => {
-                outcome.unwrap_or_else(|error| Outcome::Failed { why: error.to_string(), retry_after: None })
-            }
+        let mut delivering = tokio::spawn(async move { deliverer.attempt(to, batch).await });
+        let (outcome, answered) = tokio::select! {
+            ended = &mut delivering => ended.unwrap_or_else(|error| {
+                (Outcome::Failed { why: error.to_string(), retry_after: None }, Answered::default())
+            }),
             () = self.shutdown.cancelled() => {
                 delivering.abort();
                 return Settle::Nack(Nack { pause_ms: 0, attempted: false, split: false });
             }
         };
+        let attempt =
+            Attempt { outcome: outcome.clone(), answered, duration: started.elapsed(), events: count, range };
+        let settle = self.judge(outcome, count, taken, subscription, now_ms).await;
+        self.log(taken, &attempt, now_ms, &settle);
+        settle
+    }
+
+    /// What becomes of a batch after an attempt.
+    async fn judge(
+        &self,
+        outcome: Outcome,
+        count: usize,
+        taken: &Taken,
+        subscription: &Subscription,
+        now_ms: u64,
+    ) -> Settle {
         match outcome {
             Outcome::Delivered => Settle::Ack { events: count },
             Outcome::Gone => {
@@ -469,7 +503,6 @@ impl<D: Deliverer> Delivery<D> {
         retry_after: Option<Duration>,
         now_ms: u64,
     ) -> Settle {
-        let options = &self.core.options;
         let failure = Failure {
             attempts: taken.attempts + 1,
             age: Duration::from_millis(now_ms.saturating_sub(taken.created_ms)),
@@ -477,12 +510,7 @@ impl<D: Deliverer> Delivery<D> {
             health: verdict::health_after(taken.health, false),
             retry_after,
         };
-        let patience = Patience {
-            max_attempts: options.max_attempts,
-            max_age: Duration::from_secs(options.max_age_seconds),
-            on_exhausted: subscription.on_exhausted,
-        };
-        let verdict = verdict::judge(&failure, &patience, self.core.rng.uniform());
+        let verdict = verdict::judge(&failure, &self.patience(subscription), self.core.rng.uniform());
         tracing::debug!(
             subscriber = self.core.name_of(&taken.held.token),
             batch = taken.held.batch,
@@ -500,6 +528,50 @@ impl<D: Deliverer> Delivery<D> {
             Verdict::Split(pause) => nack(pause, true),
             Verdict::Dead => Settle::Bury { why, attempted: true },
         }
+    }
+
+    /// The limits of a subscription, or the configured ones.
+    fn patience<'a>(&self, subscription: &'a Subscription) -> Patience<'a> {
+        let options = &self.core.options;
+        Patience {
+            max_attempts: subscription.max_attempts.unwrap_or(options.max_attempts),
+            max_age: Duration::from_secs(subscription.max_age_seconds.unwrap_or(options.max_age_seconds)),
+            on_exhausted: subscription.on_exhausted,
+            retry_seconds: &subscription.retry_seconds,
+        }
+    }
+
+    /// Logs an attempt with what becomes of it.
+    fn log(&self, taken: &Taken, attempt: &Attempt, now_ms: u64, settle: &Settle) {
+        let duration_ms = u64::try_from(attempt.duration.as_millis()).unwrap_or(u64::MAX);
+        let (result, next, why) = match (&attempt.outcome, settle) {
+            (Outcome::Gone, _) => (DeliveryResult::Gone, None, None),
+            (_, Settle::Ack { .. }) => (DeliveryResult::Delivered, None, None),
+            (_, Settle::Bury { why, .. }) => (DeliveryResult::Dead, None, Some(why.as_str())),
+            (outcome, Settle::Nack(nack)) => {
+                let why = match outcome {
+                    Outcome::Failed { why, .. } => Some(why.as_str()),
+                    Outcome::Delivered | Outcome::Gone => None,
+                };
+                (DeliveryResult::Retried, Some(now_ms + duration_ms + nack.pause_ms), why)
+            }
+        };
+        let (first, last) = attempt.range;
+        let entry = DeliveryAttempt {
+            at: now_ms,
+            batch: taken.held.batch.clone(),
+            attempt: taken.attempts + 1,
+            events: attempt.events as u64,
+            first: first.0,
+            last: last.0,
+            result,
+            status: attempt.answered.status,
+            duration_ms,
+            why: why.map(|why| shortened(why).to_owned()),
+            response: attempt.answered.excerpt.clone(),
+            next,
+        };
+        self.core.attempts.note(&taken.held.token, entry);
     }
 
     /// The callback answered that it is gone permanently.

@@ -1,10 +1,11 @@
 //! Topics and subscribers: events published, pushed, and watched.
 
 use serde_json::json;
-use signalbox_api::events::{Dropped, Redriven, Replay};
+use signalbox_api::events::{DeliveryLog, Dropped, EventChoice, Redriven, Replay, Retried};
 
 pub use signalbox_api::events::{
-    DeadLetter, DeadLetters, NewEvent, Numbers, Published, SubscriberNumbers, Subscription, Tested, Topic,
+    DeadLetter, DeadLetters, DeliveryAttempt, DeliveryResult, NewEvent, Numbers, Published,
+    SubscriberNumbers, Subscription, Tested, Topic,
 };
 
 use crate::{Client, Error, Stream, segment, with_query};
@@ -73,6 +74,33 @@ impl Events<'_> {
     /// Sends a subscriber a test delivery.
     pub async fn test(&self, subscriber: &str) -> Result<Tested, Error> {
         self.0.post(&of("/subscriber/test", subscriber), None).await
+    }
+
+    /// The last attempts to deliver to a subscriber, newest first.
+    pub async fn deliveries(&self, subscriber: &str) -> Result<Vec<DeliveryAttempt>, Error> {
+        let log: DeliveryLog = self.0.get(&of("/subscriber/deliveries", subscriber)).await?;
+        Ok(log.deliveries)
+    }
+
+    /// Ends a subscriber's pauses after failures; how many lanes paused.
+    pub async fn retry(&self, subscriber: &str) -> Result<u64, Error> {
+        let answer: Retried = self.0.post(&of("/subscriber/retry", subscriber), None).await?;
+        Ok(answer.retried)
+    }
+
+    /// Skips an event that waits for a subscriber.
+    pub async fn skip(&self, subscriber: &str, id: u64) -> Result<(), Error> {
+        self.0.post(&of("/subscriber/skip", subscriber), Some(&json!(EventChoice { id }))).await
+    }
+
+    /// Delivers one event to a subscriber again.
+    pub async fn resend(&self, subscriber: &str, id: u64) -> Result<(), Error> {
+        self.0.post(&of("/subscriber/resend", subscriber), Some(&json!(EventChoice { id }))).await
+    }
+
+    /// Changes settings of a subscription: those that are members of `change`, as in the API.
+    pub async fn alter(&self, subscriber: &str, change: &serde_json::Value) -> Result<(), Error> {
+        self.0.call("PATCH", &of("/subscription", subscriber), Some(change)).await.map(drop)
     }
 
     /// Delivers the events of a period again, in unix milliseconds, at `rate` events per second.

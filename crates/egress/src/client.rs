@@ -29,7 +29,7 @@ use tokio::{sync::Semaphore, time};
 use tracing::{Instrument as _, Span};
 
 use super::{
-    Outcome, Secret,
+    Answered, Outcome, Secret,
     address::{Fence, FencedConnector, Forbidden, Insecure, Lookup, system_lookup},
     answer, signature, trust,
 };
@@ -38,6 +38,10 @@ use super::{
 const ANSWER_BYTES: usize = 64 * 1024;
 /// How long the rest of an answer's body may take before its connection is closed.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// Bytes of the body of a failed answer that are kept.
+const EXCERPT_BYTES: usize = 500;
+/// How long these may take.
+const EXCERPT_TIME: Duration = Duration::from_millis(500);
 /// Bodies that are read to their end at a time. Beyond that, connections are closed instead of kept.
 const DRAINS: usize = 256;
 /// Idle connections kept to one address: one for each lane that a subscriber can have.
@@ -136,29 +140,37 @@ impl Client {
 
     /// Makes one attempt with a request of any kind.
     pub async fn post(&self, post: Post<'_>) -> Outcome {
+        self.post_and_read(post).await.0
+    }
+
+    /// As [`Self::post`], with what the receiver answered.
+    pub async fn post_and_read(&self, post: Post<'_>) -> (Outcome, Answered) {
         let span = post.span();
-        let outcome = self.make(post, Cause::of(&span)).instrument(span.clone()).await;
+        let (outcome, answered) = self.make(post, Cause::of(&span)).instrument(span.clone()).await;
         match &outcome {
             Outcome::Delivered => {}
             Outcome::Failed { why, .. } => traces::failed(&span, why),
             Outcome::Gone => traces::failed(&span, "the receiver is gone for good"),
         }
-        outcome
+        (outcome, answered)
     }
 
-    async fn make(&self, post: Post<'_>, span: Option<Cause>) -> Outcome {
+    async fn make(&self, post: Post<'_>, span: Option<Cause>) -> (Outcome, Answered) {
+        let unanswered = |why: String| (failed(why), Answered::default());
         let Ok(request) = Prepared::new(post, span, (self.now)()) else {
             // Validated when the subscription was created; only another version's data can lead here.
-            return failed("the callback or its credential cannot be used");
+            return unanswered("the callback or its credential cannot be used".to_owned());
         };
         match time::timeout(self.timeout, self.send(&request)).await {
-            Err(_) => failed(format!("no answer within {} ms", self.timeout.as_millis())),
-            Ok(Err(error)) => failed(describe(&error)),
+            Err(_) => unanswered(format!("no answer within {} ms", self.timeout.as_millis())),
+            Ok(Err(error)) => unanswered(describe(&error)),
             Ok(Ok(response)) => {
-                let (head, body) = response.into_parts();
+                let (head, mut body) = response.into_parts();
                 note_status(head.status);
+                let excerpt = if head.status.is_success() { None } else { excerpt(&mut body).await };
                 self.finish(body);
-                answer::outcome(head.status, &head.headers, (self.now)())
+                let outcome = answer::outcome(head.status, &head.headers, (self.now)());
+                (outcome, Answered { status: Some(head.status.as_u16()), excerpt })
             }
         }
     }
@@ -361,6 +373,24 @@ impl<'a> Prepared<'a> {
         }
         request
     }
+}
+
+/// The beginning of a body as one line of text.
+async fn excerpt(body: &mut Incoming) -> Option<String> {
+    let mut bytes = Vec::new();
+    let read = async {
+        while bytes.len() < EXCERPT_BYTES {
+            let Some(Ok(frame)) = body.frame().await else { break };
+            bytes.extend_from_slice(
+                frame.data_ref().map_or(&[][..], |data| &data[..data.len().min(EXCERPT_BYTES)]),
+            );
+        }
+    };
+    // What has arrived until then is enough.
+    let _ = time::timeout(EXCERPT_TIME, read).await;
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT_BYTES)]);
+    let line: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    Some(line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
 fn failed(why: impl Into<String>) -> Outcome {

@@ -31,6 +31,15 @@ pub struct Secret {
     pub until_ms: Option<u64>,
 }
 
+/// What a receiver answered, for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// The HTTP status, if there was an answer.
+    pub status: Option<u16>,
+    /// The beginning of the body of an answer that is not a success.
+    pub excerpt: Option<String>,
+}
+
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {

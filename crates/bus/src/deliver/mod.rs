@@ -7,7 +7,7 @@ mod webhooks;
 
 use std::{future::Future, sync::Arc};
 
-use signalbox_egress::Outcome;
+use signalbox_egress::{Answered, Outcome};
 
 pub use body::rendered;
 pub use webhooks::Webhooks;
@@ -39,4 +39,14 @@ pub trait Deliverer: Send + Sync + 'static {
         subscription: Arc<Subscription>,
         batch: Arc<BatchContents>,
     ) -> impl Future<Output = Outcome> + Send;
+
+    /// As [`Self::deliver`], with what the receiver answered, if the implementation knows it.
+    fn attempt(
+        &self,
+        subscription: Arc<Subscription>,
+        batch: Arc<BatchContents>,
+    ) -> impl Future<Output = (Outcome, Answered)> + Send {
+        let outcome = self.deliver(subscription, batch);
+        async { (outcome.await, Answered::default()) }
+    }
 }

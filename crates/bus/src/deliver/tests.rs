@@ -149,6 +149,10 @@ pub(crate) fn subscription(callback: &str) -> Arc<Subscription> {
         on_exhausted: OnExhausted::Dead,
         secrets: vec![Secret { secret: new_secret([1; 32]), until_ms: None }],
         disabled: None,
+        paused: false,
+        max_attempts: None,
+        max_age_seconds: None,
+        retry_seconds: Vec::new(),
         environments: None,
         topics: ["orders".to_owned()].into(),
     })

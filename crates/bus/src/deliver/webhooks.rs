@@ -7,7 +7,7 @@ use std::{
 };
 
 use signalbox_daemon::traces::{self, Cause};
-use signalbox_egress::{Client, Outcome, Post};
+use signalbox_egress::{Answered, Client, Outcome, Post};
 use tokio::time;
 
 use super::{BatchContents, Deliverer, body};
@@ -37,7 +37,7 @@ impl Webhooks {
         !self.client.permits(SocketAddr::new(ip, url.port_or_known_default().unwrap_or_default()))
     }
 
-    async fn attempt(&self, subscription: &Subscription, batch: &BatchContents) -> Outcome {
+    async fn send(&self, subscription: &Subscription, batch: &BatchContents) -> (Outcome, Answered) {
         let post = Post {
             name: "deliver to subscriber",
             causes: causes(batch),
@@ -50,23 +50,27 @@ impl Webhooks {
             body: body::batch(batch),
             headers: Vec::new(),
         };
-        self.client.post(post).await
+        self.client.post_and_read(post).await
     }
 }
 
 impl Deliverer for Webhooks {
-    fn deliver(
+    async fn deliver(&self, subscription: Arc<Subscription>, batch: Arc<BatchContents>) -> Outcome {
+        self.attempt(subscription, batch).await.0
+    }
+
+    fn attempt(
         &self,
         subscription: Arc<Subscription>,
         batch: Arc<BatchContents>,
-    ) -> impl Future<Output = Outcome> + Send {
+    ) -> impl Future<Output = (Outcome, Answered)> + Send {
         let webhooks = self.clone();
         // Boxed: the state of a request in flight is large, and every worker would carry it on its stack.
         Box::pin(async move {
             let started = time::Instant::now();
-            let outcome = webhooks.attempt(&subscription, &batch).await;
+            let (outcome, answered) = webhooks.send(&subscription, &batch).await;
             webhooks.counted.count(&outcome, started.elapsed());
-            outcome
+            (outcome, answered)
         })
     }
 }

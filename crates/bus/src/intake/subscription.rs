@@ -2,13 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{Flaw, Limits, callback, object, text};
-use crate::{OnExhausted, Wanted, is_own_topic, is_reserved_topic, is_topic_name};
+use crate::{Alteration, OnExhausted, Wanted, is_own_topic, is_reserved_topic, is_topic_name};
 
 const CODE: &str = "invalid_subscription";
+/// Limits of the limits of one subscription.
+const MAX_ATTEMPTS: u64 = 1_000_000;
+const MAX_AGE_SECONDS: u64 = 315_360_000;
+/// Pauses in the schedule of one subscription, and the longest.
+const MAX_RETRIES: usize = 50;
+const MAX_RETRY_SECONDS: u32 = 86_400;
 /// Topics of one subscription.
 const MAX_TOPICS: usize = 1_000;
 
@@ -52,6 +58,83 @@ pub fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
         },
         environments: None,
     })
+}
+
+/// The members of a change. Each as it came: `null` is not the same as absent.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Altered {
+    #[serde(default, deserialize_with = "given")]
+    callback: Option<Value>,
+    #[serde(default, deserialize_with = "given")]
+    uuid: Option<Value>,
+    #[serde(default, deserialize_with = "given")]
+    max_attempts: Option<Value>,
+    #[serde(default, deserialize_with = "given")]
+    max_age_seconds: Option<Value>,
+    #[serde(default, deserialize_with = "given")]
+    retry_seconds: Option<Value>,
+    #[serde(default, deserialize_with = "given")]
+    paused: Option<Value>,
+    #[serde(default, deserialize_with = "given")]
+    disabled: Option<Value>,
+}
+
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// Reads the body of `PATCH /subscription`.
+pub fn alteration(body: &[u8], limits: Limits) -> Result<Alteration, Flaw> {
+    let altered: Altered = object(text(body)?, CODE)?;
+    let bad = |member: &str, what: &str| Flaw::new(CODE, format!("`{member}` {what}"));
+    let word = |member: &'static str, value: Option<Value>| match value {
+        None => Ok(None),
+        Some(Value::Bool(word)) => Ok(Some(word)),
+        Some(_) => Err(bad(member, "must be true or false")),
+    };
+    let (callback, user) = match &altered.callback {
+        Some(value) => {
+            let (url, user) =
+                callback::url_with_user(value, limits).map_err(|what| bad("callback", &what))?;
+            (Some(url), user)
+        }
+        None => (None, None),
+    };
+    let uuid = altered.uuid.as_ref().map(callback::user).transpose().map_err(|what| bad("uuid", &what))?;
+    let attempts = altered.max_attempts.as_ref();
+    let attempts = attempts.map(|value| number(value, "max_attempts", 1, MAX_ATTEMPTS)).transpose()?;
+    let age = altered.max_age_seconds.as_ref();
+    let change = Alteration {
+        callback,
+        uuid: uuid.flatten().or(user),
+        max_attempts: attempts.map(|most| most.and_then(|most| u32::try_from(most).ok())),
+        max_age_seconds: age.map(|value| number(value, "max_age_seconds", 1, MAX_AGE_SECONDS)).transpose()?,
+        retry_seconds: altered.retry_seconds.as_ref().map(schedule).transpose()?,
+        paused: word("paused", altered.paused)?,
+        disabled: word("disabled", altered.disabled)?,
+    };
+    if change == Alteration::default() {
+        return Err(Flaw::new(CODE, "the body must have at least one member that changes something"));
+    }
+    Ok(change)
+}
+
+/// The pauses before the retries; none for the default.
+fn schedule(value: &Value) -> Result<Vec<u32>, Flaw> {
+    let flaw = || {
+        let what =
+            format!("must be null, or 1 to {MAX_RETRIES} whole numbers between 1 and {MAX_RETRY_SECONDS}");
+        Flaw::new(CODE, format!("`retry_seconds` {what}"))
+    };
+    let items = match value {
+        Value::Null => return Ok(Vec::new()),
+        Value::Array(items) if (1..=MAX_RETRIES).contains(&items.len()) => items,
+        _ => return Err(flaw()),
+    };
+    let seconds = |item: &Value| item.as_u64().and_then(|seconds| u32::try_from(seconds).ok());
+    let in_range = |seconds: &u32| (1..=MAX_RETRY_SECONDS).contains(seconds);
+    items.iter().map(|item| seconds(item).filter(in_range).ok_or_else(flaw)).collect()
 }
 
 fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
@@ -137,6 +220,42 @@ mod tests {
     fn a_topic_that_signalbox_does_not_publish_is_rejected() {
         let flaw = read(&with("topics", json!(["signalbox.instance.registred"]))).unwrap_err();
         assert!(flaw.detail.contains("signalbox.instance.registred"), "{flaw:?}");
+    }
+
+    #[test]
+    fn a_change_names_what_it_changes_and_null_resets_it() {
+        let change = |body: &str| alteration(body.as_bytes(), LIMITS);
+        let all = r#"{"callback":"https://me@b.example/","max_attempts":3,"max_age_seconds":60,
+            "retry_seconds":[1,86400],"paused":true,"disabled":false}"#;
+        let expected = Alteration {
+            callback: Some("https://b.example/".to_owned()),
+            uuid: Some("me".to_owned()),
+            max_attempts: Some(Some(3)),
+            max_age_seconds: Some(Some(60)),
+            retry_seconds: Some(vec![1, 86_400]),
+            paused: Some(true),
+            disabled: Some(false),
+        };
+        assert_eq!(change(all).unwrap(), expected);
+        let reset = change(r#"{"max_attempts":null,"max_age_seconds":null,"retry_seconds":null}"#).unwrap();
+        assert_eq!((reset.max_attempts, reset.max_age_seconds), (Some(None), Some(None)));
+        assert_eq!(reset.retry_seconds, Some(Vec::new()));
+        for bad in [
+            r#"{"callback":null}"#,
+            r#"{"max_attempts":0}"#,
+            r#"{"max_age_seconds":"1"}"#,
+            r#"{"retry_seconds":[]}"#,
+            r#"{"retry_seconds":[0]}"#,
+            r#"{"retry_seconds":[86401]}"#,
+            r#"{"retry_seconds":5}"#,
+            r#"{"paused":1}"#,
+            r#"{"disabled":null}"#,
+            r#"{"topics":[]}"#,
+            "{}",
+            "[]",
+        ] {
+            assert_eq!(change(bad).unwrap_err().code, "invalid_subscription", "{bad}");
+        }
     }
 
     #[test]

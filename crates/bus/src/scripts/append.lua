@@ -1,5 +1,5 @@
--- Appends events that were published before to the lanes of one subscriber: dead letters that are redriven, or a part
--- of a replay. Their bodies are stored again in the current segment of the log, because the first ones may be gone.
+-- Appends events that were published before to the lanes of one subscriber: dead letters that are redriven, a part of a
+-- replay, or one event that is sent again. Their bodies are stored again in the current segment of the log, because the first ones may be gone.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -22,10 +22,10 @@
 -- ARGV[7]: integer, concurrency
 -- ARGV[8]: integer, maximum events of a batch
 -- ARGV[9]: integer, ms that a batch waits to fill
--- ARGV[10]: string, `redrive` or `replay`
--- ARGV[11]: string, the replay's cursor as it must be now; empty for redrive
+-- ARGV[10]: string, `redrive`, `replay` or `resend`
+-- ARGV[11]: string, the replay's cursor as it must be now; empty unless `replay`
 -- ARGV[12]: string, the replay's cursor afterwards; `done` at the end
--- ARGV[13...]: for each event its id, its object's hash, its body, and the dead letter (empty for a replay)
+-- ARGV[13...]: for each event its id, its object's hash, its body, and the dead letter (empty unless `redrive`)
 -- Returns how many were appended; -1 when the registry has another stamp, -2 when the cursor is another.
 -- Caller: Store::append
 
@@ -52,13 +52,13 @@ local function read_events(concurrency)
 end
 
 -- Stores the bodies, and puts the items into their buckets. Returns how many.
-local function store(events, log, segment, token, replay)
+local function store(events, log, segment, token, redrive)
   local put = 0
   for _, event in ipairs(events) do
     local body, items, sizes = event.body, event.bucket.items, event.bucket.sizes
     -- A missing dead letter was redriven by an earlier call whose reply was lost, or dropped.
-    if replay or redis.call('LREM', KEYS[12], 1, event.letter) == 1 then
-      if not replay then redis.call('HINCRBY', KEYS[13], token, -#event.letter) end
+    if not redrive or redis.call('LREM', KEYS[12], 1, event.letter) == 1 then
+      if redrive then redis.call('HINCRBY', KEYS[13], token, -#event.letter) end
       redis.call('HSET', log, event.id, body)
       redis.call('HINCRBY', KEYS[11], segment, #body)
       items[#items + 1] = event.id .. '@' .. segment
@@ -71,7 +71,7 @@ end
 
 local function main(lanes)
   if redis.call('HGET', KEYS[10], 'stamp') ~= ARGV[2] then return -1 end
-  local replay = ARGV[10] == 'replay'
+  local replay, redrive = ARGV[10] == 'replay', ARGV[10] == 'redrive'
   if replay and redis.call('HGET', KEYS[12], 'cursor') ~= ARGV[11] then return -2 end
   local now, sub = lanes.now(ARGV[1]), read_subscriber()
   lanes.expect_own()
@@ -82,7 +82,7 @@ local function main(lanes)
   local events, buckets, numbers = read_events(sub.concurrency)
   local states = lanes.plan(sub, numbers)
 
-  local put, new_bid = store(events, log, segment, sub.token, replay), lanes.bids(ARGV[3])
+  local put, new_bid = store(events, log, segment, sub.token, redrive), lanes.bids(ARGV[3])
   for i = 1, #numbers do
     local bucket = buckets[numbers[i]]
     if #bucket.items > 0 then lanes.append(states[i], bucket.items, bucket.sizes, now, new_bid) end
@@ -91,7 +91,7 @@ local function main(lanes)
   if replay then
     if ARGV[12] == 'done' then redis.call('DEL', KEYS[12]) else redis.call('HSET', KEYS[12], 'cursor', ARGV[12]) end
   end
-  redis.call('HINCRBY', KEYS[9], replay and 'events.replayed' or 'events.redriven', put)
+  redis.call('HINCRBY', KEYS[9], redrive and 'events.redriven' or 'events.replayed', put)
   lanes.finish()
   return put
 end

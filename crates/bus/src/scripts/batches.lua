@@ -31,6 +31,23 @@ function lanes.gap_of(token, name, items, reason)
   if first then lanes.gap(token, name, first, last, #items, reason) end
 end
 
+-- Adds dead letters to those of a subscriber, and removes its oldest beyond the limits in events and bytes. `list` is the key
+-- of its dead letters, `sizes` that of the bytes by token.
+function lanes.keep_dead(list, sizes, token, letters, max_events, max_bytes)
+  local bytes, kept = 0, 0
+  for i = 1, #letters do
+    kept = redis.call('RPUSH', list, letters[i])
+    bytes = bytes + #letters[i]
+  end
+  local held = redis.call('HINCRBY', sizes, token, bytes)
+  while kept > max_events or (held > max_bytes and kept > 0) do
+    local oldest = redis.call('LPOP', list)
+    kept = kept - 1
+    held = redis.call('HINCRBY', sizes, token, -#oldest)
+    redis.call('HINCRBY', KEYS[9], 'events.dead_forgotten', 1)
+  end
+end
+
 -- Whether lanes of an older generation still hold batches, so that this one has to wait.
 function lanes.must_wait(token, generation)
   for _, older in ipairs(lanes.generations(token)) do

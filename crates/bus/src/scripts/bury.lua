@@ -45,21 +45,13 @@ local function main(lanes)
 
   lanes.let_go(worker)
   call('LPOP', lanes.ready_key(token, name))
-  local attempts, bytes, kept = (tonumber(batch[3]) or 0) + tonumber(ARGV[10]), 0, 0
+  local attempts, letters = (tonumber(batch[3]) or 0) + tonumber(ARGV[10]), {}
   for i = 1, #items do
     if bodies[i] then
-      local letter = cmsgpack.pack({ lanes.text(now), lanes.text(attempts), ARGV[9], bodies[i] })
-      kept = call('RPUSH', KEYS[10], letter)
-      bytes = bytes + #letter
+      letters[#letters + 1] = cmsgpack.pack({ lanes.text(now), lanes.text(attempts), ARGV[9], bodies[i] })
     end
   end
-  local held = call('HINCRBY', KEYS[11], token, bytes)
-  while kept > tonumber(ARGV[11]) or (held > tonumber(ARGV[12]) and kept > 0) do
-    local oldest = call('LPOP', KEYS[10])
-    kept = kept - 1
-    held = call('HINCRBY', KEYS[11], token, -#oldest)
-    call('HINCRBY', KEYS[9], 'events.dead_forgotten', 1)
-  end
+  lanes.keep_dead(KEYS[10], KEYS[11], token, letters, tonumber(ARGV[11]), tonumber(ARGV[12]))
   lanes.gap_of(token, name, items, 'dead')
   lanes.remove(bid, token, generation, #items)
   if ARGV[10] ~= '0' then lanes.health(token, tonumber(ARGV[13]), now) end

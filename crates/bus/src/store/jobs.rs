@@ -14,6 +14,7 @@ static SCRUB: Script<FabricRole> = Script::composed("scrub", &[include_str!("../
 static BEAT: Script<FabricRole> = Script::new("beat", include_str!("../scripts/beat.lua"));
 static DROP: Script<FabricRole> = Script::composed("drop", &[include_str!("../scripts/drop.lua"), LANES]);
 static KICK: Script<FabricRole> = Script::composed("kick", &[include_str!("../scripts/kick.lua"), LANES]);
+static SKIP: Script<FabricRole> = Script::composed("skip", &[include_str!("../scripts/skip.lua"), LANES]);
 static OLDEST: Script<FabricRole> =
     Script::composed("oldest", &[include_str!("../scripts/oldest.lua"), LANES]);
 static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../scripts/audit.lua"), LANES]);
@@ -28,9 +29,13 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
     ("beat", &BEAT),
     ("drop", &DROP),
     ("kick", &KICK),
+    ("skip", &SKIP),
     ("oldest", &OLDEST),
     ("audit", &AUDIT),
 ];
+
+/// Batches of a lane in which an event is searched, from the next one to be delivered.
+const SKIP_BATCHES: usize = 200;
 
 /// A job held by a worker, with the data that its acknowledgement has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,6 +211,20 @@ impl Store {
     /// Ends the pauses of the subscriber's lanes.
     pub(crate) async fn kick(&self, token: &str) -> Result<u64, Error> {
         self.lanes_call(&KICK).arg(token).run(self.redis()).await
+    }
+
+    /// Takes an event out of the subscriber's lanes; `hash` is that of its object. False when it does not wait there.
+    pub(crate) async fn skip(
+        &self,
+        token: &str,
+        id: EventId,
+        hash: u32,
+        keep: (u64, u64),
+    ) -> Result<bool, Error> {
+        let bus = self.bus();
+        let call = self.lanes_call(&SKIP).key(&bus.dead(token)).key(&bus.dead_bytes());
+        let call = call.arg(self.clock.argument()).arg(token).arg(id.0).arg(hash).arg(SKIP_BATCHES);
+        Ok(call.arg(keep.0).arg(keep.1).run::<i64>(self.redis()).await? == 1)
     }
 
     /// When the subscriber's oldest batch was created.

@@ -219,6 +219,40 @@ impl Store {
         Ok(entries.into_iter().map(DeadEntry).collect())
     }
 
+    /// Adds attempts to the log of a subscriber, of which the last `most` are kept.
+    pub(crate) async fn note_attempts(
+        &self,
+        token: &str,
+        entries: &[String],
+        most: usize,
+        seconds: u64,
+    ) -> Result<(), Error> {
+        let key = self.bus().attempts(token);
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let mut batch = self.redis().batch();
+        batch.add("RPUSH", &key, entries);
+        batch.add("LTRIM", &key, (-most, -1));
+        batch.add("EXPIRE", &key, seconds);
+        batch.query::<(u64, (), u64)>().await.map(drop)
+    }
+
+    /// The log of a subscriber, oldest first.
+    pub(crate) async fn attempts(&self, token: &str) -> Result<Vec<String>, Error> {
+        self.redis().command("LRANGE").key(&self.bus().attempts(token)).arg((0, -1)).query().await
+    }
+
+    /// Puts events of the log, or dead letters that stay in their list, into the subscriber's lanes.
+    pub(crate) async fn resend(
+        &self,
+        stamp: &str,
+        target: &Target,
+        batch_bytes: usize,
+        seed: &str,
+        events: &[Resend],
+    ) -> Result<Appended, Error> {
+        self.append(stamp, target, batch_bytes, seed, ("resend", "", ""), events).await
+    }
+
     /// Forgets a subscriber's dead letters; how many there were.
     pub(crate) async fn drop_dead(&self, token: &str) -> Result<u64, Error> {
         let bus = self.bus();

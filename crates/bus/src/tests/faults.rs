@@ -11,7 +11,8 @@ use std::{
 };
 
 use super::{support::*, truth::*};
-use crate::{ApiToken, Error, NewEvent, Options, Refusal, Wanted};
+use crate::{Alteration, ApiToken, Error, EventId, NewEvent, Options, Refusal, Wanted};
+use signalbox_api::events::DeliveryResult;
 use signalbox_egress::Outcome;
 use signalbox_store::FabricRole;
 use signalbox_testkit::{Server, equal, eventually};
@@ -359,6 +360,105 @@ async fn a_subscriber_that_recovered_is_retried_now_and_when_it_subscribes_again
     recorder.answers(|_, _| delivered());
     bus.subscribe("s", wanted(&["orders"])).await.unwrap();
     eventually("the next delivery", || async { equal(recorder.ids("s").len(), 2) }).await;
+}
+
+/// An event that its receiver always rejects is skipped by hand. Those after it in its lane are delivered.
+#[tokio::test]
+async fn a_skipped_event_is_a_dead_letter_and_can_be_sent_again() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, batch| match batch.events.iter().any(|event| event.url == "https://a/1") {
+        true => {
+            let retry_after = Some(Duration::from_secs(3600));
+            (Duration::ZERO, Outcome::Failed { why: "400".into(), retry_after })
+        }
+        false => delivered(),
+    });
+    let one_by_one = Wanted { concurrency: Some(1), max_events: Some(1), ..wanted(&["orders"]) };
+    bus.subscribe("s", one_by_one).await.unwrap();
+    bus.subscribe("other", wanted(&["users"])).await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        ids.push(bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap());
+    }
+    eventually("a pause", || async { equal(number(&redis, "ZCARD", &["bus:jobs:scheduled:main"]).await, 1) })
+        .await;
+    assert!(matches!(bus.skip("other", ids[1]).await, Err(Error::NoSuchEvent)), "it does not wait there");
+    assert!(matches!(bus.skip("s", EventId(64)).await, Err(Error::NoSuchEvent)));
+    bus.skip("s", ids[1]).await.unwrap();
+    eventually("the others", || async { equal(recorder.ids("s").len(), 3) }).await;
+    assert!(matches!(bus.skip("s", ids[1]).await, Err(Error::NoSuchEvent)), "it is skipped already");
+    let gaps: Vec<_> = recorder.taken().iter().flat_map(|one| one.batch.gaps.clone()).collect();
+    assert_eq!((gaps[0].first, gaps[0].last, &*gaps[0].reason), (ids[1], ids[1], "skipped"));
+    let letters = bus.dead_letters("s", None, 10).await.unwrap().items;
+    assert_eq!((letters[0].event.id, &*letters[0].reason), (ids[1], "skipped"));
+    assert_true(&redis, "the skip").await;
+
+    recorder.answers(|_, _| delivered());
+    assert!(matches!(bus.resend("other", ids[1]).await, Err(Error::NoSuchEvent)), "it is not of its topics");
+    bus.resend("s", ids[1]).await.unwrap();
+    eventually("the dead letter", || async { equal(recorder.ids("s").len(), 4) }).await;
+    assert!(bus.dead_letters("s", None, 10).await.unwrap().items.is_empty());
+    bus.resend("s", ids[0]).await.unwrap();
+    eventually("one of the log", || async { equal(recorder.ids("s").last().copied(), Some(ids[0].0)) }).await;
+    assert_true(&redis, "the events sent again").await;
+}
+
+#[tokio::test]
+async fn a_subscription_has_limits_of_its_own_and_a_log_of_its_attempts() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| failed());
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let change =
+        Alteration { max_attempts: Some(Some(2)), retry_seconds: Some(vec![1]), ..Alteration::default() };
+    bus.alter("s", change).await.unwrap();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let id = bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    eventually("the dead letter", || async {
+        equal(bus.dead_letters("s", None, 10).await.unwrap().items.len(), 1)
+    })
+    .await;
+    assert_eq!(recorder.attempts().len(), 2, "the limits stay when the client subscribes again");
+    let log = bus.deliveries("s", 10).await.unwrap();
+    let seen: Vec<_> =
+        log.iter().map(|one| (one.attempt, one.result, one.first, one.next.is_some())).collect();
+    assert_eq!(seen, [(2, DeliveryResult::Dead, id.0, false), (1, DeliveryResult::Retried, id.0, true)]);
+    assert_eq!(log[0].why.as_deref(), Some("500"));
+    assert_eq!(bus.deliveries("s", 1).await.unwrap(), log[..1]);
+    assert!(matches!(bus.deliveries("nobody", 1).await, Err(Error::NoSuchSubscription)));
+}
+
+#[tokio::test]
+async fn a_paused_subscription_collects_its_events_and_a_disabled_one_does_not() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let alter = async |paused, disabled| {
+        bus.alter("s", Alteration { paused, disabled, ..Alteration::default() }).await.unwrap();
+    };
+    alter(Some(true), None).await;
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    let redis = server.open::<FabricRole>();
+    eventually("a pause", || async { equal(number(&redis, "ZCARD", &["bus:jobs:scheduled:main"]).await, 1) })
+        .await;
+    assert!(recorder.attempts().is_empty());
+    alter(Some(false), None).await;
+    eventually("what waited", || async { equal(recorder.ids("s").len(), 1) }).await;
+    alter(None, Some(true)).await;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/2")]).await[0].unwrap();
+    alter(None, Some(false)).await;
+    let last = bus.publish("shop", "orders", vec![event("https://a/3")]).await[0].unwrap();
+    eventually("what is new", || async { equal(recorder.ids("s").last().copied(), Some(last.0)) }).await;
+    assert_eq!(recorder.ids("s").len(), 2, "nothing was collected while it was disabled");
 }
 
 /// The client of Routemaster waits five seconds.

@@ -40,6 +40,7 @@ pub const CATALOG: &[Entry] = &[
     row("bus:workers", "hash", "no expiry"),
     row("bus:counters", "hash", "no expiry"),
     row("bus:dead:<token>", "list", "until redriven or dropped"),
+    row("bus:attempts:<token>", "list", "a week after the last attempt"),
     row("bus:dead.bytes", "hash", "no expiry"),
     row("bus:purge", "hash", "until cleared away"),
     row("bus:replays", "zset", "no expiry"),
@@ -243,6 +244,11 @@ impl Bus<'_> {
     /// LIST of dead letters.
     pub fn dead(&self, token: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:dead:{token}"))
+    }
+
+    /// LIST of the last attempts to deliver to a subscriber, oldest first. It is only in the first shard.
+    pub fn attempts(&self, token: &str) -> Key<FabricSpace> {
+        self.key(format_args!("bus:attempts:{token}"))
     }
 
     /// HASH: token → bytes of its dead letters.

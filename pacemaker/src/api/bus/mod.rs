@@ -4,6 +4,7 @@
 //! and problem documents, which its clients ignore. Paths that exist in two spellings behave the same.
 
 mod api_tokens;
+mod deliveries;
 mod front;
 mod messages;
 mod problems;
@@ -24,6 +25,7 @@ use crate::http::App;
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .merge(api_tokens::routes())
+        .merge(deliveries::routes())
         .merge(messages::routes())
         .merge(pulse::routes())
         .merge(subscriber::routes())
@@ -45,7 +47,10 @@ fn other_spellings() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .route(
             "/subscriber",
-            post(subscriptions::subscribe).put(subscriptions::subscribe).delete(subscriptions::unsubscribe),
+            post(subscriptions::subscribe)
+                .put(subscriptions::subscribe)
+                .patch(deliveries::alter)
+                .delete(subscriptions::unsubscribe),
         )
         .route("/subscription/topics/{topic}", delete(subscriptions::unsubscribe_topic))
         .route("/subscribers", get(subscriptions::list))

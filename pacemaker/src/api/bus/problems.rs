@@ -111,6 +111,10 @@ impl From<Error> for Problem {
                 "unknown_subscription",
                 "unknown subscription; create it with POST /subscription",
             ),
+            Error::NoSuchEvent => Self::not_found(
+                "unknown_event",
+                "the event is not among the subscriber's next events, its dead letters, or its topics in the log",
+            ),
             Error::NoSuchBackend => Self::not_found("unknown_backend", "there is no such backend"),
             Error::PrefixTaken => Self::new(
                 StatusCode::CONFLICT,

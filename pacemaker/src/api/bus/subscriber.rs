@@ -336,6 +336,10 @@ mod tests {
             on_exhausted: OnExhausted::Dead,
             secrets: Vec::new(),
             disabled: None,
+            paused: false,
+            max_attempts: None,
+            max_age_seconds: None,
+            retry_seconds: Vec::new(),
             topics: BTreeSet::new(),
             environments: None,
         }

@@ -171,6 +171,10 @@ pub(super) async fn list(
             health: gauges.health,
             concurrency: subscription.concurrency,
             disabled: subscription.disabled.clone(),
+            paused: subscription.paused,
+            max_attempts: subscription.max_attempts,
+            max_age_seconds: subscription.max_age_seconds,
+            retry_seconds: subscription.retry_seconds.clone(),
             uuid: own.then(|| subscription.uuid.clone()),
         }
     };

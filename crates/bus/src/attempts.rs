@@ -1,0 +1,86 @@
+//! The log of attempts to deliver: the last ones of each subscriber, for people who look for the cause of a failure.
+//!
+//! Attempts are collected in memory and written once in a second, so the log costs a delivery nothing in Redis. A pacemaker
+//! that dies loses the last second of it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use signalbox_api::events::DeliveryAttempt;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, core::Core};
+
+/// Attempts of a subscriber that are stored.
+const MAX_ATTEMPTS: usize = 50;
+/// How long the log of a subscriber without attempts is stored.
+const KEPT_SECONDS: u64 = 7 * 24 * 3600;
+/// Between two writes.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Attempts that are not written yet, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct AttemptLog(Mutex<HashMap<String, VecDeque<DeliveryAttempt>>>);
+
+impl AttemptLog {
+    pub(super) fn note(&self, token: &str, attempt: DeliveryAttempt) {
+        let mut pending = self.0.lock();
+        let of_one = match pending.get_mut(token) {
+            Some(of_one) => of_one,
+            None => pending.entry(token.to_owned()).or_default(),
+        };
+        if of_one.len() == MAX_ATTEMPTS {
+            of_one.pop_front();
+        }
+        of_one.push_back(attempt);
+    }
+
+    fn take(&self) -> HashMap<String, VecDeque<DeliveryAttempt>> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// The last attempts of a subscriber, newest first.
+pub(super) async fn list(core: &Core, token: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
+    write(core).await?;
+    let stored = core.stores[0].attempts(token).await?;
+    // An entry of another version that cannot be read is left out.
+    let mut attempts: Vec<DeliveryAttempt> =
+        stored.iter().filter_map(|entry| serde_json::from_str(entry).ok()).collect();
+    attempts.sort_by_key(|attempt| std::cmp::Reverse(attempt.at));
+    attempts.truncate(limit);
+    Ok(attempts)
+}
+
+/// Writes what was collected, until `shutdown`.
+pub(super) async fn run(core: Arc<Core>, shutdown: CancellationToken) {
+    let mut ends = false;
+    while !ends {
+        tokio::select! {
+            () = sleep(EVERY) => {}
+            () = shutdown.cancelled() => ends = true,
+        }
+        if let Err(error) = write(&core).await {
+            tracing::debug!(%error, "attempts to deliver not logged");
+        }
+    }
+}
+
+async fn write(core: &Core) -> Result<(), Error> {
+    let view = core.view();
+    for (token, attempts) in core.attempts.take() {
+        // The log of a subscription that ended was removed with it.
+        if view.subscription(&token).is_none() {
+            continue;
+        }
+        let entries: Vec<String> =
+            attempts.iter().filter_map(|attempt| serde_json::to_string(attempt).ok()).collect();
+        core.stores[0].note_attempts(&token, &entries, MAX_ATTEMPTS, KEPT_SECONDS).await?;
+    }
+    Ok(())
+}
