@@ -1,5 +1,7 @@
 //! `signalbox subscribers`: manages subscribers and their dead letters.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::json;
@@ -7,7 +9,7 @@ use signalbox_client::events::{DeadLetters, DeliveryAttempt, Numbers, Subscripti
 
 use crate::{
     exit::Failure,
-    remote::{Remote, past},
+    remote::{Remote, duration, past},
     terminal::{self, Progress},
 };
 
@@ -125,12 +127,12 @@ struct Set {
     /// Attempts after which a batch is dead-lettered
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
-    /// Age in seconds at which a batch is dead-lettered
-    #[arg(long, value_name = "SECONDS")]
-    max_age: Option<u64>,
-    /// Seconds before each retry, such as 5,30,300; the last repeats
-    #[arg(long, value_name = "SECONDS", value_delimiter = ',')]
-    retry: Option<Vec<u32>>,
+    /// Age at which a batch is dead-lettered
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    max_age: Option<Duration>,
+    /// Pause before each retry, such as 5s,30s,5m; the last repeats
+    #[arg(long, value_name = "DURATION", value_parser = duration, value_delimiter = ',')]
+    retry: Option<Vec<Duration>>,
     /// Reset limits that are not given to the configured ones
     #[arg(long)]
     default: bool,
@@ -209,8 +211,8 @@ async fn set(args: Set) -> Result<(), Failure> {
     };
     put("callback", args.callback.map(Into::into), false);
     put("max_attempts", args.max_attempts.map(Into::into), true);
-    put("max_age_seconds", args.max_age.map(Into::into), true);
-    put("retry_seconds", args.retry.map(|seconds| json!(seconds)), true);
+    put("max_age_seconds", args.max_age.map(|age| age.as_secs().into()), true);
+    put("retry_seconds", args.retry.map(|pauses| pauses.iter().map(Duration::as_secs).collect()), true);
     alter(&args.name, &args.remote, &change.into(), "settings changed").await
 }
 

@@ -293,7 +293,14 @@ async fn a_name_that_meets_a_rate_limit_delays_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_pacemakers_and_two_routers_order_each_name_once() {
     let mut server = AcmeServer::reserve().await;
-    let system = start("acme-two", &mut server, 90 * DAY, &[("hosts", vec!["*"].into())]).await;
+    let system = start(
+        "acme-two",
+        &mut server,
+        90 * DAY,
+        // A claim that ends while an order is on its way lets the other pacemaker order, too.
+        &[("hosts", vec!["*"].into()), ("claim_seconds", 60.into())],
+    )
+    .await;
     system.stack.add_pacemaker().await.unwrap();
     let router = system.stack.add_router().await.unwrap();
     let app = App::start("app").await;
@@ -320,9 +327,8 @@ async fn two_pacemakers_and_two_routers_order_each_name_once() {
         Act::Pass
     });
     let names: Vec<String> = (0..8).map(|at| format!("host-{at}.test")).collect();
-    for name in &names {
-        system.register(name, &app, name, "17").await;
-    }
+    let body = json!({"address": app.address.to_string(), "hostnames": names, "version_type_id": "17"});
+    assert_eq!(system.api("PUT", "/instances/app?wait=20s", Some(body)).await.status, 201);
     for name in &names {
         until_issued(&system, name).await;
     }
