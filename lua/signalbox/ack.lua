@@ -17,7 +17,7 @@ local lineage = require("signalbox.lineage")
 
 local worker_pid, worker_id, worker_count = ngx.worker.pid, ngx.worker.id, ngx.worker.count
 local now, update_time, sleep = ngx.now, ngx.update_time, ngx.sleep
-local format, match, floor = string.format, string.match, math.floor
+local format, match, floor, max = string.format, string.match, math.floor, math.max
 local tonumber, concat = tonumber, table.concat
 
 local state = ngx.shared.signalbox_state
@@ -128,11 +128,12 @@ function _M.epoch(workers)
     return ""
 end
 
--- Waits until this worker acknowledges, at most until the deadline.
+-- Waits until this worker acknowledges, at most until the deadline, rounded up to a millisecond.
 local function await_own(deadline)
     ready = ready or semaphore.new()
     waiting = waiting + 1
-    ready:wait(deadline - now())
+    -- A wait of less than a millisecond returns without yielding, and the time would stand still.
+    ready:wait(max(deadline - now(), POLL))
     waiting = waiting - 1
 end
 
