@@ -176,6 +176,11 @@ async fn a_test_delivery_reports_its_result() {
     let shop = bus.client("shop").await;
     bus.publish(&shop, "orders", 1).await;
     receiver.until_events(3).await;
+    eventually("the failure to be counted and the lane to pause", async || {
+        let status = bus.call(&sub, "GET", "/subscriptions", None).await.json();
+        if status[0]["health"] == json!(98) { Ok(()) } else { Err(status) }
+    })
+    .await;
     receiver.decide(|_| Answer::status("200 OK"));
     bus.root("POST", "/subscriber/test?subscriber=sub", None).await;
     receiver.until_events(5).await;
