@@ -76,15 +76,27 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         _ = signal::ctrl_c() => Err(Failure::interrupted()),
     };
     if let Err(failure) = ready {
-        for id in added {
-            client.routes().remove(id, None).await?;
-        }
+        remove(&client, &added).await;
         return Err(failure);
     }
     progress.say("switching");
-    let switched = client.routes().switch(&args.host, &version, Some(args.drain), Some(args.wait)).await?;
+    let switched = client.routes().switch(&args.host, &version, Some(args.drain), Some(args.wait)).await;
     drop(progress);
+    // A conflict changed nothing. After any other failure the switch may have happened, and the deploy can be repeated.
+    if switched.as_ref().is_err_and(|error| error.status() == Some(409)) {
+        remove(&client, &added).await;
+    }
+    let switched = switched?;
     args.remote.show(&switched, |switched| report(switched, &ids, args.drain))
+}
+
+/// Removes the instances that this deploy added. One that cannot be removed is reported; it receives no requests.
+async fn remove(client: &Client, added: &[&str]) {
+    for id in added {
+        if let Err(error) = client.routes().remove(id, None).await {
+            terminal::error(&format!("signalbox: {id} is still registered, on standby: {error}"));
+        }
+    }
 }
 
 /// The instances to register, with their IDs. A target that another version of the host has is rejected: registering it would
