@@ -49,6 +49,7 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
 # LAB_SECONDS: duration (default 600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: folders of examples/topologies.
+# LAB_PREVIOUS: a folder with the unpacked package of the previous version; upgrades and downgrades are faults, too.
 lab: packages-run build ## Start whole topologies in network namespaces and inject faults for LAB_SECONDS (needs root, iproute2, ethtool, faketime)
 	@LAB_PROGRAMS=$(abspath $(BUILT)) .ci/lab
 
