@@ -38,7 +38,11 @@ fn the_compose_file_names_only_files_that_exist() {
         );
         // `docker/build` and a build by compose make the same image.
         assert_eq!(service["image"], format!("signalbox/{target}:${{SIGNALBOX_TAG:-latest}}"), "{name}");
-        assert!(read("docker/build").contains(&format!(" {target} ")) || read("docker/build").contains(&format!(" {target};")), "{name}");
+        assert!(
+            read("docker/build").contains(&format!(" {target} "))
+                || read("docker/build").contains(&format!(" {target};")),
+            "{name}"
+        );
         let profiles = &service["profiles"];
         for needed in names(&service["depends_on"]) {
             let other = &compose["services"][needed];
