@@ -57,6 +57,7 @@ mod sequencer;
 mod shards;
 mod source_rules;
 mod statistics;
+mod stored_data;
 mod supply_chain;
 mod test_suite;
 mod traces;

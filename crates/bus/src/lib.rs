@@ -77,6 +77,9 @@
 //! * **Redis restarts.** Publishers get [`Refusal::Unavailable`]. Workers keep their outcomes and settle them when Redis is
 //!   available again. An outage scrubs no worker: a worker is dead only after a *running* pacemaker has observed it
 //!   without a heartbeat, on its own clock, for an uninterrupted period.
+//! * **A replica was promoted that lacks acknowledged calls.** The next call finds that the shard's last sequence of this
+//!   pacemaker is too old. The lost events are counted (`events.lost`) and logged, and the call is sent again
+//!   (`acknowledged.rs`).
 //! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialized`], and an error is logged, until an
 //!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Housekeeping removes events
@@ -93,6 +96,7 @@
 #[cfg(test)]
 extern crate self as signalbox_bus;
 
+mod acknowledged;
 mod attempts;
 mod backend;
 mod cache;

@@ -178,7 +178,10 @@ fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
     registry.register("jobs", "Delivery jobs, by state", jobs);
     let log_bytes = i64::try_from(gauges.log_bytes).unwrap_or(i64::MAX);
     registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(log_bytes));
-    for (name, count) in &gauges.counters {
+    // It exists before the first loss: an alert compares it with its earlier value.
+    let mut counters = gauges.counters.clone();
+    counters.entry("events.lost".to_owned()).or_default();
+    for (name, count) in &counters {
         let help = format!("The fabric's telemetry counter {name}");
         registry.register(metric_name(name), help, ConstCounter::new(*count));
     }
@@ -219,6 +222,7 @@ mod tests {
             r#"signalbox_bus_subscriber_oldest_batch_timestamp_seconds{subscriber="billing"} 5"#,
             r#"signalbox_bus_jobs{state="scheduled"} 4"#,
             "signalbox_bus_events_delivered_total 7",
+            "signalbox_bus_events_lost_total 0",
             "signalbox_bus_delivery_duration_seconds_count 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -8,7 +8,9 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Deliverer, Error, Handle, Options, attempts,
+    Deliverer, Error, Handle, Options,
+    acknowledged::Acknowledged,
+    attempts,
     commit::Committer,
     core::Core,
     housekeeping, replay,
@@ -70,6 +72,7 @@ impl<D: Deliverer> Bus<D> {
                 store: Arc::clone(store),
                 items,
                 sequence: 0,
+                acknowledged: Acknowledged::default(),
             })
             .collect();
         let handle = Handle::from_core(Arc::clone(&core));

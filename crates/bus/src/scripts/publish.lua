@@ -40,7 +40,8 @@
 -- ARGV[15]: integer, number of queues
 -- ARGV[16]: integer, maximum number of events in the queue of one object
 -- ARGV[17]: integer, 1 when groups bring changes of labels, else 0
--- ARGV[18...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
+-- ARGV[18]: integer, sequence of the last call of this pacemaker that was acknowledged, 0 if none is known
+-- ARGV[19...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages
 -- of a facet may be in flight, 0 for no limit, and if it is bounded `:max:facet_max:drop` (see facets.bound); for each
 -- group its object, the object's hash, either nothing or `client digest body` (the client's place, the digest of the
@@ -55,7 +56,8 @@
 -- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` when a pull queue is full; `x`, `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
--- this pacemaker arrived first).
+-- this pacemaker arrived first). Or `lost` and a sequence, when nothing was done: that is the last one that this server
+-- knows, and it is older than ARGV[18]
 -- Caller: Store::publish
 
 -- Ids are 6,400 for each ms since this time (unix ms), and those of one shard follow each other by 64.
@@ -83,7 +85,7 @@ local args = {
   now = ARGV[1], stamp = ARGV[2], sequence = ARGV[3], shard = tonumber(ARGV[4]), seed = ARGV[5],
   batch_bytes = tonumber(ARGV[6]), max_objects = tonumber(ARGV[7]), object_ms = tonumber(ARGV[8]),
   max_keys = tonumber(ARGV[9]), key_ms = tonumber(ARGV[10]), max_object_events = tonumber(ARGV[16]),
-  with_queues = ARGV[15] ~= '0', with_changes = ARGV[17] == '1',
+  with_queues = ARGV[15] ~= '0', with_changes = ARGV[17] == '1', acknowledged = tonumber(ARGV[18]),
 }
 
 -- `buckets` collects the events of each lane, and `numbers` the lanes that have some.
@@ -173,7 +175,7 @@ end
 local function read_lists(facets, labels)
   local topic_count, client_count = tonumber(ARGV[12]), tonumber(ARGV[13])
   local first_client = 16 + topic_count
-  local subscribers, at = read_subscribers(18, tonumber(ARGV[11]))
+  local subscribers, at = read_subscribers(19, tonumber(ARGV[11]))
   local topics, clients, queues
   topics, at = read_topics(at, topic_count, subscribers)
   clients = read_clients(first_client, client_count)
@@ -184,19 +186,20 @@ end
 -- Part 2, the reads. All of them come before the first write, and a key that is written without being read is checked
 -- for its type.
 
--- The reply to a call that is not executed: a repeat, a late one, or one that was made for another registry. Nil for a
--- call that is executed.
+-- The reply to a call that is not executed: a repeat, a late one, one after calls that this server lost, or one that was
+-- made for another registry. Nil for a call that is executed.
 local function early_reply()
-  local saved = redis.call('GET', keys.last_call)
+  local saved, last = redis.call('GET', keys.last_call), 0
   if saved then
     local space, this_one = string.find(saved, ' ', 1, true), tonumber(args.sequence)
-    local last = tonumber(string.sub(saved, 1, space - 1))
+    last = tonumber(string.sub(saved, 1, space - 1))
     if last == this_one then return string.sub(saved, space + 1) end
     if last > this_one then return 'late' end
   end
   local current = redis.call('HGET', keys.registry, 'stamp')
   if not current then return 'empty' end
   if current ~= args.stamp then return 'stale' end
+  if last < args.acknowledged then return 'lost ' .. digits(last) end
 end
 
 -- Checks the keys that every call writes to.

@@ -62,6 +62,25 @@ async fn deleting_a_topic_breaks_neither_the_list_of_subscriptions_nor_unsubscri
     assert_true(&redis, "the end of the subscription").await;
 }
 
+/// As after a failover to a replica that was behind.
+#[tokio::test]
+async fn accepted_events_that_the_fabric_lost_are_counted_and_publishing_goes_on() {
+    let server = Server::in_memory().await;
+    let pacemaker = running(&server, &Recorder::default()).await;
+    let bus = &pacemaker.handle;
+    let redis = server.open::<FabricRole>();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    let call = strings(&redis, "KEYS", &["bus:call:*"]).await.remove(0);
+    let old: String = redis.command("GET").arg(&call).query().await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1"), event("https://a/2")]).await[0].unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/3")]).await[0].unwrap();
+    redis.command("SET").arg((&call, &old)).run().await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    assert_eq!(number(&redis, "HGET", &["bus:counters", "events.lost"]).await, 3);
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    assert_eq!(number(&redis, "HGET", &["bus:counters", "events.lost"]).await, 3, "reported once");
+}
+
 #[tokio::test]
 async fn only_its_publisher_or_root_deletes_a_topic() {
     let server = Server::in_memory().await;

@@ -101,6 +101,26 @@ async fn a_call_whose_reply_was_lost_is_repeated_without_doing_it_twice() {
 }
 
 #[tokio::test]
+async fn a_server_that_lost_acknowledged_calls_is_recognized_before_it_accepts_more() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
+    hands.publish(&[(0, event("a"))]).await;
+    // A replica was promoted that has the first call only.
+    hands.sequence = 4;
+    hands.acknowledged = 3;
+    assert_eq!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Lost(1));
+    assert_eq!(number(hands.store.shard().redis(), "HGET", &["bus:batches:gauges:event", "s"]).await, 1);
+    hands.store.count_lost(2).await.unwrap();
+    assert_eq!(hands.store.numbers().await.unwrap().counters["events.lost"], 2);
+    // The loss is known: the call is accepted when it is sent again.
+    hands.acknowledged = 0;
+    assert!(matches!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Accepted(_)));
+    hands.acknowledged = 4;
+    hands.sequence = 5;
+    assert!(matches!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Accepted(_)));
+}
+
+#[tokio::test]
 async fn a_stale_registry_or_none_does_nothing() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
