@@ -62,8 +62,9 @@ pub(crate) async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf 
 pub(crate) async fn lose(system: &System, part: &Part) {
     system.kill(part.clone()).await;
     let folder = system.stack.layout().redis(part);
-    fs::remove_dir_all(folder.join("appendonlydir")).unwrap();
-    fs::remove_file(folder.join("dump.rdb")).unwrap();
+    // A replica may have neither, and a server that has saved nothing yet has no snapshot.
+    let _absent = fs::remove_dir_all(folder.join("appendonlydir"));
+    let _absent = fs::remove_file(folder.join("dump.rdb"));
 }
 
 /// Starts a server from a snapshot, lets it write the data to a new append-only file, and restarts it as usual.
