@@ -17,6 +17,7 @@ mod bad_input;
 mod balancing;
 mod book;
 mod bus_api;
+mod bus_clients;
 mod bus_delivery;
 mod bus_faults;
 mod bus_order;

@@ -243,6 +243,7 @@ pub(super) fn by_name(gauges: Gauges, registry: &Registry) -> Gauges {
                 sum.queued += numbers.queued;
                 sum.batches += numbers.batches;
                 sum.dead += numbers.dead;
+                sum.failed += numbers.failed;
                 sum.oldest_ms = sum.oldest_ms.into_iter().chain(numbers.oldest_ms).min();
                 sum.last_attempted_ms = sum.last_attempted_ms.max(numbers.last_attempted_ms);
                 sum.health = sum.health.min(numbers.health);
