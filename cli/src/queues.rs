@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::json;
 use signalbox_client::queues::{
-    FacetPatch, Message, MessageState, NewQueue, Outcome, Overflow, Pull as PullBody, Queue, Redrive as Letters,
+    FacetPatch, Message, MessageState, NewQueue, Outcome, Overflow, Pull as PullBody, Queue,
+    Redrive as Letters,
 };
 
 use crate::{

@@ -12,7 +12,8 @@ async fn an_array_above_one_mebibyte_is_accepted_through_the_admin_listener() {
     let system = &bus.system;
     let text = "x".repeat(5_000);
     let event = |n: usize| json!({"type": "update", "url": format!("https://a.example/{n}"), "data": text});
-    let message = |n: usize| json!({"environment": "1", "type": "page", "name": n.to_string(), "payload": text});
+    let message =
+        |n: usize| json!({"environment": "1", "type": "page", "name": n.to_string(), "payload": text});
     let bodies: [(&str, Vec<Value>); 2] = [
         ("/topics/orders/events", (0..1_000).map(event).collect()),
         ("/messages", (0..1_000).map(message).collect()),
@@ -42,8 +43,7 @@ async fn with_one_lane_a_batch_holds_events_of_several_objects() {
     let receiver = Receiver::start().await;
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
     // Routemaster's clients do not know `concurrency`.
-    let wanted =
-        json!({"topics": ["orders"], "callback": receiver.url(), "uuid": "x", "timeout": 3_600_000, "max": 5});
+    let wanted = json!({"topics": ["orders"], "callback": receiver.url(), "uuid": "x", "timeout": 3_600_000, "max": 5});
     let answer = bus.call(&sub, "POST", "/subscription", Some(&wanted)).await;
     assert_eq!(answer.status, 204, "{}", answer.text());
     for number in 0..10 {
@@ -99,9 +99,13 @@ async fn metrics_count_the_events_of_each_topic_and_the_failures_of_each_subscri
     })
     .await;
     let page = bus.send(bus.request("GET", "/metrics")).await.text();
-    let sample = |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let sample =
+        |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     assert_eq!(sample(r#"signalbox_bus_topic_events_total{topic="orders"}"#), Some(3), "{page}");
     assert_eq!(sample(r#"signalbox_bus_topic_events_total{topic="refunds"}"#), Some(1));
-    assert!(sample(r#"signalbox_bus_subscriber_failed_attempts_total{subscriber="sub"}"#) > Some(0), "{page}");
+    assert!(
+        sample(r#"signalbox_bus_subscriber_failed_attempts_total{subscriber="sub"}"#) > Some(0),
+        "{page}"
+    );
     bus.system.stop().await;
 }

@@ -214,8 +214,14 @@ mod tests {
         let metrics = Metrics::default();
         metrics.published::<()>(&Err(Refusal::Claimed));
         metrics.deliveries.count(&Outcome::Gone, Duration::from_millis(2));
-        let numbers =
-            SubscriberGauges { sent: 3, failed: 6, queued: 2, oldest_ms: Some(5_000), health: 98, ..Default::default() };
+        let numbers = SubscriberGauges {
+            sent: 3,
+            failed: 6,
+            queued: 2,
+            oldest_ms: Some(5_000),
+            health: 98,
+            ..Default::default()
+        };
         let gauges = Gauges {
             subscribers: [("billing".to_owned(), numbers)].into(),
             topics: [("orders".to_owned(), 9)].into(),

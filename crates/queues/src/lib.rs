@@ -83,10 +83,10 @@ pub use definition::{
 pub use error::Error;
 pub use handle::{DeadLetters, Handed, Handle, Page, PullRequest, Source};
 pub use matcher::{Matchable, Matcher};
+pub use message::Change;
 pub use numbers::{DropGap, FacetStatus, QueueNumbers};
 pub use options::Options;
 pub use pattern::Flaw as PatternFlaw;
 pub use receipt::{Malformed, Receipt};
 pub use settle::Settled;
-pub use message::Change;
 pub use store::{Configured, DeadLetter, FACETS_LUA, Place, Pulled, Store, Stored, Taken};

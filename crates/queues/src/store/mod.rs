@@ -15,9 +15,9 @@ use signalbox_store::{Call, Clock, Error, Fabric, FabricRole, Script, Shard, Sub
 pub(super) use look::FacetRow;
 pub use manage::Configured;
 pub use manage::DeadLetter;
-pub use message::{Place, Stored};
-pub(super) use message::{Act, ListCall, Listed, Search, SearchCall};
 pub(super) use manage::{DeadCall, DeadTaken};
+pub(super) use message::{Act, ListCall, Search, SearchCall};
+pub use message::{Place, Stored};
 pub(super) use pull::{PullCall, PullReply};
 pub use pull::{Pulled, Taken};
 pub(super) use settle::{Acked, Disposition, Nacked};
