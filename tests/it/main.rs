@@ -49,6 +49,7 @@ mod packaging;
 mod policies;
 mod protocols;
 mod proxying;
+mod queue_kills;
 mod queues;
 mod registration;
 mod rolling_deploys;

@@ -108,11 +108,7 @@ async fn returns(testbed: &Testbed) -> anyhow::Result<Table> {
     table.rows.push(vec![
         "from its first answer until everything is delivered".to_owned(),
         format!("{:.2}, {:.2}", median_of(seconds()), longest.as_secs_f64()),
-        format!(
-            "< {} s {}",
-            RETURN_TARGET.as_secs(),
-            if longest < RETURN_TARGET { "met" } else { "missed" }
-        ),
+        format!("< {} s {}", RETURN_TARGET.as_secs(), if longest < RETURN_TARGET { "met" } else { "missed" }),
     ]);
     table.notes.push(format!("{KILLS} times, with {} events for ten subscribers under way", 20 * ARRAY));
     Ok(table)
@@ -144,7 +140,8 @@ async fn serve_sick(mut stream: TcpStream, hangs: bool) {
     let mut received = vec![0; 64 * 1024];
     while let Ok(1..) = stream.read(&mut received).await {
         if !hangs {
-            let answer = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            let answer =
+                b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
             let _ = stream.write_all(answer).await;
             return;
         }

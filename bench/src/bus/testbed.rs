@@ -197,7 +197,8 @@ impl Testbed {
 
     /// An array of events.
     pub(super) fn prepared_array(&self, events: usize) -> Value {
-        let objects = (0..events as u64).map(|object| serde_json::from_str::<Value>(&event(object % OBJECTS)));
+        let objects =
+            (0..events as u64).map(|object| serde_json::from_str::<Value>(&event(object % OBJECTS)));
         objects.filter_map(Result::ok).collect()
     }
 
