@@ -216,7 +216,7 @@ impl World {
                 for ((n, _), result) in done.iter().zip(results) {
                     match (result["result"].as_str(), result["code"].as_str()) {
                         (Some("acked" | "already_acked"), _) => {
-                            self.with(|ledger| ledger.acked.entry(*n).or_insert(now));
+                            self.with(|ledger| *ledger.acked.entry(*n).or_insert(now));
                         }
                         // The lease expired: another consumer has it, or had it.
                         (None, Some("receipt_expired" | "receipt_used")) => {}
