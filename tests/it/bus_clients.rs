@@ -2,7 +2,11 @@
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;
-use signalbox_tests::{http::Request, receiver::Receiver};
+use signalbox_tests::{
+    http::Request,
+    receiver::{self, Answer, Receiver},
+    system::System,
+};
 
 use crate::bus_api::Bus;
 
@@ -84,8 +88,11 @@ async fn a_test_delivery_names_no_resource_of_a_publisher() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_the_events_of_each_topic_and_the_failures_of_each_subscriber() {
-    let bus = Bus::start("counters").await;
-    let receiver = Receiver::answering(|_| signalbox_tests::receiver::Answer::status("500 Oops")).await;
+    let mut settings = receiver::allowed();
+    settings.insert("topic_metrics".to_owned(), true.into());
+    let system = System::with("counters", |builder| builder.pacemaker("bus", settings)).await;
+    let bus = Bus { system };
+    let receiver = Receiver::answering(|_| Answer::status("500 Oops")).await;
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
     bus.subscribe(&sub, &["orders"], &receiver.url()).await;
     for number in 0..3 {
