@@ -64,6 +64,8 @@ pub struct SubscriberGauges {
     pub oldest_ms: Option<u64>,
     /// Dead letters, in events.
     pub dead: u64,
+    /// Attempts to deliver that failed, in all.
+    pub failed: u64,
     /// 0…100.
     pub health: u8,
     /// The latest attempt to deliver, unix milliseconds.
@@ -75,6 +77,8 @@ pub struct SubscriberGauges {
 pub struct Gauges {
     /// By subscriber.
     pub subscribers: BTreeMap<String, SubscriberGauges>,
+    /// Events accepted in all, by topic.
+    pub topics: BTreeMap<String, u64>,
     /// Telemetry counters, summed over the shards.
     pub counters: BTreeMap<String, u64>,
     /// Jobs waiting to be taken.
@@ -423,6 +427,17 @@ impl Handle {
     /// When the fabric does not answer.
     pub async fn topics(&self) -> Result<Vec<TopicStatus>, Error> {
         let registry = self.fresh().await?;
+        let mut events = self.events_by_topic(&registry).await?;
+        let status = |(name, publisher): (&String, &Option<String>)| TopicStatus {
+            name: name.clone(),
+            publisher: publisher.clone(),
+            events: events.remove(name).unwrap_or_default(),
+        };
+        Ok(registry.topics.iter().map(status).collect())
+    }
+
+    /// Events accepted in all, by topic.
+    async fn events_by_topic(&self, registry: &Registry) -> Result<BTreeMap<String, u64>, Error> {
         let names: Vec<&str> = registry.topics.keys().map(String::as_str).collect();
         let mut events = vec![0; names.len()];
         for store in &self.core.stores {
@@ -430,14 +445,7 @@ impl Handle {
                 *sum += count;
             }
         }
-        let topics = registry.topics.iter().zip(events);
-        Ok(topics
-            .map(|((name, publisher), events)| TopicStatus {
-                name: name.clone(),
-                publisher: publisher.clone(),
-                events,
-            })
-            .collect())
+        Ok(names.into_iter().map(str::to_owned).zip(events).collect())
     }
 
     /// All subscriptions.
@@ -646,7 +654,9 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn gauges(&self) -> Result<Gauges, Error> {
-        self.gauges_of(&self.core.view().registry).await
+        let view = self.core.view();
+        let topics = self.events_by_topic(&view.registry).await?;
+        Ok(Gauges { topics, ..self.gauges_of(&view.registry).await? })
     }
 
     async fn gauges_of(&self, registry: &Registry) -> Result<Gauges, Error> {
@@ -669,6 +679,7 @@ impl Handle {
                 one.batches += numbers.batches.get(token).copied().unwrap_or_default();
                 one.sent += moved.sent;
                 one.dead += moved.dead;
+                one.failed += moved.failed;
                 let health = moved.health.unwrap_or(FULL_HEALTH);
                 // As healthy as where it is worst.
                 one.health = if first { health } else { one.health.min(health) };

@@ -13,6 +13,8 @@ static PUBLISH: Script<FabricRole> = Script::composed(
     "publish",
     &[
         include_str!("../scripts/publish.lua"),
+        include_str!("../scripts/publish_decide.lua"),
+        include_str!("../scripts/publish_write.lua"),
         include_str!("../scripts/lanes.lua"),
         "\nlocal function open_facets()\n",
         signalbox_queues::FACETS_LUA,
