@@ -112,8 +112,9 @@ local function targeted(route)
     return answer.problem(503, "target_gone", "The instance that the ticket names does not serve this host.")
 end
 
--- Answers a request that may not pass. Otherwise returns the instance of its ticket, or nil.
-function _M.check(route)
+-- Answers a request that may not pass, by the rules of the host that it asks for. Otherwise returns the instance of its
+-- ticket, or nil. serving: the record whose instances serve the path.
+function _M.check(route, serving)
     local rules = route.rules
     var.logkey = route.log_key
     if not find(var.request_uri, ACME) then
@@ -141,7 +142,7 @@ function _M.check(route)
             end
         end
     end
-    return rules.target_header and targeted(route) or nil
+    return rules.target_header and targeted(serving) or nil
 end
 
 -- Log phase: releases the claim of a connection limit.

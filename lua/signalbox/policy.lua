@@ -7,6 +7,7 @@
 --   balance.lua   which instance gets a request: weights, algorithm, shares, stickiness, slow start
 --   failure.lua   what happens when an instance fails: retries, ejection, holding
 --   guards.lua    which requests pass: limits, methods, sizes, headers, maintenance, https
+--   paths.lua     which paths lead to other hosts
 --
 -- Each part has read(given, take, rules), which adds its rules. `take` holds the readers below.
 
@@ -146,7 +147,7 @@ end
 -- ── the whole ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 local PARTS = { require("signalbox.policy.balance"), require("signalbox.policy.failure"),
-    require("signalbox.policy.guards") }
+    require("signalbox.policy.guards"), require("signalbox.policy.paths") }
 
 local function warn(name)
     log(WARN, "invalid parts of the policy of ", name, " are ignored: ", complaints[1],

@@ -53,6 +53,8 @@ const ROUTES: &[Route] = &[
     route("PUT", "/hosts/{hostname}", "routes", Body::Optional),
     route("DELETE", "/hosts/{hostname}", "routes", Body::None),
     route("DELETE", "/hosts/{hostname}/policy", "routes", Body::None),
+    route("PUT", "/hosts/{hostname}/paths", "routes", Body::Needed),
+    route("DELETE", "/hosts/{hostname}/paths", "routes", Body::None),
     route("POST", "/hosts/{hostname}/current", "routes", Body::Needed),
     route("GET", "/certificates", "read", Body::None),
     route("GET", "/certificates/{server_name}", "read", Body::None),

@@ -7,21 +7,25 @@
 //!   balance.rs   which instance gets a request: algorithm, shares, stickiness
 //!   failure.rs   what happens when an instance fails: retries, ejection, timeouts
 //!   guards.rs    which requests pass: limits, methods, headers, maintenance, upstream
+//!   paths.rs     which paths lead to other hosts
 //!
 //! The edge has the same parts and ranges in `lua/signalbox/policy/`. Both sides are tested with `tests/policy_rules.json`.
 
 mod balance;
 mod failure;
 mod guards;
+mod paths;
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Label};
+use super::{Hostname, Invalid, Label};
 pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
 pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
+pub use paths::PathRule;
+pub(crate) use paths::find as find_path;
 
 /// Size limit of a policy as JSON. Every worker of every router holds each policy in memory.
 const MAX_BYTES: usize = 64 * 1024;
@@ -82,6 +86,10 @@ pub struct Policy {
     /// Whether a request may select its instance with a header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_header: Option<bool>,
+    /// The paths that lead to other hosts. The exact rule applies, otherwise the longest prefix; other paths are served by
+    /// the host's own instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths: Option<Vec<PathRule>>,
 }
 
 /// Who provides the certificate of a host.
@@ -133,6 +141,9 @@ impl Policy {
         if let Some(upstream) = &self.upstream {
             upstream.check()?;
         }
+        if let Some(rules) = &mut self.paths {
+            paths::check(rules)?;
+        }
         within(self.slow_start_ms, 1..=MAX_HOUR_MS, "slow_start_ms")?;
         within(self.hold_ms, 1..=MAX_HOLD_MS, "hold_ms")?;
         within(self.body_bytes, 0..=MAX_BODY_BYTES, "body_bytes")?;
@@ -150,6 +161,7 @@ impl Policy {
     /// Whether the edge counts requests in flight per instance: for p2c, which compares them, and for every part that
     /// takes requests off the hot path (`is_light` in `lua/signalbox/candidates.lua`).
     pub fn counts_in_flight(&self) -> bool {
+        let off_by_path = |rules: &Vec<PathRule>| rules.iter().any(|rule| !rule.is_light());
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
             || self.timeouts.is_some()
@@ -161,6 +173,20 @@ impl Policy {
             || self.https.as_ref().is_some_and(|https| *https != Https::Any)
             || self.upstream.is_some()
             || self.target_header == Some(true)
+            || self.paths.as_ref().is_some_and(off_by_path)
+    }
+
+    /// Checks what depends on the name of the host that gets the policy.
+    pub fn check_for(&self, hostname: &Hostname) -> Result<(), Invalid> {
+        match self.services().find(|service| *service == hostname.as_str()) {
+            Some(own) => Err(invalid("paths.service", format!("{own} cannot be a service of itself"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The hosts that the policy sends requests to, apart from its own.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().flatten().map(PathRule::service)
     }
 
     /// The policy with shares in proportion to the weights of the version types; as it is if these are none or too many.
@@ -325,6 +351,20 @@ mod tests {
             (r#"{"maintenance":{"status":199}}"#, "maintenance.status"),
             (r#"{"maintenance":{"content_type":"a\nb"}}"#, "maintenance.content_type"),
             (r#"{"maintenance":{"except_header":{"name":"","value":"1"}}}"#, "maintenance.except_header"),
+            (r#"{"paths":[]}"#, "paths"),
+            (r#"{"paths":[{"path":"api","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/api/","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a//b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a/../b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a%20b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a;b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a","service":"a b"}]}"#, "paths.service"),
+            (r#"{"paths":[{"path":"/a","service":"*.test"}]}"#, "paths.service"),
+            (r#"{"paths":[{"path":"/","service":"a.test","strip":true}]}"#, "paths.strip"),
+            (
+                r#"{"paths":[{"path":"/a","service":"a.test"},{"path":"/a","match":"prefix","service":"b.test"}]}"#,
+                "paths.path",
+            ),
             (r#"{"upstream":{"server_name":"a b"}}"#, "upstream.server_name"),
             (r#"{"upstream":{"server_name":"app.internal"}}"#, "upstream.tls"),
         ] {
@@ -371,6 +411,15 @@ mod tests {
         for policy in &rules.off_hot_path {
             assert!(check(&policy.to_string()).unwrap().counts_in_flight(), "{policy}");
         }
+    }
+
+    #[test]
+    fn a_host_cannot_be_a_service_of_itself() {
+        let policy = check(r#"{"paths":[{"path":"/a","service":"A.test."}]}"#).unwrap();
+        assert_eq!(policy.services().collect::<Vec<_>>(), ["a.test"]);
+        let host = |name: &str| Hostname::parse(name).unwrap();
+        assert_eq!(policy.check_for(&host("a.test")).unwrap_err().field, "paths.service");
+        policy.check_for(&host("*.test")).unwrap();
     }
 
     #[test]
