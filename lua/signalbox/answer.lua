@@ -10,7 +10,8 @@ local var = ngx.var
 local _M = {}
 
 local TITLES = {
-    [400] = "Bad Request", [403] = "Forbidden", [404] = "Not Found", [405] = "Method Not Allowed",
+    [400] = "Bad Request", [401] = "Unauthorized", [403] = "Forbidden", [404] = "Not Found",
+    [405] = "Method Not Allowed",
     [413] = "Content Too Large", [429] = "Too Many Requests", [502] = "Bad Gateway", [503] = "Service Unavailable",
     [504] = "Gateway Timeout", [508] = "Loop Detected",
 }
@@ -41,8 +42,8 @@ local function grpc(status, detail)
     ngx.header["Content-Type"] = "application/grpc"
     -- As gRPC maps HTTP codes: UNAVAILABLE if the call may be repeated, UNIMPLEMENTED if there is no such endpoint,
     -- FAILED_PRECONDITION for a loop.
-    ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 403 and 7)
-        or (status == 429 and 8) or (status == 400 and 3) or (status == 508 and 9) or 14
+    ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 401 and 16)
+        or (status == 403 and 7) or (status == 429 and 8) or (status == 400 and 3) or (status == 508 and 9) or 14
     ngx.header["grpc-message"] = detail
     ngx.header["Content-Length"] = 0
     return ngx.exit(200)

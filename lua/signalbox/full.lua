@@ -5,8 +5,8 @@
 --      └── every try failed ─▶ @again: access once more, for instances that were added since or may be waited for
 --
 -- nginx drops ngx.ctx between locations, so what is needed until the end is in variables: $edge_counted is the address
--- that in_flight.lua counts this request for, $edge_claim what limits.lua has claimed for it, $edge_target is 1 when the
--- request is for one instance only, and $edge_service is the host that its path leads to, or "-" for its own host.
+-- that in_flight.lua counts this request for, $edge_claim what limits.lua has claimed for it, $edge_target is 1 when
+-- the request is for one instance only, and $edge_service is the host that its path leads to, or "-" for its own host.
 
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
@@ -32,7 +32,8 @@ local tries = require("signalbox.tries")
 local log, ERR = ngx.log, ngx.ERR
 local now, update_time = ngx.now, ngx.update_time
 local tcp = ngx.socket.tcp
-local gmatch, lower, match, sub, tonumber = string.gmatch, string.lower, string.match, string.sub, tonumber
+local byte, format, gmatch, gsub, lower = string.byte, string.format, string.gmatch, string.gsub, string.lower
+local match, sub, tonumber = string.match, string.sub, tonumber
 local get_request = base.get_request
 local rules_of = record.rules
 
@@ -106,8 +107,9 @@ local function accepts_connections(address)
     return ok
 end
 
--- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms after the request started. down: an address that
--- has just refused a connection and may accept one again without a change of the table. Returns the record, or nil.
+-- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms after the request started. down:
+-- an address that has just refused a connection and may accept one again without a change of the table. Returns the
+-- record, or nil.
 local function hold(route, host, name, down)
     local rules = rules_of(route)
     if not rules or not rules.hold_ms then
@@ -197,6 +199,10 @@ end
 
 -- ── paths ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+local function escape_byte(char)
+    return format("%%%02X", byte(char))
+end
+
 -- The rule for the path of a request to a host with rules for paths, and the path that its instance gets; without a
 -- second value, the path stays as the client sent it.
 local function rule_for_path(rules)
@@ -220,6 +226,16 @@ local function rule_for_path(rules)
         return rule, path
     end
     return rule
+end
+
+-- Path and arguments before a prefix is removed, as an instance reads them. path: as rule_for_path returns it.
+local function sent_uri(rule, path)
+    if not path then
+        return ngx.var.request_uri
+    end
+    local uri = rule and rule.strip and ngx.var.uri or path
+    local args = ngx.var.args
+    return gsub(uri, "[^%w%-._~!$&'()*+,;=:@/]", escape_byte) .. (args and "?" .. args or "")
 end
 
 -- Fixes what the path leads to, for all tries.
@@ -331,8 +347,8 @@ function _M.access()
         route, name = find_service(service, asked)
     end
     switch_location(route, host)
-    if not tried and rules and rules.guarded then
-        ctx.target = guards.check(asked, route)
+    if not tried and rules and (rules.guarded or (rule and (rule.access or rule.redirect))) then
+        ctx.target = guards.check(asked, route, rule, sent_uri(rule, path))
     end
     if rules and rules.paths and ngx.var.edge_service == "" then
         decide(rule, path)

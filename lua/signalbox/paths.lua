@@ -2,11 +2,12 @@
 --
 -- A rule must not be checked for one path while the instance reads another. So there is one path: nginx's normalized
 -- $uri (percent-encoding decoded, slashes merged, dot segments resolved). A request that wrote its path exactly so is
--- sent as it is. Any other request is sent with the normalized path, and is rejected if applications disagree about what
--- it means. The decision is made once per request; retries use it again ($edge_service).
+-- sent as it is. Any other request is sent with the normalized path, and is rejected if applications disagree about
+-- what it means. The decision is made once per request; retries use it again ($edge_service).
 --
 -- compile() makes of a list of rules { path = …, exact = bool, … }:
---   { exact = { path → rule }, prefixes = { path → rule }, lengths = { lengths of prefixes, longest first }, root = rule }
+--   { exact = { path → rule }, prefixes = { path → rule }, root = rule,
+--     lengths = { lengths of prefixes, longest first } }
 
 local base = require("resty.core.base")
 local ffi = require("ffi")

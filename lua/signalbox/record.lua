@@ -179,10 +179,10 @@ end
 
 _M.escape, _M.unescape = escape, unescape
 
--- nil for a record that cannot route anything, which is not worth storing: it has neither addresses nor paths.
+-- nil for a record that cannot route anything, which is not worth storing: it has no addresses, paths or redirect.
 function _M.encode(record)
     local list, from, to = _M.addresses(record)
-    if to < from and not (record.rules and record.rules.paths) then
+    if to < from and not (record.rules and (record.rules.paths or record.rules.redirect)) then
         return nil
     end
     return escape(_M.log_key(record)) .. "\t" .. escape(record.policy or "") .. "\t" .. concat(list, " ", from, to)

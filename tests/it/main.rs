@@ -45,6 +45,7 @@ mod operator_errors;
 mod own_events;
 mod pacemakers;
 mod packaging;
+mod paths;
 mod policies;
 mod protocols;
 mod proxying;

@@ -25,8 +25,9 @@ impl RequestPath {
         let rejected = || invalid("the edge answers this path with 400: it is not a valid path");
         let decoded = decode(path).ok_or_else(rejected)?;
         let normalized = resolve(&decoded).ok_or_else(rejected)?;
-        let matched = without_parameters(&normalized)
-            .ok_or_else(|| invalid("the edge answers this path with 400: applications read it in different ways"))?;
+        let matched = without_parameters(&normalized).ok_or_else(|| {
+            invalid("the edge answers this path with 400: applications read it in different ways")
+        })?;
         Ok(Self { normalized, matched })
     }
 }
@@ -103,8 +104,8 @@ mod tests {
     #[test]
     fn a_path_that_the_edge_rejects_is_named() {
         for target in [
-            "", "api", "/..", "/a/../..", "/%", "/%0", "/%zz", "/%+1", "/%00", "/a/..;/b", "/a/;x/b", "/a%5cb",
-            "/a%0ab", "/.;",
+            "", "api", "/..", "/a/../..", "/%", "/%0", "/%zz", "/%+1", "/%00", "/a/..;/b", "/a/;x/b",
+            "/a%5cb", "/a%0ab", "/.;",
         ] {
             assert_eq!(RequestPath::parse(target).unwrap_err().code, "invalid_path", "{target}");
         }

@@ -1,7 +1,9 @@
--- The part of a policy that leads paths below the host to other hosts.
+-- The part of a policy with rules for paths below the host.
 --
---   {"paths":[{"path":"/api", "match":"prefix"|"exact", "service":"orders.internal", "strip":true}, …]}
+--   {"paths":[{"path":"/api", "match":"prefix"|"exact", "service":"orders.internal", "strip":true,
+--              "access":{…}, "redirect":{…}}, …]}
 
+local access = require("signalbox.policy.access")
 local hostname = require("signalbox.hostname")
 local paths = require("signalbox.paths")
 
@@ -28,13 +30,21 @@ local function one(given, where, take)
         return take.refuse(where .. ".match", "prefix or exact")
     end
     local rule = { path = path, exact = given.match == "exact", strip = take.boolean(given.strip, where .. ".strip") }
+    -- In place of the host's own.
+    rule.access = access.access(given.access, where .. ".access", take)
+    rule.redirect = access.redirect(given.redirect, where .. ".redirect", take)
     local service = take.text(given.service, where .. ".service")
-    if not service or not hostname.valid(service) then
-        return take.refuse(where .. ".service", "a host name")
+    if service and hostname.valid(service) then
+        rule.service = service
+    elseif service or not (rule.access or rule.redirect or rule.strip) then
+        take.refuse(where .. ".service", "a host name")
+        if not rule.access then
+            return nil
+        end
+        rule.access.closed = true
     end
-    rule.service = service
     -- Whether the hot path can send the request.
-    rule.light = not rule.strip
+    rule.light = rule.service ~= nil and not (rule.strip or rule.access or rule.redirect)
     return rule
 end
 

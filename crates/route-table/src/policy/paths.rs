@@ -64,7 +64,8 @@ impl PathRule {
         if self.strip && self.path == "/" && self.matched == Match::Prefix {
             return Err(invalid("paths.strip", "the prefix `/` has nothing to remove; leave out `strip`"));
         }
-        let service = Hostname::parse(&self.service).map_err(|reason| invalid("paths.service", reason.detail))?;
+        let service =
+            Hostname::parse(&self.service).map_err(|reason| invalid("paths.service", reason.detail))?;
         if service.as_str().starts_with('*') {
             return Err(invalid("paths.service", "service must be one host name, without `*`"));
         }
@@ -83,11 +84,15 @@ fn check_path(path: &str) -> Result<(), Invalid> {
         return wrong("a path must start with `/` and have at most 1024 bytes");
     }
     if path.chars().any(|one| one.is_control() || "?#%;\\".contains(one)) {
-        return wrong("a path is compared after decoding, without parameters: it cannot contain ? # % ; \\ or control \
-                      characters, so the rule would never match");
+        return wrong(
+            "a path is compared after decoding, without parameters: it cannot contain ? # % ; \\ or control \
+                      characters, so the rule would never match",
+        );
     }
     if path.contains("//") || path.split('/').any(|segment| segment == "." || segment == "..") {
-        return wrong("a path is compared after slashes are merged and dots resolved, so the rule would never match");
+        return wrong(
+            "a path is compared after slashes are merged and dots resolved, so the rule would never match",
+        );
     }
     if path.len() > 1 && path.ends_with('/') {
         return wrong("a path must not end with `/`: `/api` includes `/api/`");

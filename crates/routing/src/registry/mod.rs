@@ -18,7 +18,9 @@ use tokio::{sync::Notify, time::Instant};
 use super::{Error, Store};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
-use signalbox_route_table::{AddressRules, Explanation, Hostname, Question, Record, candidates, explain};
+use signalbox_route_table::{
+    AddressRules, Explanation, Hostname, Leads, Question, Record, RequestPath, candidates, explain, leads_to,
+};
 
 pub(crate) use complete::Expired;
 pub use instances::DrainedNode;

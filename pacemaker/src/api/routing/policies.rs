@@ -27,8 +27,8 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
-use signalbox_routing::ResourceChange;
 use signalbox_route_table::{Hostname, Label, PathRule, Policy};
+use signalbox_routing::ResourceChange;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
