@@ -107,9 +107,9 @@ local function accepts_connections(address)
     return ok
 end
 
--- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms after the request started. down:
--- an address that has just refused a connection and may accept one again without a change of the table. Returns the
--- record, or nil.
+-- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms after the request started.
+-- down: an address that has just refused a connection and may accept one again without a change of the table. Returns
+-- the record, or nil.
 local function hold(route, host, name, down)
     local rules = rules_of(route)
     if not rules or not rules.hold_ms then

@@ -118,8 +118,8 @@ local function targeted(route)
 end
 
 -- Answers a request that may not pass, by the rules of the host that it asks for. Otherwise returns the instance of its
--- ticket, or nil. serving: the record whose instances serve the path. rule: the rule for the path, or nil. uri: path and
--- arguments as the instance reads them.
+-- ticket, or nil. serving: the record whose instances serve the path. rule: the rule for the path, or nil. uri: path
+-- and arguments as the instance reads them.
 function _M.check(route, serving, rule, uri)
     local rules = route.rules
     local admits = rule and rule.access or rules.access

@@ -1,6 +1,6 @@
--- Basic authentication (RFC 7617). The table has only hashes, as htpasswd and `openssl passwd` make them. libcrypt checks a
--- password, which takes milliseconds in which the worker does nothing else. So a correct password is remembered, by a keyed
--- digest, and new ones are checked at a limited rate: guessing cannot slow down other requests.
+-- Basic authentication (RFC 7617). The table has only hashes, as htpasswd and `openssl passwd` make them. libcrypt
+-- checks a password, which takes milliseconds in which the worker does nothing else. So a correct password is
+-- remembered, by a keyed digest, and new ones are checked at a limited rate: guessing cannot slow down other requests.
 
 local answer = require("signalbox.answer")
 local bounded = require("signalbox.bounded")

@@ -1,13 +1,13 @@
--- Forward authentication: an application decides which requests may pass, for example one for single sign-on. It is asked
--- with a GET request that describes the client's request:
+-- Forward authentication: an application decides which requests may pass, for example one for single sign-on. It is
+-- asked with a GET request that describes the client's request:
 --
 --   200 to 299   the request passes, with the headers that the policy lists
 --   300 to 499   the client gets this answer: a redirect to the login, or a rejection
 --   otherwise    503: without an answer, no request passes
 --
--- The application is a host of the table ("service"), so it has instances, health checks and deployments as every other,
--- and no name has to be resolved here. Positive answers are kept for as long as the policy permits, for requests that are
--- equal in everything that the application was told.
+-- The application is a host of the table ("service"), so it has instances, health checks and deployments as every
+-- other, and no name has to be resolved here. Positive answers are kept for as long as the policy permits, for
+-- requests that are equal in everything that the application was told.
 
 local answer = require("signalbox.answer")
 local bounded = require("signalbox.bounded")
