@@ -377,6 +377,9 @@ fn print(explanation: &Explanation) {
         };
         terminal::line(&format!("  The instance receives the path {}: {why}.", path.sent));
     }
+    if !explanation.checks.is_empty() {
+        terminal::line(&format!("  Checked first: {}.", explanation.checks.join(", ")));
+    }
     for instance in &explanation.instances {
         let id = terminal::or_dash(instance.id.as_ref());
         let why = match (&instance.reason, instance.usable) {

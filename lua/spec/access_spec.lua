@@ -140,7 +140,8 @@ return function(run)
     -- ── forward authentication ──
 
     local function forward(more, service)
-        put('{"access":{"forward":{"service":"auth.test","path":"/verify?x=1","copy":["X-User"]' .. (more or "") .. "}}}")
+        put('{"access":{"forward":{"service":"auth.test","path":"/verify?x=1","copy":["X-User"]' .. (more or "")
+            .. "}}}")
         put(nil, "auth.test", service or { TWO })
     end
 
@@ -262,7 +263,8 @@ return function(run)
 
     it("permits nobody if the policy cannot be read", function()
         for _, access in ipairs({ "5", '{"allow":["x"]}', '{"allow":[]}', '{"basic":{"users":{}}}',
-            '{"deny":"10.0.0.1"}', '{"basic":{"users":{"ann":"plain"}}}', '{"forward":{"service":"a b"}}', '{"forward":{}}' }) do
+            '{"deny":"10.0.0.1"}', '{"basic":{"users":{"ann":"plain"}}}', '{"forward":{"service":"a b"}}',
+            '{"forward":{}}' }) do
             put('{"access":' .. access .. "}")
             truthy(runner.logged("invalid parts of the policy of app.test are ignored: access"), access)
             equal(refused(get("/")), { 503, "access_unavailable" }, access)

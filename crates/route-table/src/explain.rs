@@ -76,6 +76,18 @@ impl Policy {
         asked.address().filter(|_| balance["address"] == true)
     }
 
+    /// What the edge checks before it chooses an instance.
+    fn checks(&self, rule: Option<&PathRule>) -> Vec<String> {
+        // The table adds members about instances, which are not part of a policy.
+        let added = ["v", "weights", "log_keys", "draining", "unhealthy", "joined"];
+        let mut rules = self.0.clone();
+        if let Some(rules) = rules.as_object_mut() {
+            rules.retain(|name, _| !added.contains(&&**name));
+        }
+        let policy: super::Policy = serde_json::from_value(rules).unwrap_or_default();
+        policy.checks(rule).into_iter().map(ToOwned::to_owned).collect()
+    }
+
     /// The rules for paths.
     fn paths(&self) -> Vec<PathRule> {
         let list = self.0["paths"].as_array().into_iter().flatten();
@@ -200,15 +212,18 @@ pub struct Leads {
     pub service: Option<String>,
     rule: Option<PathRule>,
     sent: String,
+    checks: Vec<String>,
 }
 
 /// What `path` leads to, by the first of `records` that exists.
 pub fn leads_to(records: &[TableHost], path: &RequestPath) -> Leads {
     let record = records.iter().find(|record| record.exists());
-    let rules = Policy::read(record.and_then(|record| record.policy.as_deref())).paths();
+    let policy = Policy::read(record.and_then(|record| record.policy.as_deref()));
+    let rules = policy.paths();
     let rule = find_path(&rules, &path.matched).cloned();
     let sent = rule.as_ref().map_or(&*path.normalized, |rule| rule.sent(&path.normalized)).to_owned();
-    Leads { service: rule.as_ref().map(|rule| rule.service().to_owned()), rule, sent }
+    let service = rule.as_ref().and_then(PathRule::service).map(ToOwned::to_owned);
+    Leads { service, checks: policy.checks(rule.as_ref()), rule, sent }
 }
 
 impl Leads {
@@ -221,13 +236,14 @@ impl Leads {
             matched: service.as_ref().and_then(|service| service.matched.clone()),
             sent: self.sent,
         });
-        let Some(service) = service else { return Explanation { path, ..asked } };
+        let checks = self.checks;
+        let Some(service) = service else { return Explanation { path, checks, ..asked } };
         let answer = match service.answer {
             Answer::NoRoute => Answer::NoInstance,
             answer => answer,
         };
         let Explanation { host, matched, candidates, .. } = asked;
-        Explanation { host, matched, candidates, path, answer, ..service }
+        Explanation { host, matched, candidates, path, checks, answer, ..service }
     }
 }
 
@@ -299,6 +315,7 @@ pub fn explain(
         instances,
         request,
         path: None,
+        checks: policy.checks(None),
         host,
         serial,
     }

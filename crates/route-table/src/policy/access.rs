@@ -142,7 +142,10 @@ fn networks(list: Option<&mut Vec<String>>, field: &'static str) -> Result<Vec<I
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
         let Ok(network) = network else {
             let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
-            return Err(invalid(field, format!("`{shown}` is not a network such as 10.0.0.0/8, or an address")));
+            return Err(invalid(
+                field,
+                format!("`{shown}` is not a network such as 10.0.0.0/8, or an address"),
+            ));
         };
         networks.push(network.trunc());
         *text = network.trunc().to_string();
@@ -153,7 +156,10 @@ fn networks(list: Option<&mut Vec<String>>, field: &'static str) -> Result<Vec<I
 impl Basic {
     fn check(&self) -> Result<(), Invalid> {
         if self.users.is_empty() || self.users.len() > MAX_USERS {
-            return Err(invalid("access.basic.users", format!("users must be 1 to {MAX_USERS} names with hashes")));
+            return Err(invalid(
+                "access.basic.users",
+                format!("users must be 1 to {MAX_USERS} names with hashes"),
+            ));
         }
         self.realm.as_ref().map_or(Ok(()), |realm| check_value(realm, "access.basic.realm"))?;
         for (name, hash) in &self.users {
@@ -208,7 +214,8 @@ impl Forward {
         let path = self.path.as_deref().unwrap_or("/");
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
         if !path.starts_with('/') || path.len() > MAX_URL || !path.bytes().all(plain) {
-            let detail = format!("path must start with `/` and have at most {MAX_URL} printable ASCII characters");
+            let detail =
+                format!("path must start with `/` and have at most {MAX_URL} printable ASCII characters");
             return Err(invalid("access.forward.path", detail));
         }
         for (names, field) in [(&self.send, "access.forward.send"), (&self.copy, "access.forward.copy")] {
@@ -217,7 +224,9 @@ impl Forward {
             }
             names.iter().try_for_each(|name| check_name(name, field))?;
         }
-        if let Some(name) = self.copy.iter().find(|name| guards::RESERVED.contains(&&*name.to_ascii_lowercase())) {
+        if let Some(name) =
+            self.copy.iter().find(|name| guards::RESERVED.contains(&&*name.to_ascii_lowercase()))
+        {
             let detail = format!("{name} is reserved for the connection or the edge; it cannot be copied");
             return Err(invalid("access.forward.copy", detail));
         }
@@ -254,8 +263,11 @@ impl Redirect {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         let authority = self.authority();
         let path = self.to.starts_with('/') && !self.to.starts_with("//") && !self.to.starts_with("/\\");
-        let plain = self.to.len() <= MAX_URL && self.to.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-        if !plain || !(path || authority.is_some_and(|authority| !authority.is_empty() && !authority.contains('@'))) {
+        let plain =
+            self.to.len() <= MAX_URL && self.to.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+        if !plain
+            || !(path || authority.is_some_and(|authority| !authority.is_empty() && !authority.contains('@')))
+        {
             let detail = format!(
                 "to must be an http or https URL, or a path, of at most {MAX_URL} printable ASCII characters"
             );

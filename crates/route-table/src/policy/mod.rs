@@ -411,11 +411,11 @@ mod tests {
             (r#"{"access":{"forward":{"service":"a b"}}}"#, "access.forward.service"),
             (r#"{"access":{"forward":{"service":"a.test","path":"x"}}}"#, "access.forward.path"),
             (r#"{"access":{"forward":{"service":"a.test","copy":["Host"]}}}"#, "access.forward.copy"),
-            (r#"{"access":{"forward":{"service":"a.test","cache_seconds":0}}}"#, "access.forward.cache_seconds"),
             (
-                r#"{"access":{"basic":{"users":{"a":"(hidden)"}},"forward":{"service":"a.test"}}}"#,
-                "access",
+                r#"{"access":{"forward":{"service":"a.test","cache_seconds":0}}}"#,
+                "access.forward.cache_seconds",
             ),
+            (r#"{"access":{"basic":{"users":{"a":"(hidden)"}},"forward":{"service":"a.test"}}}"#, "access"),
             (r#"{"redirect":{"to":"//evil.test"}}"#, "redirect.to"),
             (r#"{"redirect":{"to":"https://a@evil.test"}}"#, "redirect.to"),
             (r#"{"redirect":{"to":"https://a.test/","keep_path":true}}"#, "redirect.to"),
@@ -503,7 +503,10 @@ mod tests {
         let stored = check(&json(&hash)).unwrap();
         let mut shown = serde_json::to_value(&stored).unwrap();
         Policy::hide_passwords(&mut shown);
-        assert_eq!(shown.to_string(), check(&json("(hidden)")).map(|p| serde_json::to_value(p).unwrap().to_string()).unwrap());
+        assert_eq!(
+            shown.to_string(),
+            check(&json("(hidden)")).map(|p| serde_json::to_value(p).unwrap().to_string()).unwrap()
+        );
         let again: Policy = serde_json::from_value(shown).unwrap();
         assert_eq!(again.clone().check().unwrap().keep_hidden(Some(&stored)), Ok(stored));
         assert_eq!(again.keep_hidden(None).unwrap_err().field, "access.basic.users");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Hostname, Invalid, invalid};
+use super::{Access, Invalid, Redirect, access, invalid};
 
 const MAX_RULES: usize = 256;
 const MAX_PATH: usize = 1024;
@@ -20,13 +20,20 @@ pub struct PathRule {
     /// Whether the rule is for this path only, or for all paths below it as well.
     #[serde(rename = "match", default, skip_serializing_if = "Match::is_prefix")]
     matched: Match,
-    /// The host whose instances serve the path. Its choice of instances applies; limits and access are those of the host
+    /// The host whose instances serve the path; without it the host's own. Its choice of instances applies; limits and access are those of the host
     /// that the client asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "orders.internal")]
-    service: String,
+    service: Option<String>,
     /// Whether the instance receives the path without the prefix, and the prefix as `X-Forwarded-Prefix`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     strip: bool,
+    /// Who may use the path, in place of the host's `access`. `{}` admits every client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access: Option<Access>,
+    /// Where requests for the path are redirected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    redirect: Option<Redirect>,
 }
 
 /// The paths that a rule is for.
@@ -49,14 +56,34 @@ impl Match {
 }
 
 impl PathRule {
-    /// The host that the path leads to.
-    pub fn service(&self) -> &str {
-        &self.service
+    /// The host that the path leads to, if it is another one.
+    pub(crate) fn service(&self) -> Option<&str> {
+        self.service.as_deref()
+    }
+
+    /// The hosts that get requests by the rule.
+    pub(super) fn services(&self) -> impl Iterator<Item = &str> {
+        self.service().into_iter().chain(self.access.as_ref().and_then(Access::service))
+    }
+
+    pub(super) fn access(&self) -> Option<&Access> {
+        self.access.as_ref()
+    }
+
+    pub(super) fn redirects(&self) -> bool {
+        self.redirect.is_some()
+    }
+
+    /// Takes the hashes of passwords that are hidden from the rule of `stored` for the same path.
+    pub(super) fn keep_hidden(&mut self, stored: &[Self]) -> Result<(), Invalid> {
+        let before = stored.iter().find(|rule| (&rule.path, rule.matched) == (&self.path, self.matched));
+        let before = before.and_then(|rule| rule.access.as_ref());
+        self.access.as_mut().map_or(Ok(()), |access| access.keep_hidden(before))
     }
 
     /// Whether the hot path can send requests of this rule (`light` in `lua/signalbox/policy/paths.lua`).
     pub(super) fn is_light(&self) -> bool {
-        !self.strip
+        !self.strip && self.access.is_none() && self.redirect.is_none()
     }
 
     fn check(&mut self) -> Result<(), Invalid> {
@@ -64,13 +91,20 @@ impl PathRule {
         if self.strip && self.path == "/" && self.matched == Match::Prefix {
             return Err(invalid("paths.strip", "the prefix `/` has nothing to remove; leave out `strip`"));
         }
-        let service =
-            Hostname::parse(&self.service).map_err(|reason| invalid("paths.service", reason.detail))?;
-        if service.as_str().starts_with('*') {
-            return Err(invalid("paths.service", "service must be one host name, without `*`"));
+        if let Some(service) = &mut self.service {
+            *service = access::service(service, "paths.service")?;
         }
-        self.service = service.to_string();
-        Ok(())
+        if self.service.is_none() && self.access.is_none() && self.redirect.is_none() && !self.strip {
+            let detail = format!("the rule for {} does nothing: add service, access or redirect", self.path);
+            return Err(invalid("paths", detail));
+        }
+        if self.redirect.is_some() && (self.service.is_some() || self.strip) {
+            let detail =
+                format!("the rule for {} redirects, so its service would never get a request", self.path);
+            return Err(invalid("paths", detail));
+        }
+        self.access.as_mut().map_or(Ok(()), Access::check)?;
+        self.redirect.as_ref().map_or(Ok(()), Redirect::check)
     }
 }
 
@@ -157,7 +191,14 @@ mod tests {
             Some(path) => (Match::Exact, path),
             None => (Match::Prefix, path),
         };
-        PathRule { path: path.to_owned(), matched, service: "a.test".to_owned(), strip: false }
+        PathRule {
+            path: path.to_owned(),
+            matched,
+            service: Some("a.test".to_owned()),
+            strip: false,
+            access: None,
+            redirect: None,
+        }
     }
 
     #[test]

@@ -16,9 +16,10 @@ impl Registry {
         hostname: &Hostname,
         policy: &Policy,
     ) -> Result<ResourceChange, Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
         check_services(caller, hostname, policy)?;
-        let policy = Some(policy).filter(|policy| !policy.is_empty());
-        self.set_resource(caller, hostname, policy, None).await?.ok_or(Error::Contended)
+        let set = self.alter_policy(caller, hostname, |before| policy.clone().keep_hidden(before)).await?;
+        Ok(set.0)
     }
 
     /// Replaces the rules for paths of a host; `None` removes them. The rest of its policy stays. Returns the policy, too.
@@ -31,7 +32,11 @@ impl Registry {
         check_names(caller, std::slice::from_ref(hostname))?;
         let rules = Policy { paths: paths.clone(), ..Policy::default() };
         check_services(caller, hostname, &rules)?;
-        self.alter_policy(caller, hostname, |policy| Policy { paths: paths.clone(), ..policy }.check()).await
+        self.alter_policy(caller, hostname, |before| {
+            let rest = before.cloned().unwrap_or_default();
+            Policy { paths: paths.clone(), ..rest }.keep_hidden(before)?.check()
+        })
+        .await
     }
 
     /// Removes the policy of a host. A host without a policy is not an error.
@@ -51,22 +56,25 @@ impl Registry {
         hostname: &Hostname,
         weights: &BTreeMap<Label, u32>,
     ) -> Result<ResourceChange, Error> {
-        let altered = self.alter_policy(caller, hostname, |policy| Ok(policy.with_shares(weights))).await?;
-        Ok(altered.0)
+        let altered = self.alter_policy(caller, hostname, |before| {
+            let policy = before.cloned().unwrap_or_default();
+            Ok(policy.with_shares(weights))
+        });
+        Ok(altered.await?.0)
     }
 
-    /// Changes a part of the policy of a host.
+    /// Replaces the policy of a host by what `alter` makes of it.
     async fn alter_policy(
         &self,
         caller: &Caller,
         hostname: &Hostname,
-        alter: impl Fn(Policy) -> Result<Policy, Invalid>,
+        alter: impl Fn(Option<&Policy>) -> Result<Policy, Invalid>,
     ) -> Result<(ResourceChange, Policy), Error> {
         let mut attempts = Attempts::new();
         loop {
             let before = self.store.policy(hostname).await?;
             let revision = before.as_ref().map_or(0, |before| before.revision);
-            let policy = alter(before.map(|before| before.value).unwrap_or_default())?;
+            let policy = alter(before.as_ref().map(|before| &before.value))?;
             let wanted = Some(&policy).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, wanted, Some(revision)).await? {
                 Some(changed) => return Ok((changed, policy)),

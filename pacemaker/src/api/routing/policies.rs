@@ -39,10 +39,19 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 impl Body for Policy {}
 
-/// A policy as the API shows it.
+/// A policy as the API shows it, without hashes of passwords.
 pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
     // A policy is an object with text keys, which always has a JSON form.
-    to_raw_value(policy).unwrap_or_else(|_| RawValue::NULL.to_owned())
+    to_raw_value(&without_passwords(policy)).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+/// The policy with `(hidden)` for each hash of a password.
+pub(super) fn without_passwords(policy: &Policy) -> Policy {
+    let hidden = serde_json::to_value(policy).and_then(|mut value| {
+        Policy::hide_passwords(&mut value);
+        serde_json::from_value(value)
+    });
+    hidden.unwrap_or_default()
 }
 
 /// Set a host's policy
