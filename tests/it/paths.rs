@@ -72,7 +72,7 @@ async fn paths_lead_to_the_instances_of_other_hosts() {
         (&json!({"exact": false, "sent": "/x"}), &json!("shop"))
     );
     let bad = system.api("GET", "/routes/explain?host=shop.test&path=/..", None).await;
-    assert_eq!((bad.status, &bad.json()["code"]), (422, &json!("invalid_path")));
+    assert_eq!((bad.status, &bad.json()["code"]), (422, &json!("invalid_target")));
 
     assert_eq!(system.api("DELETE", "/hosts/shop.test/paths?wait=20s", None).await.status, 204);
     assert_eq!(body(&system, "/api/x").await, "shop");

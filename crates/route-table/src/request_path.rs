@@ -17,7 +17,7 @@ pub struct RequestPath {
 impl RequestPath {
     /// Reads a request target: a path, optionally with arguments.
     pub fn parse(target: &str) -> Result<Self, Invalid> {
-        let invalid = |detail: &str| Invalid::new("invalid_path", "path", detail);
+        let invalid = |detail: &str| Invalid::new("invalid_target", "path", detail);
         if !target.starts_with('/') || target.len() > MAX_TARGET {
             return Err(invalid("`path` must start with `/` and have at most 8192 bytes"));
         }
@@ -107,7 +107,7 @@ mod tests {
             "", "api", "/..", "/a/../..", "/%", "/%0", "/%zz", "/%+1", "/%00", "/a/..;/b", "/a/;x/b",
             "/a%5cb", "/a%0ab", "/.;",
         ] {
-            assert_eq!(RequestPath::parse(target).unwrap_err().code, "invalid_path", "{target}");
+            assert_eq!(RequestPath::parse(target).unwrap_err().code, "invalid_target", "{target}");
         }
     }
 }

@@ -123,12 +123,13 @@ impl Access {
 
 /// Hides the hashes of passwords in a policy, or in rules for paths, as JSON.
 pub(super) fn hide_passwords(policy: &mut Value) {
-    let users = |part: &mut Value| {
-        let users = part.pointer_mut("/access/basic/users").and_then(Value::as_object_mut);
-        users.into_iter().flat_map(|users| users.values_mut()).for_each(|hash| *hash = HIDDEN.into());
-    };
-    users(policy);
-    policy["paths"].as_array_mut().into_iter().flatten().for_each(users);
+    hide_in(policy);
+    policy.get_mut("paths").and_then(Value::as_array_mut).into_iter().flatten().for_each(hide_in);
+}
+
+fn hide_in(part: &mut Value) {
+    let users = part.pointer_mut("/access/basic/users").and_then(Value::as_object_mut);
+    users.into_iter().flat_map(|users| users.values_mut()).for_each(|hash| *hash = HIDDEN.into());
 }
 
 /// Validates networks and brings them into canonical form.

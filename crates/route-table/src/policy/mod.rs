@@ -170,7 +170,6 @@ impl Policy {
     /// Whether the edge counts requests in flight per instance: for p2c, which compares them, and for every part that
     /// takes requests off the hot path (`is_light` in `lua/signalbox/candidates.lua`).
     pub fn counts_in_flight(&self) -> bool {
-        let off_by_path = |rules: &Vec<PathRule>| rules.iter().any(|rule| !rule.is_light());
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
             || self.timeouts.is_some()
@@ -184,7 +183,6 @@ impl Policy {
             || self.target_header == Some(true)
             || self.access.is_some()
             || self.redirect.is_some()
-            || self.paths.as_ref().is_some_and(off_by_path)
     }
 
     /// Checks what depends on the name of the host that gets the policy.

@@ -81,11 +81,6 @@ impl PathRule {
         self.access.as_mut().map_or(Ok(()), |access| access.keep_hidden(before))
     }
 
-    /// Whether the hot path can send requests of this rule (`light` in `lua/signalbox/policy/paths.lua`).
-    pub(super) fn is_light(&self) -> bool {
-        !self.strip && self.access.is_none() && self.redirect.is_none()
-    }
-
     fn check(&mut self) -> Result<(), Invalid> {
         check_path(&self.path)?;
         if self.strip && self.path == "/" && self.matched == Match::Prefix {

@@ -18,8 +18,12 @@ impl Registry {
     ) -> Result<ResourceChange, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         check_services(caller, hostname, policy)?;
-        let set = self.alter_policy(caller, hostname, |before| policy.clone().keep_hidden(before)).await?;
-        Ok(set.0)
+        if policy.clone().keep_hidden(None).is_err() {
+            let set = self.alter_policy(caller, hostname, |before| policy.clone().keep_hidden(before));
+            return Ok(set.await?.0);
+        }
+        let policy = Some(policy).filter(|policy| !policy.is_empty());
+        self.set_resource(caller, hostname, policy, None).await?.ok_or(Error::Contended)
     }
 
     /// Replaces the rules for paths of a host; `None` removes them. The rest of its policy stays. Returns the policy, too.

@@ -53,7 +53,7 @@ pub(super) struct ExplainQuery {
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
     (status = 403, description = "host_not_allowed", body = Problem),
-    (status = 422, description = "invalid_host, invalid_path, invalid_header, invalid_cookie, \
+    (status = 422, description = "invalid_host, invalid_target, invalid_header, invalid_cookie, \
         invalid_address", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn explain_host(
