@@ -32,6 +32,8 @@ const SATURATED: f64 = 0.97;
 const CONNECTIONS: usize = 64;
 /// Instances behind every proxy.
 const INSTANCES: usize = 8;
+/// Paths of the host that leads them to services.
+const PATHS: usize = 20;
 /// A turn during which other processes used this much of a core is repeated, as long as there is time for it.
 const DISTURBED: f64 = 0.10;
 /// Load before each turn that is not measured.
@@ -91,6 +93,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     for policy in POLICIES {
         output.comparison(bench.with_policy(&routes, policy).await?, "request")?;
     }
+    output.comparison(bench.paths(&root, &routes).await?, "request")?;
     for (count, target) in [(100, None), (many.len(), Some(0.70))] {
         let table = Table::new("shop", count, bench.ends.instances(), 2);
         output.comparison(bench.many_hosts(&table, &bench.fixed, target).await?, "request")?;
@@ -194,6 +197,31 @@ impl Bench<'_> {
         self.compare(format!("{} hosts, uniform", table.len()), table, &entrants, Pace::Closed).await
     }
 
+    /// One host with paths that lead to services, and static nginx with as many locations.
+    async fn paths(&self, root: &Path, routes: &RoutesMaster) -> anyhow::Result<Comparison> {
+        let services = Table::new("service", PATHS, self.ends.instances(), 2);
+        let host = Table::new("paths", 1, self.ends.instances(), INSTANCES).host(0);
+        let rule = |(index, service): (usize, String)| {
+            format!(r#"{{"path":"{}","service":"{service}"}}"#, nginx::path_of(index))
+        };
+        let rules: Vec<String> = services.hosts().enumerate().map(rule).collect();
+        let policy = format!(r#"{{"paths":[{}]}}"#, rules.join(","));
+        routes.command("SET").key(&keys::routes::policy(&host)).arg(policy).run().await?;
+        services.load(routes).await?;
+        let peer = nginx::locations(root, self.session.cores.worker, &services).await?;
+        let request = |index| {
+            let path = nginx::path_of(index);
+            format!(
+                "GET {path}/orders/42?page=2 HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n"
+            )
+            .into_bytes()
+        };
+        let requests = Arc::new(Requests::of((0..PATHS).map(request)));
+        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&peer, Some(0.80))];
+        entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
+        self.compare_requests(format!("one host, {PATHS} paths"), requests, &entrants, Pace::Closed).await
+    }
+
     /// Latency at a rate that neither has trouble with.
     async fn latency(&self, hot: &Table, rate: f64) -> anyhow::Result<Comparison> {
         let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&self.fixed, Some(1.2))];
@@ -202,7 +230,6 @@ impl Bench<'_> {
         self.compare(title, hot, &entrants, Pace::Open { rate }).await
     }
 
-    /// Lets the entrants take turns.
     async fn compare(
         &self,
         title: String,
@@ -211,6 +238,17 @@ impl Bench<'_> {
         pace: Pace,
     ) -> anyhow::Result<Comparison> {
         let requests = Arc::new(Requests::for_hosts(table.hosts()));
+        self.compare_requests(title, requests, entrants, pace).await
+    }
+
+    /// Lets the entrants take turns.
+    async fn compare_requests(
+        &self,
+        title: String,
+        requests: Arc<Requests>,
+        entrants: &[Entrant<'_>],
+        pace: Pace,
+    ) -> anyhow::Result<Comparison> {
         let plan = |proxy: &Proxy, choice, pace| Plan {
             target: proxy.address,
             requests: Arc::clone(&requests),

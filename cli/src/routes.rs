@@ -36,6 +36,10 @@ enum Command {
     Drain(Drain),
     /// List or replace the rules that lead paths of a host to other hosts
     Paths(Paths),
+    /// Pause a host: its requests wait until it is resumed
+    Pause(Pause),
+    /// Resume a paused host
+    Resume(Resume),
     /// Explain the routing decision for a host
     Explain(Explain),
     /// Wait until every router serves the newest table
@@ -174,6 +178,29 @@ struct Paths {
     remote: Remote,
 }
 
+#[derive(Debug, clap::Args)]
+struct Pause {
+    /// Host name that clients ask for
+    host: String,
+    /// Answer a request with 503 after this time (at most 60s; default 30s)
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    longest: Option<Duration>,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Resume {
+    /// Host name that clients ask for
+    host: String,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
 fn path_rule(text: &str) -> Result<(String, String), String> {
     let (path, host) = text.rsplit_once('=').ok_or("expected PATH=HOST, such as /api=orders.internal")?;
     Ok((path.to_owned(), host.to_owned()))
@@ -199,6 +226,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Remove(args) => remove(args).await,
         Command::Drain(args) => drain(args).await,
         Command::Paths(args) => paths(args).await,
+        Command::Pause(args) => pause(args).await,
+        Command::Resume(args) => resume(args).await,
         Command::Explain(args) => explain(args).await,
         Command::Wait(args) => wait(args).await,
     }
@@ -302,6 +331,26 @@ impl Until {
 fn report(changed: &ChangedInstance, now: &str, already: &str) {
     let what = if changed.changed { now } else { already };
     terminal::line(&format!("{} {what} (serial {})", changed.instance.id, changed.serial));
+}
+
+async fn pause(args: Pause) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    let paused = client.routes().pause(&args.host, args.longest, args.until.wait).await?;
+    drop(progress);
+    args.remote.show(&paused, |paused| {
+        terminal::line(&format!("requests for {} wait (serial {})", paused.hostname, paused.serial));
+    })
+}
+
+async fn resume(args: Resume) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    client.routes().resume_host(&args.host, args.until.wait).await?;
+    drop(progress);
+    args.remote.show(&json!({"hostname": args.host, "paused": false}), |_| {
+        terminal::line(&format!("requests for {} continue", args.host));
+    })
 }
 
 async fn paths(args: Paths) -> Result<(), Failure> {

@@ -74,7 +74,7 @@ local function is_light(record)
     if rules.algorithm == "p2c" and not in_flight.can_watch_end then
         return false
     end
-    return #record.candidates > 0 and not (rules.guarded or rules.sticky or rules.timeouts
+    return #record.candidates > 0 and not (rules.guarded or rules.pause or rules.sticky or rules.timeouts
         or rules.tls or rules.grpc or rules.response_headers)
 end
 
@@ -111,7 +111,7 @@ function _M.fill(record)
         end
     end
     record.light = is_light(record)
-    record.by_path = rules.paths ~= nil and not (rules.guarded or rules.response_headers)
+    record.by_path = rules.paths ~= nil and not (rules.guarded or rules.pause or rules.response_headers)
     record.counted = rules.algorithm == "p2c"
     -- When the last slow start ends, unix milliseconds.
     record.slow_until = 0

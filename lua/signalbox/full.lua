@@ -39,6 +39,9 @@ local rules_of = record.rules
 
 local _M = {}
 
+-- Name → requests of this worker that wait until it is no longer paused.
+local paused = {}
+
 local RETRY_AFTER_SECONDS = 1
 -- How often a held request checks whether its only instance accepts connections again.
 local PROBE_INTERVAL_SECONDS = 0.2
@@ -197,6 +200,30 @@ local function find_route(host)
     return route, name
 end
 
+-- Holds a request until its host is no longer paused. Returns the present record and its name.
+local function await_resume(route, host, name)
+    local pause = rules_of(route).pause
+    local deadline = ngx.req.start_time() + pause.wait_ms / 1000
+    local count = paused[name] or 0
+    local waits = count < pause.most
+    if waits then
+        paused[name] = count + 1
+        counters.add("held")
+        repeat
+            update_time()
+            waits = now() < deadline and held.wait(name, deadline - now())
+            local present = waits and resolve.host(host)
+            local rules = present and rules_of(present)
+        until not (rules and rules.pause)
+        paused[name] = paused[name] > 1 and paused[name] - 1 or nil
+    end
+    if not waits then
+        ngx.var.logkey = record.log_key(route)
+        return answer.problem(503, "paused", "This host is paused. Try again later.", RETRY_AFTER_SECONDS)
+    end
+    return find_route(host)
+end
+
 -- ── paths ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 local function escape_byte(char)
@@ -336,6 +363,9 @@ function _M.access()
     local ctx = ngx.ctx
     local host = ngx.var.host
     local route, name = find_route(host)
+    if not tried and rules_of(route) and rules_of(route).pause then
+        route, name = await_resume(route, host, name)
+    end
     local asked, service, rule, path = route, ngx.var.edge_service, nil, nil
     local rules = rules_of(asked)
     if service == "" and rules and rules.paths then

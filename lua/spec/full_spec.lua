@@ -404,4 +404,30 @@ return function(run)
             end
         end
     end)
+
+    -- ── paused hosts ──
+
+    it("holds requests of a paused host until it is resumed", function()
+        put({ ONE }, '"pause":{"wait_ms":5000}')
+        ngx.timer.at(0.05, function()
+            put({ ONE }, '"pause":{"wait_ms":5000,"most":2}')
+            held.arrived("app.test")
+            ngx.sleep(0.05)
+            put({ ONE })
+            held.arrived("app.test")
+        end)
+        equal(client.request({}).body, "one")
+        equal(held.count, 0)
+    end)
+
+    it("rejects requests of a paused host after a time, and beyond a number", function()
+        put({ ONE }, '"pause":{"wait_ms":50}')
+        local response = client.request({})
+        equal(refused(response), { 503, "paused" })
+        equal(response.headers["retry-after"], "1")
+        equal(log_line().key, "17")
+        put({ ONE }, '"pause":{"most":0}')
+        equal(refused(client.request({})), { 503, "paused" })
+        equal(app.counts().one, nil)
+    end)
 end

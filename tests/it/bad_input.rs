@@ -55,6 +55,8 @@ const ROUTES: &[Route] = &[
     route("DELETE", "/hosts/{hostname}/policy", "routes", Body::None),
     route("PUT", "/hosts/{hostname}/paths", "routes", Body::Needed),
     route("DELETE", "/hosts/{hostname}/paths", "routes", Body::None),
+    route("PUT", "/hosts/{hostname}/pause", "routes", Body::Optional),
+    route("DELETE", "/hosts/{hostname}/pause", "routes", Body::None),
     route("POST", "/hosts/{hostname}/current", "routes", Body::Needed),
     route("GET", "/certificates", "read", Body::None),
     route("GET", "/certificates/{server_name}", "read", Body::None),

@@ -168,3 +168,101 @@ async fn the_command_sets_lists_and_removes_rules() {
     assert_eq!(system.get("shop.test", "/api/x").await.status, 404);
     system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_host_holds_its_requests_and_loses_none() {
+    let system = System::start("pause").await;
+    let app = App::start("app").await;
+    system.register("app", &app, "shop.test", "1").await;
+    let load = Load::start(system.edge, 4, |_| Request::get("shop.test", "/"));
+    load.pass(20).await;
+    for _ in 0..3 {
+        let said = type_in(&system, &["routes", "pause", "shop.test", "--for", "30s", "--wait", "20s"]).await;
+        assert!(said.out.contains("requests for shop.test wait"), "{} {}", said.out, said.wrong);
+        let edge = system.edge;
+        let waiting =
+            tokio::spawn(async move { Request::get("shop.test", "/").send(edge).await.unwrap().text() });
+        let explained = system.api("GET", "/routes/explain?host=shop.test", None).await.json();
+        assert_eq!(explained["checks"], json!(["pause"]));
+        let said = type_in(&system, &["routes", "resume", "shop.test", "--wait", "20s"]).await;
+        assert_eq!(said.code, Some(0), "{}", said.wrong);
+        assert_eq!(waiting.await.unwrap(), "app");
+        load.pass(20).await;
+    }
+    let account = load.stop().await;
+    assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
+    let bad = system.api("PUT", "/hosts/shop.test/pause", Some(json!({"wait_ms": 60_001}))).await;
+    assert_eq!((bad.status, &bad.json()["field"]), (422, &json!("pause.wait_ms")));
+    let full = system.api("PUT", "/hosts/shop.test/pause?wait=20s", Some(json!({"most": 0}))).await;
+    assert_eq!(full.json()["rules"], json!({"pause": {"most": 0}}));
+    assert_eq!(system.get("shop.test", "/").await.reason(), "paused");
+    assert_eq!(system.api("DELETE", "/hosts/shop.test/pause?wait=20s", None).await.status, 204);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn access_and_redirects_are_set_checked_and_kept_secret() {
+    const HASH: &str =
+        "$6$ab$2lDVylRMp48hlYZZFOCx/xnhJEsGPynJ17rt2um9Gb8wX6ygI4uDxg3Bg43pp/Hv397hwWfT8mciHws9eE4sR/";
+    let system = System::start("host-access").await;
+    let (app, auth) = (App::start("app").await, App::start("auth").await);
+    system.register("app", &app, "shop.test", "1").await;
+    system.register("auth", &auth, "auth.internal", "2").await;
+    let put =
+        async |policy: &Value| system.api("PUT", "/hosts/shop.test?wait=20s", Some(policy.clone())).await;
+    let policy = |hash: &str, body: u64| {
+        json!({"body_bytes": body, "access": {"allow": ["127.0.0.1"], "basic": {"users": {"ann": hash}}},
+            "paths": [{"path": "/team", "access": {"forward": {"service": "auth.internal", "path": "/status/403"}}},
+                {"path": "/open", "access": {}}, {"path": "/old", "redirect": {"to": "/new", "status": 302}}]})
+    };
+    let stored = put(&policy(HASH, 5)).await;
+    assert_eq!(stored.status, 200, "{}", stored.text());
+    // What the API shows can be set again, and keeps the password.
+    let shown = system.api("GET", "/hosts/shop.test", None).await;
+    let again = put(&policy("(hidden)", 6)).await;
+    for answer in [&stored, &shown, &again, &system.api("GET", "/routes/dump", None).await] {
+        assert!(answer.status == 200 && !answer.text().contains("lDVylRMp"), "{}", answer.text());
+    }
+    assert_eq!(again.json()["changed"], true);
+    assert_eq!(shown.json()["rules"]["access"]["basic"]["users"]["ann"], "(hidden)");
+
+    let ask = async |path: &str, password: Option<&str>| {
+        let mut request = Request::get("shop.test", path);
+        if let Some(encoded) = password {
+            request = request.header("Authorization", &format!("Basic {encoded}"));
+        }
+        request.send(system.edge).await.unwrap()
+    };
+    // ann:secret and ann:wrong
+    let (right, wrong) = (Some("YW5uOnNlY3JldA=="), Some("YW5uOndyb25n"));
+    assert_eq!(ask("/", None).await.reason(), "unauthorized");
+    assert_eq!(ask("/", wrong).await.status, 401);
+    assert_eq!(ask("/", right).await.text(), "app");
+    assert!(!ask("/echo", right).await.text().to_lowercase().contains("authorization"));
+    assert_eq!(ask("/open", None).await.text(), "app");
+    let rejected = ask("/team/x", right).await;
+    assert_eq!((rejected.status, rejected.reason(), &*rejected.text()), (403, "access_denied", "auth"));
+    let redirected = ask("/old/x", None).await;
+    assert!(redirected.status == 302 && redirected.header("Location").unwrap().ends_with("/new"));
+    let explained = system.api("GET", "/routes/explain?host=shop.test&path=/team", None).await.json();
+    assert_eq!(explained["checks"], json!(["forward", "body_bytes"]));
+
+    let other = put(&json!({"access": {"deny": ["127.0.0.0/8"]}})).await;
+    assert_eq!(other.status, 200, "{}", other.text());
+    assert_eq!(ask("/", right).await.reason(), "address_not_allowed");
+    for (policy, field) in [
+        (json!({"access": {"basic": {"users": {"ann": "(hidden)"}}}}), "access.basic.users"),
+        (json!({"access": {"basic": {"users": {"ann": "secret"}}}}), "access.basic.users"),
+        (json!({"access": {"forward": {"service": "shop.test"}}}), "service"),
+        (json!({"redirect": {"to": "https://shop.test"}}), "redirect.to"),
+    ] {
+        let refused = put(&policy).await;
+        assert_eq!((refused.status, &refused.json()["field"]), (422, &json!(field)), "{}", refused.text());
+        assert!(!refused.text().contains("secret"), "{}", refused.text());
+    }
+    assert_eq!(ask("/", right).await.reason(), "address_not_allowed", "nothing was changed");
+    for part in [System::MASTER] {
+        assert!(!system.log_text(&part).contains("lDVylRMp"));
+    }
+    system.stop().await;
+}

@@ -68,6 +68,32 @@ pub(crate) async fn server_blocks(root: &Path, core: usize, table: &Table) -> an
     static_nginx(&name, root, core, listen, &servers).await
 }
 
+/// A location and an upstream for each path of one host.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn locations(root: &Path, core: usize, services: &Table) -> anyhow::Result<Proxy> {
+    let listen = free_address()?;
+    let (mut upstreams, mut locations) = (String::new(), String::new());
+    for (index, route) in services.routes().enumerate() {
+        writeln!(
+            upstreams,
+            "upstream app{index} {{ {} keepalive 64; keepalive_requests 1000000; }}",
+            server_lines(&route.instances)
+        )?;
+        writeln!(locations, "location {}/ {{ proxy_pass http://app{index}; }}", path_of(index))?;
+    }
+    let servers =
+        format!("{upstreams}server {{ listen {listen} backlog=4096; server_name \"\"; {locations} }}\n");
+    let name = format!("static nginx, {} locations", services.len());
+    static_nginx(&name, root, core, listen, &servers).await
+}
+
+/// The path that leads to a service.
+pub(crate) fn path_of(index: usize) -> String {
+    format!("/services/app-{index}")
+}
+
 /// Without `max_fails=0`, nginx excludes an instance for ten seconds after one failure. If instances restart within a second,
 /// all of them are soon excluded.
 fn server_lines(instances: &[SocketAddr]) -> String {

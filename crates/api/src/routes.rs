@@ -511,7 +511,7 @@ pub struct Explanation {
     /// What the `path` leads to, if one was given. Answer, instances, shares and algorithm are those of its service then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<ExplainedPath>,
-    /// What the edge checks before it chooses an instance, in this order: `addresses`, `https`, `redirect`, `maintenance`,
+    /// What the edge checks before it chooses an instance, in this order: `pause`, `addresses`, `https`, `redirect`, `maintenance`,
     /// `methods`, `limits`, `basic`, `forward`, `body_bytes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<String>,

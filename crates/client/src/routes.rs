@@ -143,6 +143,29 @@ impl Routes<'_> {
         self.0.delete(&waiting(&format!("/hosts/{}/paths", segment(hostname)), wait)).await
     }
 
+    /// Pauses a host: its requests wait, for at most `longest` each.
+    ///
+    /// # Errors
+    /// `invalid_policy`; `not_converged` when `wait` is over.
+    pub async fn pause(
+        &self,
+        hostname: &str,
+        longest: Option<Duration>,
+        wait: Option<Duration>,
+    ) -> Result<RuledHost, Error> {
+        let path = waiting(&format!("/hosts/{}/pause", segment(hostname)), wait);
+        let body = match longest {
+            Some(longest) => json!({"wait_ms": u64::try_from(longest.as_millis()).unwrap_or(u64::MAX)}),
+            None => json!({}),
+        };
+        self.0.put(&path, &body).await
+    }
+
+    /// Resumes a paused host. A host that is not paused is not an error.
+    pub async fn resume_host(&self, hostname: &str, wait: Option<Duration>) -> Result<(), Error> {
+        self.0.delete(&waiting(&format!("/hosts/{}/pause", segment(hostname)), wait)).await
+    }
+
     /// The routing decision for a host, and for a path below it.
     pub async fn explain(&self, host: &str, path: Option<&str>) -> Result<Explanation, Error> {
         self.0.get(&with_query("/routes/explain", &[("host", Some(host)), ("path", path)])).await

@@ -55,6 +55,14 @@ impl Policy {
         if list.iter().any(|(_, percent)| *percent > 0.0) { list } else { Vec::new() }
     }
 
+    /// The version type that a value of such a header or cookie asks for.
+    pub(super) fn listed<'a>(&'a self, value: &'a str) -> Option<&'a str> {
+        match &self.0["shares_by"]["values"] {
+            serde_json::Value::Null => Some(value),
+            values => values[value].as_str(),
+        }
+    }
+
     /// The header and the cookie that ask for a version type by name.
     pub(super) fn shares_by(&self) -> (Option<&str>, Option<&str>) {
         let by = &self.0["shares_by"];

@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{MAX_DAY_MS, MAX_HOUR_MS, invalid, within};
+use super::{MAX_DAY_MS, MAX_HOLD_MS, MAX_HOUR_MS, invalid, within};
 use crate::Invalid;
 
 /// The edge's defaults, for values that a policy does not specify.
 const DEFAULT_FIRST_MS: u64 = 1000;
 const DEFAULT_MAX_MS: u64 = 60_000;
+const MAX_PAUSED: u64 = 4096;
 
 /// Retries at other instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -123,5 +124,24 @@ impl Timeouts {
         within(self.connect_ms, 1..=MAX_DAY_MS, "timeouts.connect_ms")?;
         within(self.read_ms, 1..=MAX_DAY_MS, "timeouts.read_ms")?;
         within(self.send_ms, 1..=MAX_DAY_MS, "timeouts.send_ms")
+    }
+}
+
+/// Requests wait, for example during a migration of a database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    /// Milliseconds that a request waits before it is answered 503, 1 to 60,000. Default: 30,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<u64>,
+    /// Requests that wait at one worker; further ones are answered 503 immediately, 0 to 4096. Default: 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    most: Option<u64>,
+}
+
+impl Pause {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        within(self.wait_ms, 1..=MAX_HOLD_MS, "pause.wait_ms")?;
+        within(self.most, 0..=MAX_PAUSED, "pause.most")
     }
 }

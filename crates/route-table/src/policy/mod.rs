@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::{Hostname, Invalid, Label};
 pub(crate) use access::{Access, Redirect};
 pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
+pub use failure::Pause;
 pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
 pub use paths::PathRule;
@@ -65,6 +66,8 @@ pub struct Policy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hold_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pause: Option<Pause>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     timeouts: Option<Timeouts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limits: Option<Limits>,
@@ -96,7 +99,7 @@ pub struct Policy {
     /// The paths that lead to other hosts. The exact rule applies, otherwise the longest prefix; other paths are served by
     /// the host's own instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paths: Option<Vec<PathRule>>,
+    paths: Option<Vec<PathRule>>,
 }
 
 /// Who provides the certificate of a host.
@@ -130,6 +133,7 @@ impl Policy {
         if let Some(Ejection::When(ejected)) = &self.ejection {
             ejected.check()?;
         }
+        self.pause.as_ref().map_or(Ok(()), Pause::check)?;
         if let Some(timeouts) = &self.timeouts {
             timeouts.check()?;
         }
@@ -173,6 +177,7 @@ impl Policy {
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
             || self.timeouts.is_some()
+            || self.pause.is_some()
             || self.limits.is_some()
             || self.body_bytes.is_some()
             || self.methods.is_some()
@@ -211,6 +216,9 @@ impl Policy {
         let named = between.into_iter().chain(limits).filter_map(|(present, name)| present.then_some(name));
         let named: Vec<_> = named.collect();
         checks.splice(at..at, named);
+        if self.pause.is_some() {
+            checks.insert(0, "pause");
+        }
         checks.extend(self.body_bytes.is_some().then_some("body_bytes"));
         checks
     }
@@ -242,6 +250,24 @@ impl Policy {
     #[must_use]
     pub fn with_shares(&self, weights: &BTreeMap<Label, u32>) -> Self {
         Self { shares: balance::proportional(weights).or_else(|| self.shares.clone()), ..self.clone() }
+    }
+
+    /// The policy with these rules for paths.
+    #[must_use]
+    pub fn with_paths(self, paths: Option<Vec<PathRule>>) -> Self {
+        Self { paths, ..self }
+    }
+
+    /// The policy of a host that is paused, or resumed without `pause`.
+    #[must_use]
+    pub fn with_pause(self, pause: Option<Pause>) -> Self {
+        Self { pause, ..self }
+    }
+
+    /// The policy with the rules for paths of `other`.
+    #[must_use]
+    pub fn with_paths_of(self, other: &Self) -> Self {
+        Self { paths: other.paths.clone(), ..self }
     }
 
     /// The policy without shares, for a host whose traffic moves to one version as a whole.
@@ -374,6 +400,10 @@ mod tests {
             (r#"{"shares":[{"version_type":"a b","percent":100}]}"#, "shares"),
             (r#"{"shares_by":{}}"#, "shares_by"),
             (r#"{"shares_by":{"cookie":"a=b"}}"#, "shares_by.cookie"),
+            (r#"{"shares_by":{"cookie":"a","values":{}}}"#, "shares_by.values"),
+            (r#"{"shares_by":{"cookie":"a","values":{"x":"a b"}}}"#, "shares_by.values"),
+            (r#"{"pause":{"wait_ms":0}}"#, "pause.wait_ms"),
+            (r#"{"pause":{"most":4097}}"#, "pause.most"),
             (r#"{"sticky":{"cookie":""}}"#, "sticky.cookie"),
             (r#"{"sticky":{"ttl_seconds":0}}"#, "sticky.ttl_seconds"),
             (r#"{"retries":{"attempts":0}}"#, "retries.attempts"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Attempts, Registry, ResourceChange, check_names};
 use crate::Error;
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Policy};
+use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy};
 
 impl Registry {
     /// Sets the policy of a host. Repeating it changes nothing, but completes what an earlier attempt left. An empty
@@ -34,11 +34,25 @@ impl Registry {
         paths: Option<Vec<PathRule>>,
     ) -> Result<(ResourceChange, Policy), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        let rules = Policy { paths: paths.clone(), ..Policy::default() };
+        let rules = Policy::default().with_paths(paths).check()?;
         check_services(caller, hostname, &rules)?;
         self.alter_policy(caller, hostname, |before| {
             let rest = before.cloned().unwrap_or_default();
-            Policy { paths: paths.clone(), ..rest }.keep_hidden(before)?.check()
+            rest.with_paths_of(&rules).keep_hidden(before)?.check()
+        })
+        .await
+    }
+
+    /// Pauses a host, so that its requests wait; `None` resumes it. The rest of its policy stays. Returns the policy, too.
+    pub async fn set_pause(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        pause: Option<Pause>,
+    ) -> Result<(ResourceChange, Policy), Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        self.alter_policy(caller, hostname, |before| {
+            before.cloned().unwrap_or_default().with_pause(pause).check()
         })
         .await
     }

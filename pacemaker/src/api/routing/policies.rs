@@ -27,13 +27,14 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
-use signalbox_route_table::{Hostname, Label, PathRule, Policy};
+use signalbox_route_table::{Hostname, Label, PathRule, Pause, Policy};
 use signalbox_routing::ResourceChange;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(remove))
         .routes(routes!(put_paths, remove_paths))
+        .routes(routes!(pause, resume))
         .routes(routes!(switch))
 }
 
@@ -123,9 +124,8 @@ async fn put_paths(
     Json(body): Json<Paths>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
-    let checked = Policy { paths: Some(body.paths), ..Policy::default() }.check()?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, policy) = app.registry.set_paths(&caller, &hostname, checked.paths).await?;
+    let (ruled, policy) = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok(ruled_host(&hostname, &policy, ruled))
 }
@@ -170,6 +170,55 @@ async fn remove(
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let ruled = app.registry.remove_policy(&caller, &hostname).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
+}
+
+impl Body for Pause {}
+
+/// Pause a host
+///
+/// Its requests wait until it is resumed, or are answered 503 after a time. The rest of its policy stays. The call can be
+/// repeated.
+#[utoipa::path(put, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Pause, responses(
+    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, invalid_body, \
+        invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn pause(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<Pause>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, policy) = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(&hostname, &policy, ruled))
+}
+
+/// Resume a host
+///
+/// Its waiting requests continue. The call can be repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
+        change in it"))),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn resume(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, _) = app.registry.set_pause(&caller, &hostname, None).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
 }
