@@ -3,6 +3,8 @@
 -- HTML, such as a browser, gets the same as a small page. A gRPC client gets a gRPC status.
 
 local json = require("signalbox.json")
+local record = require("signalbox.record")
+local routes = require("signalbox.routes")
 
 local find, gsub, format = string.find, string.gsub, string.format
 local var = ngx.var
@@ -49,6 +51,13 @@ local function grpc(status, detail)
     return ngx.exit(200)
 end
 
+-- The page that the policy of the host has for a status.
+local function own_page(status)
+    local route = ngx.ctx.asked or routes.known(var.host or "")
+    local rules = route and record.rules(route)
+    return rules and rules.error_pages and rules.error_pages[status]
+end
+
 -- retry_after: seconds, or nil.
 function _M.problem(status, code, detail, retry_after)
     local header = ngx.header
@@ -60,7 +69,11 @@ function _M.problem(status, code, detail, retry_after)
     ngx.status = status
     local title, id = TITLES[status] or "Error", var.edge_request_id
     local body
-    if wants_html() then
+    local page = own_page(status)
+    if page then
+        header["Content-Type"] = page.content_type
+        body = page.body
+    elseif wants_html() then
         header["Content-Type"] = "text/html; charset=utf-8"
         body = format(PAGE, status, title, title, html(detail), status, code, html(id))
     else

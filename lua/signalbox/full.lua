@@ -363,6 +363,7 @@ function _M.access()
     local ctx = ngx.ctx
     local host = ngx.var.host
     local route, name = find_route(host)
+    ctx.asked = route
     if not tried and rules_of(route) and rules_of(route).pause then
         route, name = await_resume(route, host, name)
     end

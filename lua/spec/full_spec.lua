@@ -430,4 +430,25 @@ return function(run)
         equal(refused(client.request({})), { 503, "paused" })
         equal(app.counts().one, nil)
     end)
+
+    -- ── error pages ──
+
+    it("answers with the page of the host, in place of the edge's own", function()
+        local page = '"error_pages":{"503":{"body":"<h1>Back soon</h1>"},"502":{"body":"x","content_type":"text/plain"}}'
+        put({}, page)
+        local response = client.request({})
+        equal({ response.status, response.body, response.headers["content-type"] },
+            { 503, "<h1>Back soon</h1>", "text/html; charset=utf-8" })
+        equal(response.headers["x-signalbox-error"], "no_instance")
+        -- An instance's own answer is passed on.
+        put({ ONE }, page)
+        app.behavior.one = app.status(503)
+        equal(client.request({}).body, "status 503")
+        runner.expect_error(REFUSED)
+        put({ DOWN }, page)
+        equal(client.request({}).body, "x")
+        put({}, page, "*.pages.test")
+        routes.put("a.pages.test", false)
+        equal(client.request({ host = "a.pages.test" }).body, "<h1>Back soon</h1>")
+    end)
 end

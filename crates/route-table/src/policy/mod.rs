@@ -26,7 +26,7 @@ use super::{Hostname, Invalid, Label};
 pub(crate) use access::{Access, Redirect};
 pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
 pub use failure::Pause;
-pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
+pub(crate) use failure::{Ejected, Ejection, ErrorPage, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
 pub use paths::PathRule;
 pub(crate) use paths::find as find_path;
@@ -67,6 +67,9 @@ pub struct Policy {
     hold_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pause: Option<Pause>,
+    /// Status, 400 to 599 → the page of an answer that the edge itself gives. Answers of instances stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error_pages: Option<BTreeMap<String, ErrorPage>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeouts: Option<Timeouts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,6 +137,7 @@ impl Policy {
             ejected.check()?;
         }
         self.pause.as_ref().map_or(Ok(()), Pause::check)?;
+        self.error_pages.as_ref().map_or(Ok(()), failure::check_error_pages)?;
         if let Some(timeouts) = &self.timeouts {
             timeouts.check()?;
         }
@@ -402,6 +406,9 @@ mod tests {
             (r#"{"shares_by":{"cookie":"a=b"}}"#, "shares_by.cookie"),
             (r#"{"shares_by":{"cookie":"a","values":{}}}"#, "shares_by.values"),
             (r#"{"shares_by":{"cookie":"a","values":{"x":"a b"}}}"#, "shares_by.values"),
+            (r#"{"error_pages":{}}"#, "error_pages"),
+            (r#"{"error_pages":{"200":{"body":""}}}"#, "error_pages"),
+            (r#"{"error_pages":{"503":{"body":"","content_type":"a\nb"}}}"#, "error_pages.content_type"),
             (r#"{"pause":{"wait_ms":0}}"#, "pause.wait_ms"),
             (r#"{"pause":{"most":4097}}"#, "pause.most"),
             (r#"{"sticky":{"cookie":""}}"#, "sticky.cookie"),
