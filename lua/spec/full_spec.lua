@@ -434,7 +434,8 @@ return function(run)
     -- ── error pages ──
 
     it("answers with the page of the host, in place of the edge's own", function()
-        local page = '"error_pages":{"503":{"body":"<h1>Back soon</h1>"},"502":{"body":"x","content_type":"text/plain"}}'
+        local page = '"error_pages":{"503":{"body":"<h1>Back soon</h1>"},'
+            .. '"502":{"body":"x","content_type":"text/plain"}}'
         put({}, page)
         local response = client.request({})
         equal({ response.status, response.body, response.headers["content-type"] },
