@@ -76,12 +76,12 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     let many = Table::new("shop", if session.quick { 2_000 } else { 10_000 }, ends.instances(), 2);
     hot.load(&routes).await?;
     many.load(&routes).await?;
-    let edge = edge::start(&root, core, &Variant::default(), &redis.socket).await?;
+    let edge = edge::start(&root, core, &Variant::default(), &redis.socket, 1).await?;
     let other = match &session.against {
-        Some(variant) => Some(edge::start(&root, core, variant, &redis.socket).await?),
+        Some(variant) => Some(edge::start(&root, core, variant, &redis.socket, 1).await?),
         None => None,
     };
-    let fixed = nginx::plain(&root, core, ends.instances()).await?;
+    let fixed = nginx::plain(&root, core, ends.instances(), 1).await?;
     let bench = Bench { session, ends, redis, edge, other, fixed };
     for edge in [Some(&bench.edge), bench.other.as_ref()].into_iter().flatten() {
         routes_soon(&edge.proxy, &hot.host(0)).await?;
@@ -94,6 +94,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
         output.comparison(bench.with_policy(&routes, policy).await?, "request")?;
     }
     output.comparison(bench.paths(&root, &routes).await?, "request")?;
+    output.comparison(bench.two_workers(&root, &hot).await?, "request")?;
     for (count, target) in [(100, None), (many.len(), Some(0.70))] {
         let table = Table::new("shop", count, bench.ends.instances(), 2);
         output.comparison(bench.many_hosts(&table, &bench.fixed, target).await?, "request")?;
@@ -220,6 +221,17 @@ impl Bench<'_> {
         let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&peer, Some(0.80))];
         entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
         self.compare_requests(format!("one host, {PATHS} paths"), requests, &entrants, Pace::Closed).await
+    }
+
+    /// Two workers of the edge and of static nginx, which share the core: what the workers of a router cost each other.
+    async fn two_workers(&self, root: &Path, hot: &Table) -> anyhow::Result<Comparison> {
+        let core = self.session.cores.worker;
+        let variant = Variant { name: "edge, 2 workers".to_owned(), ..Variant::default() };
+        let edge = edge::start(root, core, &variant, &self.redis.socket, 2).await?;
+        let peer = nginx::plain(root, core, self.ends.instances(), 2).await?;
+        routes_soon(&edge.proxy, &hot.host(0)).await?;
+        let entrants = [(&edge.proxy, None), (&peer, Some(0.90))];
+        self.compare("one hot host, 2 workers".to_owned(), hot, &entrants, Pace::Closed).await
     }
 
     /// Latency at a rate that neither has trouble with.
