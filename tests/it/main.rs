@@ -46,6 +46,7 @@ mod operator_errors;
 mod own_events;
 mod pacemakers;
 mod packaging;
+mod paths;
 mod policies;
 mod protocols;
 mod proxying;

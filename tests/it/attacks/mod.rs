@@ -12,6 +12,7 @@ mod edge_grpc;
 mod edge_headers;
 mod edge_instances;
 mod edge_loops;
+mod edge_paths;
 mod host_name;
 mod machine_actions;
 mod machine_tokens;

@@ -18,7 +18,9 @@ use tokio::{sync::Notify, time::Instant};
 use super::{Error, Store};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
-use signalbox_route_table::{AddressRules, Explanation, Hostname, Question, Record, candidates, explain};
+use signalbox_route_table::{
+    AddressRules, Explanation, Hostname, Leads, Question, Record, RequestPath, candidates, explain, leads_to,
+};
 
 pub(crate) use complete::Expired;
 pub use instances::DrainedNode;
@@ -64,8 +66,28 @@ impl Registry {
     }
 
     /// Why the edge answers as it does for `host`, which is as [`signalbox_route_table::host_of`] gives it, and
-    /// what the request gets that `question` is about.
-    pub async fn explain(&self, host: String, question: Question<'_>) -> Result<Explanation, Error> {
+    /// what the request gets that `question` is about. With `path`, for a request with this path.
+    pub async fn explain(
+        &self,
+        host: String,
+        path: Option<&RequestPath>,
+        question: Question<'_>,
+    ) -> Result<Explanation, Error> {
+        let (asked, leads) = self.explain_host(host, path, question).await?;
+        let Some(leads) = leads else { return Ok(asked) };
+        let service = match leads.service.clone() {
+            Some(service) => Some(self.explain_host(service, None, question).await?.0),
+            None => None,
+        };
+        Ok(leads.explanation(asked, service))
+    }
+
+    async fn explain_host(
+        &self,
+        host: String,
+        path: Option<&RequestPath>,
+        question: Question<'_>,
+    ) -> Result<(Explanation, Option<Leads>), Error> {
         let candidates = candidates(&host);
         let records = self.store.table_hosts(&candidates).await?;
         let matched = records.iter().find(|record| record.exists());
@@ -75,7 +97,8 @@ impl Registry {
         };
         let (_, serial, _) = self.store.table_head().await?;
         let now_ms = self.store.table_now_ms().await?;
-        Ok(explain(host, candidates, &records, &owners, question, (serial, now_ms)))
+        let leads = path.map(|path| leads_to(&records, path));
+        Ok((explain(host, candidates, &records, &owners, question, (serial, now_ms)), leads))
     }
 }
 

@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     answers::{NotConverged, Refused},
     changes::WaitQuery,
-    policies::raw,
+    policies::{raw, without_passwords},
     wait::wait,
 };
 use crate::http::{
@@ -63,6 +63,7 @@ pub(super) fn policy_value(policy: String, caller: &Caller) -> Value {
     let secrets = may_see_secrets(caller);
     match serde_json::from_str(&policy) {
         Ok(mut value) => {
+            Policy::hide_passwords(&mut value);
             if !secrets {
                 redact(&mut value);
             }
@@ -95,6 +96,7 @@ fn redact(policy: &mut Value) {
 
 /// The policy as it was set, as the caller may see it.
 pub(crate) fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
+    let rules = without_passwords(&rules);
     if may_see_secrets(caller) {
         return rules;
     }

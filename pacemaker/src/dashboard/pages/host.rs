@@ -109,7 +109,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let store = app.registry.store();
-    let explanation = app.registry.explain(hostname.to_string(), Question::default()).await?;
+    let explanation = app.registry.explain(hostname.to_string(), None, Question::default()).await?;
     let explanation = visible_explanation(explanation, caller);
     let ids = store.ids_of_host(&hostname).await?;
     let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
