@@ -6,7 +6,7 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
-    Alteration, ApiToken, Change, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry,
+    Alteration, ApiToken, Change, Credentials, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry,
     Subscription, Wanted, attempts,
     commit::{Gather, Item, Part, Ticket},
     core::Core,
@@ -85,6 +85,8 @@ pub struct Gauges {
     pub jobs_pending: u64,
     /// Bytes of events in the log.
     pub log_bytes: u64,
+    /// How credentials of deliveries are stored.
+    pub credentials: Credentials,
 }
 
 /// One event that could not be delivered.
@@ -297,6 +299,11 @@ impl Handle {
         self.core.view().fabric.clone()
     }
 
+    /// How credentials of deliveries are stored, as last read.
+    pub fn credentials(&self) -> Credentials {
+        self.core.view().credentials
+    }
+
     /// Whether events are accepted: not when the fabric has been replaced by an empty or another one.
     pub fn is_ready(&self) -> bool {
         self.core.view().state == State::Ready
@@ -463,11 +470,7 @@ impl Handle {
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
         self.core
-            .change(|registry, _| {
-                let one = registry.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
-                one.secrets.clone_from(&secrets);
-                Ok(())
-            })
+            .change(|registry, _| registry.set_secrets(client, &secrets))
             .await
     }
 
@@ -646,7 +649,8 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn gauges(&self) -> Result<Gauges, Error> {
-        self.gauges_of(&self.core.view().registry).await
+        let view = self.core.view();
+        Ok(Gauges { credentials: view.credentials, ..self.gauges_of(&view.registry).await? })
     }
 
     async fn gauges_of(&self, registry: &Registry) -> Result<Gauges, Error> {

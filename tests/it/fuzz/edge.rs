@@ -236,8 +236,8 @@ const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// A connection with one request.
-fn connection(input: &[u8]) -> Vec<u8> {
+/// A connection with one HTTP/2 request: a field per line, and a body after an empty line.
+pub(crate) fn connection(input: &[u8]) -> Vec<u8> {
     let end = input.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = end.map_or((input, None), |end| (&input[..end], Some(&input[end + 2..])));
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();

@@ -90,7 +90,7 @@ impl Run<'_> {
             None => None,
         };
         let desire =
-            Desire { id: &instance, before: current.as_ref(), after: after.as_ref(), owner: owner.as_ref() };
+            Desire { id: &instance, before: current.as_ref(), after: after.as_ref(), owner: owner.as_ref(), registrant: None };
         let DesireOutcome::Accepted { revision, .. } = self.store.desire(desire).await.unwrap() else {
             panic!("no other client makes changes")
         };
