@@ -267,13 +267,7 @@ impl Core {
     }
 
     /// Stores `after` under the stamp `to`, if the stamp is still `from`. False if it is another one.
-    async fn commit(
-        &self,
-        from: &str,
-        to: &str,
-        before: &Registry,
-        after: &Registry,
-    ) -> Result<bool, Error> {
+    async fn commit(&self, from: &str, to: &str, before: &Registry, after: &Registry) -> Result<bool, Error> {
         let snapshot = self.snapshot(after)?;
         let commands = registry::projection(before, after, self.keys().is_empty());
         let home = &self.stores[0];

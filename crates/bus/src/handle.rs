@@ -6,8 +6,8 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
-    Alteration, ApiToken, Change, Credentials, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry,
-    Subscription, Wanted, attempts,
+    Alteration, ApiToken, Change, Credentials, Error, Event, EventId, NewEvent, NewMessage, Refusal,
+    Registry, Subscription, Wanted, attempts,
     commit::{Gather, Item, Part, Ticket},
     core::Core,
     dead,
@@ -469,9 +469,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
-        self.core
-            .change(|registry, _| registry.set_secrets(client, &secrets))
-            .await
+        self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await
     }
 
     /// Client → its tokens, from the fabric rather than from memory.

@@ -14,8 +14,7 @@ use signalbox_seal::Keys;
 use super::{ApiToken, Backend, Error, Registry, Subscription};
 
 /// Why the deliveries of a locked owner fail.
-pub const LOCKED: &str =
-    "its credentials are encrypted with a key that this pacemaker does not have; add the key to `edge_key_file`";
+pub const LOCKED: &str = "its credentials are encrypted with a key that this pacemaker does not have; add the key to `edge_key_file`";
 
 /// How the owners of credentials are stored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -89,7 +89,8 @@ pub fn credentials(found: &Credentials) -> Vec<Finding> {
             "Nothing is delivered to {}: the credentials are encrypted with a key that this pacemaker does not have.",
             webhooks(found.locked)
         );
-        let fix = "Add the key to the file of `edge_key_file`, or replace the secrets (POST /subscriber/secret).";
+        let fix =
+            "Add the key to the file of `edge_key_file`, or replace the secrets (POST /subscriber/secret).";
         findings.push(Finding::new(Critical, "credentials-locked", Subject::Bus, problem, fix));
     }
     if found.clear > 0 {

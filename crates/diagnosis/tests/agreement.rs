@@ -139,7 +139,10 @@ fn facts() -> impl Strategy<Value = Facts> {
         queues: Checked::Known(messages.2),
         backends: Checked::Known(messages.3),
         parked_objects: Checked::Known(Parked { count: messages.4.len() as u64, names: messages.4 }),
-        credentials: Checked::Known(Credentials { clear: rest.1.feeds_failed, locked: rest.1.feeds_answered }),
+        credentials: Checked::Known(Credentials {
+            clear: rest.1.feeds_failed,
+            locked: rest.1.feeds_answered,
+        }),
         machines: Checked::Known(rest.0),
         evaluation: Checked::Known(rest.1),
         certificates: Checked::Known(rest.2),

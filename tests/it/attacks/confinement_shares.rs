@@ -187,7 +187,8 @@ async fn one_token_does_not_fill_the_route_table() {
     })
     .await;
     let put = async |token: &str, id: &str, port: u16, host: &str| {
-        let body = json!({"address": format!("127.0.0.1:{port}"), "hostnames": [host], "version_type_id": "7"});
+        let body =
+            json!({"address": format!("127.0.0.1:{port}"), "hostnames": [host], "version_type_id": "7"});
         let request = Request::new("PUT", "admin", &format!("/instances/{id}")).token(token).json(&body);
         request.send(system.pacemaker).await.unwrap()
     };
@@ -214,7 +215,8 @@ async fn one_token_does_not_fill_the_route_table() {
     let delete = Request::new("DELETE", "admin", "/instances/i-3").token(&greedy);
     assert_eq!(delete.send(system.pacemaker).await.unwrap().status, 200);
     assert_eq!(put(&greedy, "i-5", 4005, "e.test").await.status, 201);
-    let metrics = Request::get("admin", "/metrics").token(&system.token).send(system.pacemaker).await.unwrap();
+    let metrics =
+        Request::get("admin", "/metrics").token(&system.token).send(system.pacemaker).await.unwrap();
     let counted = r#"signalbox_pacemaker_limited_requests_total{code="token_limit_reached"} 2"#;
     assert!(metrics.text().lines().any(|line| line == counted), "{}", metrics.text());
     system.stop().await;

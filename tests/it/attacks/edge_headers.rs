@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::raw::Raw;
-use crate::fuzz::edge::connection;
+use crate::fuzz::edge::{DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM, connection};
 
 /// Headers by which proxies report what they know about the client.
 const CLAIMS: [(&str, &str); 16] = [
@@ -230,8 +230,6 @@ async fn an_instance_cannot_pass_for_the_edge() {
 
 /// Sends one HTTP/2 request, a field per line, and returns the payloads of its response's frames.
 async fn over_http2(to: SocketAddr, fields: &str) -> String {
-    const HEADERS: u8 = 1;
-    const END_STREAM: u8 = 1;
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.write_all(&connection(fields.as_bytes())).await.unwrap();
     let mut payloads = Vec::new();
@@ -243,12 +241,15 @@ async fn over_http2(to: SocketAddr, fields: &str) -> String {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; usize::try_from(length).unwrap()];
         stream.read_exact(&mut payload).await.unwrap();
-        // DATA and HEADERS of the stream; others are about the connection.
-        if head[3] <= HEADERS {
-            payloads.extend(payload);
-            if head[4] & END_STREAM != 0 {
-                break;
+        match head[3] {
+            DATA | HEADERS => {
+                payloads.extend(payload);
+                if head[4] & END_STREAM != 0 {
+                    break;
+                }
             }
+            RST_STREAM | GOAWAY => break,
+            _ => {}
         }
     }
     String::from_utf8_lossy(&payloads).into_owned()

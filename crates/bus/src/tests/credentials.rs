@@ -61,10 +61,7 @@ async fn credentials_in_clear_text_are_encrypted_when_a_pacemaker_with_a_key_sta
     assert_eq!(known(&with), expected());
     assert_eq!(with.handle.credentials(), Credentials { encrypted: 1, ..Credentials::default() });
     // Later changes do not bring them back.
-    with.handle
-        .alter("billing", Alteration { paused: Some(true), ..Alteration::default() })
-        .await
-        .unwrap();
+    with.handle.alter("billing", Alteration { paused: Some(true), ..Alteration::default() }).await.unwrap();
     assert!(!are_in_clear(&redis).await);
     with.stop().await;
 

@@ -111,7 +111,13 @@ impl Registry {
         after: Desired,
         attempts: &mut Attempts,
     ) -> Result<bool, Error> {
-        let desire = Desire { id: &current.id, before: Some(current), after: Some(&after), owner: None, registrant: None };
+        let desire = Desire {
+            id: &current.id,
+            before: Some(current),
+            after: Some(&after),
+            owner: None,
+            registrant: None,
+        };
         match self.store.desire(desire).await? {
             DesireOutcome::Changed | DesireOutcome::Limited => attempts.lost().map(|()| false),
             DesireOutcome::Behind => attempts.await_reconciliation(&self.nudge).await.map(|()| false),
