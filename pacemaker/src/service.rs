@@ -250,7 +250,7 @@ async fn event_bus(
     });
     let shards = config.redis.fabric_shards;
     let (handle, events) = Bus::open(&servers.fabric, shards, config.bus.clone(), known, webhooks.clone());
-    let events = events.on_node(&config.node);
+    let events = events.on_node(&config.node).with_keys(config.edge_keys.clone());
     let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
     let stop = shutdown.clone();
     background.spawn(|idle| async move {
@@ -285,7 +285,8 @@ fn routing(
     };
     let Routing { reconcile_interval, sweep_interval, sweep_gap, .. } = config.routing;
     let nudge = Arc::new(Notify::new());
-    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone());
+    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone())
+        .with_instances_per_token(config.limits.token_instances);
     let routers = Routers::start(store.clone(), background.idle.clone());
     let reconciler = Reconciler::new(
         registry.clone(),

@@ -6,8 +6,8 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
-    Alteration, ApiToken, Change, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry,
-    Subscription, Wanted, attempts,
+    Alteration, ApiToken, Change, Credentials, Error, Event, EventId, NewEvent, NewMessage, Refusal,
+    Registry, Subscription, Wanted, attempts,
     commit::{Gather, Item, Part, Ticket},
     core::Core,
     dead,
@@ -89,6 +89,8 @@ pub struct Gauges {
     pub jobs_pending: u64,
     /// Bytes of events in the log.
     pub log_bytes: u64,
+    /// How credentials of deliveries are stored.
+    pub credentials: Credentials,
 }
 
 /// One event that could not be delivered.
@@ -301,6 +303,11 @@ impl Handle {
         self.core.view().fabric.clone()
     }
 
+    /// How credentials of deliveries are stored, as last read.
+    pub fn credentials(&self) -> Credentials {
+        self.core.view().credentials
+    }
+
     /// Whether events are accepted: not when the fabric has been replaced by an empty or another one.
     pub fn is_ready(&self) -> bool {
         self.core.view().state == State::Ready
@@ -470,13 +477,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
-        self.core
-            .change(|registry, _| {
-                let one = registry.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
-                one.secrets.clone_from(&secrets);
-                Ok(())
-            })
-            .await
+        self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await
     }
 
     /// Client → its tokens, from the fabric rather than from memory.
@@ -656,7 +657,7 @@ impl Handle {
     pub async fn gauges(&self) -> Result<Gauges, Error> {
         let view = self.core.view();
         let topics = self.events_by_topic(&view.registry).await?;
-        Ok(Gauges { topics, ..self.gauges_of(&view.registry).await? })
+        Ok(Gauges { topics, credentials: view.credentials, ..self.gauges_of(&view.registry).await? })
     }
 
     async fn gauges_of(&self, registry: &Registry) -> Result<Gauges, Error> {

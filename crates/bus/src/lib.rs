@@ -117,6 +117,7 @@ mod queue_admin;
 mod registry;
 mod replay;
 mod rng;
+mod sealed;
 mod service;
 mod shares;
 mod store;
@@ -142,6 +143,7 @@ pub use registry::{
     AUDIT, Alteration, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
     is_reserved_topic, is_topic_name,
 };
+pub use sealed::{Credentials, LOCKED};
 pub use service::Bus;
 pub use signalbox_api::objects::{OnFailure, Queued};
 pub use signalbox_queues::Finding;

@@ -18,7 +18,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{Gauges, Refusal, SubscriberGauges};
+use super::{Credentials, Gauges, Refusal, SubscriberGauges};
 use signalbox_egress::Outcome;
 
 const PREFIX: &str = "signalbox_bus";
@@ -191,6 +191,16 @@ fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
     registry.register("jobs", "Delivery jobs, by state", jobs);
     let log_bytes = i64::try_from(gauges.log_bytes).unwrap_or(i64::MAX);
     registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(log_bytes));
+    let Credentials { clear, encrypted, locked, .. } = gauges.credentials;
+    let credentials = Family::<State, Gauge>::default();
+    for (state, count) in [("clear", clear), ("encrypted", encrypted), ("locked", locked)] {
+        credentials.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    registry.register(
+        "credentials",
+        "Subscriptions, backends and listed tokens with credentials, by how these are stored",
+        credentials,
+    );
     // It exists before the first loss: an alert compares it with its earlier value.
     let mut counters = gauges.counters.clone();
     counters.entry("events.lost".to_owned()).or_default();
@@ -230,6 +240,7 @@ mod tests {
             topics: [("orders".to_owned(), 9)].into(),
             counters: [("events.delivered".to_owned(), 7)].into(),
             jobs_scheduled: 4,
+            credentials: Credentials { clear: 6, ..Credentials::default() },
             ..Default::default()
         };
         let text = metrics.encode(Some(&gauges)).unwrap();
@@ -243,6 +254,7 @@ mod tests {
             r#"signalbox_bus_subscriber_health_points{subscriber="billing"} 98"#,
             r#"signalbox_bus_subscriber_oldest_batch_timestamp_seconds{subscriber="billing"} 5"#,
             r#"signalbox_bus_jobs{state="scheduled"} 4"#,
+            r#"signalbox_bus_credentials{state="clear"} 6"#,
             "signalbox_bus_events_delivered_total 7",
             "signalbox_bus_events_lost_total 0",
             "signalbox_bus_delivery_duration_seconds_count 1",

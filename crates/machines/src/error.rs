@@ -28,6 +28,9 @@ pub enum Error {
     /// The metadata is too large, too deep, or not an object.
     #[error("{0}")]
     BadMetadata(String),
+    /// The machine has the maximum number of labels.
+    #[error("label limit of the machine reached ({0})")]
+    TooManyLabels(u64),
     /// Another request had the same idempotency key.
     #[error("another request had the same idempotency key")]
     Conflict,

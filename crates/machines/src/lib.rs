@@ -90,6 +90,7 @@ mod label_store;
 mod labels;
 mod metrics;
 mod options;
+mod population;
 mod reconcile;
 mod record;
 mod runner;

@@ -83,6 +83,9 @@ pub(super) fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -
 
 fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets, Problem> {
     let subscription = registry.subscriptions.get(client).ok_or(Error::NoSuchSubscription)?;
+    if subscription.is_locked() {
+        return Err(Error::Locked.into());
+    }
     let mut living = living(&subscription.secrets, now_ms);
     if living.is_empty() {
         return Err(Problem::not_found("no_secret", "deliveries are not signed; create a secret with POST"));
@@ -104,7 +107,8 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 
 /// Show the signing secret
 #[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
-    (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem)))]
+    (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem),
+    (status = 503, description = "credentials_locked", body = Problem)))]
 async fn secret(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,

@@ -98,7 +98,8 @@ fn note_before(app: &App, notes: &Notes, client: &str) {
 /// gets its secret when its client subscribes again, as clients do on start, or requests it.
 pub(super) async fn ensure_secret(bus: &Front, client: &str) -> Result<(), Error> {
     let registry = bus.handle.registry();
-    let none = registry.subscriptions.get(client).is_some_and(|subscription| subscription.secrets.is_empty());
+    let lacks = |one: &signalbox_bus::Subscription| one.secrets.is_empty() && !one.is_locked();
+    let none = registry.subscriptions.get(client).is_some_and(lacks);
     if none {
         let mut random = [0; 32];
         rand::rng().fill_bytes(&mut random);

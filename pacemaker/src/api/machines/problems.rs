@@ -23,6 +23,13 @@ impl From<Error> for Problem {
             Error::DefinitionChanged => conflict("definition_changed"),
             Error::ApplyUnderWay => conflict("apply_under_way").retry_after(1),
             Error::BadMetadata(_) => Self::unprocessable("invalid_metadata", text),
+            Error::TooManyLabels(limit) => {
+                let detail = format!(
+                    "Limit of labels of one machine reached ({limit}). Labels that were deleted in the last thirty days are \
+                     included. Raise `machines.labels`."
+                );
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "label_limit_reached", detail).with("limit", limit)
+            }
             Error::Conflict => Self::unprocessable("idempotency_conflict", text),
             Error::Unmapped(states) => Self::unprocessable("unmapped_state", text).with("states", states),
             Error::BadMap(_) => Self::unprocessable("invalid_map", text),

@@ -271,6 +271,10 @@ async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
     let bus = app.bus.handle();
     let accepts_events = bus.is_ready();
     facts.bus = Checked::Known(Bus { accepts_events });
+    if accepts_events && caller.confinement().is_empty() {
+        let signalbox_bus::Credentials { clear, locked, .. } = bus.credentials();
+        facts.credentials = Checked::Known(messages::Credentials { clear, locked });
+    }
     let reason = if !accepts_events {
         "the bus is not initialized"
     } else if !caller.confinement().is_empty() {
