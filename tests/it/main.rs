@@ -51,6 +51,7 @@ mod proxying;
 mod queues;
 mod registration;
 mod rolling_deploys;
+mod run;
 mod script_sharing;
 mod sentinels;
 mod sequencer;
