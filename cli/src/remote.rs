@@ -1,8 +1,6 @@
 //! Selects the system that a command uses, and the form of its output.
 
-use std::{
-    fs, io, net::IpAddr, ops::Deref, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration,
-};
+use std::{fs, io, net::IpAddr, ops::Deref, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
 use serde::Serialize;

@@ -28,6 +28,7 @@ mod command;
 mod configuration;
 mod dashboard;
 mod deploys;
+mod discovery;
 mod documents;
 mod failover;
 mod fuzz;

@@ -34,7 +34,9 @@ impl Run {
         command.args(["run", "--lease", "3s", "--drain", "1s", "--node", "n1"]).args(arguments);
         command.current_dir(folder).env_clear().kill_on_drop(true);
         command.env("PATH", format!("{}:{path}", program().parent().unwrap().display()));
-        command.env("SIGNALBOX_URL", format!("http://{}", system.admin)).env("SIGNALBOX_TOKEN", &system.token);
+        command
+            .env("SIGNALBOX_URL", format!("http://{}", system.admin))
+            .env("SIGNALBOX_TOKEN", &system.token);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = Arc::default();
         collect(child.stdout.take().unwrap(), &lines);

@@ -110,9 +110,8 @@ impl Source {
                 "nothing to run: add a command after --, or create signalbox.app.toml or Procfile in this folder",
             )
         })?;
-        let failed = |error: &dyn std::fmt::Display| {
-            Failure::configuration(format!("{}: {error}", path.display()))
-        };
+        let failed =
+            |error: &dyn std::fmt::Display| Failure::configuration(format!("{}: {error}", path.display()));
         let text = fs::read_to_string(&path).map_err(|error| failed(&error))?;
         let name = self.name.clone().unwrap_or_else(|| folder(&path));
         if path.extension().is_some_and(|extension| extension == "toml") {
@@ -127,7 +126,9 @@ impl Source {
 
     fn from_toml(&self, text: &str, name: String) -> Result<App, String> {
         if !self.host.is_empty() || self.copies.is_some() || self.health_path.is_some() {
-            return Err("it sets hosts, copies and health_path; omit --host, --copies and --health-path".to_owned());
+            return Err(
+                "it sets hosts, copies and health_path; omit --host, --copies and --health-path".to_owned()
+            );
         }
         let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         let name = self.name.clone().or(file.name).unwrap_or(name);
@@ -236,7 +237,9 @@ fn plain(text: &str) -> String {
 fn check(app: &App) -> Result<(), String> {
     let name_is_valid = |name: &str| !name.is_empty() && plain(name) == name;
     let invalid = |kind: &str, name: &str| {
-        format!("invalid {kind} `{name}`: 1 to {MAX_NAME_BYTES} characters of a-z, A-Z, 0-9, `.`, `_` and `-`")
+        format!(
+            "invalid {kind} `{name}`: 1 to {MAX_NAME_BYTES} characters of a-z, A-Z, 0-9, `.`, `_` and `-`"
+        )
     };
     if !name_is_valid(&app.name) {
         return Err(invalid("name", &app.name));

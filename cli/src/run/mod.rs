@@ -165,7 +165,9 @@ impl Fleet {
             });
             let slots = self.slots.entry(process.name.clone()).or_default();
             for (slot, number) in slots.iter().take(process.copies.into()).zip(1..) {
-                slot.replace(version.clone()).await.map_err(|why| format!("{}.{number} {why}", process.name))?;
+                slot.replace(version.clone())
+                    .await
+                    .map_err(|why| format!("{}.{number} {why}", process.name))?;
             }
             for number in (slots.len() + 1)..=usize::from(process.copies) {
                 let number = u16::try_from(number).unwrap_or(u16::MAX);
@@ -230,7 +232,7 @@ impl Signals {
 }
 
 /// The name of this machine, with characters that IDs may have.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let plain = |char: char| if char.is_ascii_alphanumeric() || "._-".contains(char) { char } else { '_' };
     name.trim().chars().map(plain).take(40).collect()
@@ -244,5 +246,6 @@ fn notify(state: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     // A service manager that does not listen cannot be reported to.
-    let _unsent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    let _unsent =
+        address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
 }

@@ -33,7 +33,8 @@ pub(super) struct Output {
 impl Output {
     /// `longest` is the longest name of a copy.
     pub(super) fn new(longest: usize) -> Self {
-        let colored = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+        let colored =
+            io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
         Self { width: longest.max(OWN.len()), colored }
     }
 

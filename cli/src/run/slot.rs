@@ -313,7 +313,8 @@ impl Runner {
         instance.node_id = Some(context.node.clone());
         instance.weight = process.weight;
         instance.lease_seconds = u32::try_from(context.lease.as_secs()).ok();
-        instance.health = process.health_path.clone().map(|path| Health { path: Some(path), ..Health::default() });
+        instance.health =
+            process.health_path.clone().map(|path| Health { path: Some(path), ..Health::default() });
         Registration {
             client: context.client.clone(),
             output: context.output.clone(),

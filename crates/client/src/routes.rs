@@ -9,8 +9,8 @@ use serde_json::json;
 use signalbox_api::routes::{Drain, HostList, InstanceList, Switch};
 
 pub use signalbox_api::routes::{
-    Answer, ChangedInstance, Convergence, Explanation, Health, Heartbeat, Host, Instance, Liveness, NewInstance, Router,
-    State, SwitchedHost,
+    Answer, ChangedInstance, Convergence, Explanation, Health, Heartbeat, Host, Instance, Liveness,
+    NewInstance, Router, State, SwitchedHost,
 };
 
 use crate::{Client, Error, segment, with_query};
