@@ -146,18 +146,19 @@ async fn a_container_cannot_claim_a_host_outside_the_token() {
     let system = System::start("discover-token").await;
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(folder.path());
-    let (bank, shop) = (App::start("bank").await, App::start("shop").await);
+    let (bank, shop, thief) = (App::start("bank").await, App::start("shop").await, App::start("thief").await);
     system.register("bank", &bank, "bank.test", "1").await;
     let new = json!({"name": "docker", "scopes": ["routes"], "hosts": ["*.apps.test"]});
     let made = system.api("POST", "/tokens", Some(new)).await;
     assert_eq!(made.status, 201, "{}", made.text());
     let token = made.json()["token"].as_str().unwrap().to_owned();
 
-    let ports = [&bank, &shop].map(|app| app.address.port().to_string());
+    let ports = [&bank, &shop, &thief].map(|app| app.address.port().to_string());
     let run = |id: &str, host: &str, port: &str| {
         engine.run(id, &[("signalbox.host", host), ("signalbox.port", port)]);
     };
-    run("thief0000000", "bank.test", &ports[1]);
+    run("thief0000000", "bank.test", &ports[2]);
+    // A container that is rejected cannot keep the address of another one.
     run("both00000000", "x.apps.test, bank.test", &ports[1]);
     // The address of the bank, under a host of the token.
     run("address00000", "y.apps.test", &ports[0]);
@@ -167,8 +168,6 @@ async fn a_container_cannot_claim_a_host_outside_the_token() {
     discover.until(1, "d.thief0000000: the token does not cover bank.test (host_not_allowed)").await;
     discover.until(1, "d.both00000000").await;
     discover.until(1, "(address_taken)").await;
-    engine.end("thief0000000");
-    engine.end("both00000000");
     system.until_answered_by("shop.apps.test", &shop).await;
     until_instances(&system, &[("bank", "active"), ("d.good00000000", "active")]).await;
     assert_eq!(system.get("bank.test", "/").await.text(), "bank");

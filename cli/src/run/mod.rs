@@ -249,3 +249,17 @@ fn notify(state: &str) {
     let _unsent =
         address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_long_enough_for_three_heartbeats() {
+        assert_eq!(whole_seconds("3s"), Ok(Duration::from_secs(3)));
+        assert_eq!(whole_seconds("1d"), Ok(Duration::from_secs(86_400)));
+        for bad in ["2s", "2d", "3500ms", "x"] {
+            whole_seconds(bad).unwrap_err();
+        }
+    }
+}

@@ -18,6 +18,8 @@ pub(crate) struct Present {
 pub(crate) struct Memory {
     /// The instance that was registered last, as JSON, by its key.
     pub(crate) sent: BTreeMap<String, String>,
+    /// The instance that the pacemaker rejected last, as JSON, by its key.
+    pub(crate) refused: BTreeMap<String, String>,
     /// Keys that this discovery drained, in contrast to an operator.
     pub(crate) drained: BTreeSet<String>,
     /// Keys that were absent for long enough.
@@ -38,7 +40,7 @@ pub(crate) struct Plan {
 
 pub(crate) fn plan(snapshot: &Snapshot, present: &BTreeMap<String, Present>, memory: &Memory) -> Plan {
     let mut plan = Plan::default();
-    let owners = owners(snapshot, present);
+    let owners = owners(snapshot, present, memory);
     for (key, entry) in &snapshot.entries {
         let instance = match entry {
             Entry::Instance(instance) => instance,
@@ -84,11 +86,18 @@ fn is_of_unclear_group(snapshot: &Snapshot, key: &str) -> bool {
     ends.any(|group| matches!(snapshot.entries.get(group), Some(Entry::Unclear(_))))
 }
 
-/// The entry that has an address: the one that is registered with it, otherwise the first.
-fn owners<'a>(snapshot: &'a Snapshot, present: &BTreeMap<String, Present>) -> BTreeMap<&'a str, &'a String> {
+/// The entry that has an address: the one that is registered with it, otherwise the first that was not rejected.
+fn owners<'a>(
+    snapshot: &'a Snapshot,
+    present: &BTreeMap<String, Present>,
+    memory: &Memory,
+) -> BTreeMap<&'a str, &'a String> {
     let mut owners: BTreeMap<&str, &String> = BTreeMap::new();
     for (key, entry) in &snapshot.entries {
         let Entry::Instance(instance) = entry else { continue };
+        if memory.refused.get(key) == Some(&text(instance)) {
+            continue;
+        }
         let registered = present.get(key).is_some_and(|now| now.address == instance.address);
         let owner = owners.entry(&instance.address).or_insert(key);
         let other = present.get(*owner).is_some_and(|now| now.address == instance.address);
@@ -180,6 +189,9 @@ mod tests {
         let later = plan(&snapshot, &table, &Memory::default());
         assert_eq!((later.register, &*later.unclear[0].0), (vec!["b".to_owned()], "a"));
         assert_eq!(later.unclear[0].1, "x:1 is the address of b as well");
+        let refused = BTreeMap::from([("a".to_owned(), text(&instance("x:1")))]);
+        let memory = Memory { refused, ..Memory::default() };
+        assert_eq!(plan(&snapshot, &BTreeMap::new(), &memory).register, ["b"]);
     }
 
     #[test]

@@ -101,6 +101,7 @@ impl Discovery {
             self.absent_since.entry(key.clone()).or_insert(now);
         }
         self.memory.sent.retain(|key, _| present.contains_key(key));
+        self.memory.refused.retain(|key, _| snapshot.entries.contains_key(key));
         self.memory.drained.retain(|key| present.contains_key(key));
         let complete = self.apply(&snapshot, &plan).await;
         let interval = source.expires().unwrap_or(self.options.interval).min(self.options.interval);
@@ -146,6 +147,12 @@ impl Discovery {
             let Some(Entry::Instance(instance)) = snapshot.entries.get(key) else { continue };
             let id = self.id(key);
             let registered = self.client.routes().register(&id, instance, None).await.map(drop);
+            match &registered {
+                Err(error) if !error.is_unavailable() => {
+                    self.memory.refused.insert(key.clone(), text(instance));
+                }
+                _ => _ = self.memory.refused.remove(key),
+            }
             if self.settle(key, registered, &format!("{id} registered at {}", instance.address)) {
                 self.memory.sent.insert(key.clone(), text(instance));
             } else {
