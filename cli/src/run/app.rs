@@ -72,12 +72,12 @@ pub(super) struct Source {
 impl Source {
     /// Reads the application. Called again for a replacement, when the file may have changed.
     pub(super) fn read(&self) -> Result<App, Failure> {
-        let app = if self.command.is_empty() { self.from_file()? } else { self.from_command()? };
+        let app = if self.command.is_empty() { self.of_file()? } else { self.of_command()? };
         check(&app).map_err(Failure::configuration)?;
         Ok(app)
     }
 
-    fn from_command(&self) -> Result<App, Failure> {
+    fn of_command(&self) -> Result<App, Failure> {
         if self.host.is_empty() {
             return Err(Failure::configuration("name the host to serve with --host"));
         }
@@ -103,7 +103,7 @@ impl Source {
         App { name, version, processes }
     }
 
-    fn from_file(&self) -> Result<App, Failure> {
+    fn of_file(&self) -> Result<App, Failure> {
         let found = || FILES.iter().map(PathBuf::from).find(|file| file.exists());
         let path = self.file.clone().or_else(found).ok_or_else(|| {
             Failure::configuration(
@@ -115,7 +115,7 @@ impl Source {
         let text = fs::read_to_string(&path).map_err(|error| failed(&error))?;
         let name = self.name.clone().unwrap_or_else(|| folder(&path));
         if path.extension().is_some_and(|extension| extension == "toml") {
-            return self.from_toml(&text, name).map_err(|error| failed(&error));
+            return self.of_toml(&text, name).map_err(|error| failed(&error));
         }
         let processes = procfile(&text).map_err(|error| failed(&error))?;
         let web = |(name, command): (String, Vec<String>)| {
@@ -124,7 +124,7 @@ impl Source {
         Ok(self.app(name, processes.into_iter().map(web).collect()))
     }
 
-    fn from_toml(&self, text: &str, name: String) -> Result<App, String> {
+    fn of_toml(&self, text: &str, name: String) -> Result<App, String> {
         if !self.host.is_empty() || self.copies.is_some() || self.health_path.is_some() {
             return Err(
                 "it sets hosts, copies and health_path; omit --host, --copies and --health-path".to_owned()
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     fn from_toml(text: &str) -> Result<App, String> {
-        let app = Source::default().from_toml(text, "folder".to_owned())?;
+        let app = Source::default().of_toml(text, "folder".to_owned())?;
         check(&app).map(|()| app)
     }
 

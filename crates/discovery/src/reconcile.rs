@@ -168,6 +168,7 @@ mod tests {
             sent: sent.map(|(key, address)| (key.to_owned(), text(&instance(address)))).into(),
             drained: names(&["back"]),
             confirmed: names(&["absent-long", "half-written-one"]),
+            ..Memory::default()
         };
         let plan = plan(&snapshot, &table, &memory);
         assert_eq!(plan.register, ["new", "other"]);
