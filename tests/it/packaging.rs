@@ -316,7 +316,7 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
             (name, fs::read_to_string(path).unwrap())
         })
         .collect();
-    assert_eq!(units.len(), 6, "{:?}", units.keys());
+    assert_eq!(units.len(), 7, "{:?}", units.keys());
     for (name, text) in &units {
         let settings = unit(text);
         for (section, key, value) in &settings {
