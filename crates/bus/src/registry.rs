@@ -247,6 +247,8 @@ impl Registry {
         match self.api_tokens.get(client) {
             Some(token) => token.name.clone(),
             None if client == OWN_CLIENT => "signalbox".to_owned(),
+            // Actions of a state machine publish under its name.
+            None if client.starts_with("machine:") => client.to_owned(),
             None => client.strip_prefix('@').unwrap_or("(deleted)").to_owned(),
         }
     }

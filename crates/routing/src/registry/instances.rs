@@ -45,25 +45,12 @@ impl Registry {
         spec: Spec,
         first: State,
     ) -> Result<RouteChange, Error> {
-        check_names(caller, &spec.hostnames)?;
-        if !caller.may_own(id.as_str()) {
-            return Err(Error::IdNotAllowed(id.clone()));
-        }
-        if !caller.may_count_as(spec.version_type_id.as_str()) {
-            return Err(Error::VersionTypeNotAllowed(spec.version_type_id.as_str().to_owned()));
-        }
+        check_spec(caller, id, &spec)?;
         let mut attempts = Attempts::new();
         let mut expired = false;
         loop {
             let sight = self.store.sight(id, &spec.address).await?;
-            if let Some(current) = &sight.current {
-                check_record(caller, &current.record)?;
-            }
-            if sight.owner.as_ref().is_some_and(|owner| {
-                check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str())
-            }) {
-                return Err(Error::AddressTaken);
-            }
+            check_sight(caller, &sight)?;
             let Some(table) = sight.table.clone() else {
                 attempts.await_reconciliation(&self.nudge).await?;
                 continue;
@@ -109,6 +96,15 @@ impl Registry {
                 }
             }
         }
+    }
+
+    /// Checks whether [`Self::put`] would accept an instance now. Changes nothing.
+    pub async fn check_put(&self, caller: &Caller, id: &InstanceId, spec: &Spec) -> Result<(), Error> {
+        check_spec(caller, id, spec)?;
+        let sight = self.store.sight(id, &spec.address).await?;
+        check_sight(caller, &sight)?;
+        let before = sight.current.as_ref().map(|current| &current.record.desired);
+        self.check_instance_limit(spec, before).await
     }
 
     /// Removes an instance. An unknown instance is not an error; an interrupted removal is completed.
@@ -411,6 +407,29 @@ impl Registry {
         let Standing { serial, epoch } = standing;
         RouteChange { kind, subject: id.to_string(), serial, epoch, before, record, displaced }
     }
+}
+
+/// Whether the caller may register an instance as specified.
+fn check_spec(caller: &Caller, id: &InstanceId, spec: &Spec) -> Result<(), Error> {
+    check_names(caller, &spec.hostnames)?;
+    if !caller.may_own(id.as_str()) {
+        return Err(Error::IdNotAllowed(id.clone()));
+    }
+    if !caller.may_count_as(spec.version_type_id.as_str()) {
+        return Err(Error::VersionTypeNotAllowed(spec.version_type_id.as_str().to_owned()));
+    }
+    Ok(())
+}
+
+/// Whether the caller may replace the instance that has the ID, and the one that has the address.
+fn check_sight(caller: &Caller, sight: &Sight) -> Result<(), Error> {
+    if let Some(current) = &sight.current {
+        check_record(caller, &current.record)?;
+    }
+    let taken = |owner: &Stored| {
+        check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str())
+    };
+    if sight.owner.as_ref().is_some_and(taken) { Err(Error::AddressTaken) } else { Ok(()) }
 }
 
 /// A compare-and-set in the fabric, from the registry's side.
