@@ -40,6 +40,14 @@ enum Command {
     Apply(Box<plans::Apply>),
     /// List the versions of a machine's definition
     Versions(plans::One),
+    /// Show how a version differs from a file or from another version
+    Diff(plans::Diff),
+    /// Apply the definition of an earlier version again
+    Rollback(plans::Rollback),
+    /// Delete a machine with all of its labels
+    Delete(plans::Delete),
+    /// List the tasks of a machine (operations on many labels), or cancel one
+    Tasks(plans::Tasks),
 }
 
 #[derive(Debug, clap::Args)]
@@ -81,6 +89,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Plan(args) => plans::plan(args).await,
         Command::Apply(args) => plans::apply(*args).await,
         Command::Versions(args) => plans::versions(args).await,
+        Command::Diff(args) => plans::diff(args).await,
+        Command::Rollback(args) => plans::rollback(args).await,
+        Command::Delete(args) => plans::delete(args).await,
+        Command::Tasks(args) => plans::tasks(args).await,
     }
 }
 

@@ -175,7 +175,9 @@ impl Simulation {
         match &self.end {
             End::NeedsFeed(feed) => {
                 json["feed"] = feed.as_str().into();
-                json["hint"] = format!("assume its value: --feeds '{{\"{feed}\": …}}', or `feeds` of the request").into();
+                json["hint"] =
+                    format!("assume its value: --feeds '{{\"{feed}\": …}}', or `feeds` of the request")
+                        .into();
             }
             End::NeedsAnswer(state) => {
                 json["answer"] = state.as_str().into();

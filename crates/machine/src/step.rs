@@ -384,7 +384,10 @@ impl<'a> Walk<'a> {
             }
             (_, Event::Deadline) => {
                 if let Some(deadline) = state.deadline() {
-                    self.go(deadline.to, Look { cause: Cause::Deadline, trigger: Some(deadline.to_string()) });
+                    self.go(
+                        deadline.to,
+                        Look { cause: Cause::Deadline, trigger: Some(deadline.to_string()) },
+                    );
                 }
             }
             (Kind::Action(_), Event::Facts(_)) => self.decision.facts_waiting = true,

@@ -170,6 +170,23 @@ impl LabelStore {
         Err(Error::Contended)
     }
 
+    /// Deletes a label of a machine whose definition is not active any more.
+    pub(crate) async fn delete_without_definition(&self, machine: &str, label: &str) -> Result<(), Error> {
+        for _ in 0..MAX_ROUNDS {
+            let Some(before) = self.read(machine, label).await? else { return Ok(()) };
+            if before.status == Status::Deleted {
+                return Ok(());
+            }
+            let version = before.history.last().map_or(0, |row| row.version);
+            let mut record = before.deleted(version, self.clock.now_ms().await?);
+            match self.committer.commit((machine, label), None, Some(&before), &mut record, 1).await {
+                Err(Refusal::Outdated) => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(Error::Contended)
+    }
+
     /// Forgets everything that only this process remembers of the fabric, because the fabric may have lost it.
     pub(crate) fn forget_assumptions(&self) {
         self.sweeps.forget();

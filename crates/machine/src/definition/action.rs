@@ -127,7 +127,9 @@ fn on_error(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<OnFailure>
     }
     let mut read = Vec::new();
     for (n, case) in cases.iter().enumerate() {
-        let Some(fields) = builder.reader.fields(case, "a case of `on_error`", &keys::FAILURE) else { continue };
+        let Some(fields) = builder.reader.fields(case, "a case of `on_error`", &keys::FAILURE) else {
+            continue;
+        };
         let to = builder.reader.required(&fields, "next", "a case of `on_error`");
         let to = to.and_then(|node| builder.target(node));
         let failures = match fields.get("status") {

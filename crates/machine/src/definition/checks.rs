@@ -139,8 +139,7 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
     if !timed && !topic && !paths.is_empty() {
         if !paths.iter().any(|path| covered(path)) {
             let read = paths.iter().map(|path| Path::new(path.to_vec()).to_string());
-            let message =
-                format!("{never}: no trigger is at, above or below {}", listed(read));
+            let message = format!("{never}: no trigger is at, above or below {}", listed(read));
             let first = Path::new(paths[0].to_vec());
             let path = first.to_string();
             let path = path.strip_prefix("metadata.").unwrap_or(&path);
@@ -186,10 +185,9 @@ fn circles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
         })
         .collect();
     let mut named = Vec::new();
-    for (member, message) in [
-        (&on_entry, "without any action"),
-        (&passed, "without waiting, and repeat its actions"),
-    ] {
+    for (member, message) in
+        [(&on_entry, "without any action"), (&passed, "without waiting, and repeat its actions")]
+    {
         for first in lowest_of_circles(&edges(machine, member)) {
             let (Some(state), Some(node)) = (states.get(first), items.get(first)) else { continue };
             if named.contains(&first) {

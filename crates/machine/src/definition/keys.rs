@@ -2,8 +2,7 @@
 //! Schema with these.
 
 pub(super) const FILE: [&str; 1] = ["state_machines"];
-pub(super) const MACHINE: [&str; 7] =
-    ["timezone", "hosts", "index", "feeds", "inputs", "webhooks", "states"];
+pub(super) const MACHINE: [&str; 7] = ["timezone", "hosts", "index", "feeds", "inputs", "webhooks", "states"];
 pub(super) const ZONE: [&str; 2] = ["metadata", "default"];
 pub(super) const FEED: [&str; 6] = ["name", "url", "stats", "timeout", "ttl", "on_error"];
 pub(super) const ON_ERROR: [&str; 1] = ["default"];
@@ -16,9 +15,8 @@ pub(super) const TRIGGER: [&str; 8] =
 pub(super) const NEXT: [&str; 6] = ["type", "state", "path", "destinations", "branches", "default"];
 pub(super) const DESTINATION: [&str; 2] = ["value", "state"];
 pub(super) const BRANCH: [&str; 2] = ["when", "state"];
-pub(super) const ACTION: [&str; 10] = [
-    "action", "webhook", "route", "publish", "timeout", "retry", "result", "on_error", "deadline", "next",
-];
+pub(super) const ACTION: [&str; 10] =
+    ["action", "webhook", "route", "publish", "timeout", "retry", "result", "on_error", "deadline", "next"];
 pub(super) const RETRY: [&str; 5] = ["attempts", "first", "factor", "longest", "except"];
 pub(super) const DEADLINE: [&str; 3] = ["after", "at", "next"];
 pub(super) const FAILURE: [&str; 3] = ["status", "next", "into"];

@@ -107,7 +107,14 @@ pub(super) struct Builder<'r, 's> {
 
 impl<'r, 's> Builder<'r, 's> {
     fn new(reader: &'r mut Reader<'s>) -> Self {
-        Self { reader, feeds: Vec::new(), names: Vec::new(), places: HashMap::new(), zone: None, broken: Vec::new() }
+        Self {
+            reader,
+            feeds: Vec::new(),
+            names: Vec::new(),
+            places: HashMap::new(),
+            zone: None,
+            broken: Vec::new(),
+        }
     }
 }
 

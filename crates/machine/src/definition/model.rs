@@ -212,7 +212,8 @@ impl State {
     /// and at its deadline.
     #[must_use]
     pub fn targets(&self) -> Vec<StateIndex> {
-        let failures = self.action().into_iter().flat_map(|action| &action.on_error).map(|failure| failure.to);
+        let failures =
+            self.action().into_iter().flat_map(|action| &action.on_error).map(|failure| failure.to);
         let deadline = self.deadline.iter().map(|deadline| deadline.to);
         let mut targets: Vec<StateIndex> =
             self.next().into_iter().flat_map(Next::targets).chain(failures).chain(deadline).collect();

@@ -48,7 +48,7 @@ pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, rou
     let ids = owned_ids(machine.name(), label);
     let caller = Caller::of_machine(machine.name(), hosts, ids.clone());
     match change(routes, &caller, &ids, route).await {
-        Ok(()) => Outcome::Done,
+        Ok(()) => Outcome::Done(None),
         Err(Failure::Permanent(why)) => Outcome::permanent(why),
         Err(Failure::Route(error)) => {
             let why = error.to_string();

@@ -117,10 +117,24 @@ impl Record {
 
     fn write_work(&self, to: &mut Writer) {
         let work = &self.work;
-        if *work == Work::default() {
-            return to.byte(0);
+        let flags = [
+            *work != Work::default(),
+            work.facts,
+            work.deadline_ms.is_some(),
+            self.suspended,
+            !self.indexed.is_empty(),
+        ];
+        to.byte(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
+        if !self.indexed.is_empty() {
+            to.number(self.indexed.len() as u64);
+            self.indexed.iter().for_each(|digest| to.raw(&digest.to_be_bytes()));
         }
-        to.byte(1 | u8::from(work.facts) << 1);
+        if let Some(ms) = work.deadline_ms {
+            to.number(ms);
+        }
+        if *work == Work::default() {
+            return;
+        }
         to.number(work.attempts.into());
         to.number(work.feed_failures.into());
         to.option(work.again_ms, |to, ms| to.number(ms));
@@ -131,8 +145,14 @@ impl Record {
 
     fn read_work(&mut self, from: &mut Reader<'_>) -> Option<()> {
         let flags = from.byte()?;
-        if flags != 0 {
+        self.suspended = flags & 8 != 0;
+        if flags & 16 != 0 {
+            self.indexed = from.list(|from| Some(u64::from_be_bytes(from.take(8)?.try_into().ok()?)))?;
+        }
+        let deadline_ms = if flags & 4 != 0 { Some(from.number()?) } else { None };
+        if flags & 1 != 0 {
             self.work = Work {
+                deadline_ms,
                 facts: flags & 2 != 0,
                 attempts: from.number()?.try_into().ok()?,
                 feed_failures: from.number()?.try_into().ok()?,

@@ -170,7 +170,7 @@ impl World {
 
     pub(super) async fn apply(&self, yaml: &str, base: u64) -> u64 {
         let machine = machine(yaml);
-        self.machines.applier.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap()
+        self.machines.applier.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap().version
     }
 
     pub(super) async fn create(&self, label: &str, metadata: Value) -> Answer {

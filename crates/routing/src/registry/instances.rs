@@ -426,9 +426,8 @@ fn check_sight(caller: &Caller, sight: &Sight) -> Result<(), Error> {
     if let Some(current) = &sight.current {
         check_record(caller, &current.record)?;
     }
-    let taken = |owner: &Stored| {
-        check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str())
-    };
+    let taken =
+        |owner: &Stored| check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str());
     if sight.owner.as_ref().is_some_and(taken) { Err(Error::AddressTaken) } else { Ok(()) }
 }
 
