@@ -105,6 +105,9 @@ pub(crate) fn related(one: &[Box<str>], other: &[Box<str>]) -> bool {
 
 fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node) {
     let Some((at, triggers)) = entry(node, "triggers") else { return };
+    if gate.triggers.is_empty() {
+        return;
+    }
     let has = |is: fn(&Trigger) -> bool| gate.triggers.iter().any(is);
     let timed = has(|trigger| matches!(trigger, Trigger::Time(_) | Trigger::Interval(_) | Trigger::At(_)));
     let never = match (gate.on_entry(), entry(node, "deadline").is_some()) {

@@ -161,9 +161,10 @@ impl Builder<'_, '_> {
         let condition = fields.get("exit_condition").and_then(|node| self.condition(node));
         let triggers = fields.get("triggers").and_then(|node| {
             let items = self.reader.list(node, "`triggers`")?;
-            if items.is_empty() && deadline.is_none() {
+            if items.is_empty() && deadline.is_none() && fields.has("next") {
                 let hint = "add what makes it look: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {at: metadata.PATH}, {event: entry} or {topic: TOPIC}";
-                self.reader.refuse_hint(node.at, "this gate can never open: it has no trigger", hint);
+                let message = "this gate has no trigger: only an operator opens it (signalbox labels evaluate, or move)";
+                self.reader.warn(node.at, message, Some(hint.to_owned()));
             }
             let triggers: Vec<Trigger> = items.iter().filter_map(|item| self.trigger(item)).collect();
             (triggers.len() == items.len()).then_some(triggers)
