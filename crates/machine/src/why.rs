@@ -79,10 +79,12 @@ fn earliest_look(
     now: Timestamp,
     mut again: Option<Timestamp>,
 ) -> Earliest {
-    let mut at = now;
+    let (mut at, mut label) = (now, *label);
     for _ in 0..MAX_LOOKS {
         let at_that_time = facts.at(at);
-        let Some((look, _)) = next_look(gate, label, &at_that_time, at, again.take()) else {
+        let look = next_look(gate, &label, &at_that_time, at, again.take());
+        label.status = Status::Waiting;
+        let Some((look, _)) = look else {
             return Earliest::Never;
         };
         match gate.condition.earliest(&facts.at(look)) {

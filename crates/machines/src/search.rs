@@ -57,7 +57,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether a label matches; `None` for metadata with an invalid path.
+    /// Whether a label matches; `values` are those of [`Self::values`].
     fn matches(&self, record: &Record, values: &[(Path, Value)], now_ms: u64) -> bool {
         let age_seconds = now_ms.saturating_sub(record.entered_ms) / 1000;
         self.state.as_ref().is_none_or(|state| **state == *record.state)
@@ -262,8 +262,8 @@ impl Search {
         {
             return Err(Error::NoSuchState(state.clone()));
         }
-        let indexed = values.iter().filter(|(path, _)| machine.index().contains(path));
-        if let Some(digest) = indexed.filter_map(|(path, value)| index_digest(path, value)).next() {
+        let mut indexed = values.iter().filter(|(path, _)| machine.index().contains(path));
+        if let Some(digest) = indexed.find_map(|(path, value)| index_digest(path, value)) {
             return Ok((Source::Value(digest), values));
         }
         let source = match (filter.status.filter(|status| status.has_index()), filter.suspended) {

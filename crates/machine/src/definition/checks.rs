@@ -87,7 +87,7 @@ fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken:
 /// Every text below a node.
 fn texts(node: &Node) -> Vec<&str> {
     match &node.value {
-        Value::Text(text) => vec![text],
+        Value::Text(text) => vec![text.as_str()],
         Value::List(items) => items.iter().flat_map(texts).collect(),
         Value::Map(entries) => entries
             .iter()

@@ -336,13 +336,14 @@ mod tests {
     }
 
     fn work() -> impl Strategy<Value = Work> {
-        let times = (option::of(any::<u64>()), option::of(any::<u64>()));
+        let times = (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()));
         (any::<(u32, u32, bool)>(), times, option::of(name()), option::of(name())).prop_map(
-            |((attempts, feed_failures, facts), (again_ms, interval_ms), error, held)| Work {
+            |((attempts, feed_failures, facts), (again_ms, interval_ms, deadline_ms), error, held)| Work {
                 attempts,
                 feed_failures,
                 again_ms,
                 interval_ms,
+                deadline_ms,
                 facts,
                 error,
                 held,
@@ -354,13 +355,15 @@ mod tests {
         fn record()(
             incarnation: u32, numbers: (u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
             text in ".{0,200}", history in vec(row(), 0..=MAX_ROWS), seen in vec(seen(), 0..=MAX_KEYS),
-            zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3)
+            zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3),
+            (suspended, indexed) in (any::<bool>(), vec(any::<u64>(), 0..3))
         ) -> Record {
             let (visit, revision, entered_ms) = numbers;
             let metadata = json!({"text": text, "list": [1, null, {"a": -1.5}]});
             let status = Status::ALL[status];
             Record {
                 incarnation, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
+                suspended, indexed,
             }
         }
     }
