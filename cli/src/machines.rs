@@ -121,7 +121,8 @@ fn import(args: &Import) -> Result<(), Failure> {
     match &args.output {
         None => terminal::line(imported.yaml.trim_end()),
         Some(path) => {
-            let written = fs::File::create_new(path).and_then(|mut file| file.write_all(imported.yaml.as_bytes()));
+            let written =
+                fs::File::create_new(path).and_then(|mut file| file.write_all(imported.yaml.as_bytes()));
             written.map_err(|error| Failure::configuration(format!("{}: {error}", path.display())))?;
         }
     }

@@ -148,7 +148,9 @@ fn gate(machine: &str, state: &mut Node, changes: &mut Vec<String>) {
     } else if !timed && !kinds.iter().any(|kind| matches!(kind.as_str(), "metadata" | "topic")) {
         for path in condition.metadata_paths() {
             let path = signalbox_condition::path_text(path);
-            changes.push(format!("{machine}.{name}: `{{metadata: {path}}}` was added: nothing evaluated the gate"));
+            changes.push(format!(
+                "{machine}.{name}: `{{metadata: {path}}}` was added: nothing evaluated the gate"
+            ));
             triggers.push(map("metadata", &path));
         }
     }
@@ -287,7 +289,9 @@ state_machines:
         assert!(machine.headers_for("https://mail.test/send/7").is_empty());
         assert!(imported.yaml.contains("https://mail.example/send/<label>"), "{}", imported.yaml);
         let changes = imported.changes.join("\n");
-        for part in ["`plugins` was removed", "`placeholders` was removed", "lifecycle.wait: `{interval: 5m}`"] {
+        for part in
+            ["`plugins` was removed", "`placeholders` was removed", "lifecycle.wait: `{interval: 5m}`"]
+        {
             assert!(changes.contains(part), "{part}: {changes}");
         }
     }
@@ -302,7 +306,8 @@ state_machines:
     #[test]
     fn a_file_that_needs_no_change_loads_as_it_is() {
         let plain = FILE.replace("plugins:\n  - module: statsd\nplaceholders: {host: mail.example}\n", "");
-        let plain = plain.replace("<host>", "mail.example").replace("[{metadata: offer}]", "[{interval: 1h}]");
+        let plain =
+            plain.replace("<host>", "mail.example").replace("[{metadata: offer}]", "[{interval: 1h}]");
         let file = load("old.yaml", &plain).unwrap();
         let warnings: Vec<_> = file.warnings.iter().map(|warning| warning.message.as_str()).collect();
         assert_eq!(warnings.len(), 1, "{warnings:?}");

@@ -30,7 +30,9 @@ pub use model::{
     Action, Call, Daily, Deadline, DeadlineAt, Failure, Gate, Kind, Machine, Next, OnFailure, Path,
     ResultPart, Retry, State, StateIndex, Trigger,
 };
-pub use outside::{EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook};
+pub use outside::{
+    EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook,
+};
 pub use problem::{Problem, Refused};
 pub use template::{Part, Template, Text};
 pub use zone::{Zone, ZoneRule};

@@ -145,7 +145,8 @@ impl Builder<'_, '_> {
         let fields = self.reader.fields(node, "an entry of `webhooks`", &keys::WEBHOOK)?;
         let matched = self.reader.required(&fields, "match", "an entry of `webhooks`");
         let matched = matched.and_then(|node| self.matched(node));
-        let prefix = matched.as_ref().filter(|(_, pattern)| pattern.is_none()).map(|(prefix, _)| prefix.clone());
+        let prefix =
+            matched.as_ref().filter(|(_, pattern)| pattern.is_none()).map(|(prefix, _)| prefix.clone());
         let headers = self.reader.required(&fields, "headers", "an entry of `webhooks`")?;
         let Value::Map(entries) = &headers.value else {
             self.reader.refuse_hint(
@@ -195,7 +196,8 @@ impl Builder<'_, '_> {
         match RegexBuilder::new(text).size_limit(MAX_PATTERN_BYTES).build() {
             Ok(pattern) if !text.is_empty() => Some((text.into(), Some(Pattern(pattern)))),
             _ => {
-                let hint = "write the beginning of an address, https://…, or a regular expression for a part of it";
+                let hint =
+                    "write the beginning of an address, https://…, or a regular expression for a part of it";
                 self.reader.refuse_hint(node.at, "this matches no address", hint);
                 None
             }

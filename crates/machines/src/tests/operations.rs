@@ -73,7 +73,8 @@ async fn a_gate_is_evaluated_on_request() {
 async fn the_same_definition_makes_no_version() {
     let world = World::new(GATES).await;
     let commented = format!("# Another layout.\n{GATES}");
-    let applied = world.machines.applier.apply(&machine(&commented), 1, "test", &BTreeMap::new()).await.unwrap();
+    let applied =
+        world.machines.applier.apply(&machine(&commented), 1, "test", &BTreeMap::new()).await.unwrap();
     assert_eq!((applied.version, applied.changed), (1, false));
     assert_eq!(world.apply(&GATES.replace("= 2", "= 3"), 1).await, 2);
 }
@@ -125,7 +126,10 @@ async fn a_failing_action_is_hurried_canceled_or_skipped() {
     }
     let why = world.machines.inspector.explainer.why(M, "hurried").await.unwrap();
     let reason = why["reason"].as_str().unwrap();
-    assert!(reason.starts_with("attempt 1 of 20 of its action failed (answered 500); the next is at"), "{why}");
+    assert!(
+        reason.starts_with("attempt 1 of 20 of its action failed (answered 500); the next is at"),
+        "{why}"
+    );
     assert_eq!(why["action"]["address"], json!(receiver.url));
     world.operate("hurried", Operation::Retry).await.unwrap();
     world.until("hurried", |record| record.work.error.is_some() && record.work.held.is_some()).await;
@@ -154,7 +158,10 @@ async fn a_suspended_label_neither_acts_nor_moves_until_it_is_resumed() {
     assert_eq!(world.label("a").await.due_ms(), None);
     world.time.advance(3_600_000);
     world.work_off().await;
-    assert_eq!((receiver.seen().len(), world.found(Filter { suspended: Some(true), ..Filter::default() }).await), (1, vec!["a".to_owned()]));
+    assert_eq!(
+        (receiver.seen().len(), world.found(Filter { suspended: Some(true), ..Filter::default() }).await),
+        (1, vec!["a".to_owned()])
+    );
     world.operate("a", Operation::Resume).await.unwrap();
     world.until("a", |record| &*record.state == "done").await;
     world.operate("a", Operation::Suspend).await.unwrap();
@@ -177,7 +184,8 @@ async fn labels_are_found_by_state_age_error_and_indexed_metadata() {
     let page = world.machines.search.page(M, &with("plan", json!("pro")), None, 10).await.unwrap();
     assert!(page.checked <= 101, "{}", page.checked);
     assert_eq!(page.next.as_deref(), Some("l090"));
-    let rest = world.machines.search.page(M, &with("plan", json!("pro")), page.next.as_deref(), 100).await.unwrap();
+    let rest =
+        world.machines.search.page(M, &with("plan", json!("pro")), page.next.as_deref(), 100).await.unwrap();
     assert_eq!((rest.labels.len(), rest.next), (15, None));
     // A value that is not indexed.
     assert_eq!(world.machines.search.count(M, &with("deep.x", json!(1))).await.unwrap().count, 125);
@@ -196,7 +204,10 @@ async fn labels_are_found_by_state_age_error_and_indexed_metadata() {
     assert_eq!(newest.labels[0].0, "young");
     let nowhere = Filter { state: Some("nowhere".to_owned()), ..Filter::default() };
     assert!(matches!(world.machines.search.page(M, &nowhere, None, 1).await, Err(Error::NoSuchState(_))));
-    assert!(matches!(world.machines.search.page(M, &with("a..b", json!(1)), None, 1).await, Err(Error::BadFilter(_))));
+    assert!(matches!(
+        world.machines.search.page(M, &with("a..b", json!(1)), None, 1).await,
+        Err(Error::BadFilter(_))
+    ));
     let checked = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap();
     assert!(checked.findings.is_empty(), "{:?}", checked.findings);
 }

@@ -71,7 +71,10 @@ async fn a_result_that_is_too_large_for_the_metadata_fails_the_action() {
     let world = World::new(&ordering(&receiver.answers(json!({"id": "x".repeat(40_000)})))).await;
     world.create("a", json!({"much": "y".repeat(30_000)})).await;
     let record = world.until("a", |record| record.status == Status::Ended).await;
-    assert_eq!((&*record.state, record.history.last().unwrap().trigger.as_deref()), ("failed", Some("invalid")));
+    assert_eq!(
+        (&*record.state, record.history.last().unwrap().trigger.as_deref()),
+        ("failed", Some("invalid"))
+    );
     assert_eq!(record.metadata["much"].as_str().map(str::len), Some(30_000));
 }
 
