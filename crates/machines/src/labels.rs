@@ -223,12 +223,14 @@ impl Labels {
             _ => {}
         }
         let note = operation.note(by);
-        let edit = |before: Option<&Record>, version: &Version, _| match before {
-            None => Err(Error::NoSuchLabel),
-            Some(before) if before.status == Status::Deleted => Err(Error::Gone),
-            Some(before) => operation.edit(before, version, &note),
-        };
-        let done = self.store.change((machine, label), &FeedAnswers::default(), edit).await?;
+        let done = self
+            .store
+            .change((machine, label), &FeedAnswers::default(), |before, version, _| match before {
+                None => Err(Error::NoSuchLabel),
+                Some(before) if before.status == Status::Deleted => Err(Error::Gone),
+                Some(before) => operation.edit(before, version, &note),
+            })
+            .await?;
         self.runner.follow(machine, label, &done);
         let answer = done.record.as_ref().map(Answer::of);
         Ok(Operated { changed: done.changed, answer })

@@ -213,7 +213,13 @@ impl Runner {
                 Ok(match outcome {
                     Outcome::Done(None) => Edit::evaluate(before, Happened::Done(moved)),
                     Outcome::Done(Some(result)) => done_with(before, version, result, moved, now_ms),
-                    Outcome::Failed { .. } if before.work.attempts != made_for.work.attempts => Edit::Leave,
+                    // Another attempt has begun, or the action was canceled.
+                    Outcome::Failed { .. }
+                        if before.work.attempts != made_for.work.attempts
+                            || before.status == Status::Errored =>
+                    {
+                        Edit::Leave
+                    }
                     Outcome::Failed { why, kind } => failed(before, version, why, *kind, moved, now_ms),
                 })
             })
