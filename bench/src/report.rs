@@ -9,7 +9,7 @@ use crate::{
     machine::Facts,
 };
 
-/// One figure that stands for itself.
+/// One figure that is not compared with others.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
     /// The measured quantity.

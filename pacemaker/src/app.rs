@@ -73,7 +73,7 @@ pub(crate) struct Parts {
     pub(crate) table_names: TableNames,
     /// The latest consistency check.
     pub(crate) checks: Checks,
-    /// Cancelled when requests that wait must come to an end.
+    /// Canceled when requests that wait must end.
     pub(crate) shutdown: CancellationToken,
 }
 

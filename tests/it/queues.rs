@@ -441,7 +441,7 @@ async fn a_token_is_limited_to_its_scopes_and_environments() {
     refused(watcher, "GET", "/events", None).await;
     refused(watcher, "GET", "/events?environment=6", None).await;
 
-    // A consumer of the whole queue may look at what it may pull.
+    // A consumer of the whole queue may read the counts of what it may pull.
     assert_eq!(call(&system, &consumer, "GET", "/queues/q/facets", None).await.status, 200);
     assert_eq!(call(&system, &consumer, "GET", "/queues/q/dead", None).await.status, 200);
     refused(&consumer, "POST", "/messages", Some(message("5", "z"))).await;

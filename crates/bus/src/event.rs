@@ -151,7 +151,7 @@ impl Event {
 
     /// Bytes that it takes in memory, about.
     pub(super) fn weight(&self) -> usize {
-        // The rendered form holds nearly everything again; the constant stands for the struct and its map entry.
+        // The rendered form holds nearly everything again; the constant is the size of the struct and its map entry.
         let texts = self.object.len() + self.topic.len() + self.environment.len() + self.url.len();
         256 + 2 * (texts + self.data.as_ref().map_or(0, |data| data.get().len()))
     }

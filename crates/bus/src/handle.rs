@@ -551,7 +551,7 @@ impl Handle {
             .await
     }
 
-    /// Makes another client the publisher of a topic. `by` is the client that asks; nobody for root.
+    /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
     ///
     /// # Errors
     /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's or one of Signalbox' own.

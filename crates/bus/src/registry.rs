@@ -251,7 +251,7 @@ impl Registry {
         }
     }
 
-    /// Makes `client` the publisher of a topic that nobody publishes to yet.
+    /// Makes `client` the publisher of a topic that has no publisher yet.
     ///
     /// # Errors
     /// [`Error::Forbidden`] when it is another client's, [`Error::TooMany`] when there are too many topics in all or of this
@@ -453,7 +453,7 @@ impl Registry {
         self.retired_queues.remove(name);
     }
 
-    /// Makes another client the publisher of a topic. `by` is the client that asks; nobody for root.
+    /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
     pub(super) fn hand_over(&mut self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
         let publisher = self.topics.get_mut(topic).ok_or(Error::NoSuchTopic)?;
         if is_reserved_topic(topic) || by.is_some_and(|client| publisher.as_deref() != Some(client)) {

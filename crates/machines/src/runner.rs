@@ -40,7 +40,7 @@ pub(crate) struct Runner {
     /// See [`OUTCOME_PAUSE`].
     outcome_pause: Duration,
     tasks: TaskTracker,
-    /// Cancelled when background work must end.
+    /// Canceled when background work must end.
     stopped: CancellationToken,
 }
 

@@ -104,7 +104,7 @@ pub(crate) struct Inner {
     pub(super) metrics: Metrics,
     /// The shard that the next pull begins with.
     turn: AtomicUsize,
-    /// Cancelled to end waiting pulls.
+    /// Canceled to end waiting pulls.
     pub(super) closing: CancellationToken,
 }
 
@@ -121,7 +121,7 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// The queues of a fabric of `shards` shards. Waiting pulls end when `closing` is cancelled.
+    /// The queues of a fabric of `shards` shards. Waiting pulls end when `closing` is canceled.
     pub fn new(redis: &Fabric, shards: usize, options: Options, closing: CancellationToken) -> Self {
         Self::assemble(Shard::all(redis, shards), &Clock::Server, options, closing)
     }

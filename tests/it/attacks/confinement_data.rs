@@ -342,7 +342,7 @@ async fn a_confined_subscriber_receives_the_events_of_its_environments_only() {
     let again = five.until_events(4).await;
     assert!(again.iter().all(|event| event["data"] == "of 5"), "{again:?}");
 
-    // Signalbox's own topics belong to no tenant, and nobody is subscribed in the name of others.
+    // Signalbox's own topics belong to no tenant, and a token cannot subscribe another client.
     let own = json!({"topics": ["signalbox.instance.registered"], "callback": five.url()});
     let answer = ask(&system, &token, "POST", "/subscription", Some(&own)).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Instances that answer what nobody expects. A client that knows such an address must not be able to take the instance, or
+//! Instances with unexpected answers. A client that knows such an address must not be able to take the instance, or
 //! others, away from everybody else.
 
 use signalbox_tests::{

@@ -1,5 +1,5 @@
 //! A client or a token holder tries to make an edge send requests to itself, or to reach the listeners of operators through a
-//! route. The addresses are hidden behind another listener, so that no list of addresses can tell.
+//! route. The addresses are hidden behind another listener, so that no list of addresses contains them.
 
 use signalbox_tests::{
     http::{Request, Response},

@@ -14,7 +14,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// A listener that does not look at what it receives.
+/// A listener that ignores what it receives.
 pub(super) struct Raw {
     pub(super) address: SocketAddr,
     connections: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! Somebody uses the session of an operator's browser, or makes the browser use it.
+//! An attacker uses the session of an operator's browser, or makes the browser use it.
 
 use signalbox_tests::{
     http::{Request, Response},
@@ -125,7 +125,7 @@ async fn only_the_authenticating_proxy_can_vouch_for_a_person() {
     );
     let unknown = as_person("GET", "/instances", &[secret, (user, "mallory"), (groups, "dev")]).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (403, &"unknown_person".into()));
-    // Without the secret, with a wrong one, or with a header twice, nobody is vouched for.
+    // Without the secret, with a wrong one, or with a header twice, no person is accepted.
     for headers in [
         &[(user, "alice"), (groups, "operators")][..],
         &[("X-Signalbox-Proxy-Secret", ""), (user, "alice")],

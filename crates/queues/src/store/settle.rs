@@ -36,7 +36,7 @@ pub struct Swept {
     pub expired: u64,
     pub due: u64,
     pub dead: u64,
-    /// Facets that may go on after they had used up their rates.
+    /// Facets that were returned to the ring, because their rates allow messages again.
     pub ready: u64,
 }
 

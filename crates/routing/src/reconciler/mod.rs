@@ -217,7 +217,7 @@ impl Reconciler {
                 tracing::info!(router = router.node, "router reports again");
             }
         }
-        // After a minute it is forgotten: it was taken out of service, or the log shows it.
+        // After a minute it is forgotten: it was removed from service, or the log shows it.
         self.silent.retain(|node| routers.iter().any(|router| router.node == *node));
         self.metrics.silent_routers(self.silent.len());
     }

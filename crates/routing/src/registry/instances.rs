@@ -19,7 +19,7 @@ const LIMIT_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
-/// The result of draining a node, or of cancelling that.
+/// The result of draining a node, or of canceling the drain.
 #[derive(Debug)]
 pub struct DrainedNode {
     /// The instances that changed.

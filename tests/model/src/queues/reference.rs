@@ -82,7 +82,7 @@ pub struct Reference {
     pub(super) used: u32,
     pub(super) leases: BTreeSet<(i64, Message)>,
     pub(super) delayed: BTreeSet<(i64, Message)>,
-    /// Facets that have used up their rates, by when they may go on.
+    /// Facets that have used up their rates, by when they allow messages again.
     pub(super) throttled: BTreeSet<(i64, Facet)>,
     /// What the rates allow, in millionths of a message, as of a time in milliseconds.
     pub(super) buckets: BTreeMap<Facet, (i64, i64)>,
@@ -374,7 +374,7 @@ impl Reference {
 
     /// Replaces the settings. Leases that run keep their time. Facets that become eligible enter in ascending order.
     ///
-    /// A throttled facet with other rules may go on. A bucket is forgotten with its rate.
+    /// A throttled facet with other rules returns to the ring. A bucket is deleted with its rate.
     pub fn configure(&mut self, settings: Settings) {
         let rules = |settings: &Settings, facet: Facet| {
             (settings.limits.get(&facet).copied(), settings.rates.get(&facet).copied())
