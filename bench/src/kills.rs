@@ -87,7 +87,7 @@ async fn answer(mut stream: TcpStream) {
     }
 }
 
-/// The proxies, each with what its configuration says about failures: what its documentation recommends if instances come
+/// The proxies, each with its configuration for failures: the one that its documentation recommends if instances come
 /// and go. `bench/peers/` and `bench/src/peers/` have the complete configurations.
 const PEERS: &[(&str, &str)] = &[
     ("edge", "defaults"),

@@ -67,7 +67,7 @@ enum Command {
     Queues(queues::Args),
     /// Manage objects with a backend, and show what blocks them
     Objects(objects::Args),
-    /// List certificates, and renew those that are obtained automatically
+    /// List and upload certificates, and renew those that are obtained automatically
     Certificates(certificates::Args),
     /// Manage API tokens
     Tokens(tokens::Args),

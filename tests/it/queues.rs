@@ -213,7 +213,7 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         let answer = system.api_at(at, "POST", "/messages", Some(body)).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some(code)));
     }
-    // What JSON readers of consumers could fail at is rejected wherever it comes in.
+    // JSON that consumers could fail to parse is rejected at every entrance.
     let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
     for (payload, code) in [
         (r#""\ud800""#, "json_not_interoperable"),

@@ -541,7 +541,7 @@ impl System {
     /// Waits until the log has `count` lines.
     ///
     /// # Panics
-    /// When it gets more, or not as many.
+    /// If it gets more or fewer.
     pub async fn log_lines_when(&self, count: usize) -> Vec<Value> {
         let lines = eventually(&format!("{count} lines in the access log"), || async {
             let lines = self.log_lines();

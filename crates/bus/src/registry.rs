@@ -589,7 +589,7 @@ fn secrets(registry: &Registry) -> BTreeMap<&str, String> {
     all
 }
 
-/// What has to be written in a shard other than the first: only that ended subscriptions are cleared away.
+/// The change for a shard other than the first: only the removal of ended subscriptions.
 pub(super) fn projection_elsewhere(after: &Registry) -> Vec<Command> {
     let mut commands = Vec::new();
     for (token, generation) in &after.retired {

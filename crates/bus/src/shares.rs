@@ -26,7 +26,7 @@ pub(super) enum Ended {
     Delivered,
     /// It did not.
     Failed,
-    /// No attempt was made, or none that says anything about the receiver.
+    /// No attempt was made, or none whose result depends on the receiver.
     NotAttempted,
 }
 
@@ -48,7 +48,7 @@ struct Subscriber {
     hanging: usize,
 }
 
-/// What this process knows about all subscribers.
+/// This process's knowledge about all subscribers.
 #[derive(Debug, Default)]
 pub(super) struct Shares(HashMap<String, Subscriber>);
 
@@ -97,7 +97,7 @@ impl Shares {
         let before = one.lanes.insert(lane.to_owned(), last);
         match ended {
             Ended::Delivered => one.proven = Some(true),
-            // A lane that failed before has an event that its receiver rejects. It says nothing about the other lanes.
+            // A lane that failed before has an event that its receiver rejects. The other lanes are not affected.
             Ended::Failed if before == Some(Last::Failed) && one.proven == Some(true) => {}
             Ended::Failed | Ended::NotAttempted => one.proven = Some(false),
         }

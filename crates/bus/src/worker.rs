@@ -317,7 +317,7 @@ async fn watch(
         let _ = notes.send(Note::Hangs { token: done.token.clone() });
         ended = Some(running.await);
     }
-    // A panic here says nothing about the receiver.
+    // A panic here is not a failure of the receiver.
     done.ended = ended.and_then(Result::ok).unwrap_or(Ended::NotAttempted);
 }
 
@@ -474,7 +474,7 @@ impl<D: Deliverer> Delivery<D> {
         settle
     }
 
-    /// What becomes of a batch after an attempt.
+    /// The state of a batch after an attempt.
     async fn judge(
         &self,
         outcome: Outcome,

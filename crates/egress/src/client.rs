@@ -386,7 +386,7 @@ async fn excerpt(body: &mut Incoming) -> Option<String> {
             );
         }
     };
-    // What has arrived until then is enough.
+    // The part that has arrived until then is enough.
     let _ = time::timeout(EXCERPT_TIME, read).await;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT_BYTES)]);
     let line: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();

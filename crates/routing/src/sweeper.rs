@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use signalbox_lease::Lease;
 use signalbox_route_table::InstanceId;
 
-/// How many ended leases, and as many drains, one look brings.
+/// Maximum number of ended leases, and of ended drains, that one check returns.
 const BATCH: usize = 200;
 
 /// The service; [`Self::run`] it.

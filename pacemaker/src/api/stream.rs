@@ -195,7 +195,7 @@ impl From<StreamLimit> for Problem {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
             }
             StreamLimit::Unavailable => {
-                Self::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
+                Self::unavailable("fabric_unavailable", "The fabric Redis does not respond; repeat the request.")
             }
         }
     }

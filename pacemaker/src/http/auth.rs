@@ -231,13 +231,13 @@ impl FromRequestParts<App> for MetricsReader {
     }
 }
 
-/// What a request proves its identity with, to check it again while a stream is open. It says nothing about the caller's
+/// The credential of a request, to check it again while a stream is open. It does not contain the caller's
 /// permissions: a handler also takes [`Whole`] or [`Confined`].
 #[derive(Debug, Clone)]
 pub(crate) enum Credential {
     /// The digest of a token.
     Token(String),
-    /// What the browser sent about its session.
+    /// The headers of the browser about its session.
     Session(HeaderMap),
 }
 
@@ -331,7 +331,7 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     Err(Problem::forbidden("scope_missing", detail))
 }
 
-/// Who asks, by token or by session.
+/// The caller, by token or by session.
 async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
     let unknown = || unauthorized("token_unknown", "unknown or revoked token");

@@ -123,7 +123,7 @@ pub(crate) enum Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) holder: Holder,
-    /// What requests that change something have to bring.
+    /// The value that a request must send to change something.
     pub(crate) csrf: String,
 }
 

@@ -81,7 +81,7 @@ async fn a_cookie_that_was_made_over_https_is_never_sent_without() {
     let request = request.header("Cookie", &tossed).header("X-Forwarded-Proto", "https");
     assert_eq!(request.send(system.admin).await.unwrap().status, 401);
     system.stop().await;
-    // Or the configuration says so.
+    // Or the configuration demands it.
     let system = System::with("attack-https-always", |builder| {
         builder.pacemaker("login", toml::toml! { https = true })
     })

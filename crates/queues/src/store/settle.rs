@@ -51,7 +51,7 @@ pub(crate) enum Acked {
     Before,
 }
 
-/// What becomes of messages that are returned.
+/// The destination of messages that are returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// They are available after this many milliseconds.

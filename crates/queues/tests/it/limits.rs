@@ -1,4 +1,4 @@
-//! What is set for single tenants, bounds of what waits, and pulls from several queues.
+//! Settings of single tenants, limits of waiting messages, and pulls from several queues.
 
 use std::collections::BTreeMap;
 

@@ -75,7 +75,7 @@ pub(crate) struct ConnectionLimit {
     by: Option<By>,
 }
 
-/// What a limit counts separately: each client address (default), the whole host, or each value of a header.
+/// The key by which a limit counts separately: each client address (default), the whole host, or each value of a header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum By {

@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
     limit: Option<usize>,
 }
 
-/// Whose actions are tried again.
+/// The labels whose actions are retried.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

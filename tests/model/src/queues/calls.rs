@@ -79,7 +79,7 @@ pub struct Receipt {
 /// A message as a pull hands it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
-    /// Whose it is.
+    /// Its tenant.
     pub facet: Facet,
     /// Which it is.
     pub message: Message,
