@@ -55,7 +55,7 @@ fn local(port: u16) -> SocketAddr {
 }
 
 impl System {
-    /// The routes master.
+    /// The routes primary.
     pub const MASTER: Part = Part::ROUTES_MASTER;
     /// The routes replica.
     pub const REPLICA: Part = Part::ROUTES_REPLICA;

@@ -158,7 +158,7 @@ pub struct Desired {
     pub spec: Spec,
     /// Whether it gets new requests.
     pub state: State,
-    /// When a draining instance is removed, in unix milliseconds of the routes master's clock.
+    /// When a draining instance is removed, in unix milliseconds of the routes primary's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline_ms: Option<u64>,
 }

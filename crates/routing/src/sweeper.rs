@@ -75,7 +75,7 @@ impl Sweeper {
     /// Lets the table know that a pacemaker is there to take heartbeats, though another one sweeps.
     async fn show_presence(&self) {
         if let Err(error) = self.registry.store().sweep(0, self.gap_ms(), 0).await {
-            tracing::debug!(%error, "routes master unavailable");
+            tracing::debug!(%error, "routes primary unavailable");
         }
     }
 

@@ -157,7 +157,7 @@ impl Reconciler {
             Situation::TableBehind => self.seed(&fabric, &table, witnessed, fence).await?,
             Situation::Foreign => {
                 tracing::error!(
-                    "the routes master holds a table of another installation; nothing is written to it. If it is to \
+                    "the routes primary holds a table of another installation; nothing is written to it. If it is to \
                      be taken over, delete its key `epoch`"
                 );
                 return Err(Error::Resyncing { recorded: true });

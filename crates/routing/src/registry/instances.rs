@@ -371,7 +371,7 @@ impl Registry {
         if added.is_empty() {
             return Ok(());
         }
-        // If the master is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
+        // If the primary is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
         let counts = tokio::time::timeout(LIMIT_PATIENCE, self.store.instance_counts(&added)).await;
         let Ok(Ok(counts)) = counts else { return Ok(()) };
         match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {
