@@ -98,7 +98,7 @@ const PEERS: &[(&str, &str)] = &[
     ("HAProxy", "retries 3; option redispatch"),
     ("Envoy", "num_retries 3, retry_on connect-failure,refused-stream,reset,gateway-error, previous_hosts"),
     ("Traefik", "retry middleware, attempts 4"),
-    ("Caddy", "lb_try_duration 5s"),
+    ("Caddy", "lb_retries 3"),
     ("sozu", "defaults; it has no setting"),
 ];
 
