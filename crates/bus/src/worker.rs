@@ -6,9 +6,9 @@
 //! workers: those of subscribers whose last attempts succeeded quickly. A delivery that takes longer than a tenth of
 //! `slow_ms` stops counting. So receivers that hang or fail cannot use up the workers of the others.
 //!
-//! Taking a job and settling it each wait behind the publish call that Redis is busy with. A
-//! [`DeliverySlot`] is therefore held only while a batch is sent. It is released when the receiver has answered, and the
-//! next batch has been fetched by then.
+//! Redis executes one call at a time, so taking and settling a job can each wait for a publish call. A
+//! [`DeliverySlot`] is therefore held only while a batch is sent: it is released when the receiver has answered. By then
+//! the next batch has been fetched.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,8 +1,8 @@
 //! The HTTP client.
 //!
-//! Every call ends on its own: connecting, the response head and the whole call have time limits. A response head may
-//! have 64 KiB, and at most 64 KiB of its body are read. Connections are kept and reused. Redirects are not followed,
-//! because following one would bypass the fence.
+//! Every call ends within a bounded time: connecting, the response head and the whole call have time limits. A response
+//! head may have 64 KiB, and at most 64 KiB of its body are read. Connections are kept and reused. Redirects are not
+//! followed, because a redirect could lead to an address that is not allowed.
 
 use std::{
     error::Error as StdError,

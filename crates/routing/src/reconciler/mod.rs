@@ -1,8 +1,8 @@
 //! Keeps the table consistent with the desired state in the fabric, whatever was interrupted or lost.
 //!
-//! Runs periodically and when nudged, on the one pacemaker that holds the lease. Each pass compares the heads of both
-//! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
-//! half-way is simply run again.
+//! Runs periodically and on request, on the pacemaker that holds the lease. Each pass compares epoch and serial of both
+//! sides, repairs what [`judge`] finds, then projects outstanding changes. Every step can be repeated; an interrupted pass
+//! is run again.
 
 mod judge;
 mod merge;
