@@ -149,7 +149,18 @@ const ALLOWED: &[(&str, &str)] = &[
 
 /// Folders with code, and the beginning of a comment in files of each extension.
 const CODE: &[&str] = &[
-    ".ci", "bench", "cli", "crates", "docker", "examples", "lua", "nginx", "pacemaker", "packaging", "sidecar", "tests",
+    ".ci",
+    "bench",
+    "cli",
+    "crates",
+    "docker",
+    "examples",
+    "lua",
+    "nginx",
+    "pacemaker",
+    "packaging",
+    "sidecar",
+    "tests",
 ];
 const COMMENTS: &[(&str, &str)] = &[
     ("conf", "#"),

@@ -32,7 +32,9 @@ impl Certificates<'_> {
         certificate: &NewCertificate,
         wait: Option<Duration>,
     ) -> Result<ChangedCertificate, Error> {
-        self.0.put(&waiting(&format!("/certificates/{}", segment(server_name)), wait), &json!(certificate)).await
+        self.0
+            .put(&waiting(&format!("/certificates/{}", segment(server_name)), wait), &json!(certificate))
+            .await
     }
 
     /// All names with automatic HTTPS.

@@ -194,9 +194,10 @@ impl From<StreamLimit> for Problem {
                     "Stream limit reached. Close a stream, raise `bus.streams`, or use another pacemaker.";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
             }
-            StreamLimit::Unavailable => {
-                Self::unavailable("fabric_unavailable", "The fabric Redis does not respond; repeat the request.")
-            }
+            StreamLimit::Unavailable => Self::unavailable(
+                "fabric_unavailable",
+                "The fabric Redis does not respond; repeat the request.",
+            ),
         }
     }
 }

@@ -40,7 +40,10 @@ impl From<Error> for Problem {
                     error = &source as &dyn std::error::Error,
                     "fabric unavailable for the queues"
                 );
-                Self::unavailable("fabric_unavailable", "The fabric Redis does not respond; repeat the request.")
+                Self::unavailable(
+                    "fabric_unavailable",
+                    "The fabric Redis does not respond; repeat the request.",
+                )
             }
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "unknown queue; create it with PUT /queues/{name}")
@@ -59,7 +62,9 @@ impl From<Error> for Problem {
 /// Why a receipt settled nothing; `None` for one that did.
 pub(super) fn refused(settled: Settled) -> Option<Problem> {
     Some(match settled {
-        Settled::Malformed => Problem::unprocessable("invalid_receipt", "not a valid receipt; send it as the pull returned it"),
+        Settled::Malformed => {
+            Problem::unprocessable("invalid_receipt", "not a valid receipt; send it as the pull returned it")
+        }
         Settled::OtherQueue => Problem::new(
             StatusCode::CONFLICT,
             "receipt_of_other_queue",
