@@ -108,8 +108,8 @@ fn web_url(text: &str, allow_http: bool) -> Result<url::Url, String> {
     let url = url::Url::parse(text).map_err(|error| format!("is not a valid URL: {error}"))?;
     let scheme_fits = url.scheme() == "https" || (allow_http && url.scheme() == "http");
     if !scheme_fits {
-        let schemes = if allow_http { "https or http" } else { "https" };
-        return Err(format!("must be {schemes}"));
+        let schemes = if allow_http { "https or http" } else { "https, because `bus.allow_http` is not set" };
+        return Err(format!("must use {schemes}"));
     }
     // The parser takes `https:/host`, `https:host` and `https:///host` for `https://host`; other programs do not.
     let names_host = text[url.scheme().len()..]

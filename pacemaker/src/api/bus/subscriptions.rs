@@ -72,7 +72,7 @@ pub(super) async fn subscribe(
 /// Rejects a callback that could never be delivered to.
 pub(super) fn check_callback(bus: &Front, callback: &str) -> Result<(), Problem> {
     if bus.webhooks.forbids(callback) {
-        let detail = "`callback` leads to an address that is never called; see `bus.allow_networks`";
+        let detail = "`callback` leads to an address that is not allowed; an operator allows it with `bus.allow_networks`";
         return Err(Problem::bad_request("invalid_subscription", detail));
     }
     Ok(())
