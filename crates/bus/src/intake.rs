@@ -103,7 +103,7 @@ fn web_url(text: &str, allow_http: bool) -> Result<url::Url, String> {
     // The parser would correct invalid characters, but the stored and forwarded text is the original.
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     if !text.bytes().all(allowed) {
-        return Err("holds characters that a URL must write as %XX".to_owned());
+        return Err("contains characters that a URL must write as %XX".to_owned());
     }
     let url = url::Url::parse(text).map_err(|error| format!("is not a valid URL: {error}"))?;
     let scheme_fits = url.scheme() == "https" || (allow_http && url.scheme() == "http");
