@@ -1,8 +1,8 @@
-//! Which share of the deliveries a lane draws on, so that receivers that hang or fail do not delay the others. Pure.
+//! Divides delivery slots between lanes, so that receivers that hang or fail do not delay the others. Pure.
 //!
-//! Lanes whose subscriber is proven, because an attempt of it succeeded since the last failure, draw on the *quick* share:
-//! the workers. All others draw on the *slow* share, which holds more deliveries but no worker. Of a subscriber that failed,
-//! one delivery at a time is attempted until one succeeds. The lanes that are refused pause, and cost nothing while they do.
+//! A subscriber is *proven* if an attempt succeeded since its last failure. Lanes of proven subscribers use the *quick*
+//! share: the workers. All other lanes use the *slow* share, which has more slots but no workers. After a failure, only one
+//! delivery at a time is attempted to a subscriber, until one succeeds. Its other lanes pause, which costs nothing.
 
 use std::collections::HashMap;
 

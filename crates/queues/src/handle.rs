@@ -1,4 +1,4 @@
-//! The one door to the queues: for consumers and operators.
+//! The interface of the queues, for consumers and operators.
 
 use std::{
     borrow::Cow,

@@ -1,4 +1,4 @@
-//! One subscription for all who watch.
+//! One pub/sub subscription, shared by all live streams.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Authentication and authorization of requests.
 //!
-//! A token comes as `Authorization: Bearer T`, or as the user name of Basic, which is what clients of the event bus send.
-//! A browser that has logged in brings a session instead (see [`super::session`]).
+//! A token is sent as `Authorization: Bearer T`, or as the user name of Basic authentication, as clients of the event bus do.
+//! A browser that has logged in sends a session cookie instead (see [`super::session`]).
 //!
 //! A handler states two things in its signature: which permission the caller needs, and whose data it reads or changes.
 //!
