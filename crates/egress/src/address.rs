@@ -4,7 +4,7 @@
 //!
 //! Subscribers choose the callback and we make the request, from inside the operator's network: without a fence, a
 //! subscription would be a way to reach whatever the pacemaker can reach. A name is looked up once for a connection;
-//! the connection then goes to an address of *that* answer which was looked at, so a name server that gives another
+//! the connection then goes to an address of *that* answer which was checked, so a name server that gives another
 //! answer a moment later gains nothing. A pooled connection stays with the address it was opened to.
 
 use std::{
