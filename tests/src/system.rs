@@ -154,7 +154,7 @@ impl System {
         }
     }
 
-    /// Expects lines with this text in nginx' error log, because the test provokes them.
+    /// Expects lines with this text in nginx's error log, because the test provokes them.
     pub fn allow(&self, text: &str) {
         self.allowed.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
     }

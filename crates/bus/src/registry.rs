@@ -49,7 +49,7 @@ const OWN_TOPICS: [&str; 24] = [
 /// The maximum number of valid tokens of one client.
 const MAX_SECRETS: usize = 4;
 
-/// The client that Signalbox' own events are published by. No token can have this name: they have no dots.
+/// The client that Signalbox's own events are published by. No token can have this name: they have no dots.
 pub(super) const OWN_CLIENT: &str = "signalbox.";
 
 /// Ended subscriptions, kept for shards that were unavailable when they ended.
@@ -224,7 +224,7 @@ pub(crate) fn is_own_topic(name: &str) -> bool {
     name.strip_prefix(RESERVED).is_some_and(|rest| OWN_TOPICS.contains(&rest))
 }
 
-/// Whether the name is of the form of Signalbox' own topics.
+/// Whether the name is of the form of Signalbox's own topics.
 pub fn is_reserved_topic(name: &str) -> bool {
     name.len() <= 64 && name.strip_prefix(RESERVED).is_some_and(|rest| rest.split('.').all(is_topic_name))
 }

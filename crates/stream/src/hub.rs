@@ -83,7 +83,7 @@ impl Hub {
         }
     }
 
-    /// The counts of streams in Prometheus' text format.
+    /// The counts of streams in the text format of Prometheus.
     pub fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let mut registry = prometheus_client::registry::Registry::default();
         self.metrics.register(&mut registry);

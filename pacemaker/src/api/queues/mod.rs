@@ -1,4 +1,4 @@
-//! Queues over HTTP. Publishing messages (`POST /messages`) is the bus' part.
+//! Queues over HTTP. Publishing messages (`POST /messages`) is part of the bus.
 
 mod consume;
 mod definitions;
