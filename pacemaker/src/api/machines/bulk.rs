@@ -101,7 +101,7 @@ pub(super) fn age(name: &str, text: Option<&str>) -> Result<Option<u64>, Problem
     seconds.map(Some).ok_or_else(|| Problem::unprocessable("invalid_filter", detail()))
 }
 
-/// Whose actions are tried again.
+/// The labels whose actions are retried.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
