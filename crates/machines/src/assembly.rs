@@ -27,9 +27,11 @@ use crate::{
     metrics::Metrics,
     reconcile::SweepReconciler,
     runner::{self, Runner},
-    store::{DueSet, Records, Shards, Statistics, TakenEvents, Versions},
+    search::Search,
+    store::{DueSet, Records, Shards, Statistics, TakenEvents, Tasks, Versions},
     sweep_entries::SweepEntries,
     sweeps::Sweeps,
+    tasks::TaskRunner,
 };
 
 /// The dependencies of machines on their process.
@@ -58,7 +60,7 @@ pub(crate) struct Hooks {
     pub(crate) faults: Faults,
     /// The pause before an outcome of an action that could not be written is written again.
     pub(crate) outcome_pause: Duration,
-    /// Cancelled when background work must end.
+    /// Canceled when background work must end.
     pub(crate) stopped: CancellationToken,
 }
 
@@ -149,7 +151,33 @@ impl Parts {
             label_store: Arc::clone(&self.label_store),
             definitions: self.definitions.clone(),
             applier: Arc::new(self.applier()),
+            search: self.search(),
+            tasks: Arc::new(self.tasks()),
             inspector: Arc::new(self.inspector()),
+        }
+    }
+
+    fn search(&self) -> Search {
+        Search {
+            records: self.records.clone(),
+            labels: Arc::clone(&self.label_store),
+            definitions: self.definitions.clone(),
+            clock: self.clock.clone(),
+        }
+    }
+
+    fn tasks(&self) -> TaskRunner {
+        TaskRunner {
+            tasks: Tasks(self.shards.clone()),
+            due: self.due.clone(),
+            search: self.search(),
+            labels: self.labels.clone(),
+            store: Arc::clone(&self.label_store),
+            records: self.records.clone(),
+            versions: self.versions.clone(),
+            definitions: self.definitions.clone(),
+            clock: self.clock.clone(),
+            concurrency: self.options.concurrency,
         }
     }
 
@@ -161,6 +189,7 @@ impl Parts {
             labels: Arc::clone(&self.label_store),
             runner: Arc::clone(&self.runner),
             sweeps: self.sweep_entries.clone(),
+            tasks: Tasks(self.shards.clone()),
             clock: self.clock.clone(),
             environment: self.options.environment.clone(),
             page: self.options.page,
@@ -214,6 +243,7 @@ impl Parts {
             labels: Arc::clone(&self.label_store),
             runner: Arc::clone(&self.runner),
             sweeps,
+            tasks: Arc::new(self.tasks()),
             clock: self.clock.clone(),
             concurrency: self.options.concurrency,
         }

@@ -1,8 +1,8 @@
 //! Reads labels, and changes them with compare-and-set.
 //!
 //! Every change has the same steps: read, let the [`Evaluator`] decide, write unless the label or the definition has
-//! changed (`labels.lua` compares the record's header and the version of the definition), otherwise start again. Starting
-//! what follows a change is the caller's part ([`crate::runner`]).
+//! changed (`labels.lua` compares the record's header and the version of the definition), otherwise start again. The caller
+//! starts the consequences of a change ([`crate::runner`]).
 
 use std::time::Duration;
 
@@ -173,6 +173,23 @@ impl LabelStore {
                     }
                 }
                 Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// Deletes a label of a machine whose definition is not active any more.
+    pub(crate) async fn delete_without_definition(&self, machine: &str, label: &str) -> Result<(), Error> {
+        for _ in 0..MAX_ROUNDS {
+            let Some(before) = self.read(machine, label).await? else { return Ok(()) };
+            if before.status == Status::Deleted {
+                return Ok(());
+            }
+            let version = before.history.last().map_or(0, |row| row.version);
+            let mut record = before.deleted(version, self.clock.now_ms().await?);
+            match self.committer.commit((machine, label), None, Some(&before), &mut record, 1).await {
+                Err(Refusal::Outdated) => {}
+                other => return Ok(other?),
             }
         }
         Err(Error::Contended)

@@ -14,7 +14,7 @@ use super::{
     zone::Zone,
 };
 
-/// Maximum number of problems, and of warnings, that are reported for a file. A megabyte has room for a hundred
+/// Maximum number of problems, and of warnings, that are reported for a file. A megabyte can contain a hundred
 /// thousand.
 const MAX_FOUND: usize = 100;
 /// A longer line is not shown below its problem, in bytes.
@@ -413,6 +413,9 @@ fn unknown_key(key: &str, known: &[&str]) -> String {
 
 /// Reads a path that may begin with one `metadata.`; `metadata` alone is all of it.
 pub(crate) fn metadata_path(text: &str) -> Result<Path, String> {
+    if text.is_empty() {
+        return Err("it is empty".to_owned());
+    }
     let whole = if text == "metadata" || text.starts_with("metadata.") {
         text.to_owned()
     } else {

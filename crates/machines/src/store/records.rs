@@ -66,6 +66,30 @@ impl Records {
         self.names(shard, &self.0.keys(shard).with_status(machine, status), after, limit).await
     }
 
+    /// The next names after `after` of the labels with an indexed value.
+    pub(crate) async fn with_value(
+        &self,
+        shard: usize,
+        machine: &str,
+        digest: u64,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        self.names(shard, &self.0.keys(shard).by_value(machine, digest), after, limit).await
+    }
+
+    /// Removes a name from the index of a state.
+    pub(crate) async fn remove_from_state(
+        &self,
+        shard: usize,
+        machine: &str,
+        state: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let key = self.0.keys(shard).in_state(machine, state);
+        self.0.redis(shard).command("ZREM").key(&key).arg(name).run().await
+    }
+
     /// The next names after `after` of the labels at a gate whose own metadata names this zone.
     pub(crate) async fn in_zone(
         &self,

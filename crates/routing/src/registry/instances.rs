@@ -19,7 +19,7 @@ const LIMIT_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
-/// The result of draining a node, or of cancelling that.
+/// The result of draining a node, or of canceling the drain.
 #[derive(Debug)]
 pub struct DrainedNode {
     /// The instances that changed.
@@ -45,27 +45,14 @@ impl Registry {
         spec: Spec,
         first: State,
     ) -> Result<RouteChange, Error> {
-        check_names(caller, &spec.hostnames)?;
-        if !caller.may_own(id.as_str()) {
-            return Err(Error::IdNotAllowed(id.clone()));
-        }
-        if !caller.may_count_as(spec.version_type_id.as_str()) {
-            return Err(Error::VersionTypeNotAllowed(spec.version_type_id.as_str().to_owned()));
-        }
+        check_spec(caller, id, &spec)?;
         let max_instances = if caller.is_root() { 0 } else { self.max_instances_per_token };
         let registrant = Registrant { token: caller.bus_client().into_owned(), max_instances };
         let mut attempts = Attempts::new();
         let mut expired = false;
         loop {
             let sight = self.store.sight(id, &spec.address).await?;
-            if let Some(current) = &sight.current {
-                check_record(caller, &current.record)?;
-            }
-            if sight.owner.as_ref().is_some_and(|owner| {
-                check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str())
-            }) {
-                return Err(Error::AddressTaken);
-            }
+            check_sight(caller, &sight)?;
             let Some(table) = sight.table.clone() else {
                 attempts.await_reconciliation(&self.nudge).await?;
                 continue;
@@ -112,6 +99,15 @@ impl Registry {
                 }
             }
         }
+    }
+
+    /// Checks whether [`Self::put`] would accept an instance now. Changes nothing.
+    pub async fn check_put(&self, caller: &Caller, id: &InstanceId, spec: &Spec) -> Result<(), Error> {
+        check_spec(caller, id, spec)?;
+        let sight = self.store.sight(id, &spec.address).await?;
+        check_sight(caller, &sight)?;
+        let before = sight.current.as_ref().map(|current| &current.record.desired);
+        self.check_instance_limit(spec, before).await
     }
 
     /// Removes an instance. An unknown instance is not an error; an interrupted removal is completed.
@@ -374,7 +370,7 @@ impl Registry {
         if added.is_empty() {
             return Ok(());
         }
-        // If the master is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
+        // If the primary is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
         let counts = tokio::time::timeout(LIMIT_PATIENCE, self.store.instance_counts(&added)).await;
         let Ok(Ok(counts)) = counts else { return Ok(()) };
         match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {
@@ -415,6 +411,28 @@ impl Registry {
         let Standing { serial, epoch } = standing;
         RouteChange { kind, subject: id.to_string(), serial, epoch, before, record, displaced }
     }
+}
+
+/// Whether the caller may register an instance as specified.
+fn check_spec(caller: &Caller, id: &InstanceId, spec: &Spec) -> Result<(), Error> {
+    check_names(caller, &spec.hostnames)?;
+    if !caller.may_own(id.as_str()) {
+        return Err(Error::IdNotAllowed(id.clone()));
+    }
+    if !caller.may_count_as(spec.version_type_id.as_str()) {
+        return Err(Error::VersionTypeNotAllowed(spec.version_type_id.as_str().to_owned()));
+    }
+    Ok(())
+}
+
+/// Whether the caller may replace the instance that has the ID, and the one that has the address.
+fn check_sight(caller: &Caller, sight: &Sight) -> Result<(), Error> {
+    if let Some(current) = &sight.current {
+        check_record(caller, &current.record)?;
+    }
+    let taken =
+        |owner: &Stored| check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str());
+    if sight.owner.as_ref().is_some_and(taken) { Err(Error::AddressTaken) } else { Ok(()) }
 }
 
 /// A compare-and-set in the fabric, from the registry's side.
