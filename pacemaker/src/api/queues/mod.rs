@@ -47,7 +47,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 }
 
 /// Routes that have query parameters, which they check themselves.
-const WITH_QUERY: [&str; 2] = ["/queues/{name}/facets", "/queues/{name}/dead"];
+const WITH_QUERY: [&str; 3] = ["/queues", "/queues/{name}/facets", "/queues/{name}/dead"];
 
 /// Rejects query parameters and bodies that a route does not have. Ignored, `DELETE /queues/q/dead` with a body that names
 /// an environment would drop the dead letters of all.
