@@ -30,7 +30,7 @@ export async function run(page, context) {
     const plain = await browser.newContext({ javaScriptEnabled: false, storageState: await context.storageState() });
     const bare = await plain.newPage();
     await bare.goto(`${base}/dashboard/queues`);
-    await bare.getByText("JavaScript is disabled").waitFor();
+    await bare.locator("body > noscript p", { hasText: "JavaScript is disabled" }).waitFor();
     check((await bare.locator("form.act").count()) > 0, "the page has a form");
     check(!(await bare.locator("form.act").first().isVisible()), "a form that has no effect is hidden");
     check(!(await bare.locator("#connection").isVisible()), "no connection is claimed");

@@ -33,6 +33,8 @@ use crate::api::routing::{HostSummary, all_hosts};
 const QUICK: Duration = Duration::from_millis(100);
 /// How many times as long as it took a checkup is used.
 const REST: u32 = 20;
+/// How old a checkup may be.
+const MAX_AGE: Duration = Duration::from_secs(5);
 /// Why a check is skipped whose data cannot be divided between tenants.
 const CONFINED: &str = "the token is confined";
 /// Maximum parked objects that a finding names.
@@ -65,6 +67,12 @@ impl Checkup {
     pub(super) fn problems(&self) -> (usize, bool) {
         let findings = &self.diagnosis.findings;
         (findings.len(), findings.iter().any(|one| one.severity == Severity::Critical))
+    }
+
+    /// Whether every server responded. If one did not, the checkup took long only for that reason, and is not used again.
+    fn is_complete(&self) -> bool {
+        let routers = self.routers.as_ref().is_none_or(Result::is_ok);
+        self.hosts.is_ok() && self.minute.is_ok() && routers
     }
 
     /// The last minute of all version types of a host.
@@ -113,8 +121,9 @@ impl Checkups {
 
     fn recent(&self) -> Option<Arc<Checkup>> {
         let latest = self.0.lock();
-        let latest = latest.as_ref().filter(|latest| latest.took >= QUICK)?;
-        (latest.made_at.elapsed() < latest.took * REST).then(|| Arc::clone(&latest.checkup))
+        let latest = latest.as_ref().filter(|latest| latest.took >= QUICK && latest.checkup.is_complete())?;
+        let used_for = (latest.took * REST).min(MAX_AGE);
+        (latest.made_at.elapsed() < used_for).then(|| Arc::clone(&latest.checkup))
     }
 }
 

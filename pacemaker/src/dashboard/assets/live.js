@@ -158,6 +158,6 @@
     });
     // On a small screen the navigation scrolls sideways.
     const current = document.querySelector(".side [aria-current]");
-    if (current) current.scrollIntoView({ block: "nearest", inline: "center" });
+    if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 16;
     if (!document.hidden) open();
 })();

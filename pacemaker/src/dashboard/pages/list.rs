@@ -20,7 +20,6 @@ pub(super) struct List {
     pub(super) searched: &'static str,
     /// `1–50 of 5,003`.
     pub(super) range: String,
-    pub(super) total: usize,
     pub(super) next: Option<String>,
     pub(super) previous: Option<String>,
     pub(super) columns: Vec<Column>,
@@ -70,7 +69,6 @@ impl List {
             search: view.search.clone(),
             searched,
             range: format!("{}–{} of {}", thousands(first), thousands(last), thousands(page.total)),
-            total: page.total,
             next: page.next.as_ref().map(to),
             previous: page.previous.as_ref().map(to),
             columns: headings.iter().map(|heading| column(view, sort, *heading)).collect(),

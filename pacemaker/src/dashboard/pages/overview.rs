@@ -33,7 +33,7 @@ const CHARTS_PATIENCE: Duration = Duration::from_millis(300);
 /// Minutes of latencies read.
 const MINUTES: i64 = 15;
 /// Kinds of problems, and of each how many are named.
-const MAX_GROUPS: usize = 5;
+const MAX_GROUPS: usize = 8;
 const MAX_NAMED: usize = 3;
 /// Hosts in the table.
 const MAX_HOSTS: usize = 10;

@@ -56,8 +56,11 @@ pub(super) async fn content(app: &Site, view: &View) -> Result<Content, Problem>
         topic,
     };
     let rows = topics::all(app).await?.into_iter().map(row).collect();
-    let listing =
-        Listing { name: |row: &Row| &row.topic.name, texts: |row| vec![row.publisher.as_str()], fields: &FIELDS };
+    let listing = Listing {
+        name: |row: &Row| &row.topic.name,
+        texts: |row| vec![row.publisher.as_str()],
+        fields: &FIELDS,
+    };
     let query = list::query(view, "name");
     let page = listing.page(rows, &query)?;
     let list = List::new(view, &query, &page, "Topic or publisher", &HEADINGS);

@@ -439,7 +439,10 @@ async fn an_unknown_page_or_parameter_is_answered_with_a_page() {
     let browser = Browser::new(&api).login(ROOT).await;
     let unknown = browser.get("/dashboard/nosuch").await;
     assert_eq!(unknown.status, 404);
-    assert!(unknown.text.contains("<title>") && unknown.text.contains("Unknown page `nosuch`"), "{unknown:?}");
+    assert!(
+        unknown.text.contains("<title>") && unknown.text.contains("Unknown page `nosuch`"),
+        "{unknown:?}"
+    );
     assert_eq!(browser.get("/dashboard/host?utm=1").await.status, 200);
     let invalid = browser.get("/dashboard/queues?sort=nothing").await;
     assert!(invalid.status == 422 && invalid.text.contains("`waiting`"), "{invalid:?}");
