@@ -16,7 +16,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby pebble
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test python reference pictures docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test python reference screenshots pictures docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -68,6 +68,9 @@ reference: ## Generate the references of configuration keys, API calls and comma
 	mv docs/api.md.new docs/api.md
 	.ci/cli-reference $(BUILT) >docs/cli-reference.md.new
 	mv docs/cli-reference.md.new docs/cli-reference.md
+
+screenshots: build ## Run the dashboard's tests in a browser; their screenshots are stored in target/browser/shots
+	cargo nextest run -p signalbox-tests dashboard::
 
 pictures: build ## Make the screenshots and the recording of the documentation from the running program
 	.ci/pictures $(BUILT)

@@ -30,7 +30,12 @@ use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
 use crate::{
-    api::{bus::Front, check::Checks, routing::TableNames, sequencer},
+    api::{
+        bus::Front,
+        check::Checks,
+        routing::{Directory, TableNames},
+        sequencer,
+    },
     app::{App, Limits, Parts},
     config::{Config, Routing},
     dashboard::{Dashboard, Site},
@@ -157,11 +162,12 @@ async fn assemble(
         presence,
         metrics,
         limits: Limits::new(&config.limits, config.bus.streams, config.queues.waiting_pulls),
+        directory: Directory::default(),
         table_names: TableNames::default(),
         checks: Checks::default(),
         shutdown: shutdown.clone(),
     });
-    Ok(Site::new(app, Dashboard::new(stats, wall_clock)))
+    Ok(Site::new(app, Dashboard::new(stats, wall_clock, config.installation.clone())))
 }
 
 /// The Redis servers.

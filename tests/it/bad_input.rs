@@ -115,6 +115,7 @@ const ROUTES: &[Route] = &[
     route("POST", "/subscriber/replay", "subscribe", Body::Needed),
     route("GET", "/events", "read", Body::None),
     route("GET", "/check", "read", Body::None),
+    route("GET", "/objects", "read", Body::None),
     route("GET", "/objects/{object}", "read", Body::None),
     route("POST", "/objects/{object}/events", "publish", Body::Needed),
     route("POST", "/objects/{object}/unpark", "root", Body::None),

@@ -199,12 +199,18 @@ pub struct Numbers {
     pub dead: u64,
 }
 
-/// All queues.
+/// Queues.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct QueueList {
     /// The queues.
     pub queues: Vec<Queue>,
+    /// The cursor of the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// How many items match the search, on all pages together; absent if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
 }
 
 /// A facet of a queue: the messages of one environment.

@@ -88,7 +88,7 @@ impl Core {
             committers,
             waiting_bytes: AtomicUsize::new(0),
             replays: Notify::new(),
-            view: RwLock::new(Arc::new(View::unknown())),
+            view: RwLock::new(Arc::new(View::unknown(false))),
             trusted: RwLock::new(trusted),
             reloading: Mutex::new(()),
             changing: Mutex::new(()),
@@ -137,7 +137,7 @@ impl Core {
                      initialized again"
                 );
             }
-            return Ok(self.set_view(View::unknown()));
+            return Ok(self.set_view(View::unknown(true)));
         };
         if stored.shards != self.stores.len() {
             return Err(Error::OtherShards { stored: stored.shards, configured: self.stores.len() });

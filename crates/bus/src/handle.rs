@@ -313,6 +313,11 @@ impl Handle {
         self.core.view().state == State::Ready
     }
 
+    /// Whether the fabric was read at least once. Before that, no event is accepted, which says nothing about the fabric.
+    pub fn was_checked(&self) -> bool {
+        self.core.view().checked
+    }
+
     /// Creates or replaces the client's subscription.
     ///
     /// # Errors

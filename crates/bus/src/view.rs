@@ -28,6 +28,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) state: State,
+    /// Whether the fabric was read: before that, the state is only assumed.
+    pub(super) checked: bool,
     /// Identity of the fabric.
     pub(super) fabric: String,
     /// `version.nonce`. The nonce distinguishes two changes to the same version, which occur when a server has lost
@@ -48,9 +50,10 @@ pub(super) struct View {
 
 impl View {
     /// The view before the first read, and of an empty fabric.
-    pub(super) fn unknown() -> Self {
+    pub(super) fn unknown(checked: bool) -> Self {
         Self {
             state: State::Uninitialized,
+            checked,
             fabric: String::new(),
             stamp: String::new(),
             registry: Arc::default(),
@@ -106,6 +109,7 @@ impl View {
         Self {
             by_token: by_token.collect(),
             state: State::Ready,
+            checked: true,
             fabric,
             stamp,
             queues: Matcher::new(&registry.queues, &before.queues),

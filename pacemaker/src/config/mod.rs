@@ -38,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) root_token: RootToken,
     #[serde(default = "host_name", deserialize_with = "node")]
     pub(crate) node: String,
+    pub(crate) installation: String,
     pub(crate) instance_networks: Vec<Network>,
     /// Without those that other keys name; see [`crate::own_addresses`].
     pub(crate) reserved_addresses: Vec<Reserved>,

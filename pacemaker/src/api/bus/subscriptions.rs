@@ -1,6 +1,11 @@
 //! Subscriptions: making, ending and listing them.
 
-use axum::{Json as Answer, extract::State, http::StatusCode};
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::StatusCode,
+    response::{AppendHeaders, IntoResponse as _, Response},
+};
 use rand::Rng as _;
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -14,6 +19,7 @@ use crate::http::{
     audit::Notes,
     auth::{Confined, Environments, ReadBus, SubscribeToEvents, Whole, check_whole},
     body::{JsonBytes, Query},
+    list::{ListQuery, Listing, SortKey},
     path::Path,
 };
 use signalbox_access::{Caller, Scope};
@@ -147,15 +153,38 @@ pub(super) async fn unsubscribe_topic(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// How subscriptions are listed: a search also looks at topics and callbacks.
+pub(crate) const LISTING: Listing<'static, Subscription> = Listing {
+    name: |one| &one.subscriber,
+    texts: |one| one.topics.iter().chain([&one.callback]).map(String::as_str).collect(),
+    fields: &[
+        ("subscriber", |one| SortKey::from(&*one.subscriber)),
+        ("queued", |one| SortKey::from(one.events.queued)),
+        ("oldest", |one| SortKey::from(one.events.oldest)),
+        ("health", |one| SortKey::from(u64::from(one.health))),
+        ("sent", |one| SortKey::from(one.events.sent)),
+    ],
+};
+
 /// List the subscriptions
 ///
-/// Also available as `/subscribers`.
-#[utoipa::path(get, path = "/subscriptions", tag = "bus", responses(
-    (status = 200, body = Vec<Subscription>)))]
+/// Sorted by `subscriber`, `queued`, `oldest`, `health` or `sent`; a search looks at names, topics and callbacks. Without
+/// `limit`, the answer contains all of them. `X-Total-Count` has their number, and `Link` the address of the next page. Also
+/// available as `/subscribers`.
+#[utoipa::path(get, path = "/subscriptions", tag = "bus", params(ListQuery), responses(
+    (status = 200, body = Vec<Subscription>),
+    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
 pub(super) async fn list(
     caller: Whole<ReadBus>,
     State(app): State<App>,
-) -> Result<Answer<Vec<Subscription>>, Problem> {
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let page = LISTING.page(all(&app, &caller).await?, &query)?;
+    Ok((AppendHeaders(page.headers("/subscriptions", &query)), Answer(page.items)).into_response())
+}
+
+/// All subscriptions, as the caller may see them.
+pub(crate) async fn all(app: &App, caller: &Caller) -> Result<Vec<Subscription>, Problem> {
     let subscriptions = app.bus.handle.subscriptions().await?;
     let registry = app.bus.handle.registry();
     let client = caller.bus_client();
@@ -164,7 +193,7 @@ pub(super) async fn list(
         let own = caller.is_root() || subscription.token == *client;
         Subscription {
             subscriber: name_of(&subscription.token, &registry),
-            callback: visible_callback(&subscription.callback, &caller, own).to_owned(),
+            callback: visible_callback(&subscription.callback, caller, own).to_owned(),
             max_events: subscription.max_events,
             timeout: subscription.timeout_ms,
             topics: subscription.topics.iter().cloned().collect(),
@@ -179,7 +208,7 @@ pub(super) async fn list(
             uuid: own.then(|| subscription.uuid.clone()),
         }
     };
-    Ok(Answer(subscriptions.into_iter().map(view).collect()))
+    Ok(subscriptions.into_iter().map(view).collect())
 }
 
 /// As much of a subscription's callback as the caller may see. A receiver may have put a key into the query or the path.

@@ -49,7 +49,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 }
 
 /// Routes that have query parameters, which they check themselves.
-const WITH_QUERY: [&str; 5] = [
+const WITH_QUERY: [&str; 6] = [
+    "/queues",
     "/queues/{name}/facets",
     "/queues/{name}/dead",
     "/queues/{name}/messages",
