@@ -60,7 +60,7 @@ pub enum Error {
     BadFilter(String),
     /// Too many labels match to be sorted.
     #[error("more than {0} labels match; narrow the filter, or list them by name")]
-    TooManyLabels(usize),
+    TooManyMatches(usize),
     /// The active definition is not the one that the plan was made from.
     #[error("the definition has changed since the plan was made")]
     DefinitionChanged,

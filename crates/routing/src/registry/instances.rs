@@ -315,7 +315,7 @@ impl Registry {
     ) -> Result<Option<RouteChange>, Error> {
         let mut attempts = Attempts::new();
         match self.commit_over(current, None).await? {
-            Committed::Lost => Ok(None),
+            Committed::Lost | Committed::Full => Ok(None),
             Committed::Behind => Err(Error::Resyncing { recorded: false }),
             Committed::Accepted { revision, table } => {
                 attempts.recorded = true;

@@ -25,7 +25,7 @@ impl From<Error> for Problem {
             Error::NoSuchTask => Self::not_found("unknown_task", text),
             Error::BeingDeleted => conflict("machine_being_deleted").retry_after(1),
             Error::TooManyTasks(_) => conflict("too_many_tasks"),
-            Error::TooManyLabels(_) => Self::unprocessable("too_many_labels", text),
+            Error::TooManyMatches(_) => Self::unprocessable("too_many_labels", text),
             Error::BadFilter(_) => Self::unprocessable("invalid_filter", text),
             Error::BadAssumption(_) => Self::unprocessable("invalid_assumption", text),
             Error::DefinitionChanged => conflict("definition_changed"),
