@@ -8,7 +8,7 @@
 -- KEYS[6]: string, revision of the latest change
 -- KEYS[7]: zset, changed and not known to be in the table, by revision
 -- KEYS[8]: zset, registered and not known to be in the membership sets, by revision
--- KEYS[9]: hash, the state last given to the routes master: epoch, serial
+-- KEYS[9]: hash, the state last given to the routes primary: epoch, serial
 -- KEYS[10]: hash, instance id → the token that registered it
 -- KEYS[11]: hash, token → the number of its instances
 -- ARGV[1]: string, instance id
