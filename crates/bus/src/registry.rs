@@ -188,6 +188,18 @@ pub struct ApiToken {
 }
 
 impl ApiToken {
+    /// A client with its first token, which ends at `end_ms` (unix milliseconds), or does not. `listed` is the token itself,
+    /// if it is to be stored.
+    pub fn new(
+        name: String,
+        scopes: BTreeSet<String>,
+        digest: String,
+        end_ms: Option<u64>,
+        listed: Option<String>,
+    ) -> Self {
+        Self { name, scopes, secrets: BTreeMap::from([(digest, end_ms)]), listed, sealed: None }
+    }
+
     /// Whether the token of this digest is valid.
     pub fn is_valid(&self, digest: &str, now_ms: u64) -> bool {
         self.secrets.get(digest).is_some_and(|end| end.is_none_or(|end| now_ms < end))

@@ -173,13 +173,14 @@ async fn bodies_that_arrive_byte_by_byte_take_only_the_places_of_their_own_addre
         connection.write(post.as_bytes()).await.unwrap();
         slow.push(connection);
     }
+    let slow = tokio::sync::Mutex::new(slow);
     eventually("the address to have no place left", async || {
         // Each byte begins another BODY_TIMEOUT.
-        for connection in &mut slow {
+        for connection in slow.lock().await.iter_mut() {
             connection.write(b"x").await.unwrap();
         }
         let response = system.get("app.test", "/").await;
-        equal((response.status, response.reason()), (429, "too_many_connections"))
+        equal((response.status, response.reason().to_owned()), (429, "too_many_connections".to_owned()))
     })
     .await;
     let get = "GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n";
