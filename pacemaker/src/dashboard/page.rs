@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(900);
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
     pub(super) caller: Caller,
-    /// What the caller was authenticated by.
+    /// The credential of the caller.
     pub(super) credential: Credential,
     /// `None` for a client that sends its token with each request.
     pub(super) session: Option<Session>,
