@@ -11,7 +11,7 @@ export async function run(page, context) {
     await go(page, "/dashboard/queues");
     await page.locator("#age", { hasText: "updated now" }).waitFor();
 
-    // A server that keeps the connection and sends nothing: the clock of the page goes on, and no message arrives.
+    // A server that keeps the connection and sends nothing: the clock of the page continues, and no message arrives.
     await page.route("**/dashboard/stream?*", () => {});
     await page.evaluate(() => window.dispatchEvent(new Event("pagehide")));
     await page.clock.runFor(4000);

@@ -59,7 +59,7 @@ impl Body for NewToken {}
 
 impl Body for Rotation {}
 
-/// How tokens are listed: a search also looks at scopes and confinements.
+/// How tokens are listed: a search also covers scopes and confinements.
 pub(crate) const LISTING: Listing<'static, Token> = Listing {
     name: |token| &token.name,
     texts: |token| {

@@ -153,7 +153,7 @@ pub(super) async fn unsubscribe_topic(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How subscriptions are listed: a search also looks at topics and callbacks.
+/// How subscriptions are listed: a search also covers topics and callbacks.
 pub(crate) const LISTING: Listing<'static, Subscription> = Listing {
     name: |one| &one.subscriber,
     texts: |one| one.topics.iter().chain([&one.callback]).map(String::as_str).collect(),
@@ -168,7 +168,7 @@ pub(crate) const LISTING: Listing<'static, Subscription> = Listing {
 
 /// List the subscriptions
 ///
-/// Sorted by `subscriber`, `queued`, `oldest`, `health` or `sent`; a search looks at names, topics and callbacks. Without
+/// Sorted by `subscriber`, `queued`, `oldest`, `health` or `sent`; a search covers names, topics and callbacks. Without
 /// `limit`, the answer contains all of them. `X-Total-Count` has their number, and `Link` the address of the next page. Also
 /// available as `/subscribers`.
 #[utoipa::path(get, path = "/subscriptions", tag = "bus", params(ListQuery), responses(

@@ -67,7 +67,7 @@ pub(crate) const LISTING: Listing<'static, Topic> = Listing {
 
 /// List the topics
 ///
-/// Sorted by `name`, `events` or `publisher`; a search looks at names and publishers. Without `limit`, the answer contains all
+/// Sorted by `name`, `events` or `publisher`; a search covers names and publishers. Without `limit`, the answer contains all
 /// of them. `X-Total-Count` has their number, and `Link` the address of the next page.
 #[utoipa::path(get, path = "/topics", tag = "bus", params(ListQuery), responses(
     (status = 200, body = Vec<Topic>),

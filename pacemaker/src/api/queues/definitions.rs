@@ -181,7 +181,7 @@ fn note_before(app: &App, notes: &Notes, name: &str) {
 
 /// List the queues
 ///
-/// Sorted by `name`, `waiting`, `in_flight`, `delayed` or `dead`; a search looks at names and patterns. Without `limit`, the
+/// Sorted by `name`, `waiting`, `in_flight`, `delayed` or `dead`; a search covers names and patterns. Without `limit`, the
 /// answer contains all of them. For a token that is confined to environments, `weights`, `facets` and `messages` are those of
 /// its environments, without dead letters.
 #[utoipa::path(get, path = "/queues", tag = "queues", params(ListQuery), responses(

@@ -3,7 +3,7 @@
 //! The table has an index of host names only, so a list that is sorted by anything else, or a search for problems, has to read
 //! every host. That is done once for all readers: a reading is used until the serial of the table changes. Reading 50,000
 //! hosts takes about a second, so a large table is read in the background and at most a tenth of the time; readers get the
-//! previous reading meanwhile. A small table is read whenever it has changed, so its readers see their own changes.
+//! previous reading in the meantime. A small table is read whenever it has changed, so its readers see their own changes.
 
 use std::{
     collections::{BTreeSet, HashMap},

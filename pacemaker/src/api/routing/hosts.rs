@@ -113,7 +113,7 @@ pub(crate) fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
     redacted.unwrap_or_default()
 }
 
-/// How hosts are listed: a search also looks at version types.
+/// How hosts are listed: a search also covers version types.
 pub(crate) const LISTING: Listing<'static, HostSummary> = Listing {
     name: |host| host.name.as_str(),
     texts: |host| host.versions.iter().map(String::as_str).collect(),
@@ -139,7 +139,7 @@ pub(crate) async fn all(app: &App, caller: &Caller, patience: Duration) -> Resul
 /// List the registered hosts
 ///
 /// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`. Sorted by
-/// `hostname`, `instances`, `healthy` or `unhealthy`; a search looks at names and version types. A list of a large table that is
+/// `hostname`, `instances`, `healthy` or `unhealthy`; a search covers names and version types. A list of a large table that is
 /// searched or sorted may be some seconds old.
 #[utoipa::path(get, path = "/hosts", tag = "hosts", params(ListQuery), responses(
     (status = 200, body = HostList),

@@ -39,7 +39,7 @@
         state.textContent = `${count} event${count === 1 ? "" : "s"} since the stream was opened.`;
     }
 
-    // An EventSource does not tell why it was rejected, so the API is asked once more.
+    // An EventSource does not report why it was rejected, so the API is asked once more.
     async function reject(query) {
         const ended = new AbortController();
         try {

@@ -16,7 +16,7 @@ pub(super) struct List {
     /// What the form sends besides the search.
     pub(super) hidden: Vec<(&'static str, String)>,
     pub(super) search: String,
-    /// What the search looks at.
+    /// What the search covers.
     pub(super) searched: &'static str,
     /// `1–50 of 5,003`.
     pub(super) range: String,
