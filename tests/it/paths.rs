@@ -92,7 +92,7 @@ async fn a_rule_that_cannot_match_changes_nothing() {
         (json!([{"path": "/api/", "service": service}]), "paths.path"),
         (json!([{"path": "/a/../b", "service": service}]), "paths.path"),
         (json!([{"path": "/a", "service": service}, {"path": "/a", "service": "b.test"}]), "paths.path"),
-        (json!([{"path": "/a", "service": "shop.test"}]), "paths.service"),
+        (json!([{"path": "/a", "service": "shop.test"}]), "service"),
         (json!([{"path": "/a", "service": "*.test"}]), "paths.service"),
     ] {
         let refused = system.api("PUT", "/hosts/shop.test/paths", Some(json!({"paths": paths}))).await;
