@@ -137,7 +137,7 @@ impl Discovery {
         self.memory.confirmed = confirmed;
     }
 
-    /// Applies each change by itself, so that one that is rejected does not affect the others. Returns whether all succeeded.
+    /// Applies each change separately, so that one that is rejected does not affect the others. Returns whether all succeeded.
     async fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> bool {
         let mut complete = true;
         for (key, why) in &plan.unclear {
