@@ -87,7 +87,7 @@ async fn answer(mut stream: TcpStream) {
     }
 }
 
-/// The proxies, each with what its configuration says about failures: what its documentation recommends if instances come
+/// The proxies, each with its configuration for failures: the one that its documentation recommends if instances come
 /// and go. `bench/peers/` and `bench/src/peers/` have the complete configurations.
 const PEERS: &[(&str, &str)] = &[
     ("edge", "defaults"),
@@ -98,7 +98,7 @@ const PEERS: &[(&str, &str)] = &[
     ("HAProxy", "retries 3; option redispatch"),
     ("Envoy", "num_retries 3, retry_on connect-failure,refused-stream,reset,gateway-error, previous_hosts"),
     ("Traefik", "retry middleware, attempts 4"),
-    ("Caddy", "lb_try_duration 5s"),
+    ("Caddy", "lb_retries 3"),
     ("sozu", "defaults; it has no setting"),
 ];
 

@@ -1,4 +1,4 @@
-//! From a change of the route table to the first request that follows it, through the real system: routes master,
+//! From a change of the route table to the first request that follows it, through the real system: routes primary,
 //! replica, tracking, worker.
 //!
 //! One thread writes the change and then asks for the host without a pause until the new instance answers; what is
@@ -155,7 +155,7 @@ async fn at_size(
         private_memory(pid).map_or(0, |bytes| bytes / (1024 * 1024))
     };
     let mut notes = vec![format!(
-        "table loaded, replicated and acknowledged in {:.1} s; routes master {} MiB, replica {} MiB",
+        "table loaded, replicated and acknowledged in {:.1} s; routes primary {} MiB, replica {} MiB",
         loaded.as_secs_f64(),
         megabytes(&Part::ROUTES_MASTER),
         megabytes(&Part::ROUTES_REPLICA)
@@ -257,7 +257,7 @@ async fn load(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Re
             break;
         }
         if Instant::now() > deadline {
-            bail!("the replica has serial {arrived:?}, the master {wanted}");
+            bail!("the replica has serial {arrived:?}, the primary {wanted}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -303,7 +303,7 @@ async fn under_load<T: Send + 'static>(
     Ok((trials.await.context("the thread of the trials")??, rate))
 }
 
-/// Changes written to the master by hand.
+/// Changes written to the primary by hand.
 fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<Histogram> {
     let mut master = TcpStream::connect(addresses.master)?;
     master.set_nodelay(true)?;
@@ -441,7 +441,7 @@ fn expect_executed(master: &mut TcpStream) -> anyhow::Result<()> {
     let mut chunk = [0; 512];
     while text.iter().filter(|byte| **byte == b'\n').count() < 8 && !text.starts_with(b"-") {
         match master.read(&mut chunk)? {
-            0 => bail!("the master closed the connection"),
+            0 => bail!("the primary closed the connection"),
             n => text.extend_from_slice(&chunk[..n]),
         }
     }

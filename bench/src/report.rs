@@ -9,7 +9,7 @@ use crate::{
     machine::Facts,
 };
 
-/// One figure that stands for itself.
+/// One figure that is not compared with others.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
     /// The measured quantity.
@@ -46,7 +46,7 @@ pub(crate) struct Table {
     pub(crate) title: String,
     /// Names of the columns.
     pub(crate) columns: Vec<String>,
-    /// As many cells each.
+    /// The same number of cells each.
     pub(crate) rows: Vec<Vec<String>>,
     /// Notes for the reader.
     pub(crate) notes: Vec<String>,

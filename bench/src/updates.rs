@@ -52,7 +52,7 @@ enum Way {
 struct Contender {
     proxy: Proxy,
     way: Way,
-    /// Whose CPU time counts.
+    /// The processes whose CPU time counts.
     pids: Vec<Pid>,
 }
 

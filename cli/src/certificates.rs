@@ -1,13 +1,17 @@
-//! `signalbox certificates`: lists certificates, and renews those that are obtained automatically.
+//! `signalbox certificates`: lists and uploads certificates, and renews those that are obtained automatically.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
-use signalbox_client::certificates::{AutomaticCertificate, AutomaticState};
+use signalbox_client::certificates::{AutomaticCertificate, AutomaticState, NewCertificate};
 
-use crate::{exit::Failure, remote::Remote, terminal, tokens::time};
+use crate::{exit::Failure, remote::Remote, routes::Until, terminal, tokens::time};
 
 /// Flags of `signalbox certificates`.
 #[derive(Debug, clap::Args)]
@@ -20,12 +24,30 @@ pub(crate) struct Args {
 enum Command {
     /// List certificates, with the state of automatic ones and why they could not be obtained
     List(All),
+    /// Upload a certificate and its private key
+    Upload(Upload),
     /// Attempt a renewal of an automatic certificate now
     Renew(One),
 }
 
 #[derive(Debug, clap::Args)]
 struct All {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Upload {
+    /// Server name that clients request: a host name, `*.example.org`, or `*` for clients that match no other certificate
+    name: String,
+    /// PEM file of the certificate, followed by the certificates of its authorities
+    #[arg(long, value_name = "FILE")]
+    chain: PathBuf,
+    /// PEM file of the private key, not encrypted
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    #[command(flatten)]
+    until: Until,
     #[command(flatten)]
     remote: Remote,
 }
@@ -69,6 +91,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let rows: Vec<Row> = rows.into_values().collect();
             remote.show(&rows, |rows| print(rows))
         }
+        Command::Upload(args) => upload(args).await,
         Command::Renew(One { name, remote }) => {
             remote.client()?.certificates().renew(&name).await?;
             remote.show(&json!({"requested": true}), |_| {
@@ -76,6 +99,23 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             })
         }
     }
+}
+
+async fn upload(args: Upload) -> Result<(), Failure> {
+    let new = NewCertificate { chain: read(&args.chain)?, key: read(&args.key)? };
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    let changed = client.certificates().upload(&args.name, &new, args.until.wait).await?;
+    drop(progress);
+    args.remote.show(&changed, |changed| {
+        let done = if changed.changed { "uploaded" } else { "unchanged" };
+        let days = changed.certificate.days_left;
+        terminal::line(&format!("certificate of {} {done}, valid for {days} days", args.name));
+    })
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    fs::read_to_string(file).map_err(|error| Failure::configuration(format!("{}: {error}", file.display())))
 }
 
 fn print(rows: &[Row]) {

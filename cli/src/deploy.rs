@@ -140,7 +140,7 @@ fn id(host: &str, version: &str, at: usize) -> String {
     let host = host.replace('*', "any");
     let id: String = format!("{host}-{version}-{}", at + 1);
     let plain = |char: char| if char.is_ascii_alphanumeric() || "._-".contains(char) { char } else { '_' };
-    // The end tells two of them apart.
+    // The end distinguishes two of them.
     id.chars().skip(id.chars().count().saturating_sub(MAX_ID_BYTES)).map(plain).collect()
 }
 

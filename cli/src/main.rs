@@ -55,7 +55,7 @@ enum Command {
     Status(status::Args),
     /// Manage instances and hosts, and show which routers have the newest table
     Routes(routes::Args),
-    /// Replace the instances of a host by those of a new version: all of them, or none if one is not healthy
+    /// Replace the instances of a host with those of a new version: all of them, or none if one is not healthy
     Deploy(Box<deploy::Args>),
     /// Show request statistics
     Stats(stats::Args),
@@ -67,7 +67,7 @@ enum Command {
     Queues(queues::Args),
     /// Manage objects with a backend, and show what blocks them
     Objects(objects::Args),
-    /// List certificates, and renew those that are obtained automatically
+    /// List and upload certificates, and renew those that are obtained automatically
     Certificates(certificates::Args),
     /// Manage API tokens
     Tokens(tokens::Args),

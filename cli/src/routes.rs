@@ -132,10 +132,10 @@ struct Drain {
 
 /// When a command that changes the table returns.
 #[derive(Debug, clap::Args)]
-struct Until {
+pub(crate) struct Until {
     /// Wait until every router has the change; fail after this time (at most 60s)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
-    wait: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -256,7 +256,7 @@ async fn drain(args: Drain) -> Result<(), Failure> {
 }
 
 impl Until {
-    fn progress(&self) -> Option<Progress> {
+    pub(crate) fn progress(&self) -> Option<Progress> {
         self.wait.map(|wait| {
             let progress = Progress::new();
             progress.say(&format!("waiting up to {} s for every router", wait.as_secs()));

@@ -52,7 +52,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What the decision depends on.
+/// The facts that the decision depends on.
 struct Facts {
     /// Node and version of each pacemaker.
     pacemakers: Vec<(String, String)>,
@@ -69,11 +69,11 @@ struct Report {
     version: String,
     /// Whether the upgrade can start.
     possible: bool,
-    /// What must be fixed first.
+    /// Problems that must be fixed first.
     blockers: Vec<String>,
-    /// What users notice during the upgrade.
+    /// Effects that users notice during the upgrade.
     effects: Vec<String>,
-    /// What to do, in this order.
+    /// The remaining steps, in this order.
     steps: Vec<String>,
 }
 

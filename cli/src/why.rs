@@ -7,7 +7,7 @@
 //! all of these                      false
 //!   metadata.has_recommendations    false  it is missing
 //!   system.time >= 18:30            false  system.time is "15:52:27"
-//! earliest opening  only after new facts
+//! earliest opening  only when new data arrives
 //! next evaluation   2026-11-22T18:30:00Z, by time 18:30 metadata.timezone
 //! ```
 
@@ -50,7 +50,7 @@ pub(crate) fn lines(why: &Value, outline: impl Fn(&Value) -> Vec<String>) -> Vec
         lines.extend(aligned(&rows));
         lines.push(format!(
             "earliest opening  {}",
-            why["earliest"].as_str().unwrap_or("only after new facts")
+            why["earliest"].as_str().unwrap_or("only when new data arrives")
         ));
         lines.push(format!("next evaluation   {}", next(&why["next"])));
         let triggers: Vec<&str> =
@@ -171,7 +171,7 @@ mod tests {
             "  metadata.paid            false    it is missing",
             "  any of these             unknown  not needed",
             "    feeds.crm.tier = gold  unknown  the feed failed, not needed",
-            "earliest opening  only after new facts",
+            "earliest opening  only when new data arrives",
             "next evaluation   2026-01-01T18:30:00Z, by time 18:30",
             "evaluated on      time 18:30, entry",
             "time zone         Europe/London",

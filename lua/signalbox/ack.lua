@@ -46,7 +46,7 @@ end
 
 function _M.join()
     state:set("worker:" .. worker_id(), worker_pid())
-    -- nginx runs a timer early when the worker is told to end. The sidecar then asks the worker that replaces it.
+    -- nginx runs a timer early when the worker must end. The sidecar then asks the worker that replaces it.
     local ok, err = ngx.timer.every(HOUR_SECONDS, function(premature)
         if premature then
             wake()

@@ -1,4 +1,4 @@
--- Which instance a request goes to, the first time and after a failure.
+-- Chooses the instance for a request, at the first attempt and after a failure.
 --
 --   target (a ticket for one instance) ─▶ sticky cookie ─▶ share (version type) ─▶ without ejected ones ─▶ algorithm
 

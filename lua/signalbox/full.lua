@@ -4,9 +4,9 @@
 --   access ─▶ balance (each try) ─▶ log
 --      └── every try failed ─▶ @again: access once more, for instances that were added since or may be waited for
 --
--- nginx drops ngx.ctx between locations, so what is needed until the end is in variables: $edge_counted is the address
--- that in_flight.lua counts this request for, $edge_claim what limits.lua has claimed for it, and $edge_target is 1
--- when the request is for one instance only.
+-- nginx drops ngx.ctx between locations, so values that are needed until the end are in variables: $edge_counted is the
+-- address for which in_flight.lua counts this request, $edge_claim is the claim of limits.lua for it, and $edge_target is 1
+-- if the request is for one instance only.
 
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")

@@ -10,7 +10,7 @@ local MAX_CANDIDATES = 10
 local MAX_LENGTH = 253 -- of a name on the wire (RFC 1035); the table has no longer ones
 
 -- nginx lower-cases $host and strips port and trailing dot. The rest may still be a name that no application can
--- register: too long, with an empty first label (which no wildcard stands for), or with bytes with which a client could
+-- register: too long, with an empty first label (which no wildcard matches), or with bytes with which a client could
 -- ask for arbitrary keys ("*.example.org").
 function _M.valid(host)
     if #host > MAX_LENGTH or byte(host, 1) == 46 then
@@ -33,7 +33,7 @@ end
 function _M.candidates(host, list)
     list[1] = host
     local n = 1
-    -- "*.example.org" is not a candidate for "example.org", because a wildcard stands for at least one more label. An
+    -- "*.example.org" is not a candidate for "example.org", because a wildcard matches at least one more label. An
     -- IP address has no labels.
     if byte(host, 1) ~= 91 and not find(host, "^[%d%.]+$") then
         local dot = find(host, ".", 1, true)

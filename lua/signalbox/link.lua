@@ -84,7 +84,7 @@ function _M.ping(handler)
     return _M.send(PING, handler or ignore)
 end
 
--- What an error of Redis means for an operator. The text of Redis contains no password.
+-- An error of Redis, explained for an operator. The text of Redis contains no password.
 local function rejection(text)
     local code = match(text, "^%u+")
     if code == "WRONGPASS" then

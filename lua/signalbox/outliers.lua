@@ -4,11 +4,10 @@
 --   in ──failures in a row──▶ ejected for first_ms ──▶ on probation: the next failure ejects it for twice as long, up
 --                                                      to longest_ms; forgotten after longest_ms without a failure
 --
--- At most half of a host's instances are ejected; a failing instance beyond that stays in. If failures of other hosts
--- have still ejected more than half, the host fails open: all its instances get requests again. A host with one
--- instance never loses it.
---
--- An instance is identified by its address, whatever hosts it serves: it is one process.
+-- At most half of a host's instances are ejected; further failing instances keep receiving requests. An instance is
+-- identified by its address, whatever hosts it serves, because it is one process. So failures under other host names can
+-- eject more than half of a host's instances; then the host fails open, and all of its instances get requests again. A
+-- host with one instance never loses it.
 --
 -- The hot path runs no Lua when a request ends, so it sees no successes there. Instead record.served shows how many
 -- requests went to the instance since its first failure; when more than half of these did not fail, the failures are

@@ -23,7 +23,7 @@ local var = ngx.var
 
 local _M = {}
 
--- What ngx.status is for HTTP/0.9.
+-- The value of ngx.status for HTTP/0.9.
 local HTTP_09 = 9
 local VERSIONS = { ["HTTP/1.0"] = 1000, ["HTTP/1.1"] = 1001, ["HTTP/2.0"] = 2000 }
 

@@ -11,9 +11,9 @@
 -- `wild`, which is filled again from records without Redis. So a change costs the same with ten hosts and with a
 -- million.
 --
--- After a time without pushes (a new connection, a flushed server) every record may be outdated, but there is nothing
--- better. `suspect` takes over all records in one assignment. They are still served, and asked again in the background.
--- A host that is not in the fresh tables goes through @full, which reads the suspects.
+-- After a time without pushes (a new connection, a flushed server), every record may be outdated. `suspect` takes over
+-- all records in one assignment. They are still served until they are read again in the background: a request for a host
+-- that is not in the fresh tables goes through @full, which uses the suspect record.
 
 local bounded = require("signalbox.bounded")
 local hostname = require("signalbox.hostname")

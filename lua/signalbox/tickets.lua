@@ -5,8 +5,8 @@
 -- time, so all routers have it without exchanging it, and it changes every ROTATION_SECONDS. The old key is then
 -- forgotten: a client with an old ticket makes a full handshake.
 --
--- Tickets exist in TLS 1.3 only. There every resumption has a fresh key exchange, so that somebody who obtains the key
--- file cannot read what was recorded before. TLS 1.2 resumes from the memory that the workers of a router share.
+-- Tickets exist in TLS 1.3 only. There every resumption has a fresh key exchange, so an attacker who obtains the key
+-- file cannot read traffic that was recorded before. TLS 1.2 resumes from the memory that the workers of a router share.
 
 local base = require("resty.core.base")
 local crypto = require("signalbox.crypto")

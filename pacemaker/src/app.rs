@@ -67,17 +67,17 @@ pub(crate) struct Parts {
     pub(crate) machines: signalbox_machines::Handle,
     pub(crate) presence: Presence,
     pub(crate) metrics: Metrics,
-    /// What one token may hold at a time.
+    /// Limits of one token for resources that it holds.
     pub(crate) limits: Limits,
     /// The names of the route table, for dumps.
     pub(crate) table_names: TableNames,
     /// The latest consistency check.
     pub(crate) checks: Checks,
-    /// Cancelled when requests that wait must come to an end.
+    /// Canceled when requests that wait must end.
     pub(crate) shutdown: CancellationToken,
 }
 
-/// What one token may hold at a time.
+/// Limits of one token for resources that it holds.
 #[derive(Debug)]
 pub(crate) struct Limits {
     /// Streams of events.

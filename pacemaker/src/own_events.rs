@@ -1,4 +1,4 @@
-//! Where the route table's news meet the bus: neither crate knows the other.
+//! Publishes the events of the route table on the bus. It is here because neither crate depends on the other.
 
 use serde_json::value::to_raw_value;
 

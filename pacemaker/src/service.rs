@@ -429,7 +429,7 @@ async fn write_uses(tokens: Tokens, shutdown: CancellationToken) {
     }
 }
 
-/// The time of day, for what is said to others: signatures, dates in headers. Nothing is decided by it.
+/// The time of day, for other programs: signatures, dates in headers. No decision depends on it.
 #[allow(clippy::disallowed_methods, reason = "this is where the clock comes from that is passed in")]
 fn wall_clock() -> SystemTime {
     SystemTime::now()

@@ -79,7 +79,7 @@ fn tls(system: &System) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], system.stack.ports().edge_tls))
 }
 
-/// What a client that trusts only `root` gets for `name` over HTTPS.
+/// The answer for `name` over HTTPS to a client that trusts only `root`.
 async fn fetched(system: &System, server: &AcmeServer, name: &str) -> Result<String, String> {
     let file = system.stack.layout().root().join("acme-root.pem");
     std::fs::write(&file, server.root().await).unwrap();

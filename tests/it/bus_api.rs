@@ -1,4 +1,4 @@
-//! The event bus' HTTP API: every row of its table with good and bad bodies, as raw HTTP, against a real pacemaker.
+//! The event bus's HTTP API: every row of its table with good and bad bodies, as raw HTTP, against a real pacemaker.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};

@@ -13,6 +13,8 @@ use signalbox_tests::{
 };
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
+use crate::command::type_in;
+
 /// A whole system with a TLS listener.
 async fn start(name: &str) -> (System, SocketAddr) {
     let bus = toml::Table::from_iter([
@@ -43,6 +45,32 @@ async fn shown(to: SocketAddr, name: &str) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let subject = text.lines().find_map(|line| line.strip_prefix("subject=")).unwrap_or_default();
     subject.rsplit("CN = ").next().unwrap_or_default().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_uploads_a_certificate_that_is_then_served() {
+    let (system, tls) = start("certificates-upload").await;
+    let app = App::start("app").await;
+    system.register("one", &app, "app.test", "17").await;
+    let issued = Authority::new("test authority").issue("app.test", "uploaded by the command");
+    let folder = tempfile::tempdir().unwrap();
+    let [chain, key] = [("chain.pem", &issued.chain), ("key.pem", &issued.key)].map(|(name, pem)| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, pem).unwrap();
+        file.to_string_lossy().into_owned()
+    });
+    let upload = ["certificates", "upload", "app.test", "--chain", &chain, "--key", &key, "--wait", "20s"];
+    let said = type_in(&system, &upload).await.done().out;
+    assert!(said.starts_with("certificate of app.test uploaded, valid for "), "{said}");
+    assert_eq!(shown(tls, "app.test").await, "uploaded by the command");
+    assert!(type_in(&system, &upload).await.done().out.contains("unchanged"));
+
+    let swapped = ["certificates", "upload", "app.test", "--chain", &key, "--key", &chain];
+    let refused = type_in(&system, &swapped).await;
+    assert_eq!(refused.code, Some(65), "{}", refused.wrong);
+    assert!(refused.wrong.contains("invalid_chain"), "{}", refused.wrong);
+    let missing = ["certificates", "upload", "app.test", "--chain", "no-such-file", "--key", &key];
+    assert_eq!(type_in(&system, &missing).await.code, Some(64));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,5 @@
 //! Fault injection with fifty hosts, two hundred instances and four workers. Instances are killed, hung, slowed, replaced
-//! and drained. Pacemakers, sidecars and Redis servers are killed. The routes master is replaced by an empty one. No
+//! and drained. Pacemakers, sidecars and Redis servers are killed. The routes primary is replaced by an empty one. No
 //! idempotent request fails while a healthy instance of its host exists (`fault_ledger.rs` defines healthy), and in the
 //! end the counters are equal to the requests that were sent.
 //!

@@ -136,7 +136,7 @@ state_machines:
     assert_eq!((&why["last_error"], &why["next_retry"]), (&label_now["error"], &Value::Null), "{why}");
     assert!(why["stuck"].as_str().unwrap().contains("unless its action is retried"), "{why}");
 
-    // Whose answer cannot be another is not asked again.
+    // An action whose answer is final is not repeated.
     gone.update(json!({"go": true})).await;
     let label_now = gone.until("call", "errored").await;
     assert_eq!((&label_now["error"], tokens("gone").len()), (&json!("answered 410"), 1));

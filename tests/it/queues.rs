@@ -215,7 +215,7 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         let answer = system.api_at(at, "POST", "/messages", Some(body)).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some(code)));
     }
-    // What JSON readers of consumers could fail at is rejected wherever it comes in.
+    // JSON that consumers could fail to parse is rejected at every entrance.
     let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
     for (payload, code) in [
         (r#""\ud800""#, "json_not_interoperable"),
@@ -443,7 +443,7 @@ async fn a_token_is_limited_to_its_scopes_and_environments() {
     refused(watcher, "GET", "/events", None).await;
     refused(watcher, "GET", "/events?environment=6", None).await;
 
-    // A consumer of the whole queue may look at what it may pull.
+    // A consumer of the whole queue may read the counts of what it may pull.
     assert_eq!(call(&system, &consumer, "GET", "/queues/q/facets", None).await.status, 200);
     assert_eq!(call(&system, &consumer, "GET", "/queues/q/dead", None).await.status, 200);
     refused(&consumer, "POST", "/messages", Some(message("5", "z"))).await;

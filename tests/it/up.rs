@@ -222,7 +222,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// What a table of moves says: where the label came.
+/// The states that a label reached, from a table of transitions.
 fn way(moves: &serde_json::Value) -> Vec<&str> {
     moves.as_array().unwrap().iter().map(|row| row["to"].as_str().unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! Text that users read is plain technical English: documentation, help texts, the dashboard, findings, and the answers of nginx
+//! Text is plain technical English: documentation, help texts, the dashboard, findings, the answers of nginx, and comments
 //! contain no word that needs a second reading, in one spelling.
 //!
 //! The lists contain only words that are wrong wherever they appear. [`ALLOWED`] has the exceptions.
@@ -145,9 +145,36 @@ const SPELLING: &[(&str, &str)] = &[
 const ALLOWED: &[(&str, &str)] = &[
     // Renamed commands and fields are quoted with their old names.
     ("CHANGELOG.md", "unseen"),
-    // Both are generated from the programs; the texts are checked where their crates are rewritten.
-    ("docs/api.md", "look at"),
-    ("docs/api.md", "tell"),
+];
+
+/// Folders with code, and the beginning of a comment in files of each extension.
+const CODE: &[&str] = &[
+    ".ci",
+    "bench",
+    "cli",
+    "crates",
+    "docker",
+    "examples",
+    "lua",
+    "nginx",
+    "pacemaker",
+    "packaging",
+    "sidecar",
+    "tests",
+];
+const COMMENTS: &[(&str, &str)] = &[
+    ("conf", "#"),
+    ("env", "#"),
+    ("js", "//"),
+    ("lua", "--"),
+    ("mjs", "//"),
+    ("py", "#"),
+    ("rb", "#"),
+    ("rs", "//"),
+    ("service", "#"),
+    ("sh", "#"),
+    ("toml", "#"),
+    ("yaml", "#"),
 ];
 
 fn root() -> PathBuf {
@@ -208,6 +235,17 @@ fn sentences(source: &str, comment: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// The comments of a source file, each on its line, without code in backticks.
+fn comments(source: &str, mark: &str) -> String {
+    let lines = source.lines().map(|line| {
+        let starts = line.match_indices(mark).map(|(at, _)| at);
+        // The slashes of an address do not begin a comment.
+        let start = starts.filter(|at| !line[..*at].ends_with(':')).min();
+        start.map_or(String::new(), |at| without(&line[at..], "`", "`"))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Whether `line` has `phrase` between two ends of words, in any case.
 fn contains(line: &str, phrase: &str) -> bool {
     let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '-');
@@ -217,7 +255,7 @@ fn contains(line: &str, phrase: &str) -> bool {
     })
 }
 
-/// What is wrong in `text`, which is all of or a part of `name`.
+/// Adds the errors in `text`, which is all or a part of `name`.
 fn wrong(name: &str, text: &str, found: &mut Vec<String>) {
     for (number, line) in text.lines().enumerate() {
         let lower = line.to_lowercase();
@@ -302,6 +340,23 @@ fn answers_findings_and_pages_are_written_in_plain_language() {
 }
 
 #[test]
+fn comments_are_written_in_plain_language() {
+    let (mut found, mut read) = (Vec::new(), 0);
+    for (extension, mark) in COMMENTS {
+        for path in CODE.iter().flat_map(|folder| files(folder, extension)) {
+            let name = relative(&path);
+            // The lists of this file quote the phrases.
+            if name != "tests/it/wording.rs" {
+                wrong(&name, &comments(&fs::read_to_string(&path).unwrap(), mark), &mut found);
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 500, "only {read} files: the test looks in the wrong place");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
 fn a_phrase_is_found_only_as_a_whole_word_outside_of_code() {
     assert!(contains("it is told, and waits", "told") && contains("told", "told"));
     assert!(!contains("untold stories", "told") && !contains("a-told-b told_x", "told"));
@@ -310,4 +365,5 @@ fn a_phrase_is_found_only_as_a_whole_word_outside_of_code() {
     wrong("page.md", &prose(page), &mut found);
     assert_eq!(found, ["page.md:8: `told`: write `reported, notified`: Told you"]);
     assert_eq!(sentences("-- \"it is told\"\nx(\"a b\", \"c\")\n", "--"), "\na b");
+    assert_eq!(comments("told // `told` https://a\n\"http://told\"", "//"), "//        https://a\n");
 }

@@ -49,7 +49,7 @@ impl Seen {
     }
 }
 
-/// What becomes of a request.
+/// The treatment of a request.
 #[derive(Debug, Clone)]
 pub enum Act {
     /// Pebble answers it.
@@ -117,7 +117,7 @@ impl AcmeServer {
         self.folder.path().join("ca.pem")
     }
 
-    /// What becomes of each request from now on.
+    /// The treatment of each request from now on.
     pub fn on_request(&self, hook: impl Fn(&Seen) -> Act + Send + Sync + 'static) {
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(hook);
     }

@@ -55,7 +55,7 @@ fn local(port: u16) -> SocketAddr {
 }
 
 impl System {
-    /// The routes master.
+    /// The routes primary.
     pub const MASTER: Part = Part::ROUTES_MASTER;
     /// The routes replica.
     pub const REPLICA: Part = Part::ROUTES_REPLICA;
@@ -154,7 +154,7 @@ impl System {
         }
     }
 
-    /// Expects lines with this text in nginx' error log, because the test provokes them.
+    /// Expects lines with this text in nginx's error log, because the test provokes them.
     pub fn allow(&self, text: &str) {
         self.allowed.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
     }
@@ -541,7 +541,7 @@ impl System {
     /// Waits until the log has `count` lines.
     ///
     /// # Panics
-    /// When it gets more, or not as many.
+    /// If it gets more or fewer.
     pub async fn log_lines_when(&self, count: usize) -> Vec<Value> {
         let lines = eventually(&format!("{count} lines in the access log"), || async {
             let lines = self.log_lines();

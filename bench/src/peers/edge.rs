@@ -1,4 +1,4 @@
-//! The edge itself: the product's nginx configuration and Lua, with one worker, on a Redis that stands for the replica.
+//! The edge itself: the product's nginx configuration and Lua, with one worker, on a Redis that takes the place of the replica.
 //!
 //! Not by way of the whole stack: what is compared here is one nginx with another, and three daemons that follow the
 //! log and the table would only take time from the core of the load generator.

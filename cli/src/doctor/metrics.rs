@@ -12,7 +12,7 @@ use signalbox_diagnosis::{
 pub(super) struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {
-    /// Reads a page in Prometheus' text format. Lines that are not samples are ignored.
+    /// Reads a page in the text format of Prometheus. Lines that are not samples are ignored.
     pub(super) fn read(page: &str) -> Self {
         let samples = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
             let (name, value) = line.rsplit_once(' ')?;

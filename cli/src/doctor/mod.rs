@@ -1,8 +1,8 @@
 //! `signalbox doctor`: reports what is misconfigured or unhealthy, and how to fix it.
 //!
 //! [`facts`] reads a running system (its API, its metrics, and its Redis servers where these can be reached) and changes
-//! nothing. `signalbox-diagnosis` judges the facts by the rules that the dashboard uses, too. A check that could not be
-//! performed is reported as skipped.
+//! nothing. `signalbox-diagnosis` applies the rules, as it does for the dashboard. A check that could not be performed is
+//! reported as skipped.
 
 mod facts;
 mod metrics;

@@ -79,7 +79,7 @@ impl Uses {
         self.unwritten.remove(name);
     }
 
-    /// What has not been written yet.
+    /// Uses that have not been written yet.
     pub(super) fn take(&mut self) -> HashMap<String, u64> {
         std::mem::take(&mut self.unwritten)
     }

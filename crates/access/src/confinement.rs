@@ -1,4 +1,4 @@
-//! What a token can be confined to, and which scopes can be confined that way. Pure.
+//! The kinds of confinement of a token, and the scopes that each can confine. Pure.
 //!
 //! A confined token reaches only data that belongs to one of the hosts or environments of its list. Data that belongs to
 //! neither cannot be divided between tenants, so a confined token does not reach it at all. Two places keep this rule: a
@@ -52,7 +52,7 @@ impl Caller {
         }
     }
 
-    /// What the caller's token is confined to; nothing for one that reaches the data of every tenant.
+    /// The confinement of the caller's token; empty if it reaches the data of every tenant.
     pub fn confinement(&self) -> Vec<Dimension> {
         Dimension::ALL.into_iter().filter(|dimension| self.is_confined_to(*dimension)).collect()
     }

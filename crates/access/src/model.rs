@@ -14,7 +14,7 @@ use signalbox_route_table::Hostname;
 pub struct HostPattern(Hostname);
 
 impl HostPattern {
-    /// The pattern that `hostname` stands for; see the type for the forms.
+    /// The pattern that `hostname` describes; the type lists the forms.
     pub fn new(hostname: Hostname) -> Self {
         Self(hostname)
     }

@@ -51,7 +51,7 @@ pub enum Error {
 pub struct Wanted {
     /// The unique name of the token.
     pub name: String,
-    /// What the token allows.
+    /// The permissions of the token.
     pub scopes: Vec<Scope>,
     /// The hosts that the token is confined to; `None` allows every host.
     pub hosts: Option<Vec<HostPattern>>,

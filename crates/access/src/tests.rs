@@ -136,7 +136,7 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
     assert_eq!(names().await, [r#"B ["publish"]"#, r#"C ["read"]"#, r#"own ["read"]"#]);
     tokens.revoke(&digest("c")).await;
     assert_eq!(names().await, [r#"B ["publish"]"#, r#"own ["read"]"#]);
-    // Presented to the pacemaker they are the bus' to judge, and no token is stored as it is.
+    // Presented to the pacemaker the bus decides about them, and no token is stored as it is.
     assert!(tokens.authenticate("b").await.unwrap().is_none());
     let digests: Vec<String> = servers.stats().command("HKEYS").arg("tokens").query().await.unwrap();
     assert!(digests.iter().all(|digest| digest.len() == 64), "{digests:?}");

@@ -53,7 +53,7 @@ impl Failure {
             Error::Api(problem) => {
                 let kind = kind(problem);
                 failed.account_is_lost = kind == "accountDoesNotExist";
-                // Whatever the server says of this order or its account, the next attempt begins with a new one; only a
+                // Whatever the server answers about this order or its account, the next attempt begins with a new one; only a
                 // limit or a fault of the server is no reason for that.
                 failed.order_is_lost = kind != "rateLimited" && refusal.status < 500 && refusal.status != 429;
                 if kind == "rateLimited" && failed.retry_after.is_none() {

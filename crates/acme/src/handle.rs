@@ -1,4 +1,4 @@
-//! What other crates call.
+//! The interface for other crates.
 
 use std::{
     sync::Arc,
@@ -20,7 +20,7 @@ use crate::{
     store::Store,
 };
 
-/// What automatic HTTPS works with.
+/// The parts that automatic HTTPS uses.
 #[derive(Debug)]
 pub struct Dependencies {
     /// The state of names.
@@ -29,7 +29,7 @@ pub struct Dependencies {
     pub certificates: Certificates,
     /// The route table: hosts, and answers to challenges.
     pub table: signalbox_routing::Store,
-    /// Who acknowledges a challenge.
+    /// The routers, which acknowledge a challenge.
     pub routers: Routers,
     /// For the DNS webhook and the check URL.
     pub client: Client,

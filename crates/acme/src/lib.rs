@@ -1,23 +1,24 @@
 //! Automatic HTTPS: certificates over ACME (RFC 8555), obtained and renewed.
 //!
-//! **Purpose.** A host with the policy `"tls": "auto"`, or one that `acme.hosts` covers, has a certificate without an operator.
-//! It is ordered as soon as the host exists, renewed at two thirds of its life or when the server says so (ARI, RFC 9773), and
-//! put into the route table as an uploaded one is ([`signalbox_certificates`]).
+//! **Purpose.** A host with the policy `"tls": "auto"`, or one that `acme.hosts` covers, gets a certificate without an operator.
+//! The certificate is ordered as soon as the host exists. It is renewed after two thirds of its validity period, or at the time
+//! that the server suggests (ARI, RFC 9773). It is put into the route table like an uploaded one ([`signalbox_certificates`]).
 //!
 //! **Data.** Fabric: `acme:names` (name → state), `acme:index`, `acme:due` (names by the time of their next step),
-//! `acme:fences` and `acme:fence` (claims), `acme:accounts` (directory → account, encrypted), `acme:budget:…`. Routes master:
+//! `acme:fences` and `acme:fence` (claims), `acme:accounts` (directory → account, encrypted), `acme:budget:…`. Routes primary:
 //! `challenge:<token>`, which every router answers below `/.well-known/acme-challenge/`.
 //!
 //! **Life of a name.** [`wanted`] compares the hosts with `acme:names`. [`service`] claims names whose next step is due, and
-//! [`order`] works on each. A claim is a lease of one name with a fencing token: one pacemaker works on a name at a time, and one
-//! that was suspended cannot store anything. An order is stored with its encrypted key before it is used, so after a crash another
-//! pacemaker completes it.
+//! [`order`] performs the step. A claim is a lease of one name with a fencing token: one pacemaker works on a name at a time, and a
+//! pacemaker that was suspended cannot store anything. An order is stored with its encrypted key before it is used, so another
+//! pacemaker can complete it after a crash.
 //!
-//! **Invariants.** Each name has its own next step, so one that fails or meets a rate limit delays no other. A certificate in the
-//! table is replaced only by one that was checked. Nothing is done in a handshake.
+//! **Invariants.** Each name has its own next step, so a name that fails or reaches a rate limit does not delay others. A
+//! certificate in the table is replaced only by one that was checked. Nothing is ordered or requested during a handshake.
 //!
-//! **Failure.** ACME server away: each name is retried with a growing pause, and its certificate stays. Fabric away: nothing is
-//! ordered; certificates are presented. No router: nothing is validated, because no router would answer.
+//! **Failure.** ACME server unavailable: each name is retried with increasing delays, and its certificate stays. Fabric
+//! unavailable: nothing is ordered; existing certificates are presented. No router: no validation is requested, because no router
+//! would answer it.
 
 mod account;
 mod dns;
@@ -48,7 +49,7 @@ use signalbox_routing::Routers;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
-/// What all parts of this crate work with.
+/// The state that all parts of this crate share.
 #[derive(Debug)]
 struct Parts {
     options: Options,

@@ -6,8 +6,7 @@
 //!                       └─ a pacemaker that takes over continues here                        checked, encrypted, in the table
 //! ```
 //!
-//! The certificate in the table is replaced by a checked one, and by nothing else: whatever the server answers, a working
-//! certificate stays.
+//! The certificate in the table is replaced only by a checked one. Whatever the server answers, a working certificate stays.
 
 use std::time::Duration;
 

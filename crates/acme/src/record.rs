@@ -7,7 +7,7 @@ use crate::schedule::{self, Life, Window};
 /// The longest text of an error that is stored.
 const MAX_WORDS: usize = 500;
 
-/// What is stored about a name. Times are unix seconds.
+/// The stored state of a name. Times are unix seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// A client asked for the name, and the check URL allowed it. It is not a host with automatic HTTPS.
@@ -66,7 +66,7 @@ pub(crate) enum Attempt {
     Failed { words: String, retry_after: Option<u64> },
 }
 
-/// What is to be done with a name.
+/// The next step for a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A certificate is needed.
@@ -100,7 +100,7 @@ impl Record {
         }
     }
 
-    /// What is to be done at `now`.
+    /// The step that is due at `now`.
     pub(crate) fn step(&self, now: u64, spread: f64) -> Step {
         let Some(life) = self.certificate else { return Step::Order };
         if self.order.is_some() || now >= schedule::renewal(life, self.window, spread) {

@@ -1,4 +1,4 @@
-//! Background work: claims names whose next step is due, and takes it.
+//! Background work: claims names whose next step is due, and performs the step.
 
 use std::{sync::Arc, time::Duration};
 

@@ -26,7 +26,7 @@ pub enum Error {
     /// A stored state is not the expected JSON.
     #[error("the state of a name cannot be read")]
     Record(#[source] serde_json::Error),
-    /// A script returned something else than its header says.
+    /// A script returned a value that its header does not list.
     #[error("unexpected reply of a script")]
     Reply,
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a record of the audit log is about.
+/// The kind of an audit record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "schema", schema(as = AuditKind))]
@@ -31,14 +31,14 @@ impl Kind {
     }
 }
 
-/// Who did what.
+/// A record of the audit log: who changed what, and when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "schema", schema(as = AuditRecord))]
 pub struct Record {
     /// When the request was answered, in unix milliseconds.
     pub at_ms: u64,
-    /// What the record is about.
+    /// The kind of this record.
     pub kind: Kind,
     /// The name of the caller's token, or `root`. Absent for a log-in with an unknown token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,10 +66,10 @@ pub struct Record {
     /// The code of a refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What was there before, without secrets, if the route reports it.
+    /// The value before the change, without secrets, if the route reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Value>,
-    /// What is there now, without secrets, as the answer shows it.
+    /// The value after the change, without secrets, as the answer shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
 }

@@ -45,7 +45,7 @@ pub struct Published {
     /// The stable name of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Cow<'static, str>>,
-    /// What is wrong.
+    /// Description of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -253,7 +253,7 @@ pub struct Redriven {
     pub redriven: u64,
 }
 
-/// What became of an attempt to deliver a batch.
+/// The result of an attempt to deliver a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -284,7 +284,7 @@ pub struct DeliveryAttempt {
     pub first: u64,
     /// The ID of the last.
     pub last: u64,
-    /// What became of it.
+    /// The result of the attempt.
     pub result: DeliveryResult,
     /// The receiver's status, if it answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -335,7 +335,7 @@ pub struct Dropped {
     pub dropped: u64,
 }
 
-/// What to deliver again.
+/// The events to deliver again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

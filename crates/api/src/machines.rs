@@ -56,7 +56,7 @@ pub struct MachineState {
     pub triggers: Vec<String>,
 }
 
-/// What a definition would change.
+/// The changes that a definition would make.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachinePlan))]
 pub struct Plan {
@@ -66,7 +66,7 @@ pub struct Plan {
     pub version: u64,
     /// States by what happens to them.
     pub states: StateChanges,
-    /// What else differs: `timezone`, `hosts`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    /// Other settings that differ: `timezone`, `hosts`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
     pub changed: Vec<String>,
     /// Labels in removed states.
     pub labels: BTreeMap<String, u64>,
@@ -79,7 +79,7 @@ pub struct Plan {
     pub needs_feed: u64,
     /// Labels that were checked.
     pub checked: u64,
-    /// What is unusual about the definition.
+    /// Warnings about the definition.
     pub warnings: Vec<String>,
 }
 
@@ -166,7 +166,7 @@ pub struct Label {
     pub metadata: Value,
     /// Its state.
     pub state: String,
-    /// What it does there.
+    /// Its status in this state.
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
     pub status: String,
     /// When it entered the state, RFC 3339.
@@ -195,7 +195,7 @@ pub struct Changed {
     pub name: String,
     /// Its state.
     pub state: String,
-    /// What it does there.
+    /// Its status in this state.
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
     pub status: String,
     /// When it entered the state, RFC 3339.

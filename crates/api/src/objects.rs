@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// What becomes of an event that was tried as often as its backend allows.
+/// What to do with an event whose attempts all failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -17,7 +17,7 @@ pub enum OnFailure {
     Park,
 }
 
-/// What becomes of the events that are queued for a backend when it is removed.
+/// What to do with the events that are queued for a backend when it is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -115,7 +115,7 @@ pub struct Backend {
     /// The secret that signs; only root sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// What becomes of an event that fails.
+    /// What to do with an event that fails.
     pub on_failure: OnFailure,
     /// How often an event is tried before that.
     pub max_attempts: u32,
@@ -125,7 +125,7 @@ pub struct Backend {
     pub disabled: Option<String>,
     /// It was removed, and disappears as soon as nothing is queued for it.
     pub draining: bool,
-    /// What becomes of what is queued, if it was removed.
+    /// What is done with the queued events, if the backend was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued: Option<Queued>,
     /// Objects with a queue.

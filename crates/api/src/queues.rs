@@ -38,7 +38,7 @@ pub struct NewQueue {
     /// The same, of one environment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_waiting_per_tenant: Option<u64>,
-    /// What happens to a message beyond these limits.
+    /// What to do with a message that would exceed these limits.
     #[serde(default)]
     pub overflow: Overflow,
     /// Messages in a turn by environment, 0 to 10,000; 0 pauses. Others have 1. When left out, the weights of the existing
@@ -47,7 +47,7 @@ pub struct NewQueue {
     pub weights: Option<BTreeMap<String, u32>>,
 }
 
-/// What happens to a message that would exceed a limit of waiting messages.
+/// What to do with a message that would exceed a limit of waiting messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -107,7 +107,7 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Res
     T::deserialize(deserializer).map(Some)
 }
 
-/// What is set for one environment of a queue; a missing field has its default.
+/// Settings of one environment of a queue; a missing field has its default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -173,11 +173,11 @@ pub struct Queue {
     pub max_waiting: Option<u64>,
     /// The same, of one environment.
     pub max_waiting_per_tenant: Option<u64>,
-    /// What happens to a message beyond these limits.
+    /// What to do with a message that would exceed these limits.
     pub overflow: Overflow,
     /// Messages in a turn by environment.
     pub weights: BTreeMap<String, u32>,
-    /// What is set for single environments, apart from their weights.
+    /// Settings of single environments, apart from their weights.
     pub facets: BTreeMap<String, FacetSettings>,
     /// The number of this definition; the header `ETag` has it as well.
     pub revision: u64,

@@ -403,7 +403,7 @@ pub struct Host {
     pub instance_ids: Vec<String>,
     /// The key under which its requests are counted.
     pub log_key: Option<String>,
-    /// What else the table has for the edge: the policy that was set, and log keys, weights and health of single
+    /// Other data of the table for the edge: the policy that was set, and log keys, weights and health of single
     /// addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
@@ -585,7 +585,7 @@ pub struct ExplainedShare {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = RequestChoice))]
 pub struct Choice {
-    /// What decides.
+    /// The rule that decides.
     pub by: By,
     /// The instance, when it is certain. A router that has ejected it chooses another in the meantime.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -597,7 +597,7 @@ pub struct Choice {
     pub among: Vec<Chance>,
 }
 
-/// What a choice depends on.
+/// The rules that can decide a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = RequestChosenBy))]
 #[serde(rename_all = "snake_case")]
@@ -651,7 +651,7 @@ pub struct Router {
     /// The address of its admin listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What all its workers have acknowledged.
+    /// The serial that all of its workers have acknowledged.
     pub serial: u64,
     /// The epoch of the table that it follows.
     pub epoch: String,
@@ -668,7 +668,7 @@ pub struct Router {
     /// Why it rejects the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm: Option<String>,
-    /// What each of its workers has acknowledged.
+    /// The serial that each of its workers has acknowledged.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]
     pub workers: Value,
 }

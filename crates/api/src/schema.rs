@@ -5,7 +5,7 @@ use utoipa::openapi::{
     schema::{ObjectBuilder, RefBuilder, SchemaType, Type},
 };
 
-/// What a label does in its state.
+/// The status of a label in its state.
 pub(crate) fn label_status() -> Ref {
     let status = RefBuilder::new().ref_location_from_schema_name("LabelStatus");
     status.description(Some("What it does there.")).build()

@@ -55,7 +55,7 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    /// What the names of this process's workers begin with.
+    /// The prefix of the names of this process's workers.
     pub(super) fn worker_prefix(&self) -> String {
         match self.node.get() {
             Some(node) => format!("{node}/{}", self.incarnation),

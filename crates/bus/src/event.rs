@@ -79,7 +79,7 @@ pub struct NewEvent {
     pub timestamp_ms: Option<u64>,
     /// Any JSON, its bytes kept verbatim.
     pub data: Option<Box<RawValue>>,
-    /// Whose environment it concerns; the publisher's name when absent.
+    /// The tenant that it belongs to; the publisher's name if absent.
     pub environment: Option<String>,
     /// The object whose events stay in order; the url when absent.
     pub object: Option<String>,
@@ -102,7 +102,7 @@ pub struct Event {
     pub topic: String,
     /// The kind of change.
     pub kind: Kind,
-    /// Whose environment it concerns.
+    /// The tenant that it belongs to.
     pub environment: String,
     /// Where the thing can be fetched.
     pub url: String,
@@ -151,7 +151,7 @@ impl Event {
 
     /// Bytes that it takes in memory, about.
     pub(super) fn weight(&self) -> usize {
-        // The rendered form holds nearly everything again; the constant stands for the struct and its map entry.
+        // The rendered form holds nearly everything again; the constant is the size of the struct and its map entry.
         let texts = self.object.len() + self.topic.len() + self.environment.len() + self.url.len();
         256 + 2 * (texts + self.data.as_ref().map_or(0, |data| data.get().len()))
     }

@@ -559,10 +559,10 @@ impl Handle {
             .await
     }
 
-    /// Makes another client the publisher of a topic. `by` is the client that asks; nobody for root.
+    /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
     ///
     /// # Errors
-    /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's or one of Signalbox' own.
+    /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's or one of Signalbox's own.
     pub async fn hand_over(&self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
         self.core.change(|registry, _| registry.hand_over(topic, to, by)).await
     }

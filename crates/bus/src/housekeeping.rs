@@ -1,8 +1,8 @@
 //! Periodic maintenance by any one pacemaker: dead workers, old segments, full memory, shards left behind.
 //!
-//! One pacemaker at a time does it, the one that holds the lease `bus`. That only saves work: every step may safely be
-//! repeated or left incomplete, so no fencing is needed. It runs separately from the workers, never as jobs, so that
-//! no job can delay it.
+//! The pacemaker that holds the lease `bus` does this work. The lease only avoids duplicate work: every step may be
+//! repeated or left incomplete, so no fencing is needed. Maintenance runs separately from the workers, never as jobs, so
+//! that no job can delay it.
 
 use std::{
     collections::{BTreeMap, HashMap},

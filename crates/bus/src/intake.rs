@@ -103,13 +103,13 @@ fn web_url(text: &str, allow_http: bool) -> Result<url::Url, String> {
     // The parser would correct invalid characters, but the stored and forwarded text is the original.
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     if !text.bytes().all(allowed) {
-        return Err("holds characters that a URL must write as %XX".to_owned());
+        return Err("contains characters that a URL must write as %XX".to_owned());
     }
     let url = url::Url::parse(text).map_err(|error| format!("is not a valid URL: {error}"))?;
     let scheme_fits = url.scheme() == "https" || (allow_http && url.scheme() == "http");
     if !scheme_fits {
-        let schemes = if allow_http { "https or http" } else { "https" };
-        return Err(format!("must be {schemes}"));
+        let schemes = if allow_http { "https or http" } else { "https, because `bus.allow_http` is not set" };
+        return Err(format!("must use {schemes}"));
     }
     // The parser takes `https:/host`, `https:host` and `https:///host` for `https://host`; other programs do not.
     let names_host = text[url.scheme().len()..]

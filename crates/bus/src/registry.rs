@@ -49,7 +49,7 @@ const OWN_TOPICS: [&str; 24] = [
 /// The maximum number of valid tokens of one client.
 const MAX_SECRETS: usize = 4;
 
-/// The client that Signalbox' own events are published by. No token can have this name: they have no dots.
+/// The client that Signalbox's own events are published by. No token can have this name: they have no dots.
 pub(super) const OWN_CLIENT: &str = "signalbox.";
 
 /// Ended subscriptions, kept for shards that were unavailable when they ended.
@@ -224,7 +224,7 @@ pub(crate) fn is_own_topic(name: &str) -> bool {
     name.strip_prefix(RESERVED).is_some_and(|rest| OWN_TOPICS.contains(&rest))
 }
 
-/// Whether the name is of the form of Signalbox' own topics.
+/// Whether the name is of the form of Signalbox's own topics.
 pub fn is_reserved_topic(name: &str) -> bool {
     name.len() <= 64 && name.strip_prefix(RESERVED).is_some_and(|rest| rest.split('.').all(is_topic_name))
 }
@@ -251,7 +251,7 @@ impl Registry {
         }
     }
 
-    /// Makes `client` the publisher of a topic that nobody publishes to yet.
+    /// Makes `client` the publisher of a topic that has no publisher yet.
     ///
     /// # Errors
     /// [`Error::Forbidden`] when it is another client's, [`Error::TooMany`] when there are too many topics in all or of this
@@ -453,7 +453,7 @@ impl Registry {
         self.retired_queues.remove(name);
     }
 
-    /// Makes another client the publisher of a topic. `by` is the client that asks; nobody for root.
+    /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
     pub(super) fn hand_over(&mut self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
         let publisher = self.topics.get_mut(topic).ok_or(Error::NoSuchTopic)?;
         if is_reserved_topic(topic) || by.is_some_and(|client| publisher.as_deref() != Some(client)) {
@@ -589,7 +589,7 @@ fn secrets(registry: &Registry) -> BTreeMap<&str, String> {
     all
 }
 
-/// What has to be written in a shard other than the first: only that ended subscriptions are cleared away.
+/// The change for a shard other than the first: only the removal of ended subscriptions.
 pub(super) fn projection_elsewhere(after: &Registry) -> Vec<Command> {
     let mut commands = Vec::new();
     for (token, generation) in &after.retired {

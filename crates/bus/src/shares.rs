@@ -1,8 +1,8 @@
-//! Which share of the deliveries a lane draws on, so that receivers that hang or fail do not delay the others. Pure.
+//! Divides delivery slots between lanes, so that receivers that hang or fail do not delay the others. Pure.
 //!
-//! Lanes whose subscriber is proven, because an attempt of it succeeded since the last failure, draw on the *quick* share:
-//! the workers. All others draw on the *slow* share, which holds more deliveries but no worker. Of a subscriber that failed,
-//! one delivery at a time is attempted until one succeeds. The lanes that are refused pause, and cost nothing while they do.
+//! A subscriber is *proven* if an attempt succeeded since its last failure. Lanes of proven subscribers use the *quick*
+//! share: the workers. All other lanes use the *slow* share, which has more slots but no workers. After a failure, only one
+//! delivery at a time is attempted to a subscriber, until one succeeds. Its other lanes pause, which costs nothing.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) enum Ended {
     Delivered,
     /// It did not.
     Failed,
-    /// No attempt was made, or none that says anything about the receiver.
+    /// No attempt was made, or none whose result depends on the receiver.
     NotAttempted,
 }
 
@@ -48,7 +48,7 @@ struct Subscriber {
     hanging: usize,
 }
 
-/// What this process knows about all subscribers.
+/// This process's knowledge about all subscribers.
 #[derive(Debug, Default)]
 pub(super) struct Shares(HashMap<String, Subscriber>);
 
@@ -97,7 +97,7 @@ impl Shares {
         let before = one.lanes.insert(lane.to_owned(), last);
         match ended {
             Ended::Delivered => one.proven = Some(true),
-            // A lane that failed before has an event that its receiver rejects. It says nothing about the other lanes.
+            // A lane that failed before has an event that its receiver rejects. The other lanes are not affected.
             Ended::Failed if before == Some(Last::Failed) && one.proven == Some(true) => {}
             Ended::Failed | Ended::NotAttempted => one.proven = Some(false),
         }

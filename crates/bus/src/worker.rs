@@ -6,9 +6,9 @@
 //! workers: those of subscribers whose last attempts succeeded quickly. A delivery that takes longer than a tenth of
 //! `slow_ms` stops counting. So receivers that hang or fail cannot use up the workers of the others.
 //!
-//! Taking a job and settling it each wait behind the publish call that Redis is busy with. A
-//! [`DeliverySlot`] is therefore held only while a batch is sent. It is released when the receiver has answered, and the
-//! next batch has been fetched by then.
+//! Redis executes one call at a time, so taking and settling a job can each wait for a publish call. A
+//! [`DeliverySlot`] is therefore held only while a batch is sent: it is released when the receiver has answered. By then
+//! the next batch has been fetched.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -317,7 +317,7 @@ async fn watch(
         let _ = notes.send(Note::Hangs { token: done.token.clone() });
         ended = Some(running.await);
     }
-    // A panic here says nothing about the receiver.
+    // A panic here is not a failure of the receiver.
     done.ended = ended.and_then(Result::ok).unwrap_or(Ended::NotAttempted);
 }
 
@@ -474,7 +474,7 @@ impl<D: Deliverer> Delivery<D> {
         settle
     }
 
-    /// What becomes of a batch after an attempt.
+    /// The state of a batch after an attempt.
     async fn judge(
         &self,
         outcome: Outcome,

@@ -174,7 +174,7 @@ fn facts_of(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Facts, Inva
     })
 }
 
-/// Whether clients that ask for `name` accept one of `names` (RFC 9525: a wildcard stands for exactly one label). For a
+/// Whether clients that ask for `name` accept one of `names` (RFC 9525: a wildcard matches exactly one label). For a
 /// wildcard of the table the same wildcard is needed; `*` is the default for all others, and may be for any name.
 fn covers(names: &[String], name: &str) -> bool {
     if name == "*" {

@@ -1,13 +1,16 @@
 //! Certificates of server names.
 
+use std::time::Duration;
+
+use serde_json::json;
 use signalbox_api::{acme::AutomaticCertificateList, certificates::CertificateList};
 
 pub use signalbox_api::{
     acme::{AutomaticCertificate, AutomaticState},
-    certificates::Certificate,
+    certificates::{Certificate, ChangedCertificate, NewCertificate},
 };
 
-use crate::{Client, Error, segment};
+use crate::{Client, Error, routes::waiting, segment};
 
 /// The calls about certificates.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +20,21 @@ impl Certificates<'_> {
     /// All certificates, without their chains.
     pub async fn list(&self) -> Result<Vec<Certificate>, Error> {
         self.0.all("/certificates", &[], |page: CertificateList| (page.certificates, page.next)).await
+    }
+
+    /// Uploads a certificate with its private key. With `wait`, it returns when every router uses the certificate.
+    ///
+    /// Codes: `invalid_hostname`, `invalid_chain`, `chain_order`, `invalid_key`, `key_mismatch`, `name_not_covered`,
+    /// `certificate_expired`, `certificate_not_yet_valid`, `host_not_allowed`, `no_edge_key`, `not_converged`.
+    pub async fn upload(
+        &self,
+        server_name: &str,
+        certificate: &NewCertificate,
+        wait: Option<Duration>,
+    ) -> Result<ChangedCertificate, Error> {
+        self.0
+            .put(&waiting(&format!("/certificates/{}", segment(server_name)), wait), &json!(certificate))
+            .await
     }
 
     /// All names with automatic HTTPS.

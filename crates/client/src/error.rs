@@ -16,7 +16,7 @@ pub enum Error {
         why: String,
     },
     /// The token holds what no header can.
-    #[error("the token cannot be sent: it may hold visible ASCII characters only")]
+    #[error("the token cannot be sent: it may contain only visible ASCII characters")]
     Token,
     /// The file of trusted certificates cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]

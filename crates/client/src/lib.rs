@@ -126,7 +126,7 @@ impl Client {
         certificates::Certificates(self)
     }
 
-    /// What was counted.
+    /// Statistics of requests.
     pub fn stats(&self) -> stats::Stats<'_> {
         stats::Stats(self)
     }

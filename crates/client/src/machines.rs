@@ -119,7 +119,7 @@ impl Machines<'_> {
         self.0.get(&label_path(machine, label, "/why")).await
     }
 
-    /// What would happen under assumptions.
+    /// Simulates a label under assumptions.
     ///
     /// # Errors
     /// `unknown_label`, `label_deleted`.

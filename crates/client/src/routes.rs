@@ -139,7 +139,7 @@ fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-fn waiting(path: &str, wait: Option<Duration>) -> String {
+pub(crate) fn waiting(path: &str, wait: Option<Duration>) -> String {
     let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
     with_query(path, &[("wait", wait.as_deref())])
 }

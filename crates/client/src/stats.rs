@@ -10,7 +10,7 @@ use crate::{Client, Error, Stream, segment, with_query};
 #[derive(Debug, Clone, Copy)]
 pub struct Stats<'a>(pub(crate) &'a Client);
 
-/// Whose numbers.
+/// The subject of the statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// A version type.

@@ -4,12 +4,12 @@
 //! ```text
 //! text ─ lexer ─▶ tokens ─ parser ─▶ tree ─┬─▶ evaluate   true, false or unknown, in a few hundred nanoseconds
 //!                   (roots are resolved    ├─▶ explain    every operand's value, what blocks, what would open it
-//!                    as paths are read)    ├─▶ warnings   what can be known without any fact
+//!                    as paths are read)    ├─▶ warnings   results that do not depend on the data
 //!                                          ├─▶ variables, feeds, reads_clock
 //!                                          └─▶ earliest   the first moment at which time alone can open it
 //! ```
 //!
-//! The crate is pure: facts, the present moment and the zone are passed in ([`Facts`]), nothing is read from anywhere.
+//! The crate is pure: data, the present moment and the zone are passed in ([`Facts`]). It performs no I/O.
 //!
 //! Invariants:
 //! * an evaluation never fails and never panics; an impossible comparison is *unknown*, and only *true* opens a gate;

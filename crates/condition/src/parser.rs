@@ -110,7 +110,7 @@ impl Parser<'_> {
         let start = self.span;
         let mut nots = 0_u16;
         while self.take_keyword(Keyword::Not)? {
-            // The longest text has room for a few thousand.
+            // The longest text can contain a few thousand.
             nots += 1;
         }
         let value = self.value()?;

@@ -62,7 +62,7 @@ impl Attempts {
         let blocked = self.addresses.get(&network(address)).map_or(0, |one| one.blocked_until_ms);
         match blocked.saturating_sub(now_ms) {
             0 => Ok(()),
-            // A clock that went back must not block for longer than a block lasts.
+            // A clock that was set back must not extend a block beyond its length.
             left => Err(u32::try_from(left.min(MAX_BLOCK_MS).div_ceil(1000)).unwrap_or(u32::MAX)),
         }
     }

@@ -13,7 +13,7 @@ use axum::{
 
 /// Lists the intermediaries that a request has passed through.
 static CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
-/// What the name of every edge begins with.
+/// The prefix of every edge's name.
 const PREFIX: &str = "signalbox-";
 
 /// Middleware that answers 403 to requests that came through an edge.

@@ -31,7 +31,7 @@ pub const MAX_SILENT: usize = 256;
 /// The pause after a failure to accept a connection, which usually means that no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the server accepts.
+/// The limits of the server.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// The maximum number of connections.

@@ -5,7 +5,7 @@
 pub const MAX_CLOCK_SKEW_MS: u64 = 2_000;
 /// The oldest supported major version of Redis.
 pub const MIN_REDIS_MAJOR: u32 = 7;
-/// A master contacts its replicas every second. This long without contact is a fault.
+/// A primary contacts its replicas every second. This long without contact is a fault.
 pub const REPLICA_SILENT_SECONDS: u64 = 15;
 /// Used memory, in percent of `maxmemory`, that calls for action.
 pub const REDIS_MEMORY_PERCENT: u64 = 90;

@@ -1,11 +1,11 @@
-//! Which addresses a callback may lead to.
+//! Decides which addresses an outgoing call may connect to.
 //!
-//! Signalbox's own addresses are refused first ([`OwnAddresses`]), whatever networks the operator allows.
+//! Signalbox's own addresses are rejected first ([`OwnAddresses`]), whatever networks the operator allows.
 //!
-//! Subscribers choose the callback and we make the request, from inside the operator's network: without a fence, a
-//! subscription would be a way to reach whatever the pacemaker can reach. A name is looked up once for a connection;
-//! the connection then goes to an address of *that* answer which was looked at, so a name server that gives another
-//! answer a moment later gains nothing. A pooled connection stays with the address it was opened to.
+//! Subscribers choose the callback, and the pacemaker sends the request from inside the operator's network. Without these
+//! rules, a client could reach through a subscription whatever the pacemaker can reach. A name is resolved once for each
+//! connection, and the connection uses an address of this answer that was checked. So a name server that returns another
+//! address a moment later gains nothing. A pooled connection keeps the address to which it was opened.
 
 use std::{
     future::Future,

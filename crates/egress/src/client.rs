@@ -1,8 +1,8 @@
 //! The HTTP client.
 //!
-//! Every call ends on its own: connecting, the response head and the whole call have time limits. A response head may
-//! have 64 KiB, and at most 64 KiB of its body are read. Connections are kept and reused. Redirects are not followed,
-//! because following one would bypass the fence.
+//! Every call ends within a bounded time: connecting, the response head and the whole call have time limits. A response
+//! head may have 64 KiB, and at most 64 KiB of its body are read. Connections are kept and reused. Redirects are not
+//! followed, because a redirect could lead to an address that is not allowed.
 
 use std::{
     error::Error as StdError,
@@ -386,7 +386,7 @@ async fn excerpt(body: &mut Incoming) -> Option<String> {
             );
         }
     };
-    // What has arrived until then is enough.
+    // The part that has arrived until then is enough.
     let _ = time::timeout(EXCERPT_TIME, read).await;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT_BYTES)]);
     let line: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();

@@ -31,7 +31,7 @@ pub struct Secret {
     pub until_ms: Option<u64>,
 }
 
-/// What a receiver answered, for people.
+/// The receiver's answer, as text for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answered {
     /// The HTTP status, if there was an answer.

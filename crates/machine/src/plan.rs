@@ -41,7 +41,7 @@ pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
     names(new, |state| old.state(state.name()).is_some_and(|was| differ(was, state)))
 }
 
-/// What differs beside the states: `timezone`, `hosts`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
+/// Differences outside of the states: `timezone`, `hosts`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
 #[must_use]
 pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let outside = Outside::between(old, new);

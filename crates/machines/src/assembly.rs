@@ -58,7 +58,7 @@ pub(crate) struct Hooks {
     pub(crate) faults: Faults,
     /// The pause before an outcome of an action that could not be written is written again.
     pub(crate) outcome_pause: Duration,
-    /// Cancelled when background work must end.
+    /// Canceled when background work must end.
     pub(crate) stopped: CancellationToken,
 }
 

@@ -29,10 +29,10 @@ pub enum Error {
     #[error("{0}")]
     BadMetadata(String),
     /// Another request had the same idempotency key.
-    #[error("another request had the same idempotency key")]
+    #[error("another update was sent under this idempotency key")]
     Conflict,
     /// The label is not errored.
-    #[error("the label is not errored")]
+    #[error("the label has no failed action to retry")]
     NotErrored,
     /// The active definition is not the one that the plan was made from.
     #[error("the definition has changed since the plan was made")]
@@ -41,10 +41,10 @@ pub enum Error {
     #[error("unknown plan")]
     NoSuchPlan,
     /// Another change of the definition is under way.
-    #[error("another change of the definition is under way")]
+    #[error("another definition is being applied; try again")]
     ApplyUnderWay,
     /// The map does not name these removed states, which contain labels.
-    #[error("removed states contain labels and the map does not name them: {}", .0.join(", "))]
+    #[error("labels are in removed states that `map` does not name: {}", .0.join(", "))]
     Unmapped(Vec<String>),
     /// The map names a state that is not removed, or a target that does not exist.
     #[error("{0}")]

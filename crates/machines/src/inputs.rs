@@ -1,9 +1,8 @@
 //! Inputs: each event of an input's topic updates the label that it names, once.
 //!
 //! The log of every shard is read from a stored position; live events only trigger a read. The position is stored after
-//! the updates of a page are committed. Every label stores, for each shard, the last event that it took, in the same commit
-//! as the update: a page that is read twice updates labels once, and a late pacemaker applies no event that is older than
-//! what the label has taken.
+//! the updates of a page are committed. Every label stores, for each shard, the last event that it applied, in the same
+//! commit as the update. So a page that is read twice updates labels once, and a late pacemaker applies no older event.
 
 use std::{sync::Arc, time::Duration};
 

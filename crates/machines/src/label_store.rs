@@ -1,8 +1,8 @@
 //! Reads labels, and changes them with compare-and-set.
 //!
 //! Every change has the same steps: read, let the [`Evaluator`] decide, write unless the label or the definition has
-//! changed (`labels.lua` compares the record's header and the version of the definition), otherwise start again. Starting
-//! what follows a change is the caller's part ([`crate::runner`]).
+//! changed (`labels.lua` compares the record's header and the version of the definition), otherwise start again. The caller
+//! starts the consequences of a change ([`crate::runner`]).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! State machines: labels that move when facts change.
+//! State machines: labels that move from state to state when their metadata changes.
 //!
 //! A machine is a definition (`signalbox_machine`). A label is a name that is in one of the machine's states, with metadata
 //! from clients and a history. No client moves a label: clients update metadata, and the definition decides.
@@ -47,29 +47,30 @@
 //!
 //! # Invariants
 //!
-//! 1. A move and its event are one step. A move that was computed from an older record, or under a definition that is no
-//!    longer active in the shard, is refused (the script compares incarnation, visit, revision and version).
+//! 1. A transition and its event are stored in one step. A transition that was computed from an older record, or under a
+//!    definition that is no longer active in the shard, is rejected (the script compares incarnation, visit, revision and version).
 //! 2. An attempt is counted before it is made; all attempts of a visit carry the same token.
-//! 3. A label that waits for something that only a clock or this process knows has a time in the due set at which any
-//!    pacemaker continues with it, or is at a gate with a sweep.
-//! 4. A change of definition that began is finished: its record stays until every shard is done (`apply.rs`).
+//! 3. A label that waits for a time, or for an outcome that only this process knows, has an entry in the due set, or is at a
+//!    gate with a sweep. At the time of the entry, any pacemaker continues with the label.
+//! 4. A change of definition that began is completed: its record stays until every shard is done (`apply.rs`).
 //!
 //! # Behavior under failure
 //!
-//! * **A pacemaker dies** after a commit and before what follows it: the label's time in the due set comes (for an attempt
-//!   its timeout and five seconds, for a feed half a minute), and the holder of the shard's lease continues.
+//! * **A pacemaker dies** after a commit and before the attempt or request that follows: when the label's entry in the due set is
+//!   due (for an attempt after its timeout and five seconds, for a feed after half a minute), the holder of the shard's lease continues.
 //! * **A reply is lost**: the bus repeats the call and gets the first reply. If the outcome stays unknown, the client gets
 //!   503 and can repeat the request with its idempotency key; every other change reads the label again.
 //! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue, and
 //!   the check and a metric report it.
-//! * **Redis has lost its last second**: this process clears its memory of entries, and a time of day that is missing in the
-//!   due set is restored (`reconcile.rs`).
-//! * **Redis restarts**: an outcome of an action is kept in memory for a quarter of an hour, and written afterwards.
+//! * **Redis has lost its last second**: this process clears its cache of due entries, and restores a time of day that is missing
+//!   in the due set (`reconcile.rs`).
+//! * **Redis restarts**: an outcome of an action is kept in memory for up to a quarter of an hour, and written when Redis answers.
 //! * **A label is deleted during an attempt**: the outcome is added to its history, and nothing follows.
-//! * **An event is read twice**, or by a pacemaker that was paused: the label stores the last event of each shard it took.
-//! * **A day's sweep was missed**: the last instant is made up for if it is within the trigger's grace period, for all
-//!   labels that were at the gate then.
-//! * **Two pacemakers evaluate one label**: one commit is refused, and computed again from what the other wrote.
+//! * **An event is read twice**, or by a pacemaker that was paused: the label stores the last event that it applied from each
+//!   shard, and ignores older ones.
+//! * **A day's sweep was missed**: the last missed time is handled later, if it is within the trigger's grace period, for all
+//!   labels that were at the gate at that time.
+//! * **Two pacemakers evaluate one label**: one commit is rejected, and computed again from what the other pacemaker wrote.
 
 mod actions;
 mod answer;

@@ -1,5 +1,5 @@
-//! Metrics of the machines in the Prometheus text format. Metrics are labelled with machines, states and fixed words, never
-//! with names of labels.
+//! Metrics of the machines in the Prometheus text format. Their labels are machines, states and fixed words, never
+//! the names of a machine's labels.
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode_registry},

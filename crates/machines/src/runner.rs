@@ -1,7 +1,7 @@
-//! Does what follows a change: attempts of actions, and requests to feeds, until the label rests.
+//! Runs the consequences of a change: attempts of actions, and requests to feeds, until the label waits or has ended.
 //!
-//! Whichever process commits a change also does what follows it, in the background and holding no lock. The label's time
-//! in the due set is when another process takes over if no outcome is written by then.
+//! The process that commits a change also runs its consequences, in the background and without a lock. If it has not
+//! written an outcome by the time of the label's entry in the due set, another process takes over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ pub(crate) struct Runner {
     /// See [`OUTCOME_PAUSE`].
     outcome_pause: Duration,
     tasks: TaskTracker,
-    /// Cancelled when background work must end.
+    /// Canceled when background work must end.
     stopped: CancellationToken,
 }
 

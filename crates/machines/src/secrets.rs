@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use signalbox_machine::render::is_below;
 
-/// The values of `machines.environment`. Each is sent only to addresses that begin as the configuration says: an author of
+/// The values of `machines.environment`. Each is sent only to addresses with the configured prefix: an author of
 /// definitions can use a secret, and cannot send it to a server of their own.
 #[derive(Clone, Default)]
 pub struct Secrets(BTreeMap<String, Secret>);

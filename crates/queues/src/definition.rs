@@ -55,13 +55,13 @@ pub struct Definition {
     /// The same, of one facet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting_per_tenant: Option<u64>,
-    /// What happens to messages beyond these limits.
+    /// The action for messages that would exceed these limits.
     #[serde(default)]
     pub overflow: Overflow,
     /// Messages in a turn, by environment; 0 pauses. Others have [`DEFAULT_WEIGHT`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, u32>,
-    /// What operators have set for single environments.
+    /// Settings of single environments, made by operators.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<String, Tenant>,
     /// The version of the registry that introduced this definition. A higher one is newer.
@@ -73,7 +73,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What happens to a message that would exceed a limit of waiting messages.
+/// The action for a message that would exceed a limit of waiting messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
@@ -84,7 +84,7 @@ pub enum Overflow {
     DropOldest,
 }
 
-/// What is set for one environment of a queue, apart from its weight.
+/// Settings of one environment of a queue, apart from its weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     /// Whether nothing of it is delivered.
@@ -125,7 +125,7 @@ pub struct Wanted {
     pub weights: Option<BTreeMap<String, u32>>,
 }
 
-/// What is wanted of one environment of a queue. Absent values have defaults.
+/// Requested settings of one environment of a queue. Absent values have defaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WantedTenant {
     /// Messages in a turn; 0 pauses.
@@ -327,7 +327,7 @@ impl Definition {
         }
     }
 
-    /// What is wanted of an environment now.
+    /// The current settings of an environment, as requested.
     pub fn wanted_tenant(&self, environment: &str) -> WantedTenant {
         let Tenant { paused, in_flight_limit, rate } = self.tenant(environment);
         #[allow(clippy::cast_precision_loss, reason = "a thousand million")]
@@ -335,7 +335,7 @@ impl Definition {
         WantedTenant { weight: self.weights.get(environment).copied(), paused, in_flight_limit, rate }
     }
 
-    /// What is set for an environment, apart from its weight.
+    /// Settings of an environment, apart from its weight.
     pub fn tenant(&self, environment: &str) -> Tenant {
         self.tenants.get(environment).copied().unwrap_or_default()
     }
@@ -358,7 +358,7 @@ impl Definition {
         format!("{}:{}", text(in_flight_limit), text(rate))
     }
 
-    /// What a publish has to know of the queue, as the scripts read it: the limit of messages in flight, and the bounds
+    /// The data of the queue that a publish needs, as the scripts read it: the limit of messages in flight, and the bounds
     /// of what waits if there are any.
     pub fn publish_limits(&self) -> String {
         let limit = self.in_flight_limit.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The one door to the queues: for consumers and operators.
+//! The interface of the queues, for consumers and operators.
 
 use std::{
     borrow::Cow,
@@ -104,7 +104,7 @@ pub(crate) struct Inner {
     pub(super) metrics: Metrics,
     /// The shard that the next pull begins with.
     turn: AtomicUsize,
-    /// Cancelled to end waiting pulls.
+    /// Canceled to end waiting pulls.
     pub(super) closing: CancellationToken,
 }
 
@@ -121,7 +121,7 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// The queues of a fabric of `shards` shards. Waiting pulls end when `closing` is cancelled.
+    /// The queues of a fabric of `shards` shards. Waiting pulls end when `closing` is canceled.
     pub fn new(redis: &Fabric, shards: usize, options: Options, closing: CancellationToken) -> Self {
         Self::assemble(Shard::all(redis, shards), &Clock::Server, options, closing)
     }
@@ -468,7 +468,7 @@ fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> Cow<'a, str> 
     }
 }
 
-/// What a pull may still deliver.
+/// The number of messages that a pull may still deliver.
 #[derive(Debug, Clone, Copy)]
 struct Left {
     messages: usize,
@@ -568,7 +568,7 @@ mod tests {
             assert_eq!(parts, [(0, 6), (1, 2), (2, 2)]);
             assert_eq!(visits[3..].iter().map(|(_, most)| *most).collect::<Vec<_>>(), [10; 3]);
         }
-        // One message goes to each queue as often as its weight says: 3,000 draws, six standard deviations.
+        // Each queue receives messages in proportion to its weight: 3,000 draws, six standard deviations.
         let firsts = (0..3_000).filter(|_| shares(&sources, 1)[0] == (0, 1)).count();
         assert!((1_640..=1_960).contains(&firsts), "{firsts} of 3,000");
         assert_eq!(shares(&sources[..1], 7), [(0, 7)]);

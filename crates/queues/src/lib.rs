@@ -7,7 +7,7 @@
 //! are those of Driver's Redis backbone, with the prefix `queue:`.
 //!
 //! ```text
-//!  bus: publish.lua ── facets.lua ──▶ queue:<q>:<env>  ids only; bodies are in the bus' log
+//!  bus: publish.lua ── facets.lua ──▶ queue:<q>:<env>  ids only; bodies are in the bus's log
 //!                                     queue:<q>|ring   facets that can be pulled from
 //!  consumer ─▶ Handle::pull ── pull.lua ──▶ messages with receipts, held by leases
 //!           ─▶ ack.lua │ nack.lua (again, later, or dead) │ extend.lua

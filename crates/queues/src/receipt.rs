@@ -24,7 +24,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// What the scripts compare with the message in flight.
+    /// The part that the scripts compare with the message in flight.
     pub(super) fn proof(&self) -> String {
         format!("{} {}", self.nonce, self.attempt)
     }

@@ -28,7 +28,7 @@ pub enum Settled {
     OtherQueue,
     /// The receipt was used before.
     Used,
-    /// The lease is over, and the message went back to its queue or was settled since.
+    /// The lease is over, and the message was returned to its queue or settled since.
     Expired,
 }
 

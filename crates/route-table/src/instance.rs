@@ -12,7 +12,7 @@ const MAX_HOSTNAMES: usize = 100;
 const MAX_LEASE_SECONDS: u32 = 86_400;
 const MAX_WEIGHT: u32 = 1000;
 
-/// What the statistics count under names of their own: requests without a route, and requests to the admin listener.
+/// Names under which the statistics count requests without a route, and requests to the admin listener.
 const RESERVED_VERSION_TYPES: [&str; 2] = ["null", "pacemaker"];
 
 /// A name that other systems gave: of a version type, an application, a node. Numbers are taken as their text.
@@ -150,7 +150,7 @@ impl Spec {
     }
 }
 
-/// What is wanted of an instance, all but its revision, which the fabric gives.
+/// The desired state of an instance, without its revision, which the fabric assigns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
     /// The checked description.
@@ -158,7 +158,7 @@ pub struct Desired {
     pub spec: Spec,
     /// Whether it gets new requests.
     pub state: State,
-    /// When a draining instance is removed, in unix milliseconds of the routes master's clock.
+    /// When a draining instance is removed, in unix milliseconds of the routes primary's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline_ms: Option<u64>,
 }

@@ -15,7 +15,7 @@ pub fn host_of(header: &str) -> String {
 }
 
 /// The keys that may answer for `host`, most specific first: the name itself, its wildcards from the longest, and the
-/// catch-all. A wildcard stands for at least one label, so a name's own is not among them; an IP has no labels.
+/// catch-all. A wildcard matches at least one label, so a name's own is not among them; an IP has no labels.
 pub fn candidates(host: &str) -> Vec<String> {
     let mut list = vec![host.to_owned()];
     let is_address = host.starts_with('[') || host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

@@ -1,7 +1,7 @@
 //! The addresses of Signalbox itself.
 //!
-//! [`OwnAddresses`] is the one rule for instances, health checks, webhooks, feeds and backends: whoever connects to an
-//! address that a client chose asks it with the address that the connection will use.
+//! [`OwnAddresses`] is the one rule for instances, health checks, webhooks, feeds and backends: code that connects to
+//! an address that a client chose checks the address of the connection with it.
 //!
 //! - *Internal* addresses are never connected to: the pacemaker, the sidecar, the admin listener and every Redis.
 //! - *Edge* addresses are never an instance, because a request would come back to the edge without end. They may be

@@ -12,8 +12,8 @@ pub enum Error {
     /// The fabric failed, or did not answer.
     #[error("the fabric did not answer")]
     Fabric(#[source] redis::Error),
-    /// The routes master failed, or did not answer.
-    #[error("the routes master did not answer")]
+    /// The routes primary failed, or did not answer.
+    #[error("the routes primary did not answer")]
     Table {
         /// Whether the fabric has the change.
         recorded: bool,
@@ -33,7 +33,7 @@ pub enum Error {
     /// A key that an operator made prevents the change.
     #[error("the key {key} has an unexpected type")]
     Blocked {
-        /// The key on the routes master.
+        /// The key on the routes primary.
         key: String,
         /// Whether the fabric has the change.
         recorded: bool,

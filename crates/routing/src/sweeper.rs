@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use signalbox_lease::Lease;
 use signalbox_route_table::InstanceId;
 
-/// How many ended leases, and as many drains, one look brings.
+/// Maximum number of ended leases, and of ended drains, that one check returns.
 const BATCH: usize = 200;
 
 /// The service; [`Self::run`] it.
@@ -75,7 +75,7 @@ impl Sweeper {
     /// Lets the table know that a pacemaker is there to take heartbeats, though another one sweeps.
     async fn show_presence(&self) {
         if let Err(error) = self.registry.store().sweep(0, self.gap_ms(), 0).await {
-            tracing::debug!(%error, "routes master unavailable");
+            tracing::debug!(%error, "routes primary unavailable");
         }
     }
 

@@ -45,7 +45,7 @@ pub(super) async fn run(
     Ok((redriven, kept))
 }
 
-/// As many as go into one call, and how many entries that were, the unreadable included.
+/// The events that fit into one call, and the number of entries that were read, including unreadable ones.
 fn part(entries: &[Vec<u8>]) -> (Vec<Letter>, usize) {
     let (mut letters, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
     for entry in entries {

@@ -64,7 +64,7 @@ const SIDECAR_STATS: &str = "-@all +evalsha +script|load +ping +time +get +set +
                              +hset +hdel +hincrby +smembers +zadd +zremrangebyscore +publish";
 /// REPLICAOF follows the primary that Sentinels name. The replica is the router's own, and only the edge reads it.
 const SIDECAR_REPLICA: &str = "-@all +ping +get +hmget +info +replicaof";
-/// ROLE and DBSIZE tell a replica that has not copied its primary from an empty table.
+/// ROLE and DBSIZE distinguish a replica that has not copied its primary from an empty table.
 const EDGE: &str = "-@all +ping +client|tracking +role +dbsize +get +mget +smembers";
 const REPLICA: &str = "-@all +ping +psync +replconf";
 /// The list of Redis's documentation of Sentinel.

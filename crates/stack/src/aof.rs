@@ -25,7 +25,7 @@ use std::{
 /// MULTI and EXEC are shorter.
 const MAX_NAME_BYTES: u64 = 16;
 
-/// What was removed from append-only files, in bytes.
+/// Bytes that were removed from append-only files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AofRepair {
     /// Zero bytes between commands.

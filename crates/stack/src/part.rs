@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt};
 pub struct Part(Cow<'static, str>);
 
 impl Part {
-    /// The routes master.
+    /// The routes primary.
     pub const ROUTES_MASTER: Self = Self(Cow::Borrowed("routes"));
     /// The routes replica of the first router.
     pub const ROUTES_REPLICA: Self = Self(Cow::Borrowed("routes-replica"));

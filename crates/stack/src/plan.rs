@@ -111,7 +111,7 @@ impl Plan {
         let pacemaker = self.pacemaker(1, self.options.ports.pacemaker)?;
         Ok(vec![
             vec![self.routes_master()?, self.stats()?, self.fabric()?],
-            // A replica without a master retries only a second later.
+            // A replica without a primary retries only a second later.
             vec![self.routes_replica(1, ports)?],
             [pacemaker, self.sidecar(1, ports)?].into_iter().flatten().collect(),
             // Last, so that it ends first: the sidecar counts the lines that nginx still writes.

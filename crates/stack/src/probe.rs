@@ -11,9 +11,9 @@ use crate::http::local_client;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// The routes master answers PING.
+    /// The routes primary answers PING.
     RoutesMaster(String),
-    /// The routes replica is connected to the master and synchronized.
+    /// The routes replica is connected to the primary and synchronized.
     RoutesReplica(String),
     /// The statistics Redis answers PING.
     Stats(String),
@@ -59,7 +59,7 @@ async fn linked(url: &str) -> Result<(), String> {
     let info: String = redis.command("INFO").arg("replication").query().await.map_err(chain)?;
     match info.lines().find_map(|line| line.strip_prefix("master_link_status:")) {
         Some("up") => Ok(()),
-        Some(status) => Err(format!("the link to the routes master is {status}")),
+        Some(status) => Err(format!("the link to the routes primary is {status}")),
         None => Err("it is not a replica".to_owned()),
     }
 }

@@ -369,7 +369,7 @@ impl Stack {
         format!("redis://{}:{password}@127.0.0.1:{port}/", User::Operator.name())
     }
 
-    /// URL of the routes master.
+    /// URL of the routes primary.
     pub fn routes_url(&self) -> String {
         self.operator_url(self.ports().routes)
     }

@@ -17,7 +17,7 @@ pub struct Error {
 pub enum Kind {
     /// The server was unavailable, loading or too slow. The outcome of a write is *unknown*: repeat it, or read back.
     Unavailable,
-    /// The server rejected the write: out of memory, a full disk, or not a master. Nothing was changed.
+    /// The server rejected the write: out of memory, a full disk, or not a primary. Nothing was changed.
     Refused,
     /// A wrong type, a script error or an unexpected reply: a defect of Signalbox, or a key that another program wrote.
     Broken,

@@ -4,7 +4,7 @@ use std::{fmt, marker::PhantomData};
 
 use redis::{RedisWrite, ToRedisArgs, ToSingleRedisArg};
 
-/// The key space of the route table (master and replicas).
+/// The key space of the route table (primary and replicas).
 #[derive(Debug, Clone, Copy)]
 pub enum RoutesSpace {}
 /// The key space of the statistics.

@@ -37,7 +37,7 @@ pub use subscription::{Notice, Subscription};
 // redis-rs's value conversions, which callers need to name the result of a command or script.
 pub use redis::{FromRedisValue, ToRedisArgs, Value, from_redis_value};
 
-/// The routes master: the table that replicas follow. Written by the pacemaker and, manually, by operators.
+/// The routes primary: the table that replicas follow. Written by the pacemaker and, manually, by operators.
 pub type RoutesMaster = Redis<RoutesMasterRole>;
 /// The routes replica next to a router. Written only by replication.
 pub type RoutesReplica = Redis<RoutesReplicaRole>;

@@ -29,7 +29,7 @@ macro_rules! role {
 
 role!(
     /// Marks [`crate::RoutesMaster`].
-    RoutesMasterRole, RoutesSpace, "routes master"
+    RoutesMasterRole, RoutesSpace, "routes primary"
 );
 role!(
     /// Marks [`crate::RoutesReplica`]: the same keys as the master's.

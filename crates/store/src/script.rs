@@ -112,7 +112,7 @@ impl<R: Role> Call<'_, R> {
     }
 }
 
-/// The number of entries of `table` in the header, and whether the last one stands for any number (`KEYS[3...]`).
+/// The number of entries of `table` in the header, and whether the last one means any number (`KEYS[3...]`).
 fn header_count(source: &str, table: &str) -> (usize, bool) {
     let mut highest = 0;
     let mut open = false;

@@ -1,4 +1,4 @@
-//! One subscription for all who watch.
+//! One pub/sub subscription, shared by all live streams.
 
 use std::{sync::Arc, time::Duration};
 
@@ -83,7 +83,7 @@ impl Hub {
         }
     }
 
-    /// The counts of streams in Prometheus' text format.
+    /// The counts of streams in the text format of Prometheus.
     pub fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let mut registry = prometheus_client::registry::Registry::default();
         self.metrics.register(&mut registry);

@@ -12,7 +12,7 @@ use crate::http::{
     body::Query,
 };
 
-/// Records of a page when nothing else is said.
+/// Records of a page, unless the request has a limit.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
 /// Records that are read at a time, and how often one request reads while few match.
@@ -63,7 +63,7 @@ impl Asked {
 
 /// Read the audit log
 ///
-/// Who changed what, log-ins, and refused calls. A part can be empty although older parts have records that match.
+/// Changes with their callers, log-ins, and rejected calls. A page can be empty although older pages have records that match.
 #[utoipa::path(get, path = "/audit", tag = "audit", params(Asked), responses(
     (status = 200, body = Page), (status = 422, description = "invalid_cursor, out_of_range", body = Problem)))]
 async fn list(

@@ -28,7 +28,7 @@ const TTL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Checks(Mutex<Option<(Instant, Option<String>, Check)>>);
 
-/// Where to go on.
+/// Where to continue.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

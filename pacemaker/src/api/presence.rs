@@ -20,7 +20,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 async fn list(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<PacemakerList>, Problem> {
     let seen = app.presence.all().await.map_err(|error| {
         tracing::warn!(%error, "the list of pacemakers cannot be read");
-        Problem::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
+        Problem::unavailable("fabric_unavailable", "The fabric Redis does not respond; repeat the request.")
     })?;
     let view =
         |one: signalbox_lease::Seen| Pacemaker { node: one.node, version: one.version, age_ms: one.age_ms };

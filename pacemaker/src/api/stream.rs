@@ -61,9 +61,9 @@ struct Asked {
 
 /// Stream events as they are accepted
 ///
-/// Server-sent events. Each message is an event as subscribers get it, with `environment`; its id, brought back as
-/// `Last-Event-ID`, makes the stream go on after it, as far as the log still has what follows. `event: gap` says that it
-/// has not; `event: end` says why the stream ends (`slow_reader`, `shutdown`, `token_revoked`).
+/// Server-sent events. Each message is an event as subscribers get it, with `environment`; with its id as
+/// `Last-Event-ID`, a stream continues after it, if the log still has the events that follow. `event: gap` reports that
+/// it has not; `event: end` reports why the stream ends (`slow_reader`, `shutdown`, `token_revoked`).
 #[utoipa::path(get, path = "/events", tag = "live", params(Asked), responses(
     (status = 200, body = String, content_type = "text/event-stream"),
     (status = 422, description = "invalid_pattern, invalid_last_event_id", body = Problem),
@@ -194,9 +194,10 @@ impl From<StreamLimit> for Problem {
                     "Stream limit reached. Close a stream, raise `bus.streams`, or use another pacemaker.";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
             }
-            StreamLimit::Unavailable => {
-                Self::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
-            }
+            StreamLimit::Unavailable => Self::unavailable(
+                "fabric_unavailable",
+                "The fabric Redis does not respond; repeat the request.",
+            ),
         }
     }
 }

@@ -88,7 +88,7 @@ impl Redis {
     }
 }
 
-/// What one token may do.
+/// Limits of one token.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {

@@ -35,7 +35,10 @@ mod stream;
 
 use std::{ops::Deref, time::SystemTime};
 
-use axum::routing::{get, post};
+use axum::{
+    response::Redirect,
+    routing::{get, post},
+};
 use signalbox_store::Stats;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -109,5 +112,6 @@ pub(crate) fn routes() -> OpenApiRouter<Site> {
         .route("/dashboard/stream", get(stream::stream))
         .route("/dashboard/{page}", get(page::page))
         .route("/docs", get(book::front))
+        .route("/docs/", get(|| async { Redirect::permanent("/docs") }))
         .route("/docs/{*page}", get(book::page))
 }

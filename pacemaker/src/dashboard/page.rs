@@ -27,7 +27,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
     pub(super) caller: Caller,
-    /// What the caller was authenticated by.
+    /// The credential of the caller.
     pub(super) credential: Credential,
     /// `None` for a client that sends its token with each request.
     pub(super) session: Option<Session>,

@@ -40,7 +40,7 @@ use super::{App, Problem};
 const MAX_ANSWER: u64 = 16 * 1024;
 /// How long the fabric may take to store a record.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is shown for a secret.
+/// The text in place of a secret.
 const MASK: &str = "(hidden)";
 
 /// Members of answers that contain secrets, or may contain them.
@@ -101,7 +101,7 @@ struct Noted {
     after: Option<Value>,
 }
 
-/// What is known about a request for its record. An extension of every request, and an extractor.
+/// Data about a request for its record. An extension of every request, and an extractor.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Notes(Arc<Mutex<Noted>>);
 
@@ -123,12 +123,12 @@ impl Notes {
         self.with(|noted| noted.kind = Some(kind));
     }
 
-    /// What was there before the change.
+    /// The value before the change.
     pub(crate) fn before(&self, value: Value) {
         self.with(|noted| noted.before = Some(value));
     }
 
-    /// What is there now, if the answer does not show it.
+    /// The value after the change, if the answer does not show it.
     pub(crate) fn after(&self, value: Value) {
         self.with(|noted| noted.after = Some(value));
     }

@@ -1,7 +1,7 @@
 //! Authentication and authorization of requests.
 //!
-//! A token comes as `Authorization: Bearer T`, or as the user name of Basic, which is what clients of the event bus send.
-//! A browser that has logged in brings a session instead (see [`super::session`]).
+//! A token is sent as `Authorization: Bearer T`, or as the user name of Basic authentication, as clients of the event bus do.
+//! A browser that has logged in sends a session cookie instead (see [`super::session`]).
 //!
 //! A handler states two things in its signature: which permission the caller needs, and whose data it reads or changes.
 //!
@@ -231,13 +231,13 @@ impl FromRequestParts<App> for MetricsReader {
     }
 }
 
-/// What a request proves its identity with, to check it again while a stream is open. It says nothing about the caller's
+/// The credential of a request, to check it again while a stream is open. It does not contain the caller's
 /// permissions: a handler also takes [`Whole`] or [`Confined`].
 #[derive(Debug, Clone)]
 pub(crate) enum Credential {
     /// The digest of a token.
     Token(String),
-    /// What the browser sent about its session.
+    /// The headers of the browser about its session.
     Session(HeaderMap),
 }
 
@@ -331,7 +331,7 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     Err(Problem::forbidden("scope_missing", detail))
 }
 
-/// Who asks, by token or by session.
+/// The caller, by token or by session.
 async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
     let unknown = || unauthorized("token_unknown", "unknown or revoked token");

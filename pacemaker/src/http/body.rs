@@ -16,7 +16,7 @@ pub(crate) const LIMIT_BYTES: usize = 1024 * 1024;
 /// How deep arrays and objects of a body may be nested.
 const MAX_DEPTH: usize = 64;
 
-/// A type that stands for a whole body.
+/// The type of a whole body.
 pub(crate) trait Body: DeserializeOwned {
     /// How its JSON begins. serde would read a struct from an array as well, by the order of its fields.
     const OPENING: u8 = b'{';

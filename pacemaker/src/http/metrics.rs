@@ -1,4 +1,4 @@
-//! Metrics of the HTTP server and of the process, in Prometheus' text format at `/metrics`.
+//! Metrics of the HTTP server and of the process, in the text format of Prometheus at `/metrics`.
 //!
 //! No label is unbounded: hosts, instances and tokens are never labels.
 

@@ -18,7 +18,7 @@ const MAX_BUCKETS: usize = 10_000;
 /// The rates of all tokens for one kind of work.
 #[derive(Debug)]
 pub(crate) struct Rates {
-    /// What is counted, in the plural.
+    /// The counted things, in the plural.
     what: &'static str,
     /// The configuration key of the limit.
     key: &'static str,
@@ -29,7 +29,7 @@ pub(crate) struct Rates {
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// What is left, in thousandths. Negative after a request that overdrew it.
+    /// The remaining budget, in thousandths. Negative after a request that exceeded it.
     left: i64,
     at_ms: u64,
 }

@@ -1,6 +1,6 @@
 //! Browsers: sessions that a log-in has opened, and persons that an authenticating proxy names.
 //!
-//! A session is a cookie with a random secret; what it stands for is stored in the fabric (see
+//! A session is a cookie with a random secret; its token is stored in the fabric (see
 //! [`signalbox_access::Sessions`]). Every request looks up the session and its token, so the end of either takes effect on
 //! every pacemaker, with a delay of a second at most.
 //!
@@ -13,7 +13,7 @@
 //! subdomain can set it.
 //!
 //! **Authenticating proxy.** A proxy that has authenticated a person adds a secret and the person's name to each request.
-//! Only the secret makes the other headers count, so nobody else can send them. The configuration maps roles to tokens.
+//! The other headers are used only with the secret, so no other client can send them. The configuration maps roles to tokens.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -123,7 +123,7 @@ pub(crate) enum Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) holder: Holder,
-    /// What requests that change something have to bring.
+    /// The value that a request must send to change something.
     pub(crate) csrf: String,
 }
 

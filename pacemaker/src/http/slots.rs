@@ -17,7 +17,7 @@ pub(crate) struct Slots(Arc<Places>);
 
 #[derive(Debug)]
 struct Places {
-    /// What a place is for, in the plural.
+    /// The use of a slot, in the plural.
     what: &'static str,
     total: usize,
     per_token: usize,

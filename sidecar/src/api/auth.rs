@@ -67,7 +67,7 @@ pub(super) struct Credential {
 }
 
 impl Credential {
-    /// What the token is known by.
+    /// The digest of the token.
     pub(super) fn digest(&self) -> [u8; 32] {
         self.digest
     }

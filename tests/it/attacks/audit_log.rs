@@ -1,4 +1,4 @@
-//! Somebody changes something without a trace, reads the audit log, or floods it.
+//! A client changes something without a trace, reads the audit log, or floods it.
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;

@@ -9,7 +9,7 @@ use signalbox_tests::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// What a confined token must never see. It is in the data of the other tenant, and in no path that the test requests.
+/// A text that a confined token must never see. It is in the data of the other tenant, and in no path that the test requests.
 const SECRET: &str = "secret-of-six";
 
 const MACHINE: &str = "
@@ -151,7 +151,7 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
     }
     assert!(seen_by_root > 15, "the data is there to be read: root sees it in {seen_by_root} answers");
 
-    // What reads with another method.
+    // Calls that read with another method.
     let in_six = json!({"environment": "6"});
     for (name, token) in &tokens {
         for (target, body) in [
@@ -335,14 +335,14 @@ async fn a_confined_subscriber_receives_the_events_of_its_environments_only() {
     let order: Vec<&Value> = of_all.iter().map(|event| &event["data"]).collect();
     assert_eq!(order, ["of 6", "of 5", "of 6", "of 5", "of 55"], "one without confinement gets all in order");
 
-    // What is in the log already is filtered as well.
+    // Events that are already in the log are filtered as well.
     let replay = json!({"from": 0, "to": 9_999_999_999_999_u64});
     let answer = ask(&system, &token, "POST", "/subscriber/replay", Some(&replay)).await;
     assert!((200..300).contains(&answer.status), "{}", answer.text());
     let again = five.until_events(4).await;
     assert!(again.iter().all(|event| event["data"] == "of 5"), "{again:?}");
 
-    // Signalbox's own topics belong to no tenant, and nobody is subscribed in the name of others.
+    // Signalbox's own topics belong to no tenant, and a token cannot subscribe another client.
     let own = json!({"topics": ["signalbox.instance.registered"], "callback": five.url()});
     let answer = ask(&system, &token, "POST", "/subscription", Some(&own)).await;
     assert_eq!(

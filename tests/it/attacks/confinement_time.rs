@@ -1,4 +1,4 @@
-//! A token that was revoked tries to go on: by the webhook that it subscribed, by the streams that it opened, and by a later
+//! A token that was revoked tries to stay in use: by the webhook that it subscribed, by the streams that it opened, and by a later
 //! token of its name.
 
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ async fn the_streams_of_a_revoked_token_end() {
         assert_eq!(stream.status, 200, "{target}");
         streams.push((target, stream));
     }
-    // Root's go on.
+    // Root's continue.
     let mut of_root = Stream::open(system.admin, &system.token, "/events", None).await;
     assert_eq!(system.api("DELETE", "/tokens/watcher", None).await.status, 204);
     for (target, mut stream) in streams {

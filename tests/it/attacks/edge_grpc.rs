@@ -1,4 +1,4 @@
-//! A client or an instance tries to harm others by speaking gRPC where nobody asked for it.
+//! A client or an instance tries to harm others by speaking gRPC where it is not expected.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Instances that answer what nobody expects. A client that knows such an address must not be able to take the instance, or
+//! Instances with unexpected answers. A client that knows such an address must not be able to take the instance, or
 //! others, away from everybody else.
 
 use signalbox_tests::{
@@ -144,7 +144,7 @@ async fn a_method_that_may_not_be_repeated_is_sent_once() {
             }
         }
     }
-    // What was refused has not been sent: then any method goes to another instance.
+    // After a refused connection, nothing has been sent: any method goes to another instance.
     let (mut one, two) = (one, two);
     two.set(Mode::ByPath);
     one.kill().await;

@@ -1,5 +1,5 @@
 //! A client or a token holder tries to make an edge send requests to itself, or to reach the listeners of operators through a
-//! route. The addresses are hidden behind another listener, so that no list of addresses can tell.
+//! route. The addresses are hidden behind another listener, so that no list of addresses contains them.
 
 use signalbox_tests::{
     http::{Request, Response},
@@ -29,7 +29,7 @@ async fn a_request_that_returns_to_the_edge_is_rejected() {
     for (number, host) in ["loop.test", "loop.test", "guarded.test"].into_iter().enumerate() {
         for request in [
             Request::get(host, "/"),
-            // What a client sends in the header does not hide the loop.
+            // A header of the client does not hide the loop.
             Request::get(host, "/").header("CDN-Loop", "a|b, \"c"),
             Request::new("POST", host, "/").header("CDN-Loop", "|close|x").header("Connection", "CDN-Loop"),
         ] {

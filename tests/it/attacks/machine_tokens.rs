@@ -57,7 +57,7 @@ async fn a_token_of_one_machine_reaches_no_other() {
         ("POST", "/labels/l/simulate", json!({})),
     ];
     for (method, path, body) in attempts {
-        // An encoded name is the same name, and a machine that does not exist is not told from one that does.
+        // An encoded name is the same name, and the answer does not reveal whether a machine exists.
         for machine in ["other", "%6Fther", "absent"] {
             let target = format!("/state-machines/{machine}{path}");
             let answer = call(&token, method, &target, body.clone()).await;

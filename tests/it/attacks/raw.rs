@@ -1,4 +1,4 @@
-//! What attackers run: instances that do not speak HTTP as they should, and listeners that hide another address.
+//! Programs of attackers: instances that do not speak HTTP as they should, and listeners that hide another address.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -14,14 +14,14 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// A listener that does not look at what it receives.
+/// A listener that ignores what it receives.
 pub(super) struct Raw {
     pub(super) address: SocketAddr,
     connections: Arc<AtomicU64>,
     task: AbortHandle,
 }
 
-/// What a listener does with a connection.
+/// The behavior of a listener on a connection.
 enum Behavior {
     /// Writes these bytes whenever it has read something, until the other side closes the connection.
     Says(Vec<u8>),

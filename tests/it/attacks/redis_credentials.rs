@@ -206,7 +206,7 @@ async fn a_router_has_nothing_with_which_it_could_act_as_root() {
     let config = fs::read_to_string(layout.daemon_config(&System::SIDECAR)).unwrap();
     assert!(!config.contains("root_token_file") && !config.contains(&system.token), "{config}");
     let digest = fs::read_to_string(layout.secrets().token_digest()).unwrap();
-    // What the sidecar has is not a token, here or there.
+    // The sidecar's digest is not a token, here or there.
     for address in [system.pacemaker, system.sidecar] {
         let target = if address == system.sidecar { "/stats/version_type/7" } else { "/tokens" };
         let request = Request::get(&address.to_string(), target).token(digest.trim());

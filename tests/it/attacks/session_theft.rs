@@ -1,4 +1,4 @@
-//! Somebody uses the session of an operator's browser, or makes the browser use it.
+//! An attacker uses the session of an operator's browser, or makes the browser use it.
 
 use signalbox_tests::{
     http::{Request, Response},
@@ -81,7 +81,7 @@ async fn a_cookie_that_was_made_over_https_is_never_sent_without() {
     let request = request.header("Cookie", &tossed).header("X-Forwarded-Proto", "https");
     assert_eq!(request.send(system.admin).await.unwrap().status, 401);
     system.stop().await;
-    // Or the configuration says so.
+    // Or the configuration demands it.
     let system = System::with("attack-https-always", |builder| {
         builder.pacemaker("login", toml::toml! { https = true })
     })
@@ -125,7 +125,7 @@ async fn only_the_authenticating_proxy_can_vouch_for_a_person() {
     );
     let unknown = as_person("GET", "/instances", &[secret, (user, "mallory"), (groups, "dev")]).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (403, &"unknown_person".into()));
-    // Without the secret, with a wrong one, or with a header twice, nobody is vouched for.
+    // Without the secret, with a wrong one, or with a header twice, no person is accepted.
     for headers in [
         &[(user, "alice"), (groups, "operators")][..],
         &[("X-Signalbox-Proxy-Secret", ""), (user, "alice")],

@@ -119,7 +119,7 @@ fn members(shown: &Value, found: &Value, at: &str) -> Result<(), String> {
     }
 }
 
-/// A line with what changes from run to run left out: numbers of four digits and more, and what a `…` stands for.
+/// A line without the parts that differ between runs: numbers of four digits and more, and the text that `…` replaces.
 fn plain(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line.trim();

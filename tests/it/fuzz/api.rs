@@ -73,7 +73,7 @@ const WORDS: [&str; 34] = [
     "POST ",
 ];
 
-/// What a target may contain as it is.
+/// Characters that a target may contain without encoding.
 fn escaped(target: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&byte);
     target

@@ -1,5 +1,4 @@
-//! An instance that believes nothing: it reads each request by the letter of RFC 9112 and reports what it should not have
-//! received.
+//! A strict instance: it reads each request by the letter of RFC 9112 and reports what it should not have received.
 
 use std::{
     io,

@@ -22,7 +22,7 @@ struct Item<'a> {
     prev: Option<EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tprev: Option<EventId>,
-    /// Whose events `prev` and the order are about, where that is not the url.
+    /// The ordering key, if it is not the URL: `prev` and the order refer to its events.
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<&'a str>,
 }

@@ -9,7 +9,7 @@ pub fn is_token(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(fits)
 }
 
-/// What a new token looks like.
+/// The pattern of a new token.
 pub const NEW_TOKEN: &str = "[a-z0-9:_-]{20,64}";
 
 /// Whether it can be a new token: one that is too long to guess.

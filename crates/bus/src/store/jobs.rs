@@ -105,7 +105,7 @@ impl Store {
         Ok(read_turn(reply))
     }
 
-    /// The batch was delivered with the gaps `told`. False when the worker no longer holds the job.
+    /// The batch was delivered, and with it the gaps `told`. False when the worker no longer holds the job.
     pub(crate) async fn ack(
         &self,
         held: &Held,

@@ -1,4 +1,4 @@
-//! Circles in a graph, in linear time and memory: a megabyte of YAML has room for ten thousand states.
+//! Circles in a graph, in linear time and memory: a megabyte of YAML can contain ten thousand states.
 
 /// The lowest node of each group of nodes that all lead to each other, sorted. A node alone counts if it leads to itself.
 ///

@@ -14,7 +14,7 @@ use super::{
     zone::Zone,
 };
 
-/// Maximum number of problems, and of warnings, that are reported for a file. A megabyte has room for a hundred
+/// Maximum number of problems, and of warnings, that are reported for a file. A megabyte can contain a hundred
 /// thousand.
 const MAX_FOUND: usize = 100;
 /// A longer line is not shown below its problem, in bytes.

@@ -41,7 +41,7 @@ pub(super) const M: &str = "m";
 /// Two fuses. A fuse that is not lit has no effect.
 #[derive(Debug, Default)]
 pub(super) struct Fuses {
-    /// Cancelled when the pacemaker dies.
+    /// Canceled when the pacemaker dies.
     death: CancellationToken,
     calls: AtomicI64,
     commits: AtomicI64,
@@ -78,7 +78,7 @@ pub(super) struct Machines {
     pub(super) service: Service,
     pub(super) actions: Arc<Actions>,
     pub(super) faults: Arc<Fuses>,
-    /// Cancelled when the pacemaker has died.
+    /// Canceled when the pacemaker has died.
     pub(super) stopped: CancellationToken,
     pub(super) records: Records,
     pub(super) versions: Versions,

@@ -166,7 +166,7 @@ function facets.rule(queue, facet, rules)
   end
 end
 
--- What the rate allows now, in millionths of a message: a bucket that fills at the rate, and holds one second of it, at
+-- The number of messages that the rate allows now, in millionths: a bucket that fills at the rate, and holds one second of it, at
 -- least one message. It is stored apart from the facet, which may be gone between two messages.
 function facets.tokens(queue, facet, now)
   local full = math.max(MESSAGE, facet.rate * 1000)

@@ -1,5 +1,5 @@
--- Gives back the messages of a queue whose leases have ended and those whose delay is over, lets facets go on that had
--- used up their rates, and records when the next sweep is due. A message that has reached its maximum number of attempts
+-- Gives back the messages of a queue whose leases have ended and those whose delay is over, returns facets to
+-- the ring whose rates allow messages again, and records when the next sweep is due. A message that has reached its maximum number of attempts
 -- becomes a dead letter. One that waits for the first time joins the end of its facet, and its body moves to the log.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
@@ -9,7 +9,7 @@
 -- ARGV[2]: integer, maximum number of messages
 -- ARGV[3]: integer, maximum number of dead letters
 -- Returns an array: how many leases had ended, how many delays were over, how many messages became dead letters, how
--- many facets may go on.
+-- many facets were returned to the ring.
 -- Caller: Store::sweep
 
 -- Reads the messages whose leases have ended. Returns all of them, those that are returned, those that become dead

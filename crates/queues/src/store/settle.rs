@@ -36,7 +36,7 @@ pub struct Swept {
     pub expired: u64,
     pub due: u64,
     pub dead: u64,
-    /// Facets that may go on after they had used up their rates.
+    /// Facets that were returned to the ring, because their rates allow messages again.
     pub ready: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum Acked {
     Before,
 }
 
-/// What becomes of messages that are returned.
+/// The destination of messages that are returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// They are available after this many milliseconds.

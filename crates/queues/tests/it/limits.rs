@@ -1,4 +1,4 @@
-//! What is set for single tenants, bounds of what waits, and pulls from several queues.
+//! Settings of single tenants, limits of waiting messages, and pulls from several queues.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ async fn a_tenant_with_a_rate_gets_no_more_also_if_its_facet_was_gone() {
     hands.sweep().await;
     hands.assert_true(Q, "half a second later").await;
     assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
-    // Without the rate it goes on immediately.
+    // Without the rate, its messages are available immediately.
     hands.tenant(Q, "1", WantedTenant::default()).await;
     hands.assert_true(Q, "no rate").await;
     assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);

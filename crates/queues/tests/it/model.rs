@@ -31,7 +31,7 @@ enum Step {
     Sweep,
     Advance(u64),
     Configure(Configured),
-    /// What is set for one facet: its own limit, and messages per 1,000 seconds.
+    /// Settings of one facet: its own limit, and messages per 1,000 seconds.
     Tenant(Facet, Option<u32>, Option<u32>),
     Drop(Facet),
     Purge(Facet),
@@ -43,7 +43,7 @@ enum Step {
     FlushScripts,
 }
 
-/// What a definition says, apart from what is set for single facets.
+/// A definition, without the settings of single facets.
 #[derive(Debug, Clone, Default)]
 struct Configured {
     weights: BTreeMap<Facet, u32>,

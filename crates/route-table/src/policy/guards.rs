@@ -58,7 +58,7 @@ pub(crate) struct RequestLimit {
     /// Requests per second, 0.001 to 1,000,000.
     #[schema(value_type = f64, example = 100)]
     per_second: Number,
-    /// Requests allowed at once above the rate, 0 to 1,000,000. Default: the requests of one second.
+    /// Requests allowed in a burst above the rate, 0 to 1,000,000. Default: the requests of one second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +75,7 @@ pub(crate) struct ConnectionLimit {
     by: Option<By>,
 }
 
-/// What a limit counts separately: each client address (default), the whole host, or each value of a header.
+/// The key by which a limit counts separately: each client address (default), the whole host, or each value of a header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum By {

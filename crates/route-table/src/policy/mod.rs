@@ -74,7 +74,7 @@ pub struct Policy {
     maintenance: Option<Maintenance>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     https: Option<Https>,
-    /// Who provides the host's certificate. Default: Signalbox, if `acme.hosts` of the pacemaker covers the name.
+    /// Provider of the host's certificate. Default: Signalbox, if `acme.hosts` of the pacemaker covers the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +84,7 @@ pub struct Policy {
     target_header: Option<bool>,
 }
 
-/// Who provides the certificate of a host.
+/// Provider of the certificate of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tls {

@@ -1,8 +1,9 @@
-//! Active health checks: one pacemaker at a time checks each instance that asks for it, and stores the result in the table.
+//! Active health checks: one pacemaker at a time checks each instance that has a health check, and stores the result in the
+//! table.
 //!
 //! **Data.** Routes primary: `checks`, the IDs; in `instance:<id>` the record with its check, `unhealthy` (reason) and
-//! `health_ms` (since when). The table is the state: the next holder of the lease continues from it, and only
-//! consecutive results that had not become a verdict yet are counted again.
+//! `health_ms` (since when). The state is in the table: the next holder of the lease continues from it. Only results that
+//! did not lead to a verdict yet are counted again from the start.
 //!
 //! ```text
 //!  checks, instance:<id> ─▶ schedule.rs ─▶ probe.rs (at most 64 at a time) ─▶ schedule.rs ─▶ health.lua
@@ -16,8 +17,8 @@
 //! which others are left.
 //!
 //! **Failure.** Without the fabric no pacemaker holds the lease, and health stays as it is. Without the routes
-//! primary, verdicts are repeated with each further check. A prober that lost its lease without noticing is fenced out
-//! by the script.
+//! primary, verdicts are repeated with each further check. The script rejects a prober that has lost its lease without
+//! noticing.
 
 mod probe;
 mod schedule;

@@ -18,7 +18,7 @@ pub(super) enum Situation {
     Foreign,
 }
 
-/// The head of the table, as it is read from the master.
+/// The head of the table, as it is read from the primary.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Head {
     pub(super) lineage: String,

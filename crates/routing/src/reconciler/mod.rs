@@ -1,8 +1,8 @@
 //! Keeps the table consistent with the desired state in the fabric, whatever was interrupted or lost.
 //!
-//! Runs periodically and when nudged, on the one pacemaker that holds the lease. Each pass compares the heads of both
-//! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
-//! half-way is simply run again.
+//! Runs periodically and on request, on the pacemaker that holds the lease. Each pass compares epoch and serial of both
+//! sides, repairs what [`judge`] finds, then projects outstanding changes. Every step can be repeated; an interrupted pass
+//! is run again.
 
 mod judge;
 mod merge;
@@ -157,7 +157,7 @@ impl Reconciler {
             Situation::TableBehind => self.seed(&fabric, &table, witnessed, fence).await?,
             Situation::Foreign => {
                 tracing::error!(
-                    "the routes master holds a table of another installation; nothing is written to it. If it is to \
+                    "the routes primary holds a table of another installation; nothing is written to it. If it is to \
                      be taken over, delete its key `epoch`"
                 );
                 return Err(Error::Resyncing { recorded: true });
@@ -217,7 +217,7 @@ impl Reconciler {
                 tracing::info!(router = router.node, "router reports again");
             }
         }
-        // After a minute it is forgotten: it was taken out of service, or the log shows it.
+        // After a minute it is forgotten: it was removed from service, or the log shows it.
         self.silent.retain(|node| routers.iter().any(|router| router.node == *node));
         self.metrics.silent_routers(self.silent.len());
     }

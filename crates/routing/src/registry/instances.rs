@@ -19,7 +19,7 @@ const LIMIT_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
-/// The result of draining a node, or of cancelling that.
+/// The result of draining a node, or of canceling the drain.
 #[derive(Debug)]
 pub struct DrainedNode {
     /// The instances that changed.
@@ -371,7 +371,7 @@ impl Registry {
         if added.is_empty() {
             return Ok(());
         }
-        // If the master is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
+        // If the primary is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
         let counts = tokio::time::timeout(LIMIT_PATIENCE, self.store.instance_counts(&added)).await;
         let Ok(Ok(counts)) = counts else { return Ok(()) };
         match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {

@@ -66,7 +66,7 @@ impl Registry {
         Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
     }
 
-    /// Waits for a reconciliation after the master turned out to hold another table, and reads which one to expect.
+    /// Waits for a reconciliation after the primary turned out to hold another table, and reads which one to expect.
     pub(super) async fn await_table(
         &self,
         table: &mut TableMark,

@@ -1,4 +1,4 @@
--- Takes over into the fabric what the routes master knows better, because the fabric lost it. The master's revision is
+-- Takes over into the fabric what the routes primary knows better, because the fabric lost it. The primary's revision is
 -- kept, so that both agree afterwards.
 -- KEYS[1]: hash, instance id → record as JSON
 -- KEYS[2]: zset, index of instance ids, all of score 0
@@ -8,12 +8,12 @@
 -- KEYS[6]: zset, registered and not known to be in the membership sets, by revision
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
--- ARGV[3]: string, the master's record as JSON; empty = it was removed there
+-- ARGV[3]: string, the primary's record as JSON; empty = it was removed there
 -- ARGV[4]: string, address in the record read; empty = none
--- ARGV[5]: string, address in the master's record; empty = none
--- ARGV[6]: integer, revision of the master's record
--- ARGV[7]: string, version type of the master's record
--- ARGV[8...]: strings, host names of the master's record
+-- ARGV[5]: string, address in the primary's record; empty = none
+-- ARGV[6]: integer, revision of the primary's record
+-- ARGV[7]: string, version type of the primary's record
+-- ARGV[8...]: strings, host names of the primary's record
 -- Returns 1, or 0 when the record is another by now.
 -- Caller: store/desired.rs, adopt
 local instances, index, addresses, hosts, host_index, unreported =

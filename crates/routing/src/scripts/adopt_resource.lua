@@ -1,4 +1,4 @@
--- Copies a resource of a name to the fabric as the routes master has it, because the fabric lost it. The master's
+-- Copies a resource of a name to the fabric as the routes primary has it, because the fabric lost it. The primary's
 -- revision is kept, so that both agree afterwards. Completed by policy_index.lua or certificate_index.lua.
 -- KEYS[1]: hash, name → resource with its revision as JSON
 -- KEYS[2...]: hashes or sets, the keys of the index

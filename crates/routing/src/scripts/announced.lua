@@ -1,7 +1,7 @@
 -- Stores up to where the table's changes were published as events. A caller that read the place before another one
 -- moved it gets 0, and the place never moves back.
 -- KEYS[1]: hash, how far changes were published: epoch, serial, entry
--- KEYS[2]: hash, the state last given to the routes master: epoch, serial
+-- KEYS[2]: hash, the state last given to the routes primary: epoch, serial
 -- ARGV[1]: string, the place as the caller read it, "epoch serial entry"; empty = none
 -- ARGV[2]: string, newest epoch of the table
 -- ARGV[3]: integer, serial up to which everything is published

@@ -203,7 +203,7 @@ local function main(shared)
       redis.call('HDEL', instance_key, 'unhealthy', 'health_ms')
     end
     if arrived and checked and standby then
-      -- Who waits for it to become healthy must not take the absence of a verdict for one.
+      -- A caller that waits until it is healthy must not read a missing result as healthy.
       redis.call('HSET', instance_key, 'unhealthy', 'no check has passed yet')
     end
     redis.call(checked and 'SADD' or 'SREM', checks, id)

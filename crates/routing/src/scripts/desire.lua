@@ -8,7 +8,7 @@
 -- KEYS[6]: string, revision of the latest change
 -- KEYS[7]: zset, changed and not known to be in the table, by revision
 -- KEYS[8]: zset, registered and not known to be in the membership sets, by revision
--- KEYS[9]: hash, the state last given to the routes master: epoch, serial
+-- KEYS[9]: hash, the state last given to the routes primary: epoch, serial
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove

@@ -3,7 +3,7 @@
 -- KEYS[1]: hash, name → resource with its revision as JSON
 -- KEYS[2]: string, revision of the latest change
 -- KEYS[3]: zset, changes that the table may not have yet, by revision
--- KEYS[4]: hash, the state last given to the routes master: epoch, serial
+-- KEYS[4]: hash, the state last given to the routes primary: epoch, serial
 -- KEYS[5...]: hashes or sets, the keys of the index
 -- ARGV[1]: string, name
 -- ARGV[2]: string, the JSON after the revision; empty = remove

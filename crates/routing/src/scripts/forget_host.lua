@@ -3,7 +3,7 @@
 -- KEYS[2]: zset, index of host names, all of score 0
 -- KEYS[3]: string, revision of the latest change
 -- KEYS[4]: zset, changed and not known to be in the table, by revision
--- KEYS[5]: hash, the state last given to the routes master: epoch, serial
+-- KEYS[5]: hash, the state last given to the routes primary: epoch, serial
 -- KEYS[6]: hash, host name → its policy with its revision as JSON
 -- ARGV[1]: string, host name
 -- ARGV[2]: integer, the highest revision that the caller has ever seen

@@ -1,10 +1,10 @@
 -- Records in the fabric which lineage the routes primary has or is about to get. It can be repeated.
--- KEYS[1]: hash, the state last given to the routes master: epoch, serial, and a token that is not published yet
+-- KEYS[1]: hash, the state last given to the routes primary: epoch, serial, and a token that is not published yet
 -- KEYS[2]: string, revision of the latest change
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage
 -- ARGV[3]: integer, serial of the table
--- ARGV[4]: string, token that the routes master does not have yet; empty = it has the whole lineage
+-- ARGV[4]: string, token that the routes primary does not have yet; empty = it has the whole lineage
 -- ARGV[5]: integer, the least revision from here on
 -- Returns 1, or 0 when the lineage is another by now.
 -- Caller: store/desired.rs, set_lineage

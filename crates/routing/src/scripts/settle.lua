@@ -1,6 +1,6 @@
 -- Records that a change is in the table, unless a later one is outstanding, and how far the table's serial is.
 -- KEYS[1]: zset, changed and not known to be in the table, by revision
--- KEYS[2]: hash, the state last given to the routes master: epoch, serial
+-- KEYS[2]: hash, the state last given to the routes primary: epoch, serial
 -- ARGV[1]: string, instance id, or @ and a host name
 -- ARGV[2]: integer, revision in the table
 -- ARGV[3]: integer, serial of the table after it

@@ -1,4 +1,4 @@
-//! Answers to challenges of ACME servers, on the routes master.
+//! Answers to challenges of ACME servers, on the routes primary.
 //!
 //! They are not desired state: if the table is lost, the order fails and is repeated.
 

@@ -76,7 +76,7 @@ pub struct TableState {
     /// Newest token first; empty when this fabric never had a table.
     pub lineage: String,
     pub(crate) serial: u64,
-    /// The newest token is not published on the routes master yet.
+    /// The newest token is not published on the routes primary yet.
     pub seeding: bool,
     pub(crate) revision: u64,
 }

@@ -1,4 +1,4 @@
-//! Redis access of the route table: desired state in the fabric, the table on the routes master, routers and membership
+//! Redis access of the route table: desired state in the fabric, the table on the routes primary, routers and membership
 //! sets on the stats Redis. No other module of this crate talks to Redis, and no decision is made here.
 
 mod certificates;
@@ -100,7 +100,7 @@ impl Store {
         }
     }
 
-    /// The routes master's clock, in unix milliseconds.
+    /// The routes primary's clock, in unix milliseconds.
     pub async fn table_now_ms(&self) -> Result<u64, Error> {
         match self.clock_ms.load(Ordering::Relaxed) {
             0 => self.routes.now_ms().await.map_err(Error::table),

@@ -1,4 +1,4 @@
-//! The route table, on the routes master.
+//! The route table, on the routes primary.
 
 use std::collections::HashMap;
 
@@ -76,7 +76,7 @@ pub(crate) enum Applied {
 pub enum Heartbeat {
     /// The lease begins again.
     Renewed {
-        /// When the lease expires, in unix milliseconds of the routes master's clock.
+        /// When the lease expires, in unix milliseconds of the routes primary's clock.
         expires_ms: u64,
         /// The length of the lease.
         lease_ms: u64,

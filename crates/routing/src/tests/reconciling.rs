@@ -13,7 +13,7 @@ use crate::{
 use signalbox_access::Caller;
 
 impl Rig {
-    /// A copy of everything on the master, and the way back to it.
+    /// A copy of everything on the primary, and the way back to it.
     pub(super) async fn dump(&self) -> Vec<(String, Vec<u8>)> {
         let keys: Vec<String> = self.routes("KEYS", &["*"]).await;
         let mut copy = Vec::new();
@@ -210,7 +210,7 @@ async fn a_table_that_lost_a_few_changes_shows_no_lineage_until_it_is_complete()
     assert!(!writes.is_empty() && writes.iter().all(|at| (gone..back).contains(at)), "{seen:#?}");
 }
 
-/// A master that is replaced once more, by an empty one, while it is seeded, must not get the lineage with the hosts of
+/// A primary that is replaced once more, by an empty one, while it is seeded, must not get the lineage with the hosts of
 /// the second half only.
 #[tokio::test]
 async fn a_master_that_is_emptied_in_mid_seeding_is_seeded_from_the_beginning() {

@@ -146,7 +146,7 @@ async fn instances_on_standby_get_no_requests_until_their_version_is_promoted() 
     let order: Vec<(String, Vec<String>)> =
         rig.routes("XRANGE", &["changes", &format!("{}", serial + 1), "+"]).await;
     let kinds: Vec<String> = order.iter().map(|(_, fields)| format!("{} {}", fields[1], fields[3])).collect();
-    // Bound to the old version, the new ones in, all requests moved at once, the old one out, the binding removed.
+    // Bound to the old version, the new ones in, all requests moved in one step, the old one removed, then the binding.
     let host = format!("host_altered {HOST}");
     assert_eq!(kinds, [&host, "resumed new-1", "resumed new-2", &host, "draining old", &host]);
     assert_eq!(waiting(rig.table(HOST).await.policy), json!(["127.0.0.1:9001"]));
@@ -165,7 +165,7 @@ async fn the_health_of_an_instance_on_standby_is_unknown_until_a_check_has_passe
         rig.switch("17").await,
         Err(Error::CannotSwitch { reason: NotSwitched::Unhealthy, .. })
     ));
-    // One that takes part at once counts as healthy, as without a check.
+    // An instance that takes part immediately counts as healthy, as without a check.
     let other = Spec { address: spec(9002, &[HOST], "17").address, ..checked };
     rig.registry.put(&caller, &id, other).await.unwrap();
     assert_eq!(unhealthy().await, None);

@@ -33,7 +33,7 @@ async fn fault_of_the_published_algorithm_a_returning_worker_takes_no_object_of_
     world.expect_consistent("at the end").await;
 }
 
-/// "Queued events are at most as many as visits to come" is false while nothing has failed at all.
+/// "There are at most as many queued events as future visits" is false while nothing has failed at all.
 #[tokio::test]
 async fn fault_of_the_printed_algorithm_a_backlog_is_always_in_exactly_one_place() {
     let world = world().await;

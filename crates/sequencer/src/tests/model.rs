@@ -145,7 +145,7 @@ impl Model {
         self.ready.push_back(object);
     }
 
-    /// After an event left, or went back: ready if something waits, else idle.
+    /// After an event left or was returned: ready if something waits, else idle.
     fn settle(&mut self, object: usize) {
         if self.objects[object].queue.is_empty() {
             self.objects[object].state = State::Idle;

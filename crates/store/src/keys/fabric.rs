@@ -71,7 +71,7 @@ pub fn routes_revision() -> Key<FabricSpace> {
     Key::new("routes:revision")
 }
 
-/// ZSET of changes that may not be on the routes master yet, by revision: instance IDs, and host names after an `@`.
+/// ZSET of changes that may not be on the routes primary yet, by revision: instance IDs, and host names after an `@`.
 pub fn routes_unprojected() -> Key<FabricSpace> {
     Key::new("routes:unprojected")
 }
@@ -81,7 +81,7 @@ pub fn routes_unreported() -> Key<FabricSpace> {
     Key::new("routes:unreported")
 }
 
-/// HASH: `epoch` (lineage) and highest `serial` that was written to the routes master, and in `seeding` the token of the
+/// HASH: `epoch` (lineage) and highest `serial` that was written to the routes primary, and in `seeding` the token of the
 /// lineage that it will get.
 pub fn routes_table() -> Key<FabricSpace> {
     Key::new("routes:table")

@@ -55,8 +55,8 @@ impl Shared<'_> {
         Key::new(format!("{}queue:|acked-before", self.0.as_str()))
     }
 
-    /// ZSET: queues by the earliest time at which a lease ends, a delayed message is due or a facet that has used up its
-    /// rate may go on, in unix milliseconds.
+    /// ZSET: queues by the earliest time at which a lease ends, a delayed message is due or the rate of a
+    /// facet allows messages again, in unix milliseconds.
     pub fn due(&self) -> Key<FabricSpace> {
         Key::new(format!("{}queue:|due", self.0.as_str()))
     }
@@ -128,7 +128,7 @@ impl Queue<'_> {
         self.key("|later")
     }
 
-    /// ZSET: environments that have used up their rates, by when they may go on, unix milliseconds.
+    /// ZSET: environments that have used up their rates, by when they allow messages again, unix milliseconds.
     pub fn throttled(&self) -> Key<FabricSpace> {
         self.key("|throttled")
     }

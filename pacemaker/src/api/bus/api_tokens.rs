@@ -29,9 +29,9 @@ use signalbox_bus::{
 };
 
 const CODE: &str = "invalid_api_token";
-/// What a client may do when nothing else is said.
+/// Scopes of a client, unless the request has others.
 const DEFAULT_SCOPES: [Scope; 2] = [Scope::Publish, Scope::Subscribe];
-/// How long the token before stays valid when nothing else is said.
+/// Time for which the replaced token stays valid, unless the request has another.
 const OVERLAP_SECONDS: u64 = 3600;
 const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 

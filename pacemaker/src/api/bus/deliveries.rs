@@ -1,4 +1,4 @@
-//! What an operator or a subscriber does when deliveries fail: settings of the subscription, the log of attempts, and single
+//! Calls for operators and subscribers when deliveries fail: settings of the subscription, the log of attempts, and single
 //! events that are skipped or delivered again.
 
 use axum::{Json as Answer, extract::State, http::StatusCode};

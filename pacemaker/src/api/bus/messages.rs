@@ -110,7 +110,7 @@ fn read(text: &str, limits: Limits, now_ms: u64) -> Result<NewMessage, Flaw> {
     Ok(NewMessage { environment, kind, name, payload, idempotency_key: None, delay })
 }
 
-/// What every message of a request is checked with.
+/// The rules for every message of a request.
 #[derive(Clone, Copy)]
 struct Checks<'a> {
     limits: Limits,

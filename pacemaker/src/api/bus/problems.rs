@@ -1,4 +1,4 @@
-//! Errors of the bus as answers. The original's statuses: a bad event, topic or subscription is 400.
+//! Errors of the bus as answers. The statuses are those of Routemaster: an invalid event, topic or subscription is 400.
 
 use axum::http::StatusCode;
 use signalbox_store::Kind;
@@ -21,7 +21,7 @@ pub(super) fn uninitialized() -> Problem {
 }
 
 fn unavailable() -> Problem {
-    Problem::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
+    Problem::unavailable("fabric_unavailable", "The fabric Redis does not respond; repeat the request.")
 }
 
 fn invalid_topic(name: &str) -> Problem {
@@ -30,7 +30,10 @@ fn invalid_topic(name: &str) -> Problem {
 }
 
 fn claimed() -> Problem {
-    Problem::forbidden("topic_claimed", "another client published to this topic first")
+    Problem::forbidden(
+        "topic_claimed",
+        "another client owns this topic; use another topic, or let root hand it over with PUT /topics/{name}/publisher",
+    )
 }
 
 impl From<Refusal> for Problem {
@@ -50,12 +53,12 @@ impl From<Refusal> for Problem {
             Refusal::WaitingFull => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "queue_limit_reached",
-                "A pull queue that takes this has the maximum number of waiting messages; try again later.",
+                "A queue whose pattern matches has reached its limit of waiting messages; try again later, or raise the limit.",
             )
             .retry_after(1),
             // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
-            Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
+            Refusal::Full => Self::unavailable("fabric_full", "the fabric Redis has reached its memory limit; try again later"),
             Refusal::Unavailable => unavailable(),
             Refusal::Uninitialized => uninitialized(),
         }
@@ -92,15 +95,15 @@ impl From<Error> for Problem {
                 Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
             }
             Error::Uninitialized => uninitialized(),
-            Error::NoSuchTopic => Self::not_found("unknown_topic", "there is no such topic"),
+            Error::NoSuchTopic => Self::not_found("unknown_topic", "unknown topic; the first event or subscription creates it"),
             Error::NoSuchQueue => {
-                Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
+                Self::not_found("unknown_queue", "unknown queue; create it with PUT /queues/{name}")
             }
             Error::InvalidQueue(flaw) => flaw.into(),
             Error::QueueChanged(revision) => Self::new(
                 StatusCode::PRECONDITION_FAILED,
                 "queue_changed",
-                "the queue is not the one that the request expects; read it again",
+                "the queue does not have the revision that the request expects; read it again, then repeat the change",
             )
             .with("revision", revision),
             Error::QueueEnding => Self::unavailable(
@@ -115,13 +118,13 @@ impl From<Error> for Problem {
                 "unknown_event",
                 "the event is not among the subscriber's next events, its dead letters, or its topics in the log",
             ),
-            Error::NoSuchBackend => Self::not_found("unknown_backend", "there is no such backend"),
+            Error::NoSuchBackend => Self::not_found("unknown_backend", "unknown backend; create it with PUT /backends/{name}"),
             Error::PrefixTaken => Self::new(
                 StatusCode::CONFLICT,
                 "prefix_taken",
                 "another backend has this prefix; choose another prefix",
             ),
-            Error::NoSuchToken => Self::not_found("unknown_token", "there is no such token"),
+            Error::NoSuchToken => Self::not_found("unknown_token", "unknown token"),
             Error::TokenExists => Self::new(
                 StatusCode::CONFLICT,
                 "token_exists",
@@ -142,7 +145,7 @@ fn queue_full() -> Problem {
     Problem::new(
         StatusCode::TOO_MANY_REQUESTS,
         "object_queue_full",
-        "The queue of this object is full; try again later.",
+        "The limit of events that wait for this object's backend is reached; try again later.",
     )
     .retry_after(1)
 }

@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(initialize))
 }
 
-/// What time it is
+/// The current time
 #[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses(
     (status = 200, body = Pong)))]
 pub(super) async fn ping(State(app): State<App>) -> Answer<Pong> {

@@ -51,7 +51,7 @@ pub(super) async fn subscribe(
     }
     check_callback(&app.bus, &wanted.callback)?;
     if let Some(own) = caller.environments() {
-        // What Signalbox publishes about itself belongs to no tenant.
+        // Signalbox's own events belong to no tenant.
         if wanted.topics.iter().any(|topic| is_reserved_topic(topic)) {
             check_whole(&caller)?;
         }
@@ -72,7 +72,7 @@ pub(super) async fn subscribe(
 /// Rejects a callback that could never be delivered to.
 pub(super) fn check_callback(bus: &Front, callback: &str) -> Result<(), Problem> {
     if bus.webhooks.forbids(callback) {
-        let detail = "`callback` leads to an address that is never called; see `bus.allow_networks`";
+        let detail = "`callback` leads to an address that is not allowed; an operator allows it with `bus.allow_networks`";
         return Err(Problem::bad_request("invalid_subscription", detail));
     }
     Ok(())
@@ -115,7 +115,7 @@ pub(super) fn random_hex() -> String {
 
 /// End the subscription
 ///
-/// What waits for the client is dropped. Root ends the subscription of any client. Also as `/subscriber`.
+/// Waiting events are dropped. Root ends the subscription of any client. Also as `/subscriber`.
 #[utoipa::path(delete, path = "/subscription", tag = "bus", params(Whose), responses(
     (status = 204), (status = 404, description = "unknown_subscription", body = Problem)))]
 pub(super) async fn unsubscribe(

@@ -32,7 +32,7 @@ const AT_A_TIME: usize = 100;
 /// Labels of a page: the default and the maximum.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
-/// Names that are looked at for one page when a filter passes most of them over.
+/// Names that are checked for one page when a filter excludes most of them.
 const MAX_CHECKED: usize = 10_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
     limit: Option<usize>,
 }
 
-/// Whose actions are tried again.
+/// The labels whose actions are retried.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -158,7 +158,7 @@ async fn simulate(
     let bad = || {
         Problem::unprocessable(
             "invalid_span",
-            "`for` is a duration like 30d, `until` a moment as in RFC 3339",
+            "`for` must be a duration such as 30d, `until` an RFC 3339 time",
         )
     };
     let until =

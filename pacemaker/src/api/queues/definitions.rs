@@ -105,7 +105,7 @@ pub(super) fn tagged(status: StatusCode, revision: u64, body: impl IntoResponse)
     (status, [(header::ETAG, format!("\"{revision}\""))], body).into_response()
 }
 
-/// What is set for an environment, as the API shows it.
+/// The settings of an environment, as the API shows them.
 pub(super) fn settings(wanted: WantedTenant) -> FacetSettings {
     let WantedTenant { weight, paused, in_flight_limit, rate } = wanted;
     FacetSettings { weight, paused, in_flight_limit, rate_per_second: rate }

@@ -84,7 +84,7 @@ async fn facets(
 
 /// Show an environment of a queue
 ///
-/// What is set for it, and its messages, also if it has none.
+/// Its settings and counts of messages, also if it has none.
 #[utoipa::path(get, path = "/queues/{name}/facets/{environment}", tag = "queues",
     params(("name" = String, Path), ("environment" = String, Path)), responses(
     (status = 200, body = Facet), (status = 404, description = "unknown_queue", body = Problem),

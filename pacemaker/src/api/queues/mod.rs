@@ -1,4 +1,4 @@
-//! Queues over HTTP. Publishing messages (`POST /messages`) is the bus' part.
+//! Queues over HTTP. Publishing messages (`POST /messages`) is part of the bus.
 
 mod consume;
 mod definitions;
@@ -67,7 +67,7 @@ async fn expect_nothing_else(request: Request, next: Next) -> Response {
     }
     let takes_none = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
     if takes_none && !request.body().is_end_stream() {
-        return Problem::bad_request("unexpected_body", "this request has no body").into_response();
+        return Problem::bad_request("unexpected_body", "this call takes no body").into_response();
     }
     next.run(request).await
 }

@@ -40,10 +40,13 @@ impl From<Error> for Problem {
                     error = &source as &dyn std::error::Error,
                     "fabric unavailable for the queues"
                 );
-                Self::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
+                Self::unavailable(
+                    "fabric_unavailable",
+                    "The fabric Redis does not respond; repeat the request.",
+                )
             }
             Error::NoSuchQueue => {
-                Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
+                Self::not_found("unknown_queue", "unknown queue; create it with PUT /queues/{name}")
             }
             Error::Behind | Error::Stale => {
                 Self::unavailable("queue_changing", "the queue's definition is being changed; try again")
@@ -59,7 +62,9 @@ impl From<Error> for Problem {
 /// Why a receipt settled nothing; `None` for one that did.
 pub(super) fn refused(settled: Settled) -> Option<Problem> {
     Some(match settled {
-        Settled::Malformed => Problem::unprocessable("invalid_receipt", "this is not a valid receipt"),
+        Settled::Malformed => {
+            Problem::unprocessable("invalid_receipt", "not a valid receipt; send it as the pull returned it")
+        }
         Settled::OtherQueue => Problem::new(
             StatusCode::CONFLICT,
             "receipt_of_other_queue",
@@ -73,7 +78,7 @@ pub(super) fn refused(settled: Settled) -> Option<Problem> {
         Settled::Expired => Problem::new(
             StatusCode::GONE,
             "receipt_expired",
-            "the lease expired: the message returned to its queue, or was settled since",
+            "the lease expired, and the message was returned to its queue; another consumer may have it",
         ),
         Settled::Acked
         | Settled::AckedBefore

@@ -55,7 +55,7 @@ pub(super) struct DumpQuery {
 
 /// Dump the whole table
 ///
-/// Read from the routes master, entries made by hand included, sorted by name. A token that is confined to hosts gets
+/// Read from the routes primary, entries made by hand included, sorted by name. A token that is confined to hosts gets
 /// those. Values of request headers in policies, and of the header that ends maintenance, are hidden from tokens without the
 /// scope `routes`.
 #[utoipa::path(get, path = "/routes/dump", tag = "routes", params(DumpQuery), responses(
@@ -104,7 +104,7 @@ fn preferred(headers: &HeaderMap) -> Format {
 }
 
 /// The names of the table, collected by one request at a time and reused for a second while the table stays the same: the walk
-/// over all keys keeps the routes master from other work. Root always gets the names of the moment.
+/// over all keys keeps the routes primary from other work. Root always gets the names of the moment.
 #[derive(Debug, Default)]
 pub(crate) struct TableNames(Arc<Mutex<Option<Collected>>>);
 

@@ -112,8 +112,8 @@ fn cannot_switch(hostname: &str, version_type: &str, reason: &NotSwitched) -> Pr
         }
         NotSwitched::Incomplete(names) => {
             let detail = format!(
-                "the instances that would be drained also serve names that none of version type {version_type} does; \
-                 register some for these, or take the names from the old ones"
+                "the instances that would be drained also serve names that no instance of version type {version_type} serves; \
+                 register instances for these names, or remove the names from the old instances"
             );
             conflict("version_incomplete", detail).with("hostnames", names.clone())
         }

@@ -73,7 +73,7 @@ pub(super) fn policy_value(policy: String, caller: &Caller) -> Value {
     }
 }
 
-/// What stands in place of a secret.
+/// Shown in place of a secret.
 const REDACTED: &str = "(hidden)";
 
 /// Whether the caller may see values of headers in policies: credentials for instances, and the one that lets a client past

@@ -42,10 +42,10 @@ pub(super) struct ExplainQuery {
 
 /// Explain a host
 ///
-/// By the rules of the edge, from the routes master: which keys are candidates, which one decides, and which of its
-/// addresses get requests. With `header`, `cookie` or `address`, `request` says which instance a request like that gets
-/// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances. If a name decides
-/// that the token does not cover, its instances are left out.
+/// By the rules of the edge, from the routes primary: which keys are candidates, which one decides, and which of its
+/// addresses get requests. With `header`, `cookie` or `address`, `request` shows the instance of such a request, if these
+/// attributes decide it (sessions, a version type that the request names, consistent hashing), otherwise the chances. If the
+/// token does not cover the name that decides, the instances are left out.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
     (status = 403, description = "host_not_allowed", body = Problem),

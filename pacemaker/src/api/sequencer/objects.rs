@@ -143,7 +143,7 @@ async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCod
             conflict("in_flight", "the object's event is being sent now; read the object again")
         }
         Decided::AnotherEvent => {
-            conflict("another_event", "another event is at the head; see the object's `next_id`")
+            conflict("another_event", "another event is next; the object's `next_id` names it")
         }
         Decided::NothingToDecide => {
             conflict("nothing_to_decide", "the object is neither parked nor waiting for a retry")

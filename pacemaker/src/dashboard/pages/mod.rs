@@ -204,7 +204,7 @@ pub(super) async fn content(
     view: &View,
     round: u64,
 ) -> Result<Content, Problem> {
-    // What a page shows is divided between tenants in one way, or cannot be divided.
+    // The content of a page is divided between tenants in one way, or cannot be divided.
     match view.kind {
         Kind::Overview | Kind::Host => check_divided(caller, Dimension::Hosts)?,
         Kind::Queues => check_divided(caller, Dimension::Environments)?,

@@ -98,6 +98,16 @@ impl Stream {
 }
 
 #[tokio::test]
+async fn the_book_needs_no_login_and_is_found_with_a_slash_at_its_end() {
+    let api = Api::start().await;
+    let browser = Browser::new(&api);
+    assert!(browser.get("/docs").await.text.contains("The Signalbox book"));
+    let moved = browser.get("/docs/").await;
+    assert_eq!((moved.status.as_u16(), &moved.headers["location"]), (308, &"/docs".parse().unwrap()));
+    assert_eq!(browser.get("/docs/nothing").await.status, 404);
+}
+
+#[tokio::test]
 async fn a_login_requires_a_token_with_the_scope_read() {
     let api = Api::start().await;
     let browser = Browser::new(&api);

@@ -85,7 +85,7 @@ impl Api {
         Self::start_with(servers, keys).await
     }
 
-    /// An empty key file stands for none.
+    /// An empty key file means none.
     async fn start_with(servers: Servers, keys: tempfile::NamedTempFile) -> Self {
         use clap::Parser as _;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -79,7 +79,7 @@ pub struct Receipt {
 /// A message as a pull hands it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
-    /// Whose it is.
+    /// Its tenant.
     pub facet: Facet,
     /// Which it is.
     pub message: Message,
@@ -170,7 +170,7 @@ pub enum Part {
     DropInFlight,
     /// A configuration change evaluates every facet again.
     EvaluateAfterConfigure,
-    /// A facet that has used up its rate leaves the ring until it may go on.
+    /// A facet that has used up its rate leaves the ring until its rate allows messages again.
     Throttle,
     /// A message that becomes available for the first time joins the end of its facet.
     LaterTail,

@@ -1,6 +1,6 @@
 //! A queue with everything that producers, consumers, operators and time can do to it.
 //!
-//! Consumers are not modelled individually: for the queue, a consumer that crashed, is slow, or acknowledges twice or
+//! Consumers are not modeled individually: for the queue, a consumer that crashed, is slow, or acknowledges twice or
 //! too late, differs only in which receipts it presents and when. So in every state every valid receipt may be
 //! presented or not, every lease may expire, and every invalid receipt is tried and must be rejected. The state only
 //! records receipts that no consumer can present any longer: those of a pull whose reply was lost or whose consumer
@@ -75,7 +75,7 @@ pub enum Action {
     Delay(Message),
     /// A consumer makes it a dead letter.
     Reject(Message),
-    /// The sweep has seen that a facet which had used up its rate may go on.
+    /// The sweep has found that the rate of a facet allows messages again.
     GoOn(Facet),
     /// Its lease has run out, or its delay is over, and the sweep has seen it.
     Due(Message),

@@ -82,9 +82,9 @@ pub struct Reference {
     pub(super) used: u32,
     pub(super) leases: BTreeSet<(i64, Message)>,
     pub(super) delayed: BTreeSet<(i64, Message)>,
-    /// Facets that have used up their rates, by when they may go on.
+    /// Facets that have used up their rates, by when they allow messages again.
     pub(super) throttled: BTreeSet<(i64, Facet)>,
-    /// What the rates allow, in millionths of a message, as of a time in milliseconds.
+    /// Remaining budgets of the rates, in millionths of a message, as of a time in milliseconds.
     pub(super) buckets: BTreeMap<Facet, (i64, i64)>,
     pub(super) dead: Vec<Message>,
     pub(super) counts: Counts,
@@ -282,7 +282,7 @@ impl Reference {
         self.look_at(&[facet]);
     }
 
-    /// What the rate of a facet allows, in millionths of a message.
+    /// The remaining budget of a facet's rate, in millionths of a message.
     fn tokens(&self, facet: Facet, now_ms: i64) -> i64 {
         let Some(rate) = self.settings.rates.get(&facet) else { return i64::MAX };
         let full = MESSAGE.max(rate * 1000);
@@ -374,7 +374,7 @@ impl Reference {
 
     /// Replaces the settings. Leases that run keep their time. Facets that become eligible enter in ascending order.
     ///
-    /// A throttled facet with other rules may go on. A bucket is forgotten with its rate.
+    /// A throttled facet with other rules returns to the ring. A bucket is deleted with its rate.
     pub fn configure(&mut self, settings: Settings) {
         let rules = |settings: &Settings, facet: Facet| {
             (settings.limits.get(&facet).copied(), settings.rates.get(&facet).copied())
