@@ -701,12 +701,8 @@ async fn a_token_that_is_deleted_takes_its_subscription_with_it() {
     let server = Server::in_memory().await;
     let pacemaker = running(&server, &Recorder::default()).await;
     let bus = &pacemaker.handle;
-    let client = ApiToken {
-        name: "shop".into(),
-        scopes: BTreeSet::from(["publish".to_owned()]),
-        secrets: BTreeMap::from([("shop--1".to_owned(), None)]),
-        listed: None,
-    };
+    let scopes = BTreeSet::from(["publish".to_owned()]);
+    let client = ApiToken::new("shop".into(), scopes, "shop--1".into(), None, None);
     bus.create_api_token("shop--1", client.clone()).await.unwrap();
     bus.create_api_token("shop--1", client.clone()).await.unwrap();
     let other = ApiToken { name: "other".into(), ..client.clone() };
