@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_prefix_never_reaches_another_host() {
-        let webhook = |prefix: &str| Webhook { prefix: prefix.into(), headers: Vec::new() };
+        let webhook = |prefix: &str| Webhook { prefix: prefix.into(), pattern: None, headers: Vec::new() };
         for (prefix, url, applies) in [
             ("https://api.example", "https://api.example/a", true),
             ("https://api.example", "https://api.example?a", true),
