@@ -1,13 +1,14 @@
 //! `signalbox labels`: shows labels, their history and why they wait, and changes their metadata.
 
 mod facts;
+pub(crate) mod operate;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::Subcommand;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use signalbox_client::machines::{Move, Simulate as Assumptions};
+use signalbox_client::machines::{AssumedAnswer, Move, Simulate as Assumptions};
 
 use crate::{
     exit::Failure,
@@ -42,18 +43,31 @@ enum Command {
     Simulate(Simulate),
     /// Retry the action of an errored label, or of all errored labels
     Retry(Retry),
+    /// Evaluate the gate of a label now, or of all labels that match
+    Evaluate(Box<operate::Target>),
+    /// Continue as if the action of a label were done
+    Skip(Box<operate::Target>),
+    /// End the retries of an action: the label is errored
+    Cancel(Box<operate::Target>),
+    /// Suspend labels: no gate is evaluated, and no attempt begins
+    Suspend(Box<operate::Target>),
+    /// Resume suspended labels
+    Resume(Box<operate::Target>),
+    /// Move labels to a state, whatever the definition says
+    Move(Box<operate::MoveTo>),
+    /// Delete labels
+    Delete(Box<operate::Target>),
 }
 
 #[derive(Debug, clap::Args)]
 struct List {
     /// Machine
     machine: String,
-    /// Only labels in this state
+    #[command(flatten)]
+    which: operate::Which,
+    /// Order: name, oldest or newest (by the time in their state)
     #[arg(long)]
-    state: Option<String>,
-    /// Only labels with this status, such as errored
-    #[arg(long)]
-    status: Option<String>,
+    sort: Option<String>,
     /// Maximum number of labels
     #[arg(long, default_value_t = 1000)]
     max: usize,
@@ -86,9 +100,9 @@ struct Simulate {
     /// Values of feeds, as a JSON object of names and values; null for a failing feed
     #[arg(long, value_name = "JSON", value_parser = members::<Option<Value>>)]
     feeds: Option<BTreeMap<String, Option<Value>>>,
-    /// Answers to actions, as a JSON object of states and HTTP statuses [default: 200]
-    #[arg(long, value_name = "JSON", value_parser = members::<u16>)]
-    webhooks: Option<BTreeMap<String, u16>>,
+    /// Answers to actions, as a JSON object of states and HTTP statuses, or {"status", "body"} [default: 200]
+    #[arg(long, value_name = "JSON", value_parser = members::<AssumedAnswer>)]
+    webhooks: Option<BTreeMap<String, AssumedAnswer>>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -125,11 +139,7 @@ fn members<T: DeserializeOwned>(text: &str) -> Result<BTreeMap<String, T>, Strin
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::List(List { machine, state, status, max, remote }) => {
-            let client = remote.client()?;
-            let labels = client.machines().labels(&machine, state.as_deref(), status.as_deref(), max).await?;
-            remote.show(&labels, |labels| labels.iter().for_each(|label| terminal::line(label)))
-        }
+        Command::List(args) => list(args).await,
         Command::Show(One { machine, label, remote }) => {
             let label = remote.client()?.machines().label(&machine, &label).await?;
             remote.show(&label, |label| {
@@ -158,7 +168,41 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Set(args) => facts::set(*args).await,
         Command::Simulate(args) => simulate(args).await,
         Command::Retry(args) => retry(args).await,
+        Command::Evaluate(target) => operate::run("evaluate", None, *target).await,
+        Command::Skip(target) => operate::run("skip", None, *target).await,
+        Command::Cancel(target) => operate::run("cancel", None, *target).await,
+        Command::Suspend(target) => operate::run("suspend", None, *target).await,
+        Command::Resume(target) => operate::run("resume", None, *target).await,
+        Command::Move(args) => operate::move_to(*args).await,
+        Command::Delete(target) => operate::run("delete", None, *target).await,
     }
+}
+
+async fn list(args: List) -> Result<(), Failure> {
+    let List { machine, which, sort, max, remote } = args;
+    let client = remote.client()?;
+    let (labels, total) = client.machines().search(&machine, &which.filter(), sort.as_deref(), max).await?;
+    let shown = labels.len() as u64;
+    remote.show(&labels, |labels| {
+        let rows: Vec<_> = labels
+            .iter()
+            .map(|label| {
+                let suspended = if label.suspended { ", suspended" } else { "" };
+                let status = format!("{}{suspended}", label.status);
+                [
+                    label.name.clone(),
+                    label.state.clone(),
+                    status,
+                    label.since.clone(),
+                    terminal::or_dash(label.error.as_ref()),
+                ]
+            })
+            .collect();
+        terminal::table(["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], &rows);
+        if total > shown {
+            terminal::error(&format!("{shown} of {total} labels shown; --max shows more"));
+        }
+    })
 }
 
 async fn simulate(args: Simulate) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ mod plans;
 
 use std::{
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -30,6 +31,8 @@ enum Command {
     Validate(Validate),
     /// Run the scenarios next to definition files: NAME.test.yaml for NAME.yaml; exit code 65 if any fails
     Test(Files),
+    /// Convert a definition of Routemaster, and explain what was changed
+    Import(Import),
     /// Print the JSON Schema of definitions, for editors
     Schema,
     /// List the machines of a running system
@@ -40,6 +43,14 @@ enum Command {
     Apply(Box<plans::Apply>),
     /// List the versions of a machine's definition
     Versions(plans::One),
+    /// Show how a version differs from a file or from another version
+    Diff(plans::Diff),
+    /// Apply the definition of an earlier version again
+    Rollback(plans::Rollback),
+    /// Delete a machine with all of its labels
+    Delete(plans::Delete),
+    /// List the tasks of a machine (operations on many labels), or cancel one
+    Tasks(plans::Tasks),
 }
 
 #[derive(Debug, clap::Args)]
@@ -73,6 +84,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             validate(&files, environment.as_ref())
         }
         Command::Test(files) => test(&files),
+        Command::Import(args) => import(&args),
         Command::Schema => {
             terminal::line(definition::SCHEMA.trim_end());
             Ok(())
@@ -81,7 +93,49 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Plan(args) => plans::plan(args).await,
         Command::Apply(args) => plans::apply(*args).await,
         Command::Versions(args) => plans::versions(args).await,
+        Command::Diff(args) => plans::diff(args).await,
+        Command::Rollback(args) => plans::rollback(args).await,
+        Command::Delete(args) => plans::delete(args).await,
+        Command::Tasks(args) => plans::tasks(args).await,
     }
+}
+
+#[derive(Debug, clap::Args)]
+struct Import {
+    /// File to convert
+    file: PathBuf,
+    /// File to write; it must not exist [default: standard output]
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+}
+
+fn import(args: &Import) -> Result<(), Failure> {
+    let name = args.file.display().to_string();
+    let imported = match signalbox_machine::import::import(&name, &read(&args.file)?) {
+        Ok(imported) => imported,
+        Err(refused) => {
+            terminal::error(&refused.to_string());
+            return Err(Failure::refused());
+        }
+    };
+    match &args.output {
+        None => terminal::line(imported.yaml.trim_end()),
+        Some(path) => {
+            let written =
+                fs::File::create_new(path).and_then(|mut file| file.write_all(imported.yaml.as_bytes()));
+            written.map_err(|error| Failure::configuration(format!("{}: {error}", path.display())))?;
+        }
+    }
+    for change in &imported.changes {
+        terminal::error(&format!("changed: {change}"));
+    }
+    if imported.problems.is_empty() {
+        return Ok(());
+    }
+    for problem in &imported.problems {
+        terminal::error(&format!("in the converted file: {problem}"));
+    }
+    Err(Failure::refused())
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

@@ -289,6 +289,11 @@ state_machines:
       - gate: end
 ";
 
+/// The names in a table of labels.
+fn listed(table: &str) -> Vec<&str> {
+    table.lines().skip(1).filter_map(|line| line.split(' ').next()).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let system = System::start("labels").await;
@@ -318,14 +323,16 @@ async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let errored = async || {
         eventually("the action to have failed", || async {
             let list = type_in(&system, &at("labels list orders --status errored")).await.done().out;
-            if list == "8\n" { Ok(()) } else { Err(list) }
+            if listed(&list) == ["8"] { Ok(()) } else { Err(list) }
         })
         .await;
     };
     errored().await;
-    assert_eq!(type_in(&system, &at("labels list orders")).await.done().out, "7\n8\n");
-    assert_eq!(type_in(&system, &at("labels list orders --max 1 --json")).await.done().json(), json!(["7"]));
-    assert_eq!(type_in(&system, &at("labels list orders --state asked")).await.done().out, "7\n");
+    assert_eq!(listed(&type_in(&system, &at("labels list orders")).await.done().out), ["7", "8"]);
+    let one = type_in(&system, &at("labels list orders --max 1 --json")).await.done().json();
+    assert_eq!((&one[0]["name"], &one[0]["state"], &one[1]), (&json!("7"), &json!("asked"), &Value::Null));
+    let asked = type_in(&system, &at("labels list orders --state asked --older-than 0s")).await.done().out;
+    assert_eq!(listed(&asked), ["7"]);
     let shown = type_in(&system, &at("labels show orders 8")).await.done().out;
     assert!(shown.starts_with("8: ship (errored) since ") && shown.contains("last error"), "{shown}");
     let history = type_in(&system, &at("labels history orders 8")).await.done().out;
@@ -422,6 +429,32 @@ async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let versions = type_in(&system, &at("machines versions orders")).await.done().out;
     let current: Vec<&str> = versions.lines().filter(|row| row.ends_with("active")).collect();
     assert!(versions.lines().count() == 3 && current.len() == 1 && current[0].starts_with('2'), "{versions}");
+
+    // Versions are compared and rolled back; operations work on one label and on all that match.
+    let differs = type_in(&system, &["machines", "diff", "orders", first]).await.done().out;
+    assert!(differs.contains("gate: queued") && differs.contains("gate: asked"), "{differs}");
+    let back = type_in(&system, &at("machines rollback orders --map queued=asked")).await.done().out;
+    assert!(
+        back.contains("version 1 was applied") && back.contains("version 3 of orders is active"),
+        "{back}"
+    );
+    let again = type_in(&system, &["machines", "apply", "orders", first]).await.done().out;
+    assert!(again.contains("version 3 of orders is active already"), "{again}");
+    let moved =
+        type_in(&system, &at("labels move orders --where user.plan=pro --to shipped")).await.done().out;
+    assert!(moved.starts_with("move done: 1 changed, 0 unchanged, 0 failed"), "{moved}");
+    let skipped = type_in(&system, &at("labels skip orders 8")).await.done().out;
+    assert!(skipped.starts_with("8: shipped (ended) since "), "{skipped}");
+    let all = type_in(&system, &at("labels delete orders")).await;
+    assert!(all.code == Some(64) && all.wrong.contains("--all"), "{}", all.wrong);
+    let tasks = type_in(&system, &at("machines tasks orders")).await.done().out;
+    assert!(tasks.lines().any(|row| row.contains("move") && row.contains("done")), "{tasks}");
+    let unsure = type_in(&system, &at("machines delete orders")).await;
+    assert!(unsure.code == Some(64) && unsure.wrong.contains("--confirm orders"), "{}", unsure.wrong);
+    let deleted = type_in(&system, &at("machines delete orders --confirm orders")).await.done().out;
+    assert!(deleted.starts_with("delete_machine done: 2 changed"), "{deleted}");
+    let gone = type_in(&system, &at("labels show orders 7")).await;
+    assert!(gone.code == Some(65) && gone.wrong.contains("(unknown_machine)"), "{}", gone.wrong);
     system.stop().await;
 }
 

@@ -113,6 +113,8 @@ pub struct Apply {
 pub struct Applied {
     /// Its number.
     pub version: u64,
+    /// Whether it is a new version: a definition with the same content makes none.
+    pub changed: bool,
 }
 
 /// The versions of a machine, oldest first.
@@ -179,6 +181,8 @@ pub struct Label {
     pub revision: u64,
     /// How often the name was created.
     pub incarnation: u32,
+    /// Whether an operator has suspended it.
+    pub suspended: bool,
     /// Attempts of its action that were begun.
     pub attempts: u32,
     /// The last failure.
@@ -204,6 +208,10 @@ pub struct Changed {
     pub visit: u64,
     /// Changes so far.
     pub revision: u64,
+    /// Its metadata after the change; absent in the answer to a repeated request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub metadata: Option<Value>,
 }
 
 /// The moves of a label, oldest first.
@@ -281,25 +289,178 @@ pub struct Results {
     pub results: Vec<Value>,
 }
 
-/// A page of labels, by name.
+/// A page of labels.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LabelPage {
-    /// The labels.
-    pub labels: Vec<LabelName>,
+    /// The labels. A page may be shorter than the limit although there is a next one.
+    pub labels: Vec<LabelRow>,
     /// The path under which a label is created with POST.
     pub create: String,
     /// The cursor of the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// How many labels match, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// Whether `total` is all; otherwise there may be more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_is_exact: Option<bool>,
 }
 
 /// A label in a list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct LabelName {
+pub struct LabelRow {
     /// Its name.
     pub name: String,
+    /// Its state.
+    pub state: String,
+    /// What it does there.
+    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
+    pub status: String,
+    /// When it entered the state, RFC 3339.
+    pub since: String,
+    /// Whether an operator has suspended it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+    /// The last failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Which labels are meant: those for which everything that is given holds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LabelFilter {
+    /// In this state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// With this status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
+    pub status: Option<String>,
+    /// Suspended, or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+    /// Whose last failure contains this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// In their state for at least this long: `2h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_than: Option<String>,
+    /// In their state for less than this: `2h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub younger_than: Option<String>,
+    /// With these values of metadata, by path.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub metadata: BTreeMap<String, Value>,
+}
+
+/// An operation on a label.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LabelOperation {
+    /// `retry`, `evaluate`, `skip`, `cancel`, `suspend`, `resume`, `move`, `set` or `delete`.
+    pub operation: String,
+    /// The state to move to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The metadata to merge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub metadata: Option<Value>,
+}
+
+/// An operation on many labels.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewTask {
+    /// As for one label.
+    pub operation: String,
+    /// The state to move to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The metadata to merge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub metadata: Option<Value>,
+    /// Which labels. `{}` are all.
+    pub filter: LabelFilter,
+    /// Labels per second at most, 1 to 10,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u32>,
+}
+
+/// A task: an operation on many labels, or the deletion of a machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineTask))]
+pub struct Task {
+    /// Its id.
+    pub id: String,
+    /// The operation, or `delete_machine`.
+    pub operation: String,
+    /// For which labels.
+    pub filter: LabelFilter,
+    /// Labels per second at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u32>,
+    /// The token that it was started with.
+    pub by: String,
+    /// `running`, `done`, `canceled` or `failed`.
+    pub state: String,
+    /// When it was started, RFC 3339.
+    pub created: String,
+    /// When it last progressed, RFC 3339.
+    pub updated: String,
+    /// Labels of the machine when it was started.
+    pub labels: u64,
+    /// Labels that were examined.
+    pub checked: u64,
+    /// Labels that were changed.
+    pub changed: u64,
+    /// Labels that match and needed no change.
+    pub unchanged: u64,
+    /// Labels that could not be changed.
+    pub failed: u64,
+    /// The last failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The tasks of a machine, the newest first.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineTasks))]
+pub struct Tasks {
+    /// The tasks.
+    pub tasks: Vec<Task>,
+}
+
+/// The assumed answer to an action: a status, or status and body.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum AssumedAnswer {
+    /// This status.
+    Status(u16),
+    /// This status and JSON body.
+    Full {
+        /// The status (200).
+        #[serde(default = "ok")]
+        status: u16,
+        /// The body.
+        #[serde(default)]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+        body: Option<Value>,
+    },
+}
+
+fn ok() -> u16 {
+    200
 }
 
 /// How many labels were retried.
@@ -329,7 +490,7 @@ pub struct Simulate {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub feeds: BTreeMap<String, Option<Value>>,
-    /// HTTP statuses of the answers to actions, by state (200).
+    /// Answers to actions, by state: an HTTP status, or `{"status", "body"}` (200).
     #[serde(default)]
-    pub webhooks: BTreeMap<String, u16>,
+    pub webhooks: BTreeMap<String, AssumedAnswer>,
 }

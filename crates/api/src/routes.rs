@@ -416,7 +416,7 @@ pub struct Host {
     pub registered: bool,
 }
 
-/// A page of hosts, in the order of their names.
+/// A page of hosts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HostList {
@@ -425,6 +425,9 @@ pub struct HostList {
     /// The cursor of the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// How many items match the search, on all pages together; absent if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
 }
 
 /// A host after its policy was set.

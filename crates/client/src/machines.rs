@@ -3,9 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use signalbox_api::machines::{self as wire, Applied, Apply, Facts, History, LabelPage, Retried, Versions};
+use signalbox_api::machines::{
+    self as wire, Apply, Facts, History, LabelPage, Retried, Tasks, VersionSource, Versions,
+};
 
-pub use signalbox_api::machines::{Changed, Label, Machine, Move, Plan, Simulate, Version};
+pub use signalbox_api::machines::{
+    Applied, AssumedAnswer, Changed, Label, LabelFilter, LabelOperation, LabelRow, Machine, Move, NewTask,
+    Plan, Simulate, Task, Version,
+};
 
 use crate::{Client, Error, segment, with_query};
 
@@ -40,7 +45,7 @@ impl Machines<'_> {
         self.0.send_bytes("POST", &path(machine, "/plan"), Some(body)).await
     }
 
-    /// Applies a plan, and returns the new version. `map` has the new states of labels in removed states.
+    /// Applies a plan. `map` has the new states of labels in removed states.
     ///
     /// # Errors
     /// `unknown_plan`, `definition_changed`, `unmapped_state`, `invalid_map`.
@@ -49,10 +54,121 @@ impl Machines<'_> {
         machine: &str,
         plan: &str,
         map: &BTreeMap<String, String>,
-    ) -> Result<u64, Error> {
+    ) -> Result<Applied, Error> {
         let body = json!(Apply { plan: plan.to_owned(), map: map.clone() });
-        let applied: Applied = self.0.post(&path(machine, "/apply"), Some(&body)).await?;
-        Ok(applied.version)
+        self.0.post(&path(machine, "/apply"), Some(&body)).await
+    }
+
+    /// The text of a version, as YAML.
+    ///
+    /// # Errors
+    /// `unknown_machine`, `unknown_version`.
+    pub async fn source(&self, machine: &str, version: u64) -> Result<String, Error> {
+        let source: VersionSource = self.0.get(&path(machine, &format!("/versions/{version}"))).await?;
+        Ok(source.source)
+    }
+
+    /// Deletes a machine with all of its labels; the task deletes the labels.
+    ///
+    /// # Errors
+    /// `unknown_machine`, `apply_under_way`.
+    pub async fn delete(&self, machine: &str) -> Result<Task, Error> {
+        let path = with_query(&path(machine, ""), &[("confirm", Some(machine))]);
+        self.0.send_bytes("DELETE", &path, None).await
+    }
+
+    /// The tasks of a machine, the newest first.
+    ///
+    /// # Errors
+    /// A failure of the call.
+    pub async fn tasks(&self, machine: &str) -> Result<Vec<Task>, Error> {
+        let list: Tasks = self.0.get(&path(machine, "/tasks")).await?;
+        Ok(list.tasks)
+    }
+
+    /// A task.
+    ///
+    /// # Errors
+    /// `unknown_task`.
+    pub async fn task(&self, machine: &str, task: &str) -> Result<Task, Error> {
+        self.0.get(&path(machine, &format!("/tasks/{}", segment(task)))).await
+    }
+
+    /// Ends a task early.
+    ///
+    /// # Errors
+    /// `unknown_task`, `machine_being_deleted`.
+    pub async fn cancel_task(&self, machine: &str, task: &str) -> Result<Task, Error> {
+        self.0.send_bytes("DELETE", &path(machine, &format!("/tasks/{}", segment(task))), None).await
+    }
+
+    /// Starts an operation for all labels that match.
+    ///
+    /// # Errors
+    /// `unknown_machine`, `unknown_state`, `invalid_operation`, `invalid_filter`, `too_many_tasks`.
+    pub async fn start_task(&self, machine: &str, task: &NewTask) -> Result<Task, Error> {
+        self.0.post(&path(machine, "/tasks"), Some(&json!(task))).await
+    }
+
+    /// Applies an operation other than `delete` to a label.
+    ///
+    /// # Errors
+    /// `unknown_label`, `unknown_state`, `label_deleted`, `label_not_errored`, `label_not_acting`.
+    pub async fn operate(
+        &self,
+        machine: &str,
+        label: &str,
+        operation: &LabelOperation,
+    ) -> Result<Changed, Error> {
+        self.0.post(&label_path(machine, label, "/operations"), Some(&json!(operation))).await
+    }
+
+    /// Deletes a label. A missing label is not an error.
+    ///
+    /// # Errors
+    /// `unknown_machine`.
+    pub async fn delete_label(&self, machine: &str, label: &str) -> Result<(), Error> {
+        self.0.delete(&label_path(machine, label, "")).await
+    }
+
+    /// Up to `most` labels that match, in the order `sort` (`name`, `oldest`, `newest`), and how many match in all.
+    ///
+    /// # Errors
+    /// `unknown_machine`, `unknown_state`, `invalid_filter`, `too_many_labels`.
+    pub async fn search(
+        &self,
+        machine: &str,
+        filter: &LabelFilter,
+        sort: Option<&str>,
+        most: usize,
+    ) -> Result<(Vec<LabelRow>, u64), Error> {
+        let metadata = (!filter.metadata.is_empty()).then(|| json!(filter.metadata).to_string());
+        let suspended = filter.suspended.map(|suspended| suspended.to_string());
+        let (mut all, mut cursor, mut total) = (Vec::new(), None::<String>, 0);
+        while all.len() < most {
+            let limit = (most - all.len()).min(MAX_PAGE).to_string();
+            let pairs = [
+                ("state", filter.state.as_deref()),
+                ("status", filter.status.as_deref()),
+                ("suspended", suspended.as_deref()),
+                ("error", filter.error.as_deref()),
+                ("older_than", filter.older_than.as_deref()),
+                ("younger_than", filter.younger_than.as_deref()),
+                ("metadata", metadata.as_deref()),
+                ("sort", sort),
+                ("count", cursor.is_none().then_some("true")),
+                ("cursor", cursor.as_deref()),
+                ("limit", Some(limit.as_str())),
+            ];
+            let page: LabelPage = self.0.get(&with_query(&path(machine, "/labels"), &pairs)).await?;
+            total = page.total.unwrap_or(total);
+            all.extend(page.labels);
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => break,
+            }
+        }
+        Ok((all, total))
     }
 
     /// The versions of a machine's definition, oldest first.

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use signalbox_api::routes::{Drain, HostList, InstanceList, Switch};
 
 pub use signalbox_api::routes::{
-    Answer, ChangedInstance, Convergence, Explanation, Health, Host, Instance, Liveness, NewInstance, Router,
-    RuledHost, State, SwitchedHost,
+    Answer, ChangedInstance, Convergence, Explanation, Health, Heartbeat, Host, Instance, Liveness,
+    NewInstance, Router, RuledHost, State, SwitchedHost,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -63,6 +63,14 @@ impl Routes<'_> {
         wait: Option<Duration>,
     ) -> Result<ChangedInstance, Error> {
         self.0.put(&waiting(&format!("/instances/{}", segment(id)), wait), &json!(instance)).await
+    }
+
+    /// Renews the lease of an instance.
+    ///
+    /// # Errors
+    /// `unknown_instance`: the lease has expired, or the instance was removed. Register it again.
+    pub async fn heartbeat(&self, id: &str) -> Result<Heartbeat, Error> {
+        self.0.post(&format!("/instances/{}/heartbeat", segment(id)), None).await
     }
 
     /// Removes an instance immediately. An instance that does not exist is not an error.

@@ -99,7 +99,8 @@ impl<'a> Facts<'a> {
     }
 
     /// The same facts at another moment.
-    pub(crate) fn at(&self, now: Timestamp) -> Self {
+    #[must_use]
+    pub fn at(&self, now: Timestamp) -> Self {
         Self::new(self.metadata, self.feeds, self.visit, now, self.zone)
     }
 }

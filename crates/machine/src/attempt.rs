@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use crate::definition::Retry;
+use serde_json::{Value as Json, json};
+
+use crate::{
+    definition::{Action, Failure, OnFailure, ResultPart, Retry},
+    merge,
+};
 
 /// The longest that a receiver may ask to be left alone.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -48,11 +53,88 @@ pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Ver
         }
         Outcome::Silence => Duration::ZERO,
     };
-    if attempts >= retry.attempts {
+    if attempts >= retry.attempts || retry.except.iter().any(|failure| failure.covers(outcome)) {
         return Verdict::Errored;
     }
     // Full jitter: anything between zero and the bound, so that actions that failed together are not retried together.
     Verdict::Again(bound(retry, attempts).mul_f64(chance.clamp(0.0, 1.0)).max(asked))
+}
+
+impl Failure {
+    /// Whether an attempt failed in this way.
+    #[must_use]
+    pub fn covers(self, outcome: Outcome) -> bool {
+        match (self, outcome) {
+            (Self::Status(status), Outcome::Status { code, .. }) => status == code,
+            (Self::Class(class), Outcome::Status { code, .. }) => class == code / 100,
+            (Self::NoAnswer, Outcome::Silence) | (Self::Invalid, Outcome::Refused) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Action {
+    /// Where a label goes when the action failed for good in this way. `None`: it stays, errored.
+    #[must_use]
+    pub fn after(&self, outcome: Outcome) -> Option<&OnFailure> {
+        let applies = |case: &&OnFailure| {
+            case.failures.is_empty() || case.failures.iter().any(|failure| failure.covers(outcome))
+        };
+        self.on_error.iter().find(applies)
+    }
+
+    /// The metadata update that an answer gives; `None` if nothing of it is wanted. `body` is its JSON, if it has any.
+    ///
+    /// # Errors
+    /// What the answer lacks.
+    pub fn result_of(&self, status: u16, body: Option<&Json>) -> Result<Option<Json>, String> {
+        let mut update: Option<Json> = None;
+        for (path, part) in &self.result {
+            let value = match part {
+                ResultPart::Status => json!(status),
+                ResultPart::Body(below) => {
+                    let body = body.ok_or("its answer is not JSON, and `result` needs it")?;
+                    let value = below.of(body);
+                    if value.is_null() {
+                        let key = below.to_string().replacen("metadata", "response", 1);
+                        return Err(format!("its answer has no {key}, which `result` needs"));
+                    }
+                    value.clone()
+                }
+            };
+            let one = merge::at_path(path, value);
+            match &mut update {
+                None => update = Some(one),
+                Some(update) => merge::merge(update, &one),
+            }
+        }
+        Ok(update)
+    }
+}
+
+impl OnFailure {
+    /// The metadata update that describes a failure, if the case wants one.
+    #[must_use]
+    pub fn update(&self, outcome: Outcome, error: &str, attempts: u32) -> Option<Json> {
+        let status = match outcome {
+            Outcome::Status { code, .. } => Some(code),
+            Outcome::Silence | Outcome::Refused => None,
+        };
+        let failure = json!({ "status": status, "error": error, "attempts": attempts });
+        self.into.as_ref().map(|path| merge::at_path(path, failure))
+    }
+}
+
+impl Outcome {
+    /// The failure in a word: its status, `no_answer` or `invalid`.
+    #[must_use]
+    pub fn word(self) -> String {
+        match self {
+            Self::Status { code, .. } => code.to_string(),
+            Self::Silence => "no_answer".to_owned(),
+            Self::Refused => "invalid".to_owned(),
+        }
+    }
 }
 
 /// The longest wait after the attempt of that number.

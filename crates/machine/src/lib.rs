@@ -7,6 +7,7 @@
 //! | module | what it answers |
 //! |---|---|
 //! | [`definition`] | Is this file a machine, and which? ([`load`], [`Machine`]) |
+//! | [`mod@import`] | What does a definition of Routemaster become? |
 //! | [`merge`] | What becomes of metadata, and which paths does an update mention? |
 //! | [`time`] | When is a gate evaluated because of time? |
 //! | [`step`] | Something happened: where does the label go? ([`step::decide`]) |
@@ -24,6 +25,7 @@
 
 pub mod attempt;
 pub mod definition;
+pub mod import;
 pub mod merge;
 pub mod plan;
 pub mod render;

@@ -33,15 +33,17 @@ pub fn states(old: &Machine, new: &Machine) -> States {
     }
 }
 
-/// The states of both versions whose labels have to be evaluated again when `new` replaces `old`: their content or the
-/// times of their evaluation differ.
+/// The states of both versions whose labels have to be adapted when `new` replaces `old`: those that have changed, or all if
+/// other values are indexed.
 #[must_use]
 pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
-    let differ = |was: &State, is: &State| was.says() != is.says() || looks_at_other_times(was, is);
-    names(new, |state| old.state(state.name()).is_some_and(|was| differ(was, state)))
+    if old.index() == new.index() {
+        return states(old, new).changed;
+    }
+    names(new, |state| old.state(state.name()).is_some())
 }
 
-/// Differences outside of the states: `timezone`, `hosts`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
+/// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
 #[must_use]
 pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let outside = Outside::between(old, new);
@@ -51,7 +53,8 @@ pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let webhooks = (old.webhooks() != new.webhooks()).then(|| "webhooks".to_owned());
     let listed = |machine: &Machine| machine.hosts().map(str::to_owned).collect::<BTreeSet<_>>();
     let hosts = (listed(old) != listed(new)).then(|| "hosts".to_owned());
-    zone.into_iter().chain(hosts).chain(feeds).chain(inputs).chain(webhooks).collect()
+    let index = (old.index() != new.index()).then(|| "index".to_owned());
+    zone.into_iter().chain(hosts).chain(index).chain(feeds).chain(inputs).chain(webhooks).collect()
 }
 
 fn names(machine: &Machine, keep: impl Fn(&State) -> bool) -> Vec<String> {

@@ -294,10 +294,14 @@ pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &s
 }
 
 impl Webhook {
-    /// Whether an address begins like this. A host is never the beginning of a longer one.
+    /// Whether an address begins like this, or contains a match of the regular expression. A host is never the beginning of a
+    /// longer one.
     #[must_use]
     pub fn applies_to(&self, url: &str) -> bool {
-        is_below(&self.prefix, url)
+        match &self.pattern {
+            Some(pattern) => pattern.0.is_match(url),
+            None => is_below(&self.prefix, url),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
         yaml::{self, Mark, Node, Value},
     },
     merge,
-    simulate::{Assumed, End, Simulator, Start, What},
+    simulate::{Assumed, Assumption, End, Simulator, Start, What},
 };
 
 /// The result of a scenario.
@@ -169,13 +169,29 @@ fn assumed(reader: &mut Reader<'_>, fields: &Fields<'_>, machine: &Machine) -> A
             && let Value::Map(entries) = &node.value
         {
             for (key, value) in entries {
-                let status = reader.whole(value, "the answer of an action", 100..=599);
-                let status = status.and_then(|status| u16::try_from(status).ok());
-                assumed.webhooks.extend(status.map(|status| (key.name.clone(), status)));
+                let answer = answer(reader, value);
+                assumed.webhooks.extend(answer.map(|answer| (key.name.clone(), answer)));
             }
         }
     }
     assumed
+}
+
+/// A status, or `{status, body}`.
+fn answer(reader: &mut Reader<'_>, node: &Node) -> Option<Assumption> {
+    let whole = |reader: &mut Reader<'_>, node: &Node| {
+        let status = reader.whole(node, "the answer of an action", 100..=599)?;
+        u16::try_from(status).ok()
+    };
+    if !matches!(node.value, Value::Map(_)) {
+        return whole(reader, node).map(Assumption::from);
+    }
+    let fields = reader.fields(node, "the answer of an action", &["status", "body"])?;
+    let status = match fields.get("status") {
+        Some(node) => whole(reader, node)?,
+        None => 200,
+    };
+    Some(Assumption { status, body: fields.get("body").map(Node::to_json) })
 }
 
 fn moment(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Moment> {
@@ -290,8 +306,13 @@ impl Scenario<'_> {
                 })
                 .collect();
             seen = simulator.steps().len();
+            // What failed last, if the label is errored by it.
+            let failure = moves.iter().rev().find_map(|step| match &step.what {
+                What::Errs { error, .. } => Some(error.as_str()),
+                _ => None,
+            });
             if let Some(expect) = &step.expect
-                && let Some(message) = differs(expect, self.machine, simulator.label(), &passed)
+                && let Some(message) = differs(expect, self.machine, simulator.label(), &passed, failure)
             {
                 return Err(wrong(expect.place, format!("at {at} {message}")));
             }
@@ -313,15 +334,25 @@ impl Scenario<'_> {
 fn needs(end: End, place: Mark, reader: &Reader<'_>) -> Result<(), Box<Problem>> {
     let message = match end {
         End::NeedsFeed(feed) => format!("the scenario needs an answer of the feed `{feed}`"),
+        End::NeedsAnswer(state) => format!(
+            "the answer to `{state}` becomes metadata, so the scenario has to give it: `webhooks: {{{state}: {{status: 200, body: …}}}}`"
+        ),
         End::Steps => "the label never settles".to_owned(),
         _ => return Ok(()),
     };
     Err(Box::new(reader.problem(place, message, None)))
 }
 
-fn differs(expect: &Expect, machine: &Machine, label: &Start, passed: &[String]) -> Option<String> {
+fn differs(
+    expect: &Expect,
+    machine: &Machine,
+    label: &Start,
+    passed: &[String],
+    failure: Option<&str>,
+) -> Option<String> {
     let name = |state: StateIndex| machine.at(state).name();
-    let is = format!("the label is `{}` in `{}`", label.status.as_str(), name(label.state));
+    let because = failure.map(|failure| format!(" ({failure})")).unwrap_or_default();
+    let is = format!("the label is `{}` in `{}`{because}", label.status.as_str(), name(label.state));
     let state = expect.state.as_deref().filter(|state| *state != name(label.state));
     if let Some(state) = state {
         return Some(format!("{is}, not in `{state}`"));

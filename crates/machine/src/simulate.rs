@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     attempt::{self, Outcome, Verdict},
-    definition::{Machine, StateIndex},
+    definition::{Action, Machine, StateIndex},
     merge,
     render::Filling,
     step::{self, Cause, Event, Known, Label, Rest, Status},
@@ -55,7 +55,22 @@ pub struct Assumed {
     /// Values of feeds. Null means that the feed fails.
     pub feeds: BTreeMap<String, Option<Json>>,
     /// The answer to a state's action; default 200.
-    pub webhooks: BTreeMap<String, u16>,
+    pub webhooks: BTreeMap<String, Assumption>,
+}
+
+/// The assumed answer to an action.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assumption {
+    /// Its status.
+    pub status: u16,
+    /// Its JSON body, if it has one.
+    pub body: Option<Json>,
+}
+
+impl From<u16> for Assumption {
+    fn from(status: u16) -> Self {
+        Self { status, body: None }
+    }
 }
 
 /// One thing that happens.
@@ -110,6 +125,8 @@ pub enum End {
     Errored,
     /// This feed would have to be known.
     NeedsFeed(String),
+    /// The answer to the action of this state would have to be known, because it becomes metadata.
+    NeedsAnswer(String),
     /// It reached [`MAX_STEPS`] steps, or the maximum number of evaluations.
     Steps,
 }
@@ -124,6 +141,7 @@ impl End {
             Self::Stuck => "stuck",
             Self::Errored => "errored",
             Self::NeedsFeed(_) => "needs_feed",
+            Self::NeedsAnswer(_) => "needs_answer",
             Self::Steps => "steps",
         }
     }
@@ -154,8 +172,21 @@ impl Simulation {
             "status": self.last.status.as_str(),
             "since": self.last.entered.to_string(),
         });
-        if let End::NeedsFeed(feed) = &self.end {
-            json["feed"] = feed.as_str().into();
+        match &self.end {
+            End::NeedsFeed(feed) => {
+                json["feed"] = feed.as_str().into();
+                json["hint"] =
+                    format!("assume its value: --feeds '{{\"{feed}\": …}}', or `feeds` of the request")
+                        .into();
+            }
+            End::NeedsAnswer(state) => {
+                json["answer"] = state.as_str().into();
+                let hint = format!(
+                    "assume its answer: --webhooks '{{\"{state}\": {{\"status\": 200, \"body\": …}}}}', or `webhooks` of the request"
+                );
+                json["hint"] = hint.into();
+            }
+            _ => {}
         }
         json
     }
@@ -204,7 +235,7 @@ pub fn simulate(
 #[derive(Debug)]
 pub struct Simulator<'m> {
     machine: &'m Machine,
-    webhooks: BTreeMap<String, u16>,
+    webhooks: BTreeMap<String, Assumption>,
     feeds: Known<'m>,
     label: Start,
     now: Timestamp,
@@ -233,6 +264,8 @@ enum Then {
     /// Another attempt.
     Act,
     Choose,
+    /// The time in the state is over.
+    Leave,
 }
 
 impl<'m> Simulator<'m> {
@@ -281,7 +314,7 @@ impl<'m> Simulator<'m> {
         for (name, value) in &assumed.feeds {
             self.feeds.learn(name, value.clone());
         }
-        self.webhooks.extend(assumed.webhooks.iter().map(|(state, status)| (state.clone(), *status)));
+        self.webhooks.extend(assumed.webhooks.iter().map(|(state, answer)| (state.clone(), answer.clone())));
     }
 
     /// Facts come.
@@ -346,6 +379,7 @@ impl<'m> Simulator<'m> {
                         }
                         Then::Act => self.act(),
                         Then::Choose => self.decide(Event::Done),
+                        Then::Leave => self.decide(Event::Deadline),
                     }
                 }
             }
@@ -353,6 +387,21 @@ impl<'m> Simulator<'m> {
     }
 
     fn next(&self) -> Wake {
+        let state = self.machine.at(self.label.state);
+        let deadline = state.deadline_of(self.label.entered, &self.label.metadata);
+        let deadline = deadline.map(|at| at.max(self.now));
+        match (deadline, self.next_work()) {
+            // Of two things at one time, the deadline is first.
+            (Some(deadline), Wake::At(at, _)) if deadline <= at => Wake::At(deadline, Then::Leave),
+            (Some(deadline), Wake::End(End::Stuck | End::Errored | End::Ended)) => {
+                Wake::At(deadline, Then::Leave)
+            }
+            (_, next) => next,
+        }
+    }
+
+    /// The same, without the deadline of the state.
+    fn next_work(&self) -> Wake {
         let again = self.again.unwrap_or(self.now);
         match &self.rest {
             Rest::Ended => Wake::End(End::Ended),
@@ -362,7 +411,10 @@ impl<'m> Simulator<'m> {
             Rest::Choosing(_) => Wake::At(again, Then::Choose),
             Rest::Looping => Wake::At(again, Then::Again),
             Rest::Acting if self.label.status == Status::Errored => Wake::End(End::Errored),
-            Rest::Acting => Wake::At(again, Then::Act),
+            Rest::Acting => match self.unknown_answer() {
+                Some(state) => Wake::End(End::NeedsAnswer(state)),
+                None => Wake::At(again, Then::Act),
+            },
             // A feed that is assumed to fail keeps failing, but time passes between the queries.
             Rest::Waiting { failed_feed: Some(_) } => match self.next_look() {
                 Wake::At(at, then) if at <= again => Wake::At(at, then),
@@ -434,12 +486,12 @@ impl<'m> Simulator<'m> {
             label: &self.label.name,
             metadata: &self.label.metadata,
         };
-        let status = self.webhooks.get(state.name()).copied().unwrap_or(200);
+        let answer = self.webhooks.get(state.name()).cloned().unwrap_or(Assumption::from(200));
         let (outcome, error) = match action.call.request(filling) {
             Ok(_) => {
-                let what = What::Tries { state: state.name().to_owned(), status };
-                self.steps.push(Step { at: self.now, what });
-                (Outcome::Status { code: status, retry_after: None }, format!("the answer was {status}"))
+                let (name, status) = (state.name().to_owned(), answer.status);
+                self.steps.push(Step { at: self.now, what: What::Tries { state: name, status } });
+                self.take_result(action, &answer)
             }
             Err(unfilled) => (Outcome::Refused, unfilled.to_string()),
         };
@@ -449,6 +501,13 @@ impl<'m> Simulator<'m> {
                 self.moved = 0;
                 self.again = Some(self.after(wait));
             }
+            Verdict::Errored if action.after(outcome).is_some() => {
+                let Some(case) = action.after(outcome) else { return };
+                if let Some(update) = case.update(outcome, &error, self.label.attempts) {
+                    merge::merge(&mut self.label.metadata, &update);
+                }
+                self.go_on(Event::Failed { to: case.to, why: &outcome.word() });
+            }
             Verdict::Errored => {
                 self.label.status = Status::Errored;
                 let what = What::Errs { state: state.name().to_owned(), error };
@@ -457,13 +516,38 @@ impl<'m> Simulator<'m> {
         }
     }
 
+    /// The state whose action would be attempted now, if the answer becomes metadata and is not assumed.
+    fn unknown_answer(&self) -> Option<String> {
+        let state = self.machine.at(self.label.state);
+        let needed = state.action().is_some_and(|action| !action.result.is_empty());
+        (needed && !self.webhooks.contains_key(state.name())).then(|| state.name().to_owned())
+    }
+
+    /// Merges the parts of an answer that become metadata, as the engine does.
+    fn take_result(&mut self, action: &Action, answer: &Assumption) -> (Outcome, String) {
+        let status = answer.status;
+        let done = Outcome::Status { code: status, retry_after: None };
+        if !(200..300).contains(&status) {
+            return (done, format!("the answer was {status}"));
+        }
+        match action.result_of(status, answer.body.as_ref()) {
+            Ok(None) => {}
+            Ok(Some(update)) => {
+                merge::merge(&mut self.label.metadata, &update);
+                self.label.facts_waiting = true;
+            }
+            Err(why) => return (Outcome::Silence, why),
+        }
+        (done, String::new())
+    }
+
     /// The next evaluation of the gate because of time.
     fn next_look(&self) -> Wake {
         let label = borrowed(&self.label);
         let Some(gate) = self.machine.at(label.state).gate() else { return Wake::End(End::Ended) };
         let zone = step::gate_zone(self.machine, &label);
         let facts = step::facts(self.machine, &label, &self.feeds, &zone, self.now);
-        let interval = gate.next_interval(&facts, label.entered, self.now);
+        let interval = gate.next_interval(&facts, label.metadata, label.entered, self.now);
         let daily = gate.next_daily(label.metadata, self.now);
         match interval.into_iter().chain(daily).min_by_key(|(_, at)| *at) {
             Some((n, at)) => Wake::At(at, Then::Look(n)),

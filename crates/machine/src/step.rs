@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 use signalbox_condition::{Facts, Feed as Answer, Feeds, NeedsFeed, Truth, Visit};
 
 use crate::{
-    definition::{Gate, Kind, Machine, Next, OnError, StateIndex, Trigger, Zone},
+    definition::{Gate, Kind, Machine, Next, OnError, Path, StateIndex, Trigger, Zone},
     merge,
 };
 
@@ -79,6 +79,12 @@ pub enum Cause {
     Action,
     /// Its state is no longer part of the definition.
     Migrated,
+    /// An operator had its gate evaluated, or the definition was changed.
+    Evaluated,
+    /// Its action failed for good.
+    Failed,
+    /// It was in the state for too long.
+    Deadline,
 }
 
 impl Cause {
@@ -95,6 +101,9 @@ impl Cause {
             Self::Feed => "feed",
             Self::Action => "action",
             Self::Migrated => "migrated",
+            Self::Evaluated => "evaluated",
+            Self::Failed => "failed",
+            Self::Deadline => "deadline",
         }
     }
 }
@@ -140,6 +149,15 @@ pub enum Event<'a> {
     },
     /// The action is done; also when it was done before, and a feed that choosing needs has been asked since.
     Done,
+    /// The action failed for good, and this state follows: see [`crate::definition::Action::after`].
+    Failed {
+        /// The state that follows.
+        to: StateIndex,
+        /// The failure.
+        why: &'a str,
+    },
+    /// The time in the state is over.
+    Deadline,
 }
 
 /// A move.
@@ -361,11 +379,22 @@ impl<'a> Walk<'a> {
                 None => self.decision.rest = Rest::Ended,
                 Some(next) => self.leave_action(next),
             },
+            (Kind::Action(_), Event::Failed { to, why }) => {
+                self.go(to, Look { cause: Cause::Failed, trigger: Some(why.to_owned()) });
+            }
+            (_, Event::Deadline) => {
+                if let Some(deadline) = state.deadline() {
+                    self.go(
+                        deadline.to,
+                        Look { cause: Cause::Deadline, trigger: Some(deadline.to_string()) },
+                    );
+                }
+            }
             (Kind::Action(_), Event::Facts(_)) => self.decision.facts_waiting = true,
             // The rest before it is over.
             (Kind::Action(_), Event::Again { .. }) => self.decision.rest = Rest::Acting,
             (Kind::Gate(gate), event) => {
-                if let Some(look) = looks(gate, event) {
+                if let Some(look) = looks(gate, event, self.label.metadata, self.now) {
                     self.look(gate, look);
                 }
             }
@@ -390,6 +419,9 @@ impl<'a> Walk<'a> {
                     Some(Look { cause: Cause::Entry, trigger: Some(Trigger::Entry.to_string()) })
                 } else if waiting && gate.on_metadata() {
                     Some(Look { cause: Cause::Metadata, trigger: None })
+                } else if let Some(trigger) = past_moment(gate, self.label.metadata, self.now) {
+                    // Its time was over before the label came.
+                    Some(Look { cause: Cause::Time, trigger: Some(trigger.to_string()) })
                 } else {
                     None
                 };
@@ -466,18 +498,22 @@ impl<'a> Walk<'a> {
 }
 
 /// Whether an event makes a gate look.
-fn looks(gate: &Gate, event: Event<'_>) -> Option<Look> {
+fn looks(gate: &Gate, event: Event<'_>, metadata: &Json, now: Timestamp) -> Option<Look> {
     let named = |cause, trigger: &Trigger| Some(Look { cause, trigger: Some(trigger.to_string()) });
     match event {
         Event::Facts(update) => {
             let fires = |trigger: &&Trigger| match trigger {
                 Trigger::Metadata(path) => merge::mentions(update, path),
+                // A time that is over already.
+                Trigger::At(path) => {
+                    merge::mentions(update, path) && path.moment(metadata).is_some_and(|at| at <= now)
+                }
                 _ => false,
             };
             named(Cause::Metadata, gate.triggers.iter().find(fires)?)
         }
         Event::Trigger(n) => match gate.triggers.get(n)? {
-            trigger @ Trigger::Time(_) => named(Cause::Time, trigger),
+            trigger @ (Trigger::Time(_) | Trigger::At(_)) => named(Cause::Time, trigger),
             trigger @ Trigger::Interval(_) => named(Cause::Interval, trigger),
             _ => None,
         },
@@ -485,8 +521,15 @@ fn looks(gate: &Gate, event: Event<'_>) -> Option<Look> {
             .on_topic(topic)
             .then(|| Look { cause: Cause::Topic, trigger: Some(format!("topic {topic}")) }),
         Event::Again { cause, trigger } => Some(Look { cause, trigger: trigger.map(str::to_owned) }),
-        Event::Entered | Event::Done => None,
+        Event::Entered | Event::Done | Event::Failed { .. } | Event::Deadline => None,
     }
+}
+
+/// The first trigger whose time, in the metadata, is over.
+fn past_moment<'g>(gate: &'g Gate, metadata: &Json, now: Timestamp) -> Option<&'g Trigger> {
+    let is_past = |path: &Path| path.moment(metadata).is_some_and(|at| at <= now);
+    let (n, _) = gate.moments().find(|(_, path)| is_past(path))?;
+    gate.triggers.get(n)
 }
 
 /// The target of a label. A condition on a failed feed is not true.

@@ -9,7 +9,7 @@ use jiff::{Timestamp, ToSpan, civil, tz::TimeZone};
 use serde_json::Value as Json;
 use signalbox_condition::{Earliest, Facts};
 
-use crate::definition::{Daily, Gate, Zone, ZoneRule};
+use crate::definition::{Daily, DeadlineAt, Gate, Path, State, Zone, ZoneRule};
 
 /// The zone that a rule gives for a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +97,31 @@ fn interval_from(entered: Timestamp, every: Duration, from: Timestamp) -> Option
     next_interval(entered, every, from.checked_sub(1.nanosecond()).ok()?)
 }
 
+impl Path {
+    /// The time that the metadata holds here: an RFC 3339 text, or Unix seconds.
+    #[must_use]
+    pub fn moment(&self, metadata: &Json) -> Option<Timestamp> {
+        match self.of(metadata) {
+            Json::String(text) => signalbox_condition::instant(text),
+            Json::Number(seconds) => Timestamp::from_second(seconds.as_i64()?).ok(),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// When a label has to leave, by the state's deadline.
+    #[must_use]
+    pub fn deadline_of(&self, entered: Timestamp, metadata: &Json) -> Option<Timestamp> {
+        match &self.deadline()?.when {
+            DeadlineAt::After(span) => entered.checked_add(*span).ok(),
+            DeadlineAt::At(path) => path.moment(metadata),
+        }
+    }
+}
+
 impl Gate {
-    /// The next evaluation of a label by an interval: the trigger and the time. Moments at which the condition cannot
+    /// The next evaluation of a label by an interval, or by a time in its metadata: the trigger and the time. Moments at which the condition cannot
     /// be true are skipped. `None` without an interval, or when only an update could help.
     ///
     /// `facts` are those of the present moment; an evaluation at that moment is taken for done.
@@ -106,6 +129,7 @@ impl Gate {
     pub fn next_interval(
         &self,
         facts: &Facts<'_>,
+        metadata: &Json,
         entered: Timestamp,
         now: Timestamp,
     ) -> Option<(usize, Timestamp)> {
@@ -119,7 +143,10 @@ impl Gate {
             let possible = interval_from(entered, every, earliest)?;
             Some(after.max(possible))
         };
-        self.intervals().filter_map(|(n, every)| Some((n, next(every)?))).min_by_key(|(_, at)| *at)
+        let moment = |path: &Path| path.moment(metadata).filter(|at| *at > now && *at >= earliest);
+        let moments = self.moments().filter_map(|(n, path)| Some((n, moment(path)?)));
+        let intervals = self.intervals().filter_map(|(n, every)| Some((n, next(every)?)));
+        intervals.chain(moments).min_by_key(|(_, at)| *at)
     }
 
     /// When a time of day comes next for a label with this metadata: which trigger, and when.

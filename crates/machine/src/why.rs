@@ -1,6 +1,6 @@
 //! Why a label is in its state: the value of its gate's condition, what would open it, and its next evaluation.
 
-use jiff::Timestamp;
+use jiff::{Timestamp, ToSpan as _};
 use serde_json::{Value as Json, json};
 use signalbox_condition::{Earliest, Explanation, Feeds};
 
@@ -24,6 +24,8 @@ pub struct Why {
     pub next: Option<(Timestamp, String)>,
     /// The other triggers of an evaluation.
     pub triggers: Vec<String>,
+    /// When the label has to leave, and where it goes then.
+    pub deadline: Option<(Timestamp, String)>,
     /// Whether any of the triggers can fire for a label that is already at the gate.
     pub looks_again: bool,
     /// Whether one of them is an interval: it pauses while only an update could help, and resumes with that update.
@@ -48,22 +50,53 @@ pub fn why(
     let zone = gate.zone.of(label.metadata);
     let facts = step::facts(machine, label, feeds, &zone.zone, now);
     let explanation = gate.condition.explain(&facts);
+    let state = machine.at(label.state);
+    let deadline = state.deadline_of(label.entered, label.metadata).zip(state.deadline());
+    let deadline = deadline.map(|(at, deadline)| (at.max(now), machine.at(deadline.to).name().to_owned()));
     let next = next_look(gate, label, &facts, now, again);
-    let earliest = match (gate.condition.earliest(&facts), &next) {
-        // Only another answer of a feed could open it now, and the feed is not queried before then.
-        (Earliest::Now, Some((at, _))) if !explanation.truth.holds() => Earliest::At(*at),
-        (earliest, _) => earliest,
-    };
+    let earliest = earliest_look(gate, label, &facts, now, again);
     Some(Why {
         explanation,
         condition: gate.condition.text().to_owned(),
         earliest,
         next,
         triggers: gate.triggers.iter().map(Trigger::to_string).collect(),
+        deadline,
         looks_again: gate.looks_again(),
         has_interval: gate.intervals().next().is_some(),
         zone,
     })
+}
+
+/// Evaluations that are searched for the first that could open the gate.
+const MAX_LOOKS: usize = 400;
+
+/// The first evaluation because of time at which the gate could open.
+fn earliest_look(
+    gate: &Gate,
+    label: &Label<'_>,
+    facts: &signalbox_condition::Facts<'_>,
+    now: Timestamp,
+    mut again: Option<Timestamp>,
+) -> Earliest {
+    let (mut at, mut label) = (now, *label);
+    for _ in 0..MAX_LOOKS {
+        let at_that_time = facts.at(at);
+        let look = next_look(gate, &label, &at_that_time, at, again.take());
+        label.status = Status::Waiting;
+        let Some((look, _)) = look else {
+            return Earliest::Never;
+        };
+        match gate.condition.earliest(&facts.at(look)) {
+            Earliest::Now => return Earliest::At(look),
+            Earliest::Never => return Earliest::Never,
+            // Before this moment no evaluation opens it.
+            Earliest::At(first) | Earliest::NotBefore(first) => {
+                at = first.checked_sub(1.nanosecond()).unwrap_or(look).max(look);
+            }
+        }
+    }
+    Earliest::NotBefore(at)
 }
 
 fn next_look(
@@ -77,7 +110,7 @@ fn next_look(
         return Some((again.unwrap_or(now).max(now), "looping".to_owned()));
     }
     let again = again.map(|at| (at.max(now), "feed".to_owned()));
-    let interval = gate.next_interval(facts, label.entered, now);
+    let interval = gate.next_interval(facts, label.metadata, label.entered, now);
     let daily = gate.next_daily(label.metadata, now);
     let looks = interval.into_iter().chain(daily);
     let looks = looks.filter_map(|(n, at)| Some((at, gate.triggers.get(n)?.to_string())));
@@ -88,7 +121,7 @@ impl Why {
     /// Whether the label is never evaluated again without an update or event for one of its triggers.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        self.next.is_none() && !self.has_interval
+        self.next.is_none() && !self.has_interval && self.deadline.is_none()
     }
 
     /// `{"condition","result","tree","blocking","fewest","earliest","next","triggers","timezone","stuck"?}`.
@@ -112,17 +145,21 @@ impl Why {
             Some((at, trigger)) => json!({ "at": at.to_string(), "trigger": trigger }),
             None => Json::Null,
         };
+        if let Some((at, to)) = &self.deadline {
+            json["deadline"] = json!({ "at": at.to_string(), "next": to });
+        }
         json["triggers"] = self.triggers.iter().map(String::as_str).collect();
         json["timezone"] = self.zone.zone.name().into();
         if let Some(instead) = &self.zone.instead_of {
             json["timezone_instead_of"] = instead.clone();
         }
         if self.is_stuck() {
-            json["stuck"] = if self.looks_again {
-                "nothing will evaluate this again, unless facts come for one of its triggers".into()
-            } else {
-                "nothing will evaluate this again: the gate is evaluated only on entry, and the label is already there"
-                    .into()
+            let member =
+                if self.looks_again && !self.explanation.truth.holds() { "waits_for" } else { "stuck" };
+            json[member] = match (self.looks_again, self.explanation.truth.holds()) {
+                (true, false) => "an update, or an event, for one of its triggers".into(),
+                (true, true) => "the condition is true, but it is evaluated only by an update or an event for one of its triggers, or on request (signalbox labels evaluate); the creation of a label is not an update".into(),
+                (false, _) => "nothing evaluates it again, except a request (signalbox labels evaluate): the gate is evaluated only on entry, and the label is already there".into(),
             };
         }
         json

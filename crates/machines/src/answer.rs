@@ -1,5 +1,6 @@
 //! Answers to changes of labels, and the idempotency keys under which a record stores them.
 
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -20,6 +21,8 @@ pub struct Answer {
     pub visit: u64,
     /// The number of the change.
     pub revision: u64,
+    /// Its metadata after the change; `None` in the answer to a repeated request.
+    pub metadata: Option<Value>,
     /// Whether this answers a repeated request.
     pub repeated: bool,
 }
@@ -33,6 +36,7 @@ impl Answer {
             since_ms: record.entered_ms,
             visit: record.visit,
             revision: record.revision,
+            metadata: Some(record.metadata.clone()),
             repeated: false,
         }
     }
@@ -45,6 +49,7 @@ impl Answer {
             since_ms: seen.since_ms,
             visit: seen.visit,
             revision: seen.revision,
+            metadata: None,
             repeated: true,
         }
     }

@@ -34,9 +34,18 @@ use crate::{
     label_store::{Edit, LabelStore},
     record::Status,
     runner::Runner,
-    store::{Applying, Records, Versions},
+    store::{Applying, Records, Tasks, Versions},
     sweep_entries::SweepEntries,
 };
+
+/// The result of applying a definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// The number of the version that is active.
+    pub version: u64,
+    /// Whether it is a new one.
+    pub changed: bool,
+}
 
 /// Applies definitions.
 #[derive(Debug)]
@@ -47,6 +56,7 @@ pub struct Applier {
     pub(crate) labels: Arc<LabelStore>,
     pub(crate) runner: Arc<Runner>,
     pub(crate) sweeps: SweepEntries,
+    pub(crate) tasks: Tasks,
     pub(crate) clock: Clock,
     /// The environment variables that definitions may use, each with the beginning of its addresses.
     pub(crate) environment: Environment,
@@ -66,11 +76,11 @@ impl Applier {
         &self.environment
     }
 
-    /// Applies a definition that was planned from version `base` (0 for a new machine). Returns its number. `map` names the
-    /// target state for the labels of each removed state.
+    /// Applies a definition that was planned from version `base` (0 for a new machine). `map` names the target state for the
+    /// labels of each removed state. A definition with the same content as the active one makes no new version.
     ///
     /// # Errors
-    /// [`Error::BadMap`], [`Error::Unmapped`], [`Error::DefinitionChanged`], [`Error::ApplyUnderWay`], or a failure of the
+    /// [`Error::BeingDeleted`], [`Error::BadMap`], [`Error::Unmapped`], [`Error::DefinitionChanged`], [`Error::ApplyUnderWay`], or a failure of the
     /// fabric.
     pub async fn apply(
         &self,
@@ -78,15 +88,24 @@ impl Applier {
         base: u64,
         by: &str,
         map: &BTreeMap<String, String>,
-    ) -> Result<u64, Error> {
+    ) -> Result<Applied, Error> {
         let _one_at_a_time = self.applying.lock().await;
+        if self.tasks.is_deleting(machine.name()).await? {
+            return Err(Error::BeingDeleted);
+        }
+        if base > 0 {
+            let current = self.definitions.current(machine.name()).await?;
+            if current.number == base && current.machine.hash() == machine.hash() && map.is_empty() {
+                return Ok(Applied { version: base, changed: false });
+            }
+        }
         self.check_map(machine, base, map).await?;
         let mark = format!("{:016x}", rand::rng().random::<u64>());
         let now_ms = self.clock.now_ms().await?;
         let under_way = self.definitions.begin(machine, base, &mark, (now_ms, by), map).await?;
         self.finish(&under_way).await?;
         tracing::info!(machine = machine.name(), version = under_way.version, by, "definition applied");
-        Ok(under_way.version)
+        Ok(Applied { version: under_way.version, changed: true })
     }
 
     /// Checks that the map names a target for every removed state that contains labels, and nothing else.
@@ -138,6 +157,7 @@ impl Applier {
         let map: BTreeMap<String, String> = serde_json::from_str(map).unwrap_or_default();
         // Labels are in states of the version before, or of this one.
         let before = match version.checked_sub(1).filter(|before| *before > 0) {
+            // A machine that was deleted before has no earlier version.
             Some(before) => match self.definitions.stored(machine, 0, before).await? {
                 Some(stored) => parse_machine(machine, &stored.source).ok().flatten(),
                 None => None,

@@ -27,9 +27,11 @@ use crate::{
     metrics::Metrics,
     reconcile::SweepReconciler,
     runner::{self, Runner},
-    store::{DueSet, Records, Shards, Statistics, TakenEvents, Versions},
+    search::Search,
+    store::{DueSet, Records, Shards, Statistics, TakenEvents, Tasks, Versions},
     sweep_entries::SweepEntries,
     sweeps::Sweeps,
+    tasks::TaskRunner,
 };
 
 /// The dependencies of machines on their process.
@@ -110,6 +112,7 @@ impl Parts {
             sweep_entries.clone(),
             clock.clone(),
             metrics.clone(),
+            options.labels,
         ));
         let actions = Arc::new(Actions::new(client.clone(), bus.clone(), routes, environment));
         let statistics = Statistics::new(stats);
@@ -148,7 +151,33 @@ impl Parts {
             label_store: Arc::clone(&self.label_store),
             definitions: self.definitions.clone(),
             applier: Arc::new(self.applier()),
+            search: self.search(),
+            tasks: Arc::new(self.tasks()),
             inspector: Arc::new(self.inspector()),
+        }
+    }
+
+    fn search(&self) -> Search {
+        Search {
+            records: self.records.clone(),
+            labels: Arc::clone(&self.label_store),
+            definitions: self.definitions.clone(),
+            clock: self.clock.clone(),
+        }
+    }
+
+    fn tasks(&self) -> TaskRunner {
+        TaskRunner {
+            tasks: Tasks(self.shards.clone()),
+            due: self.due.clone(),
+            search: self.search(),
+            labels: self.labels.clone(),
+            store: Arc::clone(&self.label_store),
+            records: self.records.clone(),
+            versions: self.versions.clone(),
+            definitions: self.definitions.clone(),
+            clock: self.clock.clone(),
+            concurrency: self.options.concurrency,
         }
     }
 
@@ -160,6 +189,7 @@ impl Parts {
             labels: Arc::clone(&self.label_store),
             runner: Arc::clone(&self.runner),
             sweeps: self.sweep_entries.clone(),
+            tasks: Tasks(self.shards.clone()),
             clock: self.clock.clone(),
             environment: self.options.environment.clone(),
             page: self.options.page,
@@ -213,6 +243,7 @@ impl Parts {
             labels: Arc::clone(&self.label_store),
             runner: Arc::clone(&self.runner),
             sweeps,
+            tasks: Arc::new(self.tasks()),
             clock: self.clock.clone(),
             concurrency: self.options.concurrency,
         }

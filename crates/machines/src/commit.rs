@@ -17,6 +17,9 @@ const TOPIC: &str = "labels";
 /// How long the name and history of a deleted label are retained.
 const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 
+/// The index of suspended labels, among those of statuses.
+pub(crate) const SUSPENDED: &str = "suspended";
+
 /// The entries of a label in indexes: key after `machine:` and member → score.
 pub(crate) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(String, String), u64> {
     let mut places = BTreeMap::new();
@@ -28,6 +31,12 @@ pub(crate) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(S
     add(format!("{machine}:in:{}", record.state), label.to_owned(), 0);
     if record.status.has_index() {
         add(format!("{machine}:is:{}", record.status.as_str()), label.to_owned(), 0);
+    }
+    if record.suspended {
+        add(format!("{machine}:is:{SUSPENDED}"), label.to_owned(), 0);
+    }
+    for digest in &record.indexed {
+        add(format!("{machine}:by:{digest:016x}"), label.to_owned(), 0);
     }
     for zone in &record.zones {
         add(format!("{machine}:zone:{}:{zone}", record.state), label.to_owned(), 0);

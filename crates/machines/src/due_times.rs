@@ -19,6 +19,7 @@ use crate::{
     runner::Runner,
     store::{Due, DueSet},
     sweeps::Sweeps,
+    tasks::TaskRunner,
 };
 
 /// Entries that are read together.
@@ -39,6 +40,7 @@ pub(crate) struct DueTimes {
     pub(crate) labels: Arc<LabelStore>,
     pub(crate) runner: Arc<Runner>,
     pub(crate) sweeps: Arc<Sweeps>,
+    pub(crate) tasks: Arc<TaskRunner>,
     pub(crate) clock: Clock,
     /// Entries that are worked on at a time.
     pub(crate) concurrency: usize,
@@ -85,6 +87,7 @@ impl DueTimes {
                 Some(Due::Label { machine, label }) => {
                     self.work_off_label(shard, &member, (&machine, &label), now_ms).await
                 }
+                Some(Due::Task { machine, id }) => self.tasks.run(&member, &machine, &id).await,
                 Some(sweep @ Due::Sweep { .. }) => self.sweeps.run(shard, &member, sweep, at_ms).await,
                 None => Ok(self.due.set(shard, &member, None).await?),
             }

@@ -28,12 +28,39 @@ pub enum Error {
     /// The metadata is too large, too deep, or not an object.
     #[error("{0}")]
     BadMetadata(String),
+    /// The machine has the maximum number of labels.
+    #[error("label limit of the machine reached ({0})")]
+    TooManyLabels(u64),
     /// Another request had the same idempotency key.
     #[error("another update was sent under this idempotency key")]
     Conflict,
     /// The label is not errored.
     #[error("the label has no failed action to retry")]
     NotErrored,
+    /// The label is not in an action that can be skipped or canceled.
+    #[error("the label is not in an action")]
+    NotActing,
+    /// The machine has no such state.
+    #[error("unknown state {0}")]
+    NoSuchState(String),
+    /// The machine is being deleted.
+    #[error("the machine is being deleted")]
+    BeingDeleted,
+    /// The task does not exist, or was finished long ago.
+    #[error("unknown task")]
+    NoSuchTask,
+    /// Too many tasks of the machine run already.
+    #[error("{0} tasks of the machine run already; wait for one, or cancel it")]
+    TooManyTasks(usize),
+    /// A simulation assumes something about a feed or an action that does not exist.
+    #[error("{0}")]
+    BadAssumption(String),
+    /// The filter of a search is not valid.
+    #[error("{0}")]
+    BadFilter(String),
+    /// Too many labels match to be sorted.
+    #[error("more than {0} labels match; narrow the filter, or list them by name")]
+    TooManyMatches(usize),
     /// The active definition is not the one that the plan was made from.
     #[error("the definition has changed since the plan was made")]
     DefinitionChanged,

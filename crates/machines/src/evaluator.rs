@@ -8,10 +8,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use signalbox_condition::Feeds;
 use signalbox_machine::{
     Machine, State, StateIndex, attempt,
-    definition::{Daily, Zone},
+    definition::{Daily, Path, Zone},
+    merge,
     step::{self, Decision, Event, Rest},
     time,
 };
@@ -47,8 +49,18 @@ pub(crate) enum Happened<'a> {
     Resumed(usize),
     /// The action is done. The label had moved this many times without resting.
     Done(usize),
+    /// The action failed for good in this way. The label had moved this many times without resting.
+    Failed(attempt::Outcome, usize),
     /// A client retries an action that had failed finally.
     Retried,
+    /// A client has the gate evaluated.
+    Evaluated,
+    /// A client, described here, skips the action.
+    Skipped(&'a str),
+    /// A client, described here, moves the label to this state.
+    Moved(StateIndex, &'a str),
+    /// A client ends the suspension of the label.
+    Resumption,
     /// The label's state was removed from the definition: the label moves to this state.
     Migrated(StateIndex),
     /// The definition changed and still contains the label's state.
@@ -91,15 +103,16 @@ impl Evaluator<'_> {
     /// Evaluates the label, and moves it as far as it goes. `record` already contains the new metadata.
     pub(crate) fn run(&self, record: &mut Record, happened: &Happened<'_>) -> Turn {
         let mut turn = Turn::default();
+        if record.suspended && self.waits(record, happened) {
+            self.times(record, &mut turn);
+            return turn;
+        }
         match happened {
             Happened::Created => {
                 self.row(record, self.machine.initial(), Cause::Created, None, &mut turn);
                 self.decide(record, Event::Entered, &mut turn);
             }
-            Happened::Migrated(to) => {
-                self.row(record, self.machine.at(*to), Cause::Migrated, None, &mut turn);
-                self.decide(record, Event::Entered, &mut turn);
-            }
+            Happened::Migrated(to) => self.migrate(record, *to, &mut turn),
             Happened::Facts(update) => self.decide(record, Event::Facts(update), &mut turn),
             Happened::CreatedBy(topic, update) => {
                 self.row(record, self.machine.initial(), Cause::Created, None, &mut turn);
@@ -113,14 +126,100 @@ impl Evaluator<'_> {
             Happened::Due => self.due(record, None, &mut turn),
             Happened::Resumed(moved) => self.due(record, Some(*moved), &mut turn),
             Happened::Done(moved) => self.decide_after(*moved, record, Event::Done, &mut turn),
+            Happened::Failed(outcome, moved) => self.fail(record, *outcome, *moved, &mut turn),
             Happened::Retried => {
                 record.work.attempts = 0;
                 self.attempt(record, &mut turn);
             }
+            Happened::Evaluated => self.evaluate(record, &mut turn),
+            Happened::Skipped(by) => {
+                let rows = record.history.len();
+                self.decide(record, Event::Done, &mut turn);
+                if let Some(row) = record.history.get_mut(rows) {
+                    (row.cause, row.trigger) = (Cause::Moved, Some((*by).into()));
+                }
+            }
+            Happened::Moved(to, by) => {
+                self.row(record, self.machine.at(*to), Cause::Moved, Some(by), &mut turn);
+                self.decide(record, Event::Entered, &mut turn);
+            }
+            Happened::Resumption => self.resume(record, &mut turn),
             Happened::Redefined => self.settle(record, &mut turn),
         }
         self.times(record, &mut turn);
         turn
+    }
+
+    /// Whether a suspended label does not react now. It remembers that metadata came.
+    fn waits(&self, record: &mut Record, happened: &Happened<'_>) -> bool {
+        match happened {
+            Happened::Facts(_) | Happened::Topic(..) => {
+                record.work.facts = true;
+                true
+            }
+            Happened::Daily(_) | Happened::Due | Happened::Resumed(_) | Happened::Evaluated => true,
+            Happened::Redefined => self.state(record).and_then(State::gate).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Moves the label out of a removed state. From gate to gate it keeps its clocks, because the wait goes on under another
+    /// name; metadata that came before may open the new gate.
+    fn migrate(&self, record: &mut Record, to: StateIndex, turn: &mut Turn) {
+        let since_ms = record.entered_ms;
+        let waits_on = record.status == Status::Waiting && self.machine.at(to).gate().is_some();
+        self.row(record, self.machine.at(to), Cause::Migrated, None, turn);
+        if waits_on {
+            record.entered_ms = since_ms;
+            record.work.facts = true;
+        }
+        self.decide(record, Event::Entered, turn);
+    }
+
+    /// Evaluates the gate of a label that waits.
+    fn evaluate(&self, record: &mut Record, turn: &mut Turn) {
+        if record.status == Status::Waiting {
+            let again = Event::Again { cause: step::Cause::Evaluated, trigger: None };
+            self.decide(record, again, turn);
+        }
+    }
+
+    /// Continues a label that was suspended: with its action, or with the metadata that came in the meantime.
+    fn resume(&self, record: &mut Record, turn: &mut Turn) {
+        match record.status {
+            Status::Acting if record.work.again_ms.is_none_or(|at_ms| at_ms <= self.now_ms) => {
+                self.attempt(record, turn);
+            }
+            Status::Waiting if record.work.facts => {
+                record.work.facts = false;
+                if self.state(record).and_then(State::gate).is_some_and(|gate| gate.on_metadata()) {
+                    let again = Event::Again { cause: step::Cause::Metadata, trigger: None };
+                    self.decide(record, again, turn);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The action failed for good: the label goes where the definition says, or is errored.
+    fn fail(&self, record: &mut Record, outcome: attempt::Outcome, moved: usize, turn: &mut Turn) {
+        let action = self.state(record).and_then(State::action);
+        let Some(case) = action.and_then(|action| action.after(outcome)) else {
+            record.status = Status::Errored;
+            (record.work.again_ms, record.work.held) = (None, None);
+            return;
+        };
+        let error = record.work.error.as_deref().unwrap_or("no outcome of the last attempt is known");
+        if let Some(update) = case.update(outcome, error, record.work.attempts) {
+            let mut metadata = record.metadata.clone();
+            merge::merge(&mut metadata, &update);
+            // Without room for the failure the label still leaves the action.
+            if merge::check(&metadata).is_ok() {
+                record.metadata = metadata;
+                record.work.facts = true;
+            }
+        }
+        self.decide_after(moved, record, Event::Failed { to: case.to, why: &outcome.word() }, turn);
     }
 
     fn state(&self, record: &Record) -> Option<&State> {
@@ -143,7 +242,7 @@ impl Evaluator<'_> {
     /// Whether a time of day would change a waiting label, and how many conditions were evaluated to find out. A sweep calls
     /// it for each label, and most labels do not change, so the record is not copied.
     pub(crate) fn would_change(&self, record: &Record, trigger: usize) -> (bool, u64) {
-        let Some(label) = self.label(record) else { return (false, 0) };
+        let Some(label) = self.label(record).filter(|_| !record.suspended) else { return (false, 0) };
         let event = Event::Trigger(trigger);
         let decision = step::decide(self.machine, label, event, instant(self.now_ms), self.feeds);
         let work = &record.work;
@@ -260,6 +359,10 @@ impl Evaluator<'_> {
     /// A time of the label itself has come, or a feed was asked (`resumed`: after this many moves without resting).
     fn due(&self, record: &mut Record, resumed: Option<usize>, turn: &mut Turn) {
         let (moved, resumed) = (resumed.unwrap_or(0), resumed.is_some());
+        if !resumed && record.work.deadline_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
+            self.decide(record, Event::Deadline, turn);
+            return;
+        }
         let over = record.work.again_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
         let interval_ms = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms);
         match record.status {
@@ -279,7 +382,12 @@ impl Evaluator<'_> {
                 let gate = self.state(record).and_then(State::gate);
                 let found = gate.zip(interval_ms).and_then(|(gate, at_ms)| {
                     let since_ms = at_ms.saturating_sub(record.entered_ms);
-                    gate.intervals().find(|(_, every)| since_ms % ms(*every).max(1) == 0).map(|(n, _)| n)
+                    let is_moment = |path: &Path| path.moment(&record.metadata).map(unix_ms) == Some(at_ms);
+                    let mut moments = gate.moments();
+                    let mut intervals = gate.intervals();
+                    moments.find(|(_, path)| is_moment(path)).map(|(n, _)| n).or_else(|| {
+                        intervals.find(|(_, every)| since_ms % ms(*every).max(1) == 0).map(|(n, _)| n)
+                    })
                 });
                 if let Some(trigger) = found {
                     self.decide(record, Event::Trigger(trigger), turn);
@@ -293,11 +401,14 @@ impl Evaluator<'_> {
     fn attempt(&self, record: &mut Record, turn: &mut Turn) {
         let Some(action) = self.state(record).and_then(State::action) else { return };
         if record.work.attempts >= action.retry.attempts {
-            record.status = Status::Errored;
-            record.work.again_ms = None;
-            return;
+            return self.fail(record, attempt::Outcome::Silence, 0, turn);
         }
         record.status = Status::Acting;
+        record.work.held = None;
+        if record.suspended {
+            record.work.again_ms = Some(self.now_ms);
+            return;
+        }
         record.work.attempts += 1;
         record.work.again_ms = Some(self.now_ms + ms(action.timeout) + ATTEMPT_SLACK_MS);
         turn.attempt = true;
@@ -311,7 +422,14 @@ impl Evaluator<'_> {
             (Some(_), _) if record.status == Status::Looping => {
                 held(&record.work).is_some_and(|(cause, _)| cause != step::Cause::Action)
             }
-            (Some(_), _) => record.status == Status::Waiting,
+            (Some(gate), _) if record.status == Status::Waiting => {
+                // An update that came before may satisfy the new condition.
+                if gate.on_metadata() {
+                    self.evaluate(record, turn);
+                }
+                true
+            }
+            (Some(_), _) => false,
             (_, Some(action)) if record.status == Status::Ended => {
                 if action.next.is_some() {
                     // The action is done, and is not repeated because the state has a next state now.
@@ -330,8 +448,26 @@ impl Evaluator<'_> {
         }
     }
 
+    /// The indexed values of the label's metadata.
+    fn indexed(&self, record: &Record) -> Vec<u64> {
+        if record.status == Status::Deleted {
+            return Vec::new();
+        }
+        let index = self.machine.index().iter();
+        let mut digests: Vec<u64> =
+            index.filter_map(|path| index_digest(path, path.of(&record.metadata))).collect();
+        digests.sort_unstable();
+        digests
+    }
+
     /// Sets when the gate evaluates the label without an update: the label's next interval, and the sweeps of the gate.
     fn times(&self, record: &mut Record, turn: &mut Turn) {
+        record.indexed = self.indexed(record);
+        let left = matches!(record.status, Status::Ended | Status::Deleted);
+        let state = self.state(record).filter(|_| !left);
+        let deadline =
+            state.and_then(|state| state.deadline_of(instant(record.entered_ms), &record.metadata));
+        record.work.deadline_ms = deadline.map(unix_ms);
         let gate = self.state(record).and_then(State::gate).filter(|_| record.status != Status::Deleted);
         let Some((gate, label)) = gate.zip(self.label(record)) else {
             record.zones.clear();
@@ -341,7 +477,8 @@ impl Evaluator<'_> {
         let now = instant(self.now_ms);
         let zone = step::gate_zone(self.machine, &label);
         let facts = step::facts(self.machine, &label, self.feeds, &zone, now);
-        let interval = gate.next_interval(&facts, label.entered, now).map(|(_, at)| unix_ms(at));
+        let interval =
+            gate.next_interval(&facts, label.metadata, label.entered, now).map(|(_, at)| unix_ms(at));
         let mut own = BTreeSet::new();
         for (_, daily) in gate.daily() {
             let local = daily.zone.of(&record.metadata);
@@ -360,6 +497,23 @@ impl Evaluator<'_> {
         record.work.interval_ms = interval;
         record.zones = own.into_iter().map(String::into_boxed_str).collect();
     }
+}
+
+/// The digest under which labels with this value at this path are indexed; `None` for a value that is not indexed.
+pub(crate) fn index_digest(path: &Path, value: &Value) -> Option<u64> {
+    let value = match value {
+        // Numbers that are equal have one text.
+        Value::Number(number) => match number.as_f64() {
+            Some(whole) if number.is_f64() && whole.fract() == 0.0 && whole.abs() < 9e15 => {
+                format!("{whole:.0}")
+            }
+            _ => number.to_string(),
+        },
+        Value::String(_) | Value::Bool(_) => value.to_string(),
+        Value::Null | Value::Array(_) | Value::Object(_) => return None,
+    };
+    let digest = Sha256::digest(format!("{path}\0{value}").as_bytes());
+    Some(digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
 /// The cause for which a gate must be evaluated that could not be evaluated before.
@@ -407,7 +561,7 @@ pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-const STEP_CAUSES: [step::Cause; 9] = [
+const STEP_CAUSES: [step::Cause; 12] = [
     step::Cause::Created,
     step::Cause::Metadata,
     step::Cause::Time,
@@ -417,4 +571,7 @@ const STEP_CAUSES: [step::Cause; 9] = [
     step::Cause::Feed,
     step::Cause::Action,
     step::Cause::Migrated,
+    step::Cause::Evaluated,
+    step::Cause::Failed,
+    step::Cause::Deadline,
 ];

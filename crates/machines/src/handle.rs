@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     apply::Applier, definitions::Definitions, inspector::Inspector, label_store::LabelStore, labels::Labels,
+    search::Search, tasks::TaskRunner,
 };
 
 /// The machines of this process. Cheap to clone.
@@ -17,6 +18,10 @@ pub struct Handle {
     pub definitions: Definitions,
     /// Changes of definitions.
     pub applier: Arc<Applier>,
+    /// Searches for labels.
+    pub search: Search,
+    /// Operations on many labels.
+    pub tasks: Arc<TaskRunner>,
     /// Read-only questions: explanations, overviews, previews, the check.
     pub inspector: Arc<Inspector>,
 }

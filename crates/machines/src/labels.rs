@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use signalbox_machine::merge;
 
@@ -11,8 +12,8 @@ use crate::{
     evaluator::Happened,
     feeds::FeedAnswers,
     label_store::{Edit, LabelStore},
-    record::{Cause, Record, Row, Status, Work},
-    runner::Runner,
+    record::{Record, Status},
+    runner::{RETRY, Runner},
 };
 
 /// Maximum length of a name, bytes.
@@ -172,37 +173,21 @@ impl Labels {
         Ok(Answer::of(record))
     }
 
-    /// Deletes a label. A missing label is not an error.
+    /// Deletes a label. A missing label is not an error. Returns whether there was one.
     ///
     /// # Errors
     /// [`Error::NoSuchMachine`], or a failure of the fabric.
-    pub async fn delete(&self, machine: &str, label: &str) -> Result<(), Error> {
+    pub async fn delete(&self, machine: &str, label: &str) -> Result<bool, Error> {
         self.store
             .change((machine, label), &FeedAnswers::default(), |before, version, now_ms| {
                 let Some(before) = before.filter(|before| before.status != Status::Deleted) else {
                     return Ok(Edit::Leave);
                 };
-                let mut record = before.clone();
-                record.history.push(Row {
-                    visit: before.visit,
-                    at_ms: now_ms,
-                    from: Some(before.state.clone()),
-                    to: None,
-                    cause: Cause::Deleted,
-                    trigger: None,
-                    version: version.number,
-                    event: 0,
-                });
-                record.status = Status::Deleted;
-                record.entered_ms = now_ms;
-                record.metadata = Value::Object(serde_json::Map::new());
-                record.zones.clear();
-                record.work = Work::default();
-                record.seen.clear();
+                let record = before.deleted(version.number, now_ms);
                 Ok(Edit::Write { record, happened: None, rows: 1 })
             })
             .await
-            .map(drop)
+            .map(|done| done.changed)
     }
 
     /// Retries the action of an errored label, with a new count of attempts and the same token.
@@ -210,18 +195,146 @@ impl Labels {
     /// # Errors
     /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::NotErrored`], or a failure of the fabric.
     pub async fn retry(&self, machine: &str, label: &str) -> Result<Answer, Error> {
+        let operated = self.operate(machine, label, &Operation::Retry, "").await?;
+        operated.answer.ok_or(Error::NoSuchLabel)
+    }
+
+    /// Applies an operation of the client `by` to a label.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::NotErrored`], [`Error::NotActing`], [`Error::NoSuchState`],
+    /// [`Error::BadMetadata`], or a failure of the fabric.
+    pub async fn operate(
+        &self,
+        machine: &str,
+        label: &str,
+        operation: &Operation,
+        by: &str,
+    ) -> Result<Operated, Error> {
+        match operation {
+            Operation::Delete => {
+                return Ok(Operated { changed: self.delete(machine, label).await?, answer: None });
+            }
+            Operation::Set { metadata, patch } => {
+                let update = Update { metadata, patch: *patch, key: None };
+                let answer = self.update(machine, label, &update).await?;
+                return Ok(Operated { changed: true, answer: Some(answer) });
+            }
+            _ => {}
+        }
+        let note = operation.note(by);
         let done = self
             .store
-            .change((machine, label), &FeedAnswers::default(), |before, _, _| match before {
+            .change((machine, label), &FeedAnswers::default(), |before, version, _| match before {
                 None => Err(Error::NoSuchLabel),
                 Some(before) if before.status == Status::Deleted => Err(Error::Gone),
-                Some(before) if before.status != Status::Errored => Err(Error::NotErrored),
-                Some(before) => Ok(Edit::evaluate(before, Happened::Retried)),
+                Some(before) => operation.edit(before, version, &note),
             })
             .await?;
         self.runner.follow(machine, label, &done);
-        let record = done.record.as_ref().ok_or(Error::NoSuchLabel)?;
-        Ok(Answer::of(record))
+        let answer = done.record.as_ref().map(Answer::of);
+        Ok(Operated { changed: done.changed, answer })
+    }
+}
+
+/// An operation of an operator on a label.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// Retries a failed action, with the same token.
+    Retry,
+    /// Evaluates the gate now.
+    Evaluate,
+    /// Continues as if the action were done.
+    Skip,
+    /// Ends the retries of an action: the label is errored.
+    Cancel,
+    /// Stops the label: no gate is evaluated, and no attempt begins.
+    Suspend,
+    /// Ends a suspension.
+    Resume,
+    /// Moves the label to a state.
+    Move {
+        /// The name of the state.
+        to: String,
+    },
+    /// Updates the metadata.
+    Set {
+        /// The metadata to merge.
+        metadata: Value,
+        /// Whether `null` removes a key (JSON Merge Patch).
+        patch: bool,
+    },
+    /// Deletes the label.
+    Delete,
+}
+
+/// The result of an operation.
+#[derive(Debug)]
+pub struct Operated {
+    /// Whether the label was changed.
+    pub changed: bool,
+    /// The label afterwards; `None` if it was deleted.
+    pub answer: Option<Answer>,
+}
+
+impl Operation {
+    /// Whether a repetition could act on the state that follows.
+    pub(crate) fn moves_on(&self) -> bool {
+        matches!(self, Self::Skip | Self::Move { .. } | Self::Cancel)
+    }
+
+    /// The description for the history.
+    fn note(&self, by: &str) -> String {
+        let what = match self {
+            Self::Skip => "skipped",
+            Self::Cancel => "canceled",
+            _ => "moved",
+        };
+        format!("{what} by {by}")
+    }
+
+    fn edit<'a>(&self, before: &Record, version: &Version, note: &'a str) -> Result<Edit<'a>, Error> {
+        let acts = matches!(before.status, Status::Acting | Status::Errored | Status::Looping)
+            && version.machine.state(&before.state).is_some_and(|state| state.action().is_some());
+        let with = |happened| Ok(Edit::evaluate(before, happened));
+        match self {
+            // Between two attempts the next one is made now.
+            Self::Retry
+                if before.status != Status::Errored
+                    && !(before.status == Status::Acting && before.work.held.as_deref() == Some(RETRY)) =>
+            {
+                Err(Error::NotErrored)
+            }
+            Self::Retry => with(Happened::Retried),
+            Self::Evaluate => with(Happened::Evaluated),
+            Self::Skip | Self::Cancel if !acts => Err(Error::NotActing),
+            Self::Skip => with(Happened::Skipped(note)),
+            Self::Cancel => {
+                let mut record = before.clone();
+                if record.status != Status::Errored {
+                    record.status = Status::Errored;
+                    (record.work.again_ms, record.work.held) = (None, None);
+                    record.work.error = Some(note.into());
+                }
+                Ok(Edit::Write { record, happened: None, rows: 0 })
+            }
+            Self::Suspend => Ok(Edit::Write {
+                record: Record { suspended: true, ..before.clone() },
+                happened: None,
+                rows: 0,
+            }),
+            Self::Resume if !before.suspended => Ok(Edit::Leave),
+            Self::Resume => {
+                let record = Record { suspended: false, ..before.clone() };
+                Ok(Edit::Write { record, happened: Some(Happened::Resumption), rows: 0 })
+            }
+            Self::Move { to } => {
+                let state = version.machine.state(to).ok_or_else(|| Error::NoSuchState(to.clone()))?;
+                with(Happened::Moved(state.index(), note))
+            }
+            Self::Set { .. } | Self::Delete => Ok(Edit::Leave),
+        }
     }
 }
 

@@ -30,6 +30,7 @@
 //! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
 //! | `runner` | `Runner`: the consequences of a change, in the background |
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
+//! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
 //! | `inspector` | [`Inspector`]: read-only questions |
 //! | `handle` | [`Handle`]: the interface for request handlers |
@@ -91,14 +92,17 @@ mod label_store;
 mod labels;
 mod metrics;
 mod options;
+mod population;
 mod reconcile;
 mod record;
 mod runner;
+mod search;
 mod secrets;
 mod service;
 mod store;
 mod sweep_entries;
 mod sweeps;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod unreadable;
@@ -110,7 +114,7 @@ pub fn lease_name(shard: usize) -> String {
 
 pub use actions::route::hosts;
 pub use answer::Answer;
-pub use apply::Applier;
+pub use apply::{Applied, Applier};
 pub use assembly::Dependencies;
 pub use definitions::{Definitions, StoredPlan, StoredVersion, Version, parse_machine};
 pub use error::Error;
@@ -122,8 +126,10 @@ pub use inspector::{
     Wake, Waking,
 };
 pub use label_store::LabelStore;
-pub use labels::{Labels, Update, is_label_name};
+pub use labels::{Labels, Operated, Operation, Update, is_label_name};
 pub use options::Options;
 pub use record::{Cause, Record, Row, Status, Work};
+pub use search::{Filter, Found, Search, Total};
 pub use secrets::Secrets;
 pub use service::Service;
+pub use tasks::{Job, MAX_RATE, Task, TaskRunner, TaskState};

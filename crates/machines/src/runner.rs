@@ -6,9 +6,11 @@
 use std::{sync::Arc, time::Duration};
 
 use rand::RngExt as _;
+use serde_json::Value;
 use signalbox_machine::{
     State,
     attempt::{self, Verdict},
+    merge,
 };
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -27,6 +29,8 @@ use crate::{
 pub(crate) const OUTCOME_PAUSE: Duration = Duration::from_millis(250);
 /// How often writing an outcome is tried while the fabric is unavailable: for a quarter of an hour.
 const MAX_OUTCOME_WRITES: usize = 3_600;
+/// What a label's work holds between two attempts.
+pub(crate) const RETRY: &str = "retry";
 /// Feeds that one label may need in a row: more than a machine's conditions can name.
 const MAX_FEEDS: usize = 100;
 
@@ -207,9 +211,16 @@ impl Runner {
                     return Ok(Edit::Leave);
                 }
                 Ok(match outcome {
-                    Outcome::Done => Edit::evaluate(before, Happened::Done(moved)),
-                    Outcome::Failed { .. } if before.work.attempts != made_for.work.attempts => Edit::Leave,
-                    Outcome::Failed { why, kind } => failed(before, version, why, *kind, now_ms),
+                    Outcome::Done(None) => Edit::evaluate(before, Happened::Done(moved)),
+                    Outcome::Done(Some(result)) => done_with(before, version, result, moved, now_ms),
+                    // Another attempt has begun, or the action was canceled.
+                    Outcome::Failed { .. }
+                        if before.work.attempts != made_for.work.attempts
+                            || before.status == Status::Errored =>
+                    {
+                        Edit::Leave
+                    }
+                    Outcome::Failed { why, kind } => failed(before, version, why, *kind, moved, now_ms),
                 })
             })
             .await
@@ -241,12 +252,26 @@ fn note_outcome(
     Edit::Write { record, happened: None, rows: 1 }
 }
 
-/// Schedules the next attempt after a failure, or ends the action as errored.
+/// Merges the result of an action into the metadata, and continues. Metadata that would be too large fails the action.
+fn done_with(before: &Record, version: &Version, result: &Value, moved: usize, now_ms: u64) -> Edit<'static> {
+    let mut record = before.clone();
+    merge::merge(&mut record.metadata, result);
+    if let Err(too_much) = merge::check(&record.metadata) {
+        let why = format!("its result cannot be stored: {too_much}");
+        return failed(before, version, &why, attempt::Outcome::Refused, moved, now_ms);
+    }
+    // The next gate is evaluated on arrival if an update of its metadata triggers it.
+    record.work.facts = true;
+    Edit::Write { record, happened: Some(Happened::Done(moved)), rows: 0 }
+}
+
+/// Schedules the next attempt after a failure, or ends the action: the label goes where the definition says, or is errored.
 fn failed(
     before: &Record,
     version: &Version,
     why: &str,
     kind: attempt::Outcome,
+    moved: usize,
     now_ms: u64,
 ) -> Edit<'static> {
     let mut record = before.clone();
@@ -254,10 +279,12 @@ fn failed(
     let action = version.machine.state(&before.state).and_then(State::action);
     let retry = action.map(|action| action.retry.clone()).unwrap_or_default();
     match attempt::judge(&retry, before.work.attempts, kind, rand::rng().random()) {
-        Verdict::Again(pause) => record.work.again_ms = Some(now_ms + ms(pause)),
+        Verdict::Again(pause) => {
+            record.work.again_ms = Some(now_ms + ms(pause));
+            record.work.held = Some(RETRY.into());
+        }
         Verdict::Done | Verdict::Errored => {
-            record.status = Status::Errored;
-            record.work.again_ms = None;
+            return Edit::Write { record, happened: Some(Happened::Failed(kind, moved)), rows: 0 };
         }
     }
     Edit::Write { record, happened: None, rows: 0 }

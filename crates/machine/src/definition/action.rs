@@ -3,12 +3,15 @@
 use super::{
     keys,
     load::Builder,
-    model::{Action, Call, Retry},
+    model::{Action, Call, Failure, OnFailure, ResultPart, Retry},
+    read,
     template::{Template, Text},
     yaml::{Node, Value},
 };
 
 const DAY: u64 = 86_400;
+/// Maximum number of parts of an answer that become metadata.
+const MAX_RESULTS: usize = 32;
 
 pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action> {
     let fields = builder.reader.fields(node, "an action", &keys::ACTION)?;
@@ -38,7 +41,157 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         None => Some(None),
         Some(node) => builder.next(node).map(Some),
     };
-    Some(Action { call: call?, timeout: timeout?, retry: retry?, next: next? })
+    let result = match fields.get("result") {
+        None => Some(Vec::new()),
+        Some(node) => {
+            if !kinds.is_empty() && !fields.has("webhook") {
+                builder.reader.refuse(fields.key("result"), "only the answer of a `webhook` has a result");
+            }
+            result(builder, node)
+        }
+    };
+    let on_error = match fields.get("on_error") {
+        None => Some(Vec::new()),
+        Some(node) => on_error(builder, node),
+    };
+    Some(Action {
+        call: call?,
+        timeout: timeout?,
+        retry: retry?,
+        next: next?,
+        result: result?,
+        on_error: on_error?,
+    })
+}
+
+/// Which parts of the answer become metadata.
+fn result(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<(super::Path, ResultPart)>> {
+    let Value::Map(entries) = &node.value else {
+        let hint = "write {metadata.order_id: response.id}";
+        builder.reader.refuse_hint(node.at, format!("`result` is a map, and this is {}", node.kind()), hint);
+        return None;
+    };
+    if !(1..=MAX_RESULTS).contains(&entries.len()) {
+        builder.reader.refuse(node.at, format!("`result` has between 1 and {MAX_RESULTS} entries"));
+    }
+    let mut parts = Vec::new();
+    for (key, node) in entries {
+        let path = match read::metadata_path(&key.name) {
+            Ok(path) if !path.keys().is_empty() => Some(path),
+            Ok(_) => {
+                builder.reader.refuse(key.at, "a result cannot replace all of the metadata");
+                None
+            }
+            Err(why) => {
+                builder.reader.refuse(key.at, format!("a key of `result` is a path below metadata: {why}"));
+                None
+            }
+        };
+        parts.extend(path.zip(result_part(builder, node)));
+    }
+    for (n, (path, _)) in parts.iter().enumerate() {
+        if parts[..n].iter().any(|(other, _)| super::checks::related(other.keys(), path.keys())) {
+            builder.reader.refuse(node.at, format!("two results are at {path}, or one is below the other"));
+        }
+    }
+    (parts.len() == entries.len()).then_some(parts)
+}
+
+fn result_part(builder: &mut Builder<'_, '_>, node: &Node) -> Option<ResultPart> {
+    let text = builder.reader.text(node, "a part of the answer")?;
+    let below = text.strip_prefix("response.").map(read::metadata_path);
+    match (text, below) {
+        ("status", _) => Some(ResultPart::Status),
+        ("response", _) => Some(ResultPart::Body(super::Path::default())),
+        (_, Some(Ok(path))) => Some(ResultPart::Body(path)),
+        _ => {
+            let hint = "write status, response or response.PATH";
+            builder.reader.refuse_hint(node.at, format!("an answer has no part {text:?}"), hint);
+            None
+        }
+    }
+}
+
+/// Where labels go after a failure: a state, one case, or a list of cases.
+fn on_error(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<OnFailure>> {
+    let cases = match &node.value {
+        Value::Text(_) => {
+            let to = builder.target(node)?;
+            return Some(vec![OnFailure { failures: Vec::new(), to, into: None }]);
+        }
+        Value::List(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if cases.is_empty() {
+        builder.reader.refuse(node.at, "`on_error` has at least one case");
+    }
+    let mut read = Vec::new();
+    for (n, case) in cases.iter().enumerate() {
+        let Some(fields) = builder.reader.fields(case, "a case of `on_error`", &keys::FAILURE) else {
+            continue;
+        };
+        let to = builder.reader.required(&fields, "next", "a case of `on_error`");
+        let to = to.and_then(|node| builder.target(node));
+        let failures = match fields.get("status") {
+            None => Some(Vec::new()),
+            Some(node) => failures(builder, node),
+        };
+        if failures.as_ref().is_some_and(Vec::is_empty) && n + 1 < cases.len() {
+            builder.reader.refuse(fields.at, "this case covers all failures, so those after it never apply");
+        }
+        let into = match fields.get("into") {
+            None => Some(None),
+            Some(node) => into(builder, node).map(Some),
+        };
+        if let (Some(to), Some(failures), Some(into)) = (to, failures, into) {
+            read.push(OnFailure { failures, to, into });
+        }
+    }
+    (read.len() == cases.len()).then_some(read)
+}
+
+/// A path of the metadata, but not all of it.
+fn into(builder: &mut Builder<'_, '_>, node: &Node) -> Option<super::Path> {
+    let path = builder.reader.path(node, "`into`")?;
+    if path.keys().is_empty() {
+        builder.reader.refuse(node.at, "a failure cannot replace all of the metadata");
+        return None;
+    }
+    Some(path)
+}
+
+/// One kind of failure, or a list of them.
+fn failures(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<Failure>> {
+    let items = match &node.value {
+        Value::List(items) if !items.is_empty() => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let read: Vec<Failure> = items.iter().filter_map(|item| failure(builder, item)).collect();
+    (read.len() == items.len()).then_some(read)
+}
+
+fn failure(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Failure> {
+    let found = match &node.value {
+        Value::Number(number) => number
+            .as_u64()
+            .and_then(|status| u16::try_from(status).ok())
+            .filter(|status| (300..=599).contains(status))
+            .map(Failure::Status),
+        Value::Text(text) => match text.as_str() {
+            "3xx" => Some(Failure::Class(3)),
+            "4xx" => Some(Failure::Class(4)),
+            "5xx" => Some(Failure::Class(5)),
+            "no_answer" => Some(Failure::NoAnswer),
+            "invalid" => Some(Failure::Invalid),
+            _ => None,
+        },
+        _ => None,
+    };
+    if found.is_none() {
+        let hint = "write a status from 300 to 599, 3xx, 4xx, 5xx, no_answer (none in time), or invalid (a value is missing, or a change was rejected)";
+        builder.reader.refuse_hint(node.at, "this is not a kind of failure", hint);
+    }
+    found
 }
 
 fn retry(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Retry> {
@@ -66,8 +219,12 @@ fn retry(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Retry> {
     if longest < first && fields.has("longest") {
         builder.reader.refuse(fields.key("longest"), "`longest` is shorter than `first`");
     }
+    let except = match fields.get("except") {
+        None => Some(Vec::new()),
+        Some(node) => failures(builder, node),
+    };
     let attempts = u32::try_from(attempts?).ok()?;
-    Some(Retry { attempts, first, factor: factor?, longest: longest.max(first) })
+    Some(Retry { attempts, first, factor: factor?, longest: longest.max(first), except: except? })
 }
 
 /// Checks what can be checked before anything is filled in; the rest is for the moment of the call.

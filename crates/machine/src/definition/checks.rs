@@ -9,18 +9,20 @@ use super::{
     yaml::{Mark, Node, Value},
 };
 
-/// Checks a machine whose parts are valid; `body` is its source.
-pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
+/// Checks a machine; `body` is its source, and `broken` are the places of states that could not be read.
+pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node, broken: &[usize]) {
     let items = match entry(body, "states").map(|(_, node)| &node.value) {
         Some(Value::List(items)) => items.as_slice(),
         _ => &[],
     };
-    reachable(reader, machine, items);
+    reachable(reader, machine, items, broken);
     for (state, node) in machine.states().iter().zip(items) {
         let Kind::Gate(gate) = state.kind() else { continue };
         can_open(reader, machine, gate, node);
     }
-    entry_cycles(reader, machine, items);
+    if broken.is_empty() {
+        circles(reader, machine, items);
+    }
     hosts_are_named(reader, machine, items);
 }
 
@@ -62,20 +64,37 @@ fn name_mark(node: &Node) -> Mark {
     entry(node, "gate").or_else(|| entry(node, "action")).map_or(node.at, |(_, name)| name.at)
 }
 
-fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
+fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken: &[usize]) {
     let mut reached = vec![false; machine.states().len()];
     let mut ahead = vec![machine.initial()];
+    // A state that could not be read may lead to every state that it mentions.
+    let mentioned = |place: &usize| items.get(*place).map(texts).unwrap_or_default();
+    ahead.extend(broken.iter().flat_map(mentioned).filter_map(|name| machine.state(name)));
     while let Some(state) = ahead.pop() {
         if std::mem::replace(&mut reached[state.index().position()], true) {
             continue;
         }
-        ahead.extend(state.next().into_iter().flat_map(Next::targets).map(|target| machine.at(target)));
+        ahead.extend(state.targets().into_iter().map(|target| machine.at(target)));
     }
     for ((state, node), reached) in machine.states().iter().zip(items).zip(reached) {
-        if !reached {
+        if !reached && !broken.contains(&state.index().position()) {
             let hint = format!("labels begin in `{}`, the first state", machine.initial().name());
             reader.refuse_hint(name_mark(node), format!("no label ever gets to `{}`", state.name()), hint);
         }
+    }
+}
+
+/// Every text below a node.
+fn texts(node: &Node) -> Vec<&str> {
+    match &node.value {
+        Value::Text(text) => vec![text.as_str()],
+        Value::List(items) => items.iter().flat_map(texts).collect(),
+        Value::Map(entries) => entries
+            .iter()
+            .filter(|(key, _)| !matches!(key.name.as_str(), "gate" | "action"))
+            .flat_map(|(_, node)| texts(node))
+            .collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -86,8 +105,16 @@ pub(crate) fn related(one: &[Box<str>], other: &[Box<str>]) -> bool {
 
 fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node) {
     let Some((at, triggers)) = entry(node, "triggers") else { return };
+    if gate.triggers.is_empty() {
+        return;
+    }
     let has = |is: fn(&Trigger) -> bool| gate.triggers.iter().any(is);
-    let timed = has(|trigger| matches!(trigger, Trigger::Time(_) | Trigger::Interval(_)));
+    let timed = has(|trigger| matches!(trigger, Trigger::Time(_) | Trigger::Interval(_) | Trigger::At(_)));
+    let never = match (gate.on_entry(), entry(node, "deadline").is_some()) {
+        (_, true) => "this gate opens only at its deadline",
+        (true, false) => "a label that does not pass this gate on entry can never leave it",
+        (false, false) => "this gate can never open",
+    };
     let topic = has(|trigger| matches!(trigger, Trigger::Topic(_)));
     let condition: &Condition = &gate.condition;
     let feeds: Vec<&str> = condition.feeds().collect();
@@ -100,7 +127,7 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
             "add {interval: 5m} or {time: 18:30}: changes of time and feeds do not trigger an evaluation";
         reader.refuse_hint(
             at,
-            format!("this gate can never open without an update: {what}, and no trigger evaluates it again"),
+            format!("{never} without an update: {what}, and no trigger evaluates it again"),
             hint,
         );
         return;
@@ -115,8 +142,7 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
     if !timed && !topic && !paths.is_empty() {
         if !paths.iter().any(|path| covered(path)) {
             let read = paths.iter().map(|path| Path::new(path.to_vec()).to_string());
-            let message =
-                format!("this gate can never open: no trigger is at, above or below {}", listed(read));
+            let message = format!("{never}: no trigger is at, above or below {}", listed(read));
             let first = Path::new(paths[0].to_vec());
             let path = first.to_string();
             let path = path.strip_prefix("metadata.").unwrap_or(&path);
@@ -148,22 +174,42 @@ fn listed(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// Gates that are judged on entry and lead to each other in a circle without an action: labels may run in it. Each circle
-/// is named once, by its first state.
-fn entry_cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
+/// Circles in which labels never wait. Each is named once, by its first state.
+fn circles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     let states = machine.states();
     let on_entry: Vec<bool> = states.iter().map(|state| state.gate().is_some_and(Gate::on_entry)).collect();
-    let targets = |state: &State| -> Vec<usize> {
-        let next = state.next().filter(|_| on_entry[state.index().position()]).into_iter();
-        let targets = next.flat_map(Next::targets).map(super::StateIndex::position);
-        targets.filter(|target| on_entry[*target]).collect()
-    };
-    let edges: Vec<Vec<usize>> = states.iter().map(targets).collect();
-    for first in lowest_of_circles(&edges) {
-        let (Some(state), Some(node)) = (states.get(first), items.get(first)) else { continue };
-        let message =
-            format!("labels may run in a circle from `{}` back to it without any action", state.name());
-        let hint = "after 50 moves a label rests for a second";
-        reader.warn(name_mark(node), message, Some(hint.to_owned()));
+    // Gates that every label passes at once, and actions.
+    let passed: Vec<bool> = states
+        .iter()
+        .map(|state| match state.kind() {
+            Kind::Gate(gate) => gate.on_entry() && gate.condition.text().trim() == "true",
+            Kind::Action(_) => true,
+            Kind::End => false,
+        })
+        .collect();
+    let mut named = Vec::new();
+    for (member, message) in
+        [(&on_entry, "without any action"), (&passed, "without waiting, and repeat its actions")]
+    {
+        for first in lowest_of_circles(&edges(machine, member)) {
+            let (Some(state), Some(node)) = (states.get(first), items.get(first)) else { continue };
+            if named.contains(&first) {
+                continue;
+            }
+            named.push(first);
+            let message = format!("labels may run in a circle from `{}` back to it {message}", state.name());
+            let hint = "after 50 moves a label rests for a second; put a gate that waits into the circle";
+            reader.warn(name_mark(node), message, Some(hint.to_owned()));
+        }
     }
+}
+
+/// Where the members lead among themselves.
+fn edges(machine: &Machine, member: &[bool]) -> Vec<Vec<usize>> {
+    let targets = |state: &State| -> Vec<usize> {
+        let next = state.next().filter(|_| member[state.index().position()]).into_iter();
+        let targets = next.flat_map(Next::targets).map(super::StateIndex::position);
+        targets.filter(|target| member[*target]).collect()
+    };
+    machine.states().iter().map(targets).collect()
 }

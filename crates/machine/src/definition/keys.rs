@@ -2,20 +2,24 @@
 //! Schema with these.
 
 pub(super) const FILE: [&str; 1] = ["state_machines"];
-pub(super) const MACHINE: [&str; 6] = ["timezone", "hosts", "feeds", "inputs", "webhooks", "states"];
+pub(super) const MACHINE: [&str; 7] = ["timezone", "hosts", "index", "feeds", "inputs", "webhooks", "states"];
 pub(super) const ZONE: [&str; 2] = ["metadata", "default"];
 pub(super) const FEED: [&str; 6] = ["name", "url", "stats", "timeout", "ttl", "on_error"];
 pub(super) const ON_ERROR: [&str; 1] = ["default"];
 pub(super) const STATS: [&str; 6] = ["version_type", "version", "application", "workspace", "node", "window"];
 pub(super) const INPUT: [&str; 4] = ["topic", "label", "into", "create"];
 pub(super) const WEBHOOK: [&str; 2] = ["match", "headers"];
-pub(super) const GATE: [&str; 4] = ["gate", "exit_condition", "triggers", "next"];
-pub(super) const TRIGGER: [&str; 7] = ["metadata", "time", "interval", "event", "topic", "timezone", "grace"];
+pub(super) const GATE: [&str; 5] = ["gate", "exit_condition", "triggers", "deadline", "next"];
+pub(super) const TRIGGER: [&str; 8] =
+    ["metadata", "time", "interval", "at", "event", "topic", "timezone", "grace"];
 pub(super) const NEXT: [&str; 6] = ["type", "state", "path", "destinations", "branches", "default"];
 pub(super) const DESTINATION: [&str; 2] = ["value", "state"];
 pub(super) const BRANCH: [&str; 2] = ["when", "state"];
-pub(super) const ACTION: [&str; 7] = ["action", "webhook", "route", "publish", "timeout", "retry", "next"];
-pub(super) const RETRY: [&str; 4] = ["attempts", "first", "factor", "longest"];
+pub(super) const ACTION: [&str; 10] =
+    ["action", "webhook", "route", "publish", "timeout", "retry", "result", "on_error", "deadline", "next"];
+pub(super) const RETRY: [&str; 5] = ["attempts", "first", "factor", "longest", "except"];
+pub(super) const DEADLINE: [&str; 3] = ["after", "at", "next"];
+pub(super) const FAILURE: [&str; 3] = ["status", "next", "into"];
 pub(super) const ROUTE: [&str; 4] = ["host", "shares", "register", "retire"];
 pub(super) const SHARE: [&str; 2] = ["version_type", "percent"];
 pub(super) const REGISTER: [&str; 2] = ["version_type", "instances"];
@@ -33,7 +37,7 @@ mod tests {
     #[test]
     fn the_schema_has_the_keys_of_the_loader() {
         let schema: Json = serde_json::from_str(super::super::SCHEMA).unwrap();
-        let maps: [(&str, &[&str]); 20] = [
+        let maps: [(&str, &[&str]); 22] = [
             ("file", &FILE),
             ("machine", &MACHINE),
             ("zone", &ZONE),
@@ -49,6 +53,8 @@ mod tests {
             ("branch", &BRANCH),
             ("action", &ACTION),
             ("retry", &RETRY),
+            ("deadline", &DEADLINE),
+            ("failure", &FAILURE),
             ("route", &ROUTE),
             ("share", &SHARE),
             ("register", &REGISTER),

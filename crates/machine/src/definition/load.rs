@@ -22,6 +22,8 @@ pub(super) const HOUR: u64 = 3600;
 pub(super) const DAY: u64 = 24 * HOUR;
 /// Maximum number of hosts in a definition.
 const MAX_HOSTS: usize = 100;
+/// Maximum number of indexed paths of metadata.
+const MAX_INDEX: usize = 8;
 
 pub(super) fn load<'a>(
     file: &str,
@@ -77,14 +79,11 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         let hash = HEXLOWER.encode(&Sha256::digest(says.as_bytes()));
         // A file with one machine is kept as it was written, comments and all.
         let source = if entries.len() == 1 { reader.source.into() } else { says.into() };
-        let before = reader.problems.len();
-        let machine = Builder::new(&mut *reader).machine(&key.name, key.at, body);
-        if let Some(mut machine) = machine
-            && reader.problems.len() == before
-        {
+        let read = Builder::new(&mut *reader).machine(&key.name, key.at, body);
+        if let Some((mut machine, broken)) = read {
             machine.source = source;
             machine.hash = hash.into();
-            checks::judge(reader, &machine, body);
+            checks::judge(reader, &machine, body, &broken);
             machines.push(machine);
         }
     }
@@ -102,27 +101,45 @@ pub(super) struct Builder<'r, 's> {
     pub(super) places: HashMap<String, usize>,
     /// The zone of labels.
     pub(super) zone: Option<ZoneRule>,
+    /// The places of states that could not be read.
+    pub(super) broken: Vec<usize>,
 }
 
 impl<'r, 's> Builder<'r, 's> {
     fn new(reader: &'r mut Reader<'s>) -> Self {
-        Self { reader, feeds: Vec::new(), names: Vec::new(), places: HashMap::new(), zone: None }
+        Self {
+            reader,
+            feeds: Vec::new(),
+            names: Vec::new(),
+            places: HashMap::new(),
+            zone: None,
+            broken: Vec::new(),
+        }
     }
 }
 
 impl Builder<'_, '_> {
-    fn machine(mut self, name: &str, at: Mark, body: &Node) -> Option<Machine> {
+    /// The machine, as far as it can be read, and the places of the states that cannot.
+    fn machine(mut self, name: &str, at: Mark, body: &Node) -> Option<(Machine, Vec<usize>)> {
         let fields = self.reader.fields(body, "a state machine", &keys::MACHINE)?;
         let zone = match fields.get("timezone") {
             Some(node) => self.zone_rule(node),
             None => Some(ZoneRule::Fixed(Zone::utc())),
         };
-        self.zone = zone.clone();
+        // Everything else is checked even if the zone is wrong.
+        let zone = zone.unwrap_or(ZoneRule::Fixed(Zone::utc()));
+        self.zone = Some(zone.clone());
         let hosts = self.each(&fields, "hosts", Self::host);
         if let Some(node) = fields.get("hosts")
             && matches!(&node.value, Value::List(items) if !(1..=MAX_HOSTS).contains(&items.len()))
         {
             self.reader.refuse(node.at, format!("`hosts` has between 1 and {MAX_HOSTS} entries"));
+        }
+        let index = self.each(&fields, "index", Self::indexed);
+        if let Some(node) = fields.get("index")
+            && matches!(&node.value, Value::List(items) if !(1..=MAX_INDEX).contains(&items.len()))
+        {
+            self.reader.refuse(node.at, format!("`index` has between 1 and {MAX_INDEX} entries"));
         }
         let feeds = self.each(&fields, "feeds", Self::feed);
         self.twice(&fields, "feeds", "a feed");
@@ -135,10 +152,11 @@ impl Builder<'_, '_> {
         let states = self.states(states)?;
         let places = states.iter().map(|state| (state.name.clone(), state.index)).collect();
         let (source, hash) = ("".into(), "".into());
-        Some(Machine {
+        let machine = Machine {
             name: name.into(),
-            zone: zone?,
+            zone,
             hosts,
+            index,
             feeds,
             inputs,
             webhooks,
@@ -146,7 +164,18 @@ impl Builder<'_, '_> {
             places,
             source,
             hash,
-        })
+        };
+        Some((machine, self.broken))
+    }
+
+    /// A path by whose value labels can be found.
+    fn indexed(&mut self, node: &Node) -> Option<super::Path> {
+        let path = self.reader.path(node, "an entry of `index`")?;
+        if path.keys().is_empty() {
+            self.reader.refuse(node.at, "an index is about one value, not about all of the metadata");
+            return None;
+        }
+        Some(path)
     }
 
     fn each<T>(&mut self, fields: &Fields<'_>, key: &str, read: fn(&mut Self, &Node) -> Option<T>) -> Vec<T> {

@@ -26,8 +26,13 @@ mod zone;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-pub use model::{Action, Call, Daily, Gate, Kind, Machine, Next, Path, Retry, State, StateIndex, Trigger};
-pub use outside::{EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Stats, StatsOf, Webhook};
+pub use model::{
+    Action, Call, Daily, Deadline, DeadlineAt, Failure, Gate, Kind, Machine, Next, OnFailure, Path,
+    ResultPart, Retry, State, StateIndex, Trigger,
+};
+pub use outside::{
+    EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook,
+};
 pub use problem::{Problem, Refused};
 pub use template::{Part, Template, Text};
 pub use zone::{Zone, ZoneRule};

@@ -18,6 +18,7 @@ pub struct Machine {
     pub(super) name: Box<str>,
     pub(super) zone: ZoneRule,
     pub(super) hosts: Vec<Box<str>>,
+    pub(super) index: Vec<Path>,
     pub(super) feeds: Vec<Feed>,
     pub(super) inputs: Vec<Input>,
     pub(super) webhooks: Vec<Webhook>,
@@ -45,6 +46,12 @@ impl Machine {
     pub fn hosts(&self) -> impl Iterator<Item = &str> {
         let named = self.states.iter().filter_map(|state| state.action()?.call.constant_host());
         self.hosts.iter().map(|host| &**host).chain(named)
+    }
+
+    /// The paths of metadata by whose values labels can be found quickly.
+    #[must_use]
+    pub fn index(&self) -> &[Path] {
+        &self.index
     }
 
     /// The feeds that its conditions may read.
@@ -143,6 +150,7 @@ pub struct State {
     pub(super) name: Box<str>,
     pub(super) index: StateIndex,
     pub(super) kind: Kind,
+    pub(super) deadline: Option<Deadline>,
     /// Its content as canonical text: two definitions have the same state when these are equal.
     pub(super) says: Box<str>,
 }
@@ -194,6 +202,26 @@ impl State {
         }
     }
 
+    /// How long labels may stay, if that is limited.
+    #[must_use]
+    pub fn deadline(&self) -> Option<&Deadline> {
+        self.deadline.as_ref()
+    }
+
+    /// Every state that labels may go to from here, each once, in the order of the file: by its transition, after a failure,
+    /// and at its deadline.
+    #[must_use]
+    pub fn targets(&self) -> Vec<StateIndex> {
+        let failures =
+            self.action().into_iter().flat_map(|action| &action.on_error).map(|failure| failure.to);
+        let deadline = self.deadline.iter().map(|deadline| deadline.to);
+        let mut targets: Vec<StateIndex> =
+            self.next().into_iter().flat_map(Next::targets).chain(failures).chain(deadline).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    }
+
     /// Its successor.
     #[must_use]
     pub fn next(&self) -> Option<&Next> {
@@ -243,6 +271,14 @@ impl Gate {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Entry))
     }
 
+    /// Its triggers at a time that the metadata holds, with their places among all.
+    pub fn moments(&self) -> impl Iterator<Item = (usize, &Path)> {
+        self.triggers.iter().enumerate().filter_map(|(n, trigger)| match trigger {
+            Trigger::At(path) => Some((n, path)),
+            _ => None,
+        })
+    }
+
     /// Whether anything can trigger an evaluation of a label that is already there: any trigger but the entry.
     #[must_use]
     pub fn looks_again(&self) -> bool {
@@ -287,6 +323,8 @@ pub enum Trigger {
     Time(Daily),
     /// So long after the entry, and again and again, in whole seconds.
     Interval(Duration),
+    /// The time that the metadata holds at the path.
+    At(Path),
     /// The entry itself.
     Entry,
     /// An event of the topic that an input took for the label.
@@ -302,6 +340,7 @@ impl fmt::Display for Trigger {
                 ZoneRule::Metadata { path, .. } => write!(f, "time {} {path}", clock(daily.time)),
             },
             Self::Interval(every) => write!(f, "interval {}", super::units(*every)),
+            Self::At(path) => write!(f, "at {path}"),
             Self::Entry => f.write_str("entry"),
             Self::Topic(topic) => write!(f, "topic {topic}"),
         }
@@ -434,6 +473,70 @@ pub struct Action {
     pub retry: Retry,
     /// Where labels go afterwards. Nowhere in an end state.
     pub next: Option<Next>,
+    /// The parts of the answer that become metadata: where, and which.
+    pub result: Vec<(Path, ResultPart)>,
+    /// Where labels go when the action failed for good: the first that applies.
+    pub on_error: Vec<OnFailure>,
+}
+
+/// A part of a webhook's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResultPart {
+    /// The HTTP status.
+    Status,
+    /// The value at this path of the JSON body; all of it for a path without keys.
+    Body(Path),
+}
+
+/// Where labels go when their action failed for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnFailure {
+    /// For which failures; for all if there are none.
+    pub failures: Vec<Failure>,
+    /// Where they go.
+    pub to: StateIndex,
+    /// Where the metadata gets `{"status", "error", "attempts"}`.
+    pub into: Option<Path>,
+}
+
+/// A kind of failure of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// This status.
+    Status(u16),
+    /// The statuses of a class: 4 for `4xx`.
+    Class(u16),
+    /// No answer, or none in time.
+    NoAnswer,
+    /// The action cannot be made: a value is missing, or the change was rejected.
+    Invalid,
+}
+
+/// How long labels may stay in a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deadline {
+    /// When it is over.
+    pub when: DeadlineAt,
+    /// Where they go then.
+    pub to: StateIndex,
+}
+
+/// When a [`Deadline`] is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeadlineAt {
+    /// So long after the entry.
+    After(Duration),
+    /// At the time that the metadata holds there.
+    At(Path),
+}
+
+impl fmt::Display for Deadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.when {
+            DeadlineAt::After(span) => write!(f, "deadline {}", super::units(*span)),
+            DeadlineAt::At(path) => write!(f, "deadline {path}"),
+        }
+    }
 }
 
 /// The call of an action.
@@ -471,10 +574,13 @@ pub struct Retry {
     pub factor: f64,
     /// Its maximum.
     pub longest: Duration,
+    /// Failures that are not tried again.
+    pub except: Vec<Failure>,
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { attempts: 20, first: Duration::from_secs(1), factor: 2.0, longest: Duration::from_secs(600) }
+        let (first, longest) = (Duration::from_secs(1), Duration::from_secs(600));
+        Self { attempts: 20, first, factor: 2.0, longest, except: Vec::new() }
     }
 }

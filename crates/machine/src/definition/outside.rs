@@ -104,11 +104,25 @@ pub enum EventPath {
 /// Headers for outgoing calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
-    /// How the address begins.
+    /// How the address begins, or the text of the regular expression.
     pub prefix: Box<str>,
+    /// The regular expression that matches a part of the address, instead of its beginning.
+    pub pattern: Option<Pattern>,
     /// The headers to send.
     pub headers: Vec<Header>,
 }
+
+/// A regular expression. Two are equal when they have the same text.
+#[derive(Debug, Clone)]
+pub struct Pattern(pub(crate) regex::Regex);
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for Pattern {}
 
 /// A header of outgoing calls.
 #[derive(Debug, Clone, PartialEq, Eq)]

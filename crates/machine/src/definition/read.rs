@@ -413,6 +413,9 @@ fn unknown_key(key: &str, known: &[&str]) -> String {
 
 /// Reads a path that may begin with one `metadata.`; `metadata` alone is all of it.
 pub(crate) fn metadata_path(text: &str) -> Result<Path, String> {
+    if text.is_empty() {
+        return Err("it is empty".to_owned());
+    }
     let whole = if text == "metadata" || text.starts_with("metadata.") {
         text.to_owned()
     } else {

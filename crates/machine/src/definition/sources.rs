@@ -1,5 +1,6 @@
 //! A machine's external data: feeds, inputs, headers.
 
+use regex::RegexBuilder;
 use signalbox_condition::nearest;
 
 use crate::render::is_below;
@@ -7,9 +8,14 @@ use crate::render::is_below;
 use super::{
     keys,
     load::{Builder, DAY, HOUR},
-    outside::{EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Stats, StatsOf, Webhook},
+    outside::{
+        EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook,
+    },
     yaml::{Node, Value},
 };
+
+/// Maximum size of a compiled regular expression, bytes.
+const MAX_PATTERN_BYTES: usize = 256 * 1024;
 
 impl Builder<'_, '_> {
     pub(super) fn feed(&mut self, node: &Node) -> Option<Feed> {
@@ -137,15 +143,10 @@ impl Builder<'_, '_> {
 
     pub(super) fn webhook(&mut self, node: &Node) -> Option<Webhook> {
         let fields = self.reader.fields(node, "an entry of `webhooks`", &keys::WEBHOOK)?;
-        let prefix: Option<Box<str>> =
-            self.reader.required(&fields, "match", "an entry of `webhooks`").and_then(|node| {
-                let template = self.reader.url(node, "`match`")?;
-                let constant = template.constant().map(Into::into);
-                if constant.is_none() {
-                    self.reader.refuse(node.at, "the beginning of an address has no placeholders");
-                }
-                constant
-            });
+        let matched = self.reader.required(&fields, "match", "an entry of `webhooks`");
+        let matched = matched.and_then(|node| self.matched(node));
+        let prefix =
+            matched.as_ref().filter(|(_, pattern)| pattern.is_none()).map(|(prefix, _)| prefix.clone());
         let headers = self.reader.required(&fields, "headers", "an entry of `webhooks`")?;
         let Value::Map(entries) = &headers.value else {
             self.reader.refuse_hint(
@@ -176,7 +177,31 @@ impl Builder<'_, '_> {
                 read.push(Header { name: key.name.as_str().into(), parts });
             }
         }
-        Some(Webhook { prefix: prefix?, headers: read })
+        let (prefix, pattern) = matched?;
+        Some(Webhook { prefix, pattern, headers: read })
+    }
+
+    /// The beginning of addresses, or a regular expression.
+    fn matched(&mut self, node: &Node) -> Option<(Box<str>, Option<Pattern>)> {
+        let text = self.reader.text(node, "`match`")?;
+        let is_address = text.starts_with("https://") || text.starts_with("http://");
+        if is_address && !["\\", ".*", ".+", "[", "(", "|", "^"].iter().any(|sign| text.contains(sign)) {
+            let template = self.reader.url(node, "`match`")?;
+            let constant = template.constant().map(Into::into);
+            if constant.is_none() {
+                self.reader.refuse(node.at, "the beginning of an address has no placeholders");
+            }
+            return Some((constant?, None));
+        }
+        match RegexBuilder::new(text).size_limit(MAX_PATTERN_BYTES).build() {
+            Ok(pattern) if !text.is_empty() => Some((text.into(), Some(Pattern(pattern)))),
+            _ => {
+                let hint =
+                    "write the beginning of an address, https://…, or a regular expression for a part of it";
+                self.reader.refuse_hint(node.at, "this matches no address", hint);
+                None
+            }
+        }
     }
 
     fn header(&mut self, node: &Node, prefix: Option<&str>) -> Option<Vec<HeaderPart>> {

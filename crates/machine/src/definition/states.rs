@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::{
     action, keys,
     load::{Builder, DAY},
-    model::{Daily, Gate, Kind, Next, State, StateIndex, Trigger},
+    model::{Daily, Deadline, DeadlineAt, Gate, Kind, Next, State, StateIndex, Trigger},
     read::Fields,
     yaml::{Mark, Node, Value},
     zone::ZoneRule,
@@ -52,9 +52,13 @@ impl Builder<'_, '_> {
             }
             let Some((name, _)) = name else { continue };
             let says = item.to_json().to_string().into();
-            if let Some(kind) = self.state(item) {
-                states.push(State { name: name.into(), index: StateIndex(n), kind, says });
+            let read = self.state(item);
+            if read.is_none() {
+                self.broken.push(n);
             }
+            // A state that cannot be read takes its place, so that the others are checked too.
+            let (kind, deadline) = read.unwrap_or((Kind::End, None));
+            states.push(State { name: name.into(), index: StateIndex(n), kind, deadline, says });
         }
         (states.len() == items.len()).then_some(states)
     }
@@ -91,15 +95,60 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn state(&mut self, node: &Node) -> Option<Kind> {
+    fn state(&mut self, node: &Node) -> Option<(Kind, Option<Deadline>)> {
         let Value::Map(entries) = &node.value else { return None };
+        let deadline = match entries.iter().find(|(key, _)| key.name == "deadline") {
+            None => Some(None),
+            Some((_, node)) => self.deadline(node).map(Some),
+        };
         if entries.iter().any(|(key, _)| key.name == "action") {
-            return action::read(self, node).map(Kind::Action);
+            let action = action::read(self, node);
+            return Some((Kind::Action(action?), deadline?));
         }
+        let kind = self.gate(node, deadline.as_ref().and_then(Option::as_ref));
+        Some((kind?, deadline?))
+    }
+
+    fn deadline(&mut self, node: &Node) -> Option<Deadline> {
+        if matches!(node.value, Value::Text(_)) {
+            let hint = "write `deadline: {after: 2h, next: STATE}`";
+            self.reader.refuse_hint(node.at, "a deadline has a time and a next state", hint);
+            return None;
+        }
+        let fields = self.reader.fields(node, "a deadline", &keys::DEADLINE)?;
+        let to = self.reader.required(&fields, "next", "a deadline").and_then(|node| self.target(node));
+        let when = match (fields.get("after"), fields.get("at")) {
+            (Some(node), None) => {
+                self.reader.duration(node, "`after`", 1..=3650 * DAY).map(DeadlineAt::After)
+            }
+            (None, Some(node)) => self.reader.path(node, "`at`").map(DeadlineAt::At),
+            _ => {
+                self.reader.refuse(fields.at, "a deadline has either `after` or `at`");
+                None
+            }
+        };
+        Some(Deadline { when: when?, to: to? })
+    }
+
+    fn gate(&mut self, node: &Node, deadline: Option<&Deadline>) -> Option<Kind> {
         let fields = self.reader.fields(node, "a gate", &keys::GATE)?;
         let together = ["exit_condition", "triggers", "next"];
         let given = fields.given(&together);
         if given.is_empty() {
+            let Some(deadline) = deadline else { return Some(Kind::End) };
+            // Nothing but the deadline opens it.
+            let never = signalbox_condition::Condition::parse("false", signalbox_condition::KnownFeeds::Any);
+            let (condition, next) = (never.ok()?, Next::Constant(deadline.to));
+            let zone = self.zone.clone()?;
+            return Some(Kind::Gate(Gate { condition, triggers: Vec::new(), next, zone }));
+        }
+        // The way in which other engines write a state that labels never leave.
+        let is_false = |node: &Node| match &node.value {
+            Value::Bool(value) => !value,
+            Value::Text(text) => text.trim() == "false",
+            _ => false,
+        };
+        if !fields.has("next") && deadline.is_none() && fields.get("exit_condition").is_some_and(is_false) {
             return Some(Kind::End);
         }
         if given.len() < together.len() {
@@ -112,9 +161,10 @@ impl Builder<'_, '_> {
         let condition = fields.get("exit_condition").and_then(|node| self.condition(node));
         let triggers = fields.get("triggers").and_then(|node| {
             let items = self.reader.list(node, "`triggers`")?;
-            if items.is_empty() {
-                let hint = "add what makes it look: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {event: entry} or {topic: TOPIC}";
-                self.reader.refuse_hint(node.at, "this gate can never open: it has no trigger", hint);
+            if items.is_empty() && deadline.is_none() && fields.has("next") {
+                let hint = "add what makes it look: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {at: metadata.PATH}, {event: entry} or {topic: TOPIC}";
+                let message = "this gate has no trigger: only an operator opens it (signalbox labels evaluate, or move)";
+                self.reader.warn(node.at, message, Some(hint.to_owned()));
             }
             let triggers: Vec<Trigger> = items.iter().filter_map(|item| self.trigger(item)).collect();
             (triggers.len() == items.len()).then_some(triggers)
@@ -126,7 +176,7 @@ impl Builder<'_, '_> {
     }
 
     fn trigger(&mut self, node: &Node) -> Option<Trigger> {
-        const KINDS: [&str; 5] = ["metadata", "time", "interval", "event", "topic"];
+        const KINDS: [&str; 6] = ["metadata", "time", "interval", "at", "event", "topic"];
         let fields = self.reader.fields(node, "a trigger", &keys::TRIGGER)?;
         let kinds = fields.given(&KINDS);
         let [kind] = &*kinds else {
@@ -150,6 +200,7 @@ impl Builder<'_, '_> {
             "metadata" => self.reader.path(node, "`metadata`").map(Trigger::Metadata),
             "time" => self.daily(&fields, node).map(Trigger::Time),
             "interval" => self.reader.duration(node, "`interval`", 1..=365 * DAY).map(Trigger::Interval),
+            "at" => self.reader.path(node, "`at`").map(Trigger::At),
             "topic" => self.reader.topic(node).map(Trigger::Topic),
             _ => match self.reader.text(node, "`event`")? {
                 "entry" => Some(Trigger::Entry),
@@ -288,7 +339,7 @@ impl Builder<'_, '_> {
     }
 
     /// The state of a name.
-    fn target(&mut self, node: &Node) -> Option<StateIndex> {
+    pub(super) fn target(&mut self, node: &Node) -> Option<StateIndex> {
         let name = self.reader.text(node, "a state")?;
         if self.reader.is_yes_or_no(node, name) {
             return None;

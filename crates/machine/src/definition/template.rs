@@ -60,6 +60,12 @@ impl Text {
         while let Some(open) = text[at..].find('<').map(|open| at + open) {
             literal.push_str(&text[at..open]);
             let Some(close) = text[open..].find('>').map(|close| open + close) else {
+                let rest = &text[open + 1..];
+                if ["label", "state_machine", "metadata"].iter().any(|name| rest.starts_with(name)) {
+                    let message = "this placeholder has no end".to_owned();
+                    let hint = Some("write <label>, <state_machine> or <metadata.PATH>".into());
+                    return Err(BadText { at: open, length: rest.len() + 1, message, hint });
+                }
                 at = open;
                 break;
             };

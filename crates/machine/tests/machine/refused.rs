@@ -119,8 +119,7 @@ fn states_that_are_none() {
 fn triggers_that_are_none() {
     let with =
         |triggers: &str| gate(&format!("exit_condition: metadata.a, next: two, triggers: [{triggers}]"));
-    refused(&with(""), "3:62 this gate can never open: it has no trigger");
-    refused(&with("{}"), "3:63 a trigger is one of metadata, time, interval, event, topic");
+    refused(&with("{}"), "3:63 a trigger is one of metadata, time, interval, at, event, topic");
     refused(
         &with("{metadata: a, time: 18:30}"),
         "3:77 a trigger is of one kind, and this one has metadata and time",
@@ -156,7 +155,7 @@ fn gates_that_can_never_open() {
     };
     let never = |condition: &str, triggers: &str| {
         let found = problems(&with(condition, triggers));
-        assert!(found.iter().any(|problem| problem.contains("can never open")), "{condition} {found:?}");
+        assert!(found.iter().any(|problem| problem.contains("can never")), "{condition} {found:?}");
     };
     never("system.time > 18:30", "{metadata: a}");
     never("1h has passed since system.entered_state", "{event: entry}");
@@ -167,7 +166,7 @@ fn gates_that_can_never_open() {
     let feeds = "state_machines: {m: {feeds: [{name: f, url: 'http://h/'}], states: [\n{gate: one, exit_condition: feeds.f.x, triggers: [{event: entry}], next: two}, {gate: two}]}}\n";
     refused(
         feeds,
-        "2:40 this gate can never open without an update: it reads feeds.f, and no trigger evaluates it again",
+        "2:40 a label that does not pass this gate on entry can never leave it without an update: it reads feeds.f, and no trigger evaluates it again",
     );
     for (condition, triggers) in [
         ("metadata.a.b", "{metadata: a}"),
@@ -375,6 +374,44 @@ fn all_problems_are_reported_together_and_in_order() {
 }
 
 #[test]
+fn a_machine_is_checked_as_a_whole_although_a_state_is_invalid() {
+    let found = problems(&states(
+        "{gate: a, exit_condition: metadata.x =, triggers: [{metadata: x}], next: b},\n\
+         {gate: b, exit_condition: metadata.x, triggers: [{metadata: y}], next: c},\n{gate: c},\n{gate: nowhere}",
+    ));
+    for part in ["4:", "this gate can never open", "no label ever gets to `nowhere`"] {
+        assert!(found.iter().any(|problem| problem.contains(part)), "{part}: {found:?}");
+    }
+    assert!(!found.iter().any(|problem| problem.contains("`b`")), "{found:?}");
+}
+
+#[test]
+fn results_failures_and_deadlines_that_are_none() {
+    let action = |more: &str| states(&format!("{{action: a, webhook: 'http://h/', {more}}}"));
+    let wrong = |more: &str, part: &str| {
+        let found = problems(&action(more));
+        assert!(found.iter().any(|problem| problem.contains(part)), "{more}: {found:?}");
+    };
+    wrong("result: {metadata: response}", "a result cannot replace all of the metadata");
+    wrong("result: {metadata.a: body.x}", "an answer has no part");
+    wrong("result: {metadata.a: status, metadata.a.b: status}", "two results are at");
+    wrong("result: {}", "`result` has between 1 and 32 entries");
+    wrong("on_error: b", "unknown state `b`");
+    wrong("on_error: [{next: a}, {status: 409, next: a}]", "those after it never apply");
+    wrong("on_error: {status: 200, next: a}", "this is not a kind of failure");
+    wrong("retry: {except: [often]}", "this is not a kind of failure");
+    wrong("deadline: 2h", "a deadline has a time and a next state");
+    wrong("deadline: {after: 2h, at: due, next: a}", "either `after` or `at`");
+    wrong("deadline: {after: 0s, next: a}", "`after` lasts from 1s");
+    let published = states("{action: a, publish: {topic: t, url: 'http://h/'}, result: {a: status}}");
+    let found = problems(&published);
+    assert!(found.iter().any(|problem| problem.contains("only the answer of a `webhook`")), "{found:?}");
+    let unclosed = states("{action: a, webhook: 'http://h/<metadata.who'}");
+    let found = problems(&unclosed);
+    assert!(found.iter().any(|problem| problem.contains("this placeholder has no end")), "{found:?}");
+}
+
+#[test]
 fn unusual_definitions_cause_warnings() {
     let warned = |source: &str| -> Vec<String> {
         let file = load("m.yaml", source).unwrap_or_else(|refused| panic!("{refused}"));
@@ -390,6 +427,16 @@ fn unusual_definitions_cause_warnings() {
          {gate: b, exit_condition: metadata.x = null, triggers: [{event: entry}, {metadata: x}], next: a}",
     ));
     assert_eq!(found, ["3:8 labels may run in a circle from `a` back to it without any action"]);
+    let found = warned(&states(
+        "{action: a, webhook: 'http://h/', next: b},\n{action: b, webhook: 'http://h/', next: a}",
+    ));
+    assert_eq!(
+        found,
+        ["3:10 labels may run in a circle from `a` back to it without waiting, and repeat its actions"]
+    );
+    let found = warned(&gate("exit_condition: metadata.a, triggers: [], next: two"));
+    let message = "this gate has no trigger: only an operator opens it (signalbox labels evaluate, or move)";
+    assert!(found.iter().any(|warning| warning.contains(message)), "{found:?}");
 }
 
 #[test]

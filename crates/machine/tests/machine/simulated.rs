@@ -194,7 +194,7 @@ fn a_simulation_reports_why_it_ended() {
         (asking.end, asking.at.to_string().as_str()),
         (End::NeedsFeed("f".into()), "2026-01-01T00:01:00Z")
     );
-    let failing = Assumed { webhooks: [("b".to_owned(), 500)].into(), ..Assumed::default() };
+    let failing = Assumed { webhooks: [("b".to_owned(), 500.into())].into(), ..Assumed::default() };
     let errored = run(go.clone(), &failing);
     // After one second, after two more, and then the attempts are spent.
     assert_eq!((errored.end, errored.at.to_string().as_str()), (End::Errored, "2026-01-01T00:00:03Z"));

@@ -5,13 +5,12 @@
 
 pub(crate) mod route;
 
-use std::time::Duration;
-
 use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body_util::Full;
 use serde_json::{Value, value::to_raw_value};
 use signalbox_machine::{
     Machine, State, attempt,
+    definition::Action,
     render::{self, Filling, token},
 };
 
@@ -20,14 +19,14 @@ use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
 
-/// Maximum size of a webhook's answer, bytes. The body is not used.
+/// Maximum size of a webhook's answer, bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is done.
-    Done,
+    /// It is done, with the metadata update that its answer gives, if any.
+    Done(Option<Value>),
     /// It failed.
     Failed {
         /// The reason, for people.
@@ -51,7 +50,7 @@ impl Outcome {
     /// The word for history and metrics.
     pub(crate) fn word(&self) -> &'static str {
         match self {
-            Self::Done => "done",
+            Self::Done(_) => "done",
             Self::Failed { kind: attempt::Outcome::Refused, .. } => "refused",
             Self::Failed { .. } => "failed",
         }
@@ -87,7 +86,7 @@ impl Actions {
         let attempt = async {
             match request {
                 render::Request::Webhook { url, body } => {
-                    self.webhook(machine, &url, body.to_string(), &token, action.timeout).await
+                    self.webhook((machine, action), &url, body.to_string(), &token).await
                 }
                 render::Request::Route(change) => route::apply(&self.routes, machine, label, change).await,
                 render::Request::Publish { topic, kind, url, data } => {
@@ -103,11 +102,10 @@ impl Actions {
 
     async fn webhook(
         &self,
-        machine: &Machine,
+        (machine, action): (&Machine, &Action),
         url: &str,
         body: String,
         token: &str,
-        timeout: Duration,
     ) -> Outcome {
         let request = Request::builder()
             .method(Method::POST)
@@ -119,8 +117,8 @@ impl Actions {
         if let Err(why) = self.headers(machine, url, request.headers_mut()) {
             return Outcome::failed(why);
         }
-        match self.client.call("machine action", request, timeout, MAX_ANSWER_BYTES).await {
-            Ok(answer) if (200..300).contains(&answer.status) => Outcome::Done,
+        match self.client.call("machine action", request, action.timeout, MAX_ANSWER_BYTES).await {
+            Ok(answer) if (200..300).contains(&answer.status) => result(action, answer.status, answer.body),
             Ok(answer) => Outcome::Failed {
                 why: format!("answered {}", answer.status),
                 kind: attempt::Outcome::Status { code: answer.status, retry_after: answer.retry_after },
@@ -183,12 +181,28 @@ impl Actions {
         let client = format!("machine:{}", machine.name());
         match self.bus.publish(&client, topic, vec![new]).await.pop() {
             // A conflict means that the event was published before, with other data because metadata has changed since.
-            Some(Ok(_) | Err(Refusal::Conflict)) => Outcome::Done,
+            Some(Ok(_) | Err(Refusal::Conflict)) => Outcome::Done(None),
             Some(Err(refusal @ (Refusal::Claimed | Refusal::BadTopic | Refusal::TooManyTopics))) => {
                 Outcome::permanent(refusal.to_string())
             }
             Some(Err(refusal)) => Outcome::failed(refusal.to_string()),
             None => Outcome::failed("nothing was published"),
         }
+    }
+}
+
+/// The outcome of a successful answer. A part that becomes metadata and is not in it is a failure: the label would continue
+/// without a value that the definition relies on.
+fn result(action: &Action, status: u16, body: Option<Vec<u8>>) -> Outcome {
+    if action.result.is_empty() {
+        return Outcome::Done(None);
+    }
+    let Some(body) = body else {
+        return Outcome::failed(format!("its answer is larger than {} KiB", MAX_ANSWER_BYTES / 1024));
+    };
+    let json = serde_json::from_slice::<Value>(&body).ok();
+    match action.result_of(status, json.as_ref()) {
+        Ok(update) => Outcome::Done(update),
+        Err(why) => Outcome::failed(why),
     }
 }

@@ -1,5 +1,5 @@
-//! `route:` actions: set shares, then register instances of one version, then drain those of another. Each step may be
-//! repeated.
+//! `route:` actions: set shares, then register instances of one version, then drain those of another. All parts are judged
+//! before the first is made, and each may be repeated.
 //!
 //! An action is confined by its definition, never by what metadata contains: it changes the hosts that the definition names,
 //! and registers instances under IDs of its own label. Clients that report metadata get no further.
@@ -48,7 +48,7 @@ pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, rou
     let ids = owned_ids(machine.name(), label);
     let caller = Caller::of_machine(machine.name(), hosts, ids.clone());
     match change(routes, &caller, &ids, route).await {
-        Ok(()) => Outcome::Done,
+        Ok(()) => Outcome::Done(None),
         Err(Failure::Permanent(why)) => Outcome::permanent(why),
         Err(Failure::Route(error)) => {
             let why = error.to_string();
@@ -59,6 +59,7 @@ pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, rou
                 | Error::IdNotAllowed(_)
                 | Error::VersionTypeNotAllowed(_)
                 | Error::HostFull { .. }
+                | Error::TokenFull { .. }
                 | Error::CannotSwitch { .. } => Outcome::permanent(why),
                 Error::HostNotAllowed { hostname } => Outcome::permanent(not_allowed(&hostname)),
                 // Another attempt may succeed: the instance that has the address may be draining.
@@ -84,35 +85,73 @@ fn not_allowed(hostname: &str) -> String {
     format!("the definition does not allow its actions to change {hostname}; add it to `hosts`")
 }
 
-async fn change(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<(), Failure> {
+/// The parts of an action, each of which has been found to be valid.
+struct Judged {
+    host: Hostname,
+    policy: Option<Policy>,
+    instances: Vec<(InstanceId, Spec)>,
+    /// The version type to drain, and the seconds until its instances are removed.
+    retire: Option<(Label, u32)>,
+}
+
+/// Judges every part before the first change, so that an action that fails for good has changed nothing.
+async fn judge(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<Judged, Failure> {
     let host = Hostname::parse(&route.host)?;
     if !caller.may_touch(&host) {
         return Err(Failure::Permanent(not_allowed(host.as_str())));
     }
-    if let Some(shares) = route.shares {
-        let wanted = routes.store().policy(&host).await?;
-        let policy = wanted.map(|wanted| wanted.value).unwrap_or_default();
-        let mut policy =
-            serde_json::to_value(&policy).map_err(|error| Failure::Permanent(error.to_string()))?;
-        let shares = shares
-            .into_iter()
-            .map(|(version, percent)| json!({"version_type": version, "percent": percent_of(percent)}));
-        policy["shares"] = shares.collect();
-        let policy: Policy = serde_json::from_value(policy)
-            .map_err(|error| Failure::Permanent(format!("the shares cannot be read: {error}")))?;
-        routes.set_policy(caller, &host, &policy.check()?).await?;
-    }
+    let policy = match route.shares {
+        Some(shares) => Some(policy_with(routes, &host, shares).await?),
+        None => None,
+    };
+    let mut instances = Vec::new();
     if let Some(register) = route.register {
         let version = Label::parse(&register.version_type, "version_type")?;
         for (place, instance) in register.instances.into_iter().enumerate() {
             let (id, instance) = wanted(instance, &host, &version, place)?;
             let id = InstanceId::parse(&format!("{ids}{id}"))?;
-            routes.put(caller, &id, Spec::check(instance, routes.rules())?).await?;
+            let spec = Spec::check(instance, routes.rules())?;
+            routes.check_put(caller, &id, &spec).await?;
+            instances.push((id, spec));
         }
     }
-    if let Some(retire) = route.retire {
-        let version = Label::parse(&retire.version_type, "version_type")?;
-        let seconds = u32::try_from(retire.drain.as_secs()).unwrap_or(u32::MAX);
+    let retire = match route.retire {
+        Some(retire) => {
+            let version = Label::parse(&retire.version_type, "version_type")?;
+            Some((version, u32::try_from(retire.drain.as_secs()).unwrap_or(u32::MAX)))
+        }
+        None => None,
+    };
+    Ok(Judged { host, policy, instances, retire })
+}
+
+/// The policy of a host with other shares.
+async fn policy_with(
+    routes: &Registry,
+    host: &Hostname,
+    shares: Vec<(String, f64)>,
+) -> Result<Policy, Failure> {
+    let wanted = routes.store().policy(host).await?;
+    let policy = wanted.map(|wanted| wanted.value).unwrap_or_default();
+    let mut policy = serde_json::to_value(&policy).map_err(|error| Failure::Permanent(error.to_string()))?;
+    let shares = shares
+        .into_iter()
+        .map(|(version, percent)| json!({"version_type": version, "percent": percent_of(percent)}));
+    policy["shares"] = shares.collect();
+    let policy: Policy = serde_json::from_value(policy)
+        .map_err(|error| Failure::Permanent(format!("the shares cannot be read: {error}")))?;
+    Ok(policy.check()?)
+}
+
+async fn change(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<(), Failure> {
+    let Judged { host, policy, instances, retire } = judge(routes, caller, ids, route).await?;
+    if let Some(policy) = policy {
+        routes.set_policy(caller, &host, &policy).await?;
+    }
+    for (id, spec) in instances {
+        routes.put(caller, &id, spec).await?;
+    }
+    if let Some((version, seconds)) = retire {
         let mut ids = Vec::new();
         for id in routes.store().ids_of_host(&host).await? {
             ids.push(InstanceId::parse(&id)?);

@@ -336,7 +336,7 @@ impl Wanted<'_> {
         for ((key, member), score) in places(self.machine, label, record) {
             let kind = key.strip_prefix(self.machine).and_then(|rest| rest.split(':').nth(1));
             let (predicate, latest_ms) = match kind {
-                Some("in") => ("M1", None),
+                Some("in" | "by") => ("M1", None),
                 Some("is") => ("M2", None),
                 Some("zone") => ("M4", None),
                 _ => ("M3", Some(score.max(self.now_ms) + MAX_LATENESS_MS)),

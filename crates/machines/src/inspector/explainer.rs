@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use signalbox_machine::{
-    State, merge,
-    simulate::{Assumed, Start, simulate},
+    Machine, State, merge,
+    render::{Filling, Request},
+    simulate::{Assumed, Assumption, Start, simulate},
     why::why,
 };
+use tokio::time::timeout;
 
 use crate::{
     Error, Version,
@@ -21,6 +23,9 @@ use crate::{
     store::Shards,
 };
 
+/// How long an explanation waits for a feed.
+const FEED_PATIENCE: Duration = Duration::from_secs(3);
+
 /// The assumptions of a simulation.
 #[derive(Debug, Default)]
 pub struct Assumptions {
@@ -32,8 +37,8 @@ pub struct Assumptions {
     pub metadata: Option<Value>,
     /// The answer of each feed; `None` for a feed that fails.
     pub feeds: BTreeMap<String, Option<Value>>,
-    /// The status code that the webhook of each action answers.
-    pub webhooks: BTreeMap<String, u16>,
+    /// The answer of the webhook of each action.
+    pub webhooks: BTreeMap<String, Assumption>,
 }
 
 /// Explains single labels. Reads only.
@@ -64,8 +69,12 @@ impl Explainer {
         let mut feeds = serde_json::Map::new();
         for feed in gate.into_iter().flat_map(|gate| gate.condition.feeds()) {
             let about = (&*version.machine, label, &record.metadata);
-            let inspected = self.feeds.inspect(&mut answers, about, feed).await;
-            feeds.insert(feed.to_owned(), inspected.to_json());
+            let inspected = timeout(FEED_PATIENCE, self.feeds.inspect(&mut answers, about, feed)).await;
+            let inspected = inspected.map_or_else(
+                |_| json!({"result": "not_asked", "error": "it does not answer at once; its value is not shown"}),
+                |inspected| inspected.to_json(),
+            );
+            feeds.insert(feed.to_owned(), inspected);
         }
         let evaluator = evaluator(&version, label, now_ms, &answers);
         let standing = evaluator.label(&record);
@@ -89,7 +98,11 @@ impl Explainer {
         }
         let reason = match record.status {
             Status::Waiting => None,
-            Status::Acting => Some(format!("its action is under way, attempt {}", record.work.attempts)),
+            Status::Acting => {
+                let (action, reason) = acting(&version, label, &record);
+                explanation["action"] = action;
+                Some(reason)
+            }
             Status::Choosing => {
                 Some("its action is done; where it goes depends on a feed that failed".to_owned())
             }
@@ -99,12 +112,14 @@ impl Explainer {
                 Some("its action failed permanently; it waits for a retry by an operator".to_owned())
             }
             Status::Looping => Some("it moved fifty times in a row and continues a second later".to_owned()),
-            Status::Ended => {
-                explanation["stuck"] = json!("nothing will evaluate this again: it is at its end");
-                Some("it has ended".to_owned())
-            }
+            Status::Ended => Some("it has ended".to_owned()),
             Status::Deleted => Some("it was deleted".to_owned()),
         };
+        if record.suspended {
+            explanation["suspended"] = json!(true);
+            explanation["stuck"] =
+                json!("it is suspended: no gate is evaluated and no attempt begins until it is resumed");
+        }
         if let Some(reason) = reason {
             explanation["reason"] = json!(reason);
         }
@@ -126,6 +141,7 @@ impl Explainer {
         let now = instant(now_ms);
         let until =
             assumptions.until.or_else(|| now.checked_add(assumptions.span).ok()).unwrap_or(Timestamp::MAX);
+        check_names(machine, &assumptions)?;
         let assumed = Assumed { feeds: assumptions.feeds, webhooks: assumptions.webhooks };
         if let Some(update) = &assumptions.metadata {
             let mut metadata = record.metadata.clone();
@@ -148,12 +164,39 @@ impl Explainer {
             attempts: record.work.attempts.saturating_sub(u32::from(record.status == Status::Acting)),
             again: again_ms(&record).map(instant),
             feed_failures: record.work.feed_failures,
-            held: held(&record.work).map(|(cause, trigger)| (cause, trigger.map(str::to_owned))),
+            held: held(&record.work)
+                .filter(|_| record.status != Status::Acting)
+                .map(|(cause, trigger)| (cause, trigger.map(str::to_owned))),
             fresh: false,
         };
         let metadata = assumptions.metadata.as_ref();
         Ok(simulate(machine, start, &assumed, metadata, now, until).to_json(machine))
     }
+}
+
+/// What the action of a label does now, for programs and in words.
+fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
+    let (machine, work) = (&version.machine, &record.work);
+    let action = machine.state(&record.state).and_then(State::action);
+    let attempts = action.map_or(0, |action| action.retry.attempts);
+    let filling = Filling { state_machine: machine.name(), label, metadata: &record.metadata };
+    let address = match action.map(|action| action.call.request(filling)) {
+        Some(Ok(Request::Webhook { url, .. })) => Some(url),
+        _ => None,
+    };
+    let pauses = work.held.is_some();
+    let json = json!({
+        "attempt": work.attempts, "attempts": attempts, "address": address, "waits_for_retry": pauses,
+    });
+    let count = format!("attempt {} of {attempts}", work.attempts);
+    let reason = match (pauses, work.again_ms) {
+        (true, Some(again_ms)) => {
+            let why = work.error.as_deref().unwrap_or("no outcome is known");
+            format!("{count} of its action failed ({why}); the next is at {}", instant(again_ms))
+        }
+        _ => format!("its action is under way, {count}"),
+    };
+    (json, reason)
 }
 
 /// When a label continues that loops or waits for a failed feed. Other work is simulated as done immediately.
@@ -164,6 +207,26 @@ fn again_ms(record: &Record) -> Option<u64> {
         _ => false,
     };
     record.work.again_ms.filter(|_| pauses)
+}
+
+/// Rejects assumptions about feeds and actions that the machine does not have.
+fn check_names(machine: &Machine, assumptions: &Assumptions) -> Result<(), Error> {
+    let unknown = |kind: &str, name: &str, known: Vec<&str>| {
+        let hint = match signalbox_condition::nearest(name, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("known are: {}", known.join(", ")),
+        };
+        Err(Error::BadAssumption(format!("the machine has no {kind} `{name}`; {hint}")))
+    };
+    let feeds = || machine.feeds().iter().map(|feed| &*feed.name);
+    if let Some(name) = assumptions.feeds.keys().find(|name| !feeds().any(|feed| feed == *name)) {
+        return unknown("feed", name, feeds().collect());
+    }
+    let actions = || machine.states().iter().filter(|state| state.action().is_some()).map(State::name);
+    match assumptions.webhooks.keys().find(|name| !actions().any(|action| action == *name)) {
+        Some(name) => unknown("action", name, actions().collect()),
+        None => Ok(()),
+    }
 }
 
 fn evaluator<'a>(

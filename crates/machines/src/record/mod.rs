@@ -130,11 +130,19 @@ pub enum Cause {
     Migrated,
     /// It was deleted.
     Deleted,
+    /// A client had its gate evaluated, or the definition was changed.
+    Evaluated,
+    /// Its action failed for good.
+    Failed,
+    /// It was in the state for too long.
+    Deadline,
+    /// A client moved it, or skipped its action.
+    Moved,
 }
 
 impl Cause {
     /// All causes, in the order of their stored numbers.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Created,
         Self::Metadata,
         Self::Time,
@@ -145,6 +153,10 @@ impl Cause {
         Self::Action,
         Self::Migrated,
         Self::Deleted,
+        Self::Evaluated,
+        Self::Failed,
+        Self::Deadline,
+        Self::Moved,
     ];
 
     /// From a decision.
@@ -159,6 +171,9 @@ impl Cause {
             step::Cause::Feed => Self::Feed,
             step::Cause::Action => Self::Action,
             step::Cause::Migrated => Self::Migrated,
+            step::Cause::Evaluated => Self::Evaluated,
+            step::Cause::Failed => Self::Failed,
+            step::Cause::Deadline => Self::Deadline,
         }
     }
 }
@@ -209,6 +224,8 @@ pub struct Work {
     pub again_ms: Option<u64>,
     /// The next instant of an interval.
     pub(crate) interval_ms: Option<u64>,
+    /// When the time in the state is over, Unix milliseconds.
+    pub(crate) deadline_ms: Option<u64>,
     /// Metadata was updated while an action was under way.
     pub(crate) facts: bool,
     /// The last failure.
@@ -242,6 +259,10 @@ pub struct Record {
     pub(crate) zones: Vec<Box<str>>,
     /// For each shard of the bus, the last event that an input took, and the number of the input.
     pub(crate) taken: Vec<(u64, u32)>,
+    /// Whether a client has stopped it: no gate is evaluated, and no attempt begins.
+    pub suspended: bool,
+    /// The indexed values of its metadata, each with its path as a digest.
+    pub(crate) indexed: Vec<u64>,
     /// Its work in progress.
     pub work: Work,
 }
@@ -261,13 +282,40 @@ impl Record {
             seen: Vec::new(),
             zones: Vec::new(),
             taken: Vec::new(),
+            suspended: false,
+            indexed: Vec::new(),
             work: Work::default(),
         }
     }
 
+    /// The record after the label is deleted: name and history.
+    pub(crate) fn deleted(&self, version: u64, now_ms: u64) -> Self {
+        let mut record = self.clone();
+        record.history.push(Row {
+            visit: self.visit,
+            at_ms: now_ms,
+            from: Some(self.state.clone()),
+            to: None,
+            cause: Cause::Deleted,
+            trigger: None,
+            version,
+            event: 0,
+        });
+        record.status = Status::Deleted;
+        record.entered_ms = now_ms;
+        record.metadata = Value::Object(Map::new());
+        record.zones.clear();
+        record.indexed.clear();
+        record.suspended = false;
+        record.work = Work::default();
+        record.seen.clear();
+        record
+    }
+
     /// When the label itself is due, Unix milliseconds.
     pub(crate) fn due_ms(&self) -> Option<u64> {
-        [self.work.again_ms, self.work.interval_ms].into_iter().flatten().min()
+        let Work { again_ms, interval_ms, deadline_ms, .. } = self.work;
+        [again_ms, interval_ms, deadline_ms].into_iter().flatten().min().filter(|_| !self.suspended)
     }
 
     /// The state before the current one.

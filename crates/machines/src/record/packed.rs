@@ -117,10 +117,24 @@ impl Record {
 
     fn write_work(&self, to: &mut Writer) {
         let work = &self.work;
-        if *work == Work::default() {
-            return to.byte(0);
+        let flags = [
+            *work != Work::default(),
+            work.facts,
+            work.deadline_ms.is_some(),
+            self.suspended,
+            !self.indexed.is_empty(),
+        ];
+        to.byte(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
+        if !self.indexed.is_empty() {
+            to.number(self.indexed.len() as u64);
+            self.indexed.iter().for_each(|digest| to.raw(&digest.to_be_bytes()));
         }
-        to.byte(1 | u8::from(work.facts) << 1);
+        if let Some(ms) = work.deadline_ms {
+            to.number(ms);
+        }
+        if *work == Work::default() {
+            return;
+        }
         to.number(work.attempts.into());
         to.number(work.feed_failures.into());
         to.option(work.again_ms, |to, ms| to.number(ms));
@@ -131,8 +145,14 @@ impl Record {
 
     fn read_work(&mut self, from: &mut Reader<'_>) -> Option<()> {
         let flags = from.byte()?;
-        if flags != 0 {
+        self.suspended = flags & 8 != 0;
+        if flags & 16 != 0 {
+            self.indexed = from.list(|from| Some(u64::from_be_bytes(from.take(8)?.try_into().ok()?)))?;
+        }
+        let deadline_ms = if flags & 4 != 0 { Some(from.number()?) } else { None };
+        if flags & 1 != 0 {
             self.work = Work {
+                deadline_ms,
                 facts: flags & 2 != 0,
                 attempts: from.number()?.try_into().ok()?,
                 feed_failures: from.number()?.try_into().ok()?,
@@ -316,13 +336,14 @@ mod tests {
     }
 
     fn work() -> impl Strategy<Value = Work> {
-        let times = (option::of(any::<u64>()), option::of(any::<u64>()));
+        let times = (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()));
         (any::<(u32, u32, bool)>(), times, option::of(name()), option::of(name())).prop_map(
-            |((attempts, feed_failures, facts), (again_ms, interval_ms), error, held)| Work {
+            |((attempts, feed_failures, facts), (again_ms, interval_ms, deadline_ms), error, held)| Work {
                 attempts,
                 feed_failures,
                 again_ms,
                 interval_ms,
+                deadline_ms,
                 facts,
                 error,
                 held,
@@ -334,13 +355,15 @@ mod tests {
         fn record()(
             incarnation: u32, numbers: (u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
             text in ".{0,200}", history in vec(row(), 0..=MAX_ROWS), seen in vec(seen(), 0..=MAX_KEYS),
-            zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3)
+            zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3),
+            (suspended, indexed) in (any::<bool>(), vec(any::<u64>(), 0..3))
         ) -> Record {
             let (visit, revision, entered_ms) = numbers;
             let metadata = json!({"text": text, "list": [1, null, {"a": -1.5}]});
             let status = Status::ALL[status];
             Record {
                 incarnation, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
+                suspended, indexed,
             }
         }
     }

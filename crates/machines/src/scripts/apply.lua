@@ -5,6 +5,7 @@
 -- KEYS[3]: zset, names of machines
 -- KEYS[4]: set, digests of definitions that were applied
 -- KEYS[5]: hash, version -> JSON of the definition
+-- KEYS[6]: hash, machine that was deleted -> the number of its last version
 -- ARGV[1]: string, machine
 -- ARGV[2]: integer, the version that must be active now; 0 for none
 -- ARGV[3]: string, a mark of this attempt, no space in it
@@ -15,7 +16,7 @@
 --   {'changed', the active version}
 --   {'busy', the change that is under way}
 -- Caller: Versions::start_apply
-local current, applying, names, seen, versions = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local current, applying, names, seen, versions, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local machine, base, mark, text, digest, map = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local under_way = redis.call('HGET', applying, machine)
@@ -26,7 +27,9 @@ if under_way then
 end
 local active = tonumber(redis.call('GET', current) or '0')
 if active ~= base then return {'changed', active} end
-local version = base + 1
+-- Other processes may remember the versions of a deleted machine of this name, so their numbers are not used again.
+local last = base > 0 and base or tonumber(redis.call('HGET', retired, machine) or '0')
+local version = last + 1
 local number = string.format('%.0f', version)
 redis.call('HSET', applying, machine, number .. ' ' .. mark .. ' ' .. map)
 redis.call('HSET', versions, number, text)

@@ -22,6 +22,8 @@ pub(crate) enum Due {
         /// Whether it concerns only labels whose own metadata names this zone.
         own: bool,
     },
+    /// The next page of a task.
+    Task { machine: String, id: String },
 }
 
 impl Due {
@@ -29,6 +31,7 @@ impl Due {
     pub(crate) fn member(&self) -> String {
         match self {
             Self::Label { machine, label } => format!("l {machine} {label}"),
+            Self::Task { machine, id } => format!("t {machine} {id}"),
             Self::Sweep { machine, gate, time, zone, own } => {
                 format!("{} {machine} {gate} {time} {zone}", if *own { 'o' } else { 'w' })
             }
@@ -41,6 +44,7 @@ impl Due {
         let (machine, rest) = rest.split_once(' ')?;
         let machine = machine.to_owned();
         match kind {
+            "t" => Some(Self::Task { machine, id: rest.to_owned() }),
             "l" => Some(Self::Label { machine, label: rest.to_owned() }),
             "w" | "o" => {
                 let mut parts = rest.split(' ').map(str::to_owned);

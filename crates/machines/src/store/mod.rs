@@ -5,6 +5,7 @@ mod due;
 mod inputs;
 mod records;
 mod statistics;
+mod tasks;
 mod versions;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub(crate) use due::{Due, DueSet};
 pub(crate) use inputs::TakenEvents;
 pub(crate) use records::Records;
 pub(crate) use statistics::Statistics;
+pub(crate) use tasks::Tasks;
 pub(crate) use versions::{Applying, Start, Started, Versions};
 
 /// A key of the fabric.

@@ -66,6 +66,30 @@ impl Records {
         self.names(shard, &self.0.keys(shard).with_status(machine, status), after, limit).await
     }
 
+    /// The next names after `after` of the labels with an indexed value.
+    pub(crate) async fn with_value(
+        &self,
+        shard: usize,
+        machine: &str,
+        digest: u64,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        self.names(shard, &self.0.keys(shard).by_value(machine, digest), after, limit).await
+    }
+
+    /// Removes a name from the index of a state.
+    pub(crate) async fn remove_from_state(
+        &self,
+        shard: usize,
+        machine: &str,
+        state: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let key = self.0.keys(shard).in_state(machine, state);
+        self.0.redis(shard).command("ZREM").key(&key).arg(name).run().await
+    }
+
     /// The next names after `after` of the labels at a gate whose own metadata names this zone.
     pub(crate) async fn in_zone(
         &self,
@@ -93,6 +117,13 @@ impl Records {
     /// How many labels are in each of these states, over all shards.
     pub(crate) async fn count_states(&self, machine: &str, states: &[&str]) -> Result<Vec<u64>, Error> {
         self.count_all(states, |keys, state| keys.in_state(machine, state)).await
+    }
+
+    /// How many records the machine has over all shards: labels in these states, and deleted ones.
+    pub(crate) async fn population(&self, machine: &str, states: &[&str]) -> Result<u64, Error> {
+        let alive: u64 = self.count_states(machine, states).await?.into_iter().sum();
+        let gone = self.count_all(&[""], |keys, _| keys.gone(machine)).await?;
+        Ok(alive + gone.into_iter().sum::<u64>())
     }
 
     /// How many labels have each of these statuses, over all shards.

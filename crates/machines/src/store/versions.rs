@@ -65,6 +65,7 @@ impl Versions {
             .key(&keys.names())
             .key(&keys.seen())
             .key(&keys.versions(start.machine))
+            .key(&keys.retired())
             .arg(start.machine)
             .arg(start.base)
             .arg(start.mark)
@@ -113,6 +114,28 @@ impl Versions {
         let keys = self.0.keys(shard);
         let call = SWITCH.call().key(&keys.current(machine)).key(&keys.versions(machine));
         call.arg(version).arg(definition).run(self.0.redis(shard)).await
+    }
+
+    /// Makes no version of a machine active in any shard, and keeps the number of the last one. May be repeated.
+    pub(crate) async fn retire(&self, machine: &str) -> Result<(), Error> {
+        let keys = self.0.keys(0);
+        if let Some(last) = self.current(0, machine).await? {
+            let retired = keys.retired();
+            self.0.redis(0).command("HSET").key(&retired).arg(machine).arg(last).run().await?;
+        }
+        // The first shard is last: while it has the machine, the number is found.
+        for shard in (0..self.shards()).rev() {
+            self.0.redis(shard).command("DEL").key(&self.0.keys(shard).current(machine)).run().await?;
+        }
+        self.0.redis(0).command("ZREM").key(&keys.names()).arg(machine).run().await
+    }
+
+    /// Removes all versions of a machine that is not active.
+    pub(crate) async fn remove(&self, machine: &str) -> Result<(), Error> {
+        for shard in 0..self.shards() {
+            self.0.redis(shard).command("DEL").key(&self.0.keys(shard).versions(machine)).run().await?;
+        }
+        Ok(())
     }
 
     /// The version that is active in a shard.

@@ -79,7 +79,7 @@ async fn an_action_publishes_its_event_once() {
         "publish: {topic: orders, type: create, url: \"https://shop.test/<label>\", data: {n: <metadata.n>}}";
     let world = World::new(&action(publish)).await;
     let record = world.about_to_act("a", json!({"n": 7})).await;
-    assert_eq!(world.perform("a", &record).await, Outcome::Done);
+    assert_eq!(world.perform("a", &record).await, Outcome::Done(None));
     // Its outcome was not written, so the attempt is repeated, with other metadata.
     world.send_update("a", json!({"n": 8})).await;
     world.time.advance(15_001);
@@ -134,7 +134,7 @@ async fn a_change_of_routes_can_be_repeated() {
     let record = world.about_to_act("a", json!({"instances": ["127.0.0.1:9018"]})).await;
     let mut tables = Vec::new();
     for _ in 0..2 {
-        assert_eq!(world.perform("a", &record).await, Outcome::Done);
+        assert_eq!(world.perform("a", &record).await, Outcome::Done(None));
         let store = world.routes.store();
         let policy = store.policy(&host).await.unwrap().unwrap().value;
         let mut states = Vec::new();
@@ -169,6 +169,10 @@ async fn rejected_routes_fail_without_a_retry_until_metadata_is_corrected() {
     assert_eq!((&*record.state, record.work.attempts, record.due_ms()), ("act", 1, None));
     assert!(matches!(world.machines.labels.retry(M, "a").await, Ok(again) if again.status == Status::Acting));
     world.until("a", |record| record.status == Status::Errored).await;
+    // Every part is judged before the first is changed.
+    let host = Hostname::parse("shop.test").unwrap();
+    assert!(world.routes.store().policy(&host).await.unwrap().is_none());
+    assert!(world.routes.store().ids_of_host(&host).await.unwrap().is_empty());
     // Facts alone do not start it again.
     assert_eq!(
         world.send_update("a", json!({"instances": ["127.0.0.1:9018"]})).await.status,

@@ -48,7 +48,7 @@ async fn labels_of_removed_states_are_moved_by_the_map() {
         world.machines.applier.apply(&new, 0, "test", &map()).await,
         Err(Error::DefinitionChanged)
     ));
-    assert_eq!(world.machines.applier.apply(&new, 1, "test", &map()).await.unwrap(), 2);
+    assert_eq!(world.machines.applier.apply(&new, 1, "test", &map()).await.unwrap().version, 2);
     let record = world.label("a").await;
     assert_eq!((&*record.state, record.history.last().unwrap().cause), ("third", Cause::Migrated));
     assert_eq!(record.history.last().unwrap().version, 2);
@@ -147,7 +147,7 @@ async fn labels_follow_a_changed_zone_of_an_unchanged_state() {
         (preview.states.changed, preview.changed),
         (vec!["other".to_owned()], vec!["feeds.crm".to_owned()])
     );
-    assert_eq!(world.machines.applier.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap(), 2);
+    assert_eq!(world.machines.applier.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap().version, 2);
     assert_eq!(world.label("a").await.zones.join(" "), "Asia/Tokyo");
     let found = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap().findings;
     assert_eq!(found, [], "its sweep exists");

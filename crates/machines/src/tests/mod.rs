@@ -12,6 +12,8 @@ mod inputs;
 mod labels;
 mod loops;
 mod lost;
+mod operations;
+mod outcomes;
 mod overview;
 mod predictions;
 mod racing;

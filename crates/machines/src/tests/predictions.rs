@@ -152,7 +152,7 @@ impl Scene<'_> {
             until: Some(until),
             metadata: facts.cloned(),
             feeds,
-            webhooks,
+            webhooks: webhooks.into_iter().map(|(name, status)| (name, status.into())).collect(),
             ..Assumptions::default()
         };
         self.world.machines.inspector.explainer.simulate(M, label, asking).await.unwrap()

@@ -170,7 +170,7 @@ impl World {
 
     pub(super) async fn apply(&self, yaml: &str, base: u64) -> u64 {
         let machine = machine(yaml);
-        self.machines.applier.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap()
+        self.machines.applier.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap().version
     }
 
     pub(super) async fn create(&self, label: &str, metadata: Value) -> Answer {
@@ -270,6 +270,8 @@ fn pacemaker(
 pub(super) struct Receiver {
     answers: Arc<Mutex<Vec<u16>>>,
     pub(super) tokens: Arc<Mutex<Vec<String>>>,
+    /// The body of answers at `/json`.
+    body: Arc<Mutex<Value>>,
     /// Answers wait for a permit.
     pub(super) held: Arc<Semaphore>,
     pub(super) url: String,
@@ -282,8 +284,10 @@ impl Receiver {
         let mut answers = answers.to_vec();
         answers.reverse();
         let held = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
-        let receiver = Self { answers: Arc::new(Mutex::new(answers)), tokens: Arc::default(), held, url };
-        let router = Router::new().route("/hook", post(hook)).with_state(receiver.clone());
+        let (answers, body) = (Arc::new(Mutex::new(answers)), Arc::default());
+        let receiver = Self { answers, tokens: Arc::default(), body, held, url };
+        let router = Router::new().route("/hook", post(hook)).route("/json", post(answer));
+        let router = router.with_state(receiver.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         receiver
     }
@@ -295,9 +299,21 @@ impl Receiver {
         receiver
     }
 
+    /// Answers 2xx with this JSON at `/json` instead of `/hook`.
+    pub(super) fn answers(&self, body: Value) -> String {
+        *self.body.lock().unwrap() = body;
+        self.url.replace("/hook", "/json")
+    }
+
     pub(super) fn seen(&self) -> Vec<String> {
         self.tokens.lock().unwrap().clone()
     }
+}
+
+async fn answer(State(receiver): State<Receiver>, headers: HeaderMap) -> Response {
+    let status = hook(State(receiver.clone()), headers).await;
+    let body = receiver.body.lock().unwrap().clone();
+    (status, Json(body)).into_response()
 }
 
 async fn hook(State(receiver): State<Receiver>, headers: HeaderMap) -> StatusCode {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     ChangeKind, Error, RouteChange,
-    store::{Desire, DesireOutcome, Heartbeat, Noted, Projection, Sight, Stored, TableMark},
+    store::{Desire, DesireOutcome, Heartbeat, Noted, Projection, Registrant, Sight, Stored, TableMark},
 };
 use signalbox_access::Caller;
 use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
@@ -45,25 +45,14 @@ impl Registry {
         spec: Spec,
         first: State,
     ) -> Result<RouteChange, Error> {
-        check_names(caller, &spec.hostnames)?;
-        if !caller.may_own(id.as_str()) {
-            return Err(Error::IdNotAllowed(id.clone()));
-        }
-        if !caller.may_count_as(spec.version_type_id.as_str()) {
-            return Err(Error::VersionTypeNotAllowed(spec.version_type_id.as_str().to_owned()));
-        }
+        check_spec(caller, id, &spec)?;
+        let max_instances = if caller.is_root() { 0 } else { self.max_instances_per_token };
+        let registrant = Registrant { token: caller.bus_client().into_owned(), max_instances };
         let mut attempts = Attempts::new();
         let mut expired = false;
         loop {
             let sight = self.store.sight(id, &spec.address).await?;
-            if let Some(current) = &sight.current {
-                check_record(caller, &current.record)?;
-            }
-            if sight.owner.as_ref().is_some_and(|owner| {
-                check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str())
-            }) {
-                return Err(Error::AddressTaken);
-            }
+            check_sight(caller, &sight)?;
             let Some(table) = sight.table.clone() else {
                 attempts.await_reconciliation(&self.nudge).await?;
                 continue;
@@ -93,7 +82,8 @@ impl Registry {
                 }
             }
             self.check_instance_limit(&spec, before).await?;
-            match self.commit(id, &sight, Some(&after)).await? {
+            match self.commit(id, &sight, Some(&after), &registrant).await? {
+                Committed::Full => return Err(Error::TokenFull { instances: registrant.max_instances }),
                 Committed::Lost => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
@@ -111,6 +101,15 @@ impl Registry {
         }
     }
 
+    /// Checks whether [`Self::put`] would accept an instance now. Changes nothing.
+    pub async fn check_put(&self, caller: &Caller, id: &InstanceId, spec: &Spec) -> Result<(), Error> {
+        check_spec(caller, id, spec)?;
+        let sight = self.store.sight(id, &spec.address).await?;
+        check_sight(caller, &sight)?;
+        let before = sight.current.as_ref().map(|current| &current.record.desired);
+        self.check_instance_limit(spec, before).await
+    }
+
     /// Removes an instance. An unknown instance is not an error; an interrupted removal is completed.
     pub async fn remove(&self, caller: &Caller, id: &InstanceId) -> Result<RouteChange, Error> {
         let mut attempts = Attempts::new();
@@ -122,7 +121,7 @@ impl Registry {
             };
             check_record(caller, &current.record)?;
             match self.commit_over(&current, None).await? {
-                Committed::Lost => attempts.lost()?,
+                Committed::Lost | Committed::Full => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
                     attempts.recorded = true;
@@ -295,7 +294,7 @@ impl Registry {
                 return Ok(self.changed(ChangeKind::Unchanged, id, standing, [record.clone(), record], None));
             }
             match self.commit_over(&current, Some(&after)).await? {
-                Committed::Lost => attempts.lost()?,
+                Committed::Lost | Committed::Full => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
@@ -316,7 +315,7 @@ impl Registry {
     ) -> Result<Option<RouteChange>, Error> {
         let mut attempts = Attempts::new();
         match self.commit_over(current, None).await? {
-            Committed::Lost => Ok(None),
+            Committed::Lost | Committed::Full => Ok(None),
             Committed::Behind => Err(Error::Resyncing { recorded: false }),
             Committed::Accepted { revision, table } => {
                 attempts.recorded = true;
@@ -385,14 +384,15 @@ impl Registry {
         id: &InstanceId,
         sight: &Sight,
         after: Option<&Desired>,
+        registrant: &Registrant,
     ) -> Result<Committed, Error> {
         let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
-        let desire = Desire { id, before, after, owner };
+        let desire = Desire { id, before, after, owner, registrant: Some(registrant) };
         self.store.desire(desire).await.map(Committed::from)
     }
 
     async fn commit_over(&self, current: &Stored, after: Option<&Desired>) -> Result<Committed, Error> {
-        let desire = Desire { id: &current.id, before: Some(current), after, owner: None };
+        let desire = Desire { id: &current.id, before: Some(current), after, owner: None, registrant: None };
         self.store.desire(desire).await.map(Committed::from)
     }
 
@@ -413,12 +413,35 @@ impl Registry {
     }
 }
 
+/// Whether the caller may register an instance as specified.
+fn check_spec(caller: &Caller, id: &InstanceId, spec: &Spec) -> Result<(), Error> {
+    check_names(caller, &spec.hostnames)?;
+    if !caller.may_own(id.as_str()) {
+        return Err(Error::IdNotAllowed(id.clone()));
+    }
+    if !caller.may_count_as(spec.version_type_id.as_str()) {
+        return Err(Error::VersionTypeNotAllowed(spec.version_type_id.as_str().to_owned()));
+    }
+    Ok(())
+}
+
+/// Whether the caller may replace the instance that has the ID, and the one that has the address.
+fn check_sight(caller: &Caller, sight: &Sight) -> Result<(), Error> {
+    if let Some(current) = &sight.current {
+        check_record(caller, &current.record)?;
+    }
+    let taken =
+        |owner: &Stored| check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str());
+    if sight.owner.as_ref().is_some_and(taken) { Err(Error::AddressTaken) } else { Ok(()) }
+}
+
 /// A compare-and-set in the fabric, from the registry's side.
 #[derive(Debug)]
 enum Committed {
     Accepted { revision: u64, table: TableMark },
     Lost,
     Behind,
+    Full,
 }
 
 impl From<DesireOutcome> for Committed {
@@ -427,6 +450,7 @@ impl From<DesireOutcome> for Committed {
             DesireOutcome::Accepted { revision, table } => Self::Accepted { revision, table },
             DesireOutcome::Changed => Self::Lost,
             DesireOutcome::Behind => Self::Behind,
+            DesireOutcome::Limited => Self::Full,
         }
     }
 }

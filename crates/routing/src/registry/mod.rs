@@ -42,12 +42,20 @@ pub struct Registry {
     rules: Arc<AddressRules>,
     nudge: Arc<Notify>,
     metrics: Metrics,
+    /// 0: no limit.
+    max_instances_per_token: u64,
 }
 
 impl Registry {
     /// `nudge` wakes the reconciler.
     pub fn new(store: Store, rules: AddressRules, nudge: Arc<Notify>, metrics: Metrics) -> Self {
-        Self { store, rules: Arc::new(rules), nudge, metrics }
+        Self { store, rules: Arc::new(rules), nudge, metrics, max_instances_per_token: 0 }
+    }
+
+    /// Limits the instances that one token registers; 0 for no limit. Root has none.
+    #[must_use]
+    pub fn with_instances_per_token(self, max_instances_per_token: u64) -> Self {
+        Self { max_instances_per_token, ..self }
     }
 
     /// The metrics of the route table.

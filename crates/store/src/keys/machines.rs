@@ -11,6 +11,7 @@ pub const CATALOG: &[Entry] = &[
     row("object:machine:<machine>:<label>:data", "string", "while the label exists, and 30 days after"),
     row("machine:<machine>:in:<state>", "zset", "while a label is in the state"),
     row("machine:<machine>:is:<status>", "zset", "while a label has the status"),
+    row("machine:<machine>:by:<digest>", "zset", "while a label has the indexed value"),
     row("machine:<machine>:gone", "zset", "30 days after a label was deleted"),
     row("machine:<machine>:zone:<gate>:<zone>", "zset", "while a label with that zone is at the gate"),
     row("machine:<machine>:current", "string", "no expiry"),
@@ -19,6 +20,9 @@ pub const CATALOG: &[Entry] = &[
     row("machine:applying", "hash", "until every shard has the version"),
     row("machine:names", "zset", "no expiry"),
     row("machine:seen", "set", "no expiry"),
+    row("machine:retired", "hash", "no expiry"),
+    row("machine:tasks", "hash", "a week after a task has ended"),
+    row("machine:cancels", "hash", "until a canceled task has ended"),
     row("machine:due", "zset", "while something is due at a time"),
     row("machine:sweeps", "hash", "while a sweep is under way"),
     row("machine:inputs", "hash", "no expiry"),
@@ -63,6 +67,11 @@ impl Machines<'_> {
         self.key(format_args!("{machine}:is:{status}"))
     }
 
+    /// ZSET: the labels with an indexed value, by name.
+    pub fn by_value(&self, machine: &str, digest: u64) -> Key<FabricSpace> {
+        self.key(format_args!("{machine}:by:{digest:016x}"))
+    }
+
     /// ZSET: deleted labels by the time of deletion, in unix milliseconds.
     pub fn gone(&self, machine: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:gone"))
@@ -101,6 +110,21 @@ impl Machines<'_> {
     /// SET: digests of definitions that were applied before. In the first shard.
     pub fn seen(&self) -> Key<FabricSpace> {
         self.key("seen")
+    }
+
+    /// HASH: machine that was deleted → the number of its last version. In the first shard.
+    pub fn retired(&self) -> Key<FabricSpace> {
+        self.key("retired")
+    }
+
+    /// HASH: machine and task → JSON of the task and its progress. In the first shard.
+    pub fn tasks(&self) -> Key<FabricSpace> {
+        self.key("tasks")
+    }
+
+    /// HASH: machine and task → the client that canceled it. In the first shard.
+    pub fn cancels(&self) -> Key<FabricSpace> {
+        self.key("cancels")
     }
 
     /// ZSET: labels and sweeps by their due time, in unix milliseconds.

@@ -1,5 +1,7 @@
 //! Many labels in one request, each with its own result, not atomically. And lists.
 
+use std::collections::BTreeMap;
+
 use axum::{
     Json as Answer,
     extract::State,
@@ -15,15 +17,15 @@ use super::{
     confined::OfMachine,
     params::{MachineName, label_name},
     removes,
-    views::changed,
+    views::{changed, row},
 };
 use crate::http::{
     App, Problem,
     body::{Body, JsonBytes, Query, RawBytes, parse},
     path::Path,
 };
-use signalbox_api::machines::{Item, Items, LabelName, LabelPage, Results, Retried};
-use signalbox_machines::{Error, Status, Update};
+use signalbox_api::machines::{Item, Items, LabelPage, Results, Retried};
+use signalbox_machines::{Error, Filter, Status, Update};
 
 /// Items of one request.
 const MAX_ITEMS: usize = 1_000;
@@ -32,8 +34,6 @@ const AT_A_TIME: usize = 100;
 /// Labels of a page: the default and the maximum.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
-/// Names that are checked for one page when a filter excludes most of them.
-const MAX_CHECKED: usize = 10_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create_many, update_many)).routes(routes!(retry_all))
@@ -50,10 +50,55 @@ pub(crate) struct Wanted {
     state: Option<String>,
     /// Only those with this status.
     status: Option<Status>,
+    /// Only those that are suspended, or are not.
+    suspended: Option<bool>,
+    /// Only those whose last failure contains this text.
+    error: Option<String>,
+    /// Only those that have been in their state for at least this long: `2h`.
+    older_than: Option<String>,
+    /// Only those that have been in their state for less than this: `2h`.
+    younger_than: Option<String>,
+    /// Only those with these values of metadata, as a JSON object of paths: `{"user.plan":"pro"}`.
+    metadata: Option<String>,
+    /// `name` (the default), `oldest` or `newest`: by how long they have been in their state.
+    sort: Option<String>,
+    /// Also return how many match.
+    count: Option<bool>,
     /// The `next` of the previous page.
     cursor: Option<String>,
     /// 1 to 1,000; default 100.
     limit: Option<usize>,
+}
+
+impl Wanted {
+    fn filter(&self) -> Result<Filter, Problem> {
+        let metadata = match &self.metadata {
+            None => BTreeMap::new(),
+            Some(text) => serde_json::from_str(text).map_err(|_| {
+                Problem::unprocessable(
+                    "invalid_filter",
+                    "`metadata` must be a JSON object of paths and values",
+                )
+            })?,
+        };
+        Ok(Filter {
+            state: self.state.clone(),
+            status: self.status,
+            suspended: self.suspended,
+            error: self.error.clone(),
+            older_than_seconds: age("older_than", self.older_than.as_deref())?,
+            younger_than_seconds: age("younger_than", self.younger_than.as_deref())?,
+            metadata,
+        })
+    }
+}
+
+/// Parses `2h` to seconds.
+pub(super) fn age(name: &str, text: Option<&str>) -> Result<Option<u64>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let seconds = signalbox_condition::duration(text);
+    let detail = || format!("`{name}` must be a duration such as 30m, 2h or 1d12h");
+    seconds.map(Some).ok_or_else(|| Problem::unprocessable("invalid_filter", detail()))
 }
 
 /// The labels whose actions are retried.
@@ -66,10 +111,15 @@ pub(crate) struct Which {
 }
 
 /// List labels
+///
+/// By state, status, age, error and metadata. A search by a value that the machine indexes (`index`) costs as much as it
+/// finds. Others read labels, at most 10,000 per page; then the page may be shorter than the limit although there is a next
+/// one.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels", tag = "machines",
     params(("machine" = String, Path), Wanted), responses(
-    (status = 200, body = LabelPage), (status = 422, description = "invalid_limit", body = Problem),
-    (status = 404, description = "unknown_machine", body = Problem)))]
+    (status = 200, body = LabelPage),
+    (status = 422, description = "invalid_limit, invalid_filter, invalid_sort, too_many_labels", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_state", body = Problem)))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -83,42 +133,27 @@ async fn list(
             format!("`limit` must be between 1 and {MAX_PAGE}"),
         ));
     }
-    let version = app.machines.definitions.current(&machine).await?;
-    let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
-    let states: Vec<&str> = match wanted.state.as_deref() {
-        None => all,
-        // A removed state may still have labels while a definition is being applied.
-        Some(state) => vec![state],
-    };
-    // Whether every name of the index matches, or each has to be examined.
-    let filtered =
-        wanted.status.is_some() && (wanted.state.is_some() || !wanted.status.is_some_and(Status::has_index));
-    let (mut names, mut cursor, mut looked) = (Vec::new(), wanted.cursor.clone(), 0);
-    let mut more = true;
-    while names.len() < limit && more && looked < MAX_CHECKED {
-        let page = limit.max(PAGE);
-        let found =
-            app.machines.label_store.list(&machine, &states, wanted.status, cursor.as_deref(), page).await?;
-        more = found.len() == page;
-        looked += found.len();
-        for name in found {
-            if names.len() == limit {
-                more = true;
-                break;
-            }
-            cursor = Some(name.clone());
-            let fits = !filtered
-                || app.machines.label_store.label_or_tombstone(&machine, &name).await.is_ok_and(|record| {
-                    Some(record.status) == wanted.status
-                        && wanted.state.as_ref().is_none_or(|state| *state == *record.state)
-                });
-            if fits {
-                names.push(LabelName { name });
-            }
+    let filter = wanted.filter()?;
+    let (search, cursor) = (&app.machines.search, wanted.cursor.as_deref());
+    let found = match wanted.sort.as_deref() {
+        None | Some("name") => search.page(&machine, &filter, cursor, limit).await?,
+        Some("oldest") => search.by_age(&machine, &filter, true, cursor, limit).await?,
+        Some("newest") => search.by_age(&machine, &filter, false, cursor, limit).await?,
+        Some(_) => {
+            return Err(Problem::unprocessable("invalid_sort", "`sort` must be name, oldest or newest"));
         }
-    }
-    let create = format!("/state-machines/{machine}/labels/{{label}}");
-    Ok(Answer(LabelPage { labels: names, create, next: cursor.filter(|_| more) }))
+    };
+    let total = match wanted.count {
+        Some(true) => Some(search.count(&machine, &filter).await?),
+        _ => None,
+    };
+    Ok(Answer(LabelPage {
+        labels: found.labels.into_iter().map(row).collect(),
+        create: format!("/state-machines/{machine}/labels/:name"),
+        next: found.next,
+        total: total.map(|total| total.count),
+        total_is_exact: total.map(|total| total.exact),
+    }))
 }
 
 /// Create many labels
@@ -193,7 +228,11 @@ async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Proble
 
 fn item_result(name: String, result: Result<signalbox_machines::Answer, Problem>, good: StatusCode) -> Value {
     let (status, mut value) = match result {
-        Ok(answer) => (good.as_u16(), serde_json::to_value(changed(name, answer)).unwrap_or_default()),
+        Ok(answer) => {
+            // A thousand answers do not repeat the metadata.
+            let answer = signalbox_machines::Answer { metadata: None, ..answer };
+            (good.as_u16(), serde_json::to_value(changed(name, answer)).unwrap_or_default())
+        }
         Err(problem) => (
             problem.status().as_u16(),
             json!({"name": name, "code": problem.code(), "detail": problem.detail()}),
@@ -206,7 +245,8 @@ fn item_result(name: String, result: Result<signalbox_machines::Answer, Problem>
 /// Retry the actions of all errored labels
 #[utoipa::path(post, path = "/state-machines/{machine}/retry", tag = "machines",
     params(("machine" = String, Path), Which), responses(
-    (status = 200, body = Retried), (status = 404, description = "unknown_machine", body = Problem),
+    (status = 200, body = Retried),
+    (status = 404, description = "unknown_machine, unknown_state", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry_all(
     _: OfMachine<ManageMachines>,
@@ -214,7 +254,10 @@ async fn retry_all(
     Path(MachineName(machine)): Path<MachineName>,
     Query(which): Query<Which>,
 ) -> Result<Answer<Retried>, Problem> {
-    app.machines.definitions.current(&machine).await?;
+    let version = app.machines.definitions.current(&machine).await?;
+    if let Some(state) = which.state.as_ref().filter(|state| version.machine.state(state).is_none()) {
+        return Err(Error::NoSuchState(state.clone()).into());
+    }
     let (mut retried, mut cursor) = (0, None::<String>);
     loop {
         let errored = Some(Status::Errored);

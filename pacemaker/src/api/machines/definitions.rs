@@ -91,7 +91,7 @@ async fn plan(
     (status = 200, body = Applied), (status = 404, description = "unknown_plan", body = Problem),
     (status = 403, description = "scope_missing, host_not_allowed, environment_missing, machine_not_allowed",
         body = Problem),
-    (status = 409, description = "definition_changed, apply_under_way", body = Problem),
+    (status = 409, description = "definition_changed, apply_under_way, machine_being_deleted", body = Problem),
     (status = 422, description = "unmapped_state, invalid_map, unknown_field, missing_field, invalid_body", body = Problem)))]
 async fn apply(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
@@ -104,8 +104,8 @@ async fn apply(
     let machine = parse_machine(&name, &source).ok().flatten().ok_or(Error::Unreadable)?;
     allowed(&caller, &machine)?;
     notes.before(json!({"version": base}));
-    let version = app.machines.applier.apply(&machine, base, &caller.name, &asked.map).await?;
-    Ok(Answer(Applied { version }))
+    let applied = app.machines.applier.apply(&machine, base, &caller.name, &asked.map).await?;
+    Ok(Answer(Applied { version: applied.version, changed: applied.changed }))
 }
 
 /// A client can let a machine do only what the client itself is allowed to do.

@@ -19,7 +19,10 @@ use crate::http::{
     body::{Body, Json},
     path::Path,
 };
-use signalbox_api::machines::{History, Machine, MachineEntry, MachineState, Machines, Simulate};
+use signalbox_api::machines::{
+    AssumedAnswer, History, Machine, MachineEntry, MachineState, Machines, Simulate,
+};
+use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
 
 /// The period that a route simulates, and the maximum of a simulation.
@@ -67,11 +70,8 @@ async fn show(
         } else {
             "end"
         };
-        let mut next: Vec<String> = state
-            .next()
-            .map(|next| next.targets().map(|target| version.machine.at(target).name().to_owned()).collect())
-            .unwrap_or_default();
-        next.dedup();
+        let next = state.targets().into_iter().map(|target| version.machine.at(target).name().to_owned());
+        let next = next.collect();
         let triggers = state
             .gate()
             .map(|gate| gate.triggers.iter().map(ToString::to_string).collect())
@@ -148,7 +148,7 @@ async fn route(
     (status = 200, body = Object),
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem),
-    (status = 422, description = "invalid_span, invalid_label_name, unknown_field", body = Problem)))]
+    (status = 422, description = "invalid_span, invalid_assumption, invalid_label_name, unknown_field", body = Problem)))]
 async fn simulate(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -161,6 +161,10 @@ async fn simulate(
             "`for` must be a duration such as 30d, `until` an RFC 3339 time",
         )
     };
+    if asked.span.is_some() && asked.until.is_some() {
+        let detail = "`for` and `until` exclude each other";
+        return Err(Problem::unprocessable("invalid_span", detail));
+    }
     let until =
         asked.until.as_deref().map(|until| until.parse::<Timestamp>().map_err(|_| bad())).transpose()?;
     let span = match &asked.span {
@@ -170,7 +174,11 @@ async fn simulate(
         }
         None => YEAR,
     };
-    let asking =
-        Assumptions { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks: asked.webhooks };
+    let answer = |(state, answer)| match answer {
+        AssumedAnswer::Status(status) => (state, Assumption { status, body: None }),
+        AssumedAnswer::Full { status, body } => (state, Assumption { status, body }),
+    };
+    let webhooks = asked.webhooks.into_iter().map(answer).collect();
+    let asking = Assumptions { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks };
     Ok(Answer(app.machines.inspector.explainer.simulate(&machine, &label, asking).await?))
 }

@@ -7,6 +7,7 @@ mod labels;
 mod look;
 mod params;
 mod problems;
+mod tasks;
 mod views;
 
 use axum::{
@@ -56,6 +57,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(bulk::routes())
         .merge(look::routes())
         .merge(definitions::routes())
+        .merge(tasks::routes())
         .layer(DefaultBodyLimit::max(MAX_BYTES))
 }
 

@@ -1,7 +1,7 @@
 //! Labels as answers show them.
 
 use serde_json::{Value, json};
-use signalbox_api::machines::{Changed, Label, Move};
+use signalbox_api::machines::{Changed, Label, LabelRow, Move};
 use signalbox_machines::{Answer, Record, Row, instant};
 
 /// A moment, as RFC 3339.
@@ -20,6 +20,7 @@ pub(super) fn label(name: String, record: Record) -> Label {
         visit: record.visit,
         revision: record.revision,
         incarnation: record.incarnation,
+        suspended: record.suspended,
         attempts: record.work.attempts,
         error: record.work.error.map(Into::into),
         next_retry: record.work.again_ms.map(moment),
@@ -28,8 +29,20 @@ pub(super) fn label(name: String, record: Record) -> Label {
 }
 
 pub(super) fn changed(name: String, answer: Answer) -> Changed {
-    let Answer { state, status, since_ms, visit, revision, .. } = answer;
-    Changed { name, state, status: status.as_str().to_owned(), since: moment(since_ms), visit, revision }
+    let Answer { state, status, since_ms, visit, revision, metadata, .. } = answer;
+    let (status, since) = (status.as_str().to_owned(), moment(since_ms));
+    Changed { name, state, status, since, visit, revision, metadata }
+}
+
+pub(super) fn row((name, record): (String, Record)) -> LabelRow {
+    LabelRow {
+        name,
+        state: record.state.to_string(),
+        status: record.status.as_str().to_owned(),
+        since: moment(record.entered_ms),
+        suspended: record.suspended,
+        error: record.work.error.map(Into::into),
+    }
 }
 
 pub(super) fn moved(row: Row) -> Move {

@@ -27,9 +27,68 @@ impl Api {
         let plan = plan.json();
         assert_eq!((&plan["version"], &plan["states"]["added"]), (&json!(0), &json!(["asked", "done"])));
         let applied = api.post("/state-machines/m/apply", &json!({"plan": plan["plan"]})).await;
-        assert_eq!((applied.status.as_u16(), applied.json()), (200, json!({"version": 1})), "{applied:?}");
+        assert_eq!(
+            (applied.status.as_u16(), applied.json()),
+            (200, json!({"version": 1, "changed": true})),
+            "{applied:?}"
+        );
         api
     }
+}
+
+fn names(page: &Value) -> Vec<&str> {
+    page["labels"].as_array().unwrap().iter().map(|label| label["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn searches_operations_and_tasks_reject_what_they_do_not_know() {
+    let api = Api::defined().await;
+    api.post("/state-machines/m/labels/a", &json!({"metadata": {"plan": "pro"}})).await;
+    let list = async |query: &str| api.get(&format!("/state-machines/m/labels?{query}")).await;
+    for (query, code) in [
+        ("state=nope", "unknown_state"),
+        ("older_than=soon", "invalid_filter"),
+        ("metadata=plan", "invalid_filter"),
+        ("metadata=%7B%22a..b%22%3A1%7D", "invalid_filter"),
+        ("sort=size", "invalid_sort"),
+    ] {
+        assert_eq!(list(query).await.code(), code, "{query}");
+    }
+    let found = list("metadata=%7B%22plan%22%3A%22pro%22%7D&sort=oldest").await.json();
+    assert_eq!(names(&found), ["a"]);
+    let operate = async |body: Value| api.post("/state-machines/m/labels/a/operations", &body).await;
+    for (body, code) in [
+        (json!({"operation": "explode"}), "invalid_operation"),
+        (json!({"operation": "move"}), "invalid_operation"),
+        (json!({"operation": "skip", "to": "done"}), "invalid_operation"),
+        (json!({"operation": "set", "metadata": 1}), "invalid_operation"),
+        (json!({"operation": "move", "to": "nowhere"}), "unknown_state"),
+        (json!({"operation": "skip"}), "label_not_acting"),
+        (json!({"operation": "retry"}), "label_not_errored"),
+    ] {
+        assert_eq!(operate(body.clone()).await.code(), code, "{body}");
+    }
+    assert_eq!(operate(json!({"operation": "suspend"})).await.status, 200);
+    assert_eq!(api.get("/state-machines/m/labels/a").await.json()["suspended"], true);
+    let moved = operate(json!({"operation": "move", "to": "done"})).await.json();
+    assert_eq!((&moved["state"], &moved["metadata"]), (&json!("done"), &json!({"plan": "pro"})));
+    let start = async |body: Value| api.post("/state-machines/m/tasks", &body).await;
+    for (body, code) in [
+        (json!({"operation": "evaluate", "filter": {"state": "nope"}}), "unknown_state"),
+        (json!({"operation": "evaluate", "filter": {"status": "tired"}}), "invalid_filter"),
+        (json!({"operation": "evaluate", "filter": {}, "rate": 0}), "invalid_rate"),
+        (json!({"operation": "evaluate"}), "missing_field"),
+    ] {
+        assert_eq!(start(body.clone()).await.code(), code, "{body}");
+    }
+    let task = start(json!({"operation": "resume", "filter": {"suspended": true}})).await;
+    assert_eq!((task.status.as_u16(), &task.json()["state"]), (202, &json!("running")));
+    let id = task.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(api.get(&format!("/state-machines/m/tasks/{id}")).await.json()["operation"], "resume");
+    assert_eq!(api.get("/state-machines/m/tasks/none").await.code(), "unknown_task");
+    assert_eq!(api.delete("/state-machines/m").await.code(), "invalid_confirm");
+    assert_eq!(api.delete("/state-machines/m?confirm=m").await.status, 202);
+    assert_eq!(api.get("/state-machines/m").await.code(), "unknown_machine");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,12 +118,11 @@ async fn labels_have_the_statuses_of_the_original() {
     let history = api.get(&format!("{label}/history")).await.json();
     assert_eq!(history["history"][1]["trigger"], "metadata.go");
     assert!(history["history"][1]["event"].as_u64() > history["history"][0]["event"].as_u64());
-    assert_eq!(api.get("/state-machines/m/labels").await.json()["labels"], json!([{"name": "a b/c"}]));
+    assert_eq!(names(&api.get("/state-machines/m/labels").await.json()), ["a b/c"]);
     assert_eq!(api.get("/state-machines/m/labels?state=asked").await.json()["labels"], json!([]));
-    assert_eq!(
-        api.get("/state-machines/m/labels?status=ended").await.json()["labels"],
-        json!([{"name": "a b/c"}])
-    );
+    let ended = api.get("/state-machines/m/labels?status=ended&count=true").await.json();
+    assert_eq!((names(&ended), &ended["total"]), (vec!["a b/c"], &json!(1)));
+    assert_eq!(ended["labels"][0]["state"], "done");
     assert_eq!(api.delete(label).await.status, 204);
     assert_eq!(api.delete(label).await.status, 204);
     assert_eq!(api.delete("/state-machines/m/labels/never").await.status, 204);
@@ -104,12 +162,12 @@ async fn machines_are_planned_applied_and_explained() {
         results["results"].as_array().unwrap().iter().map(|one| &one["result"]).collect();
     assert_eq!(codes, [201, 422, 201]);
     let page = api.get("/state-machines/m/labels?limit=1").await.json();
-    assert_eq!((&page["labels"], &page["next"]), (&json!([{"name": "a"}]), &json!("a")));
+    assert_eq!((names(&page), &page["next"]), (vec!["a"], &json!("a")));
     let shown = api.get("/state-machines/m").await.json();
     assert_eq!((&shown["version"], &shown["labels"]["asked"]), (&json!(1), &json!(2)));
     let why = api.get("/state-machines/m/labels/a/why").await.json();
     assert_eq!((&why["result"], &why["state"]), (&json!(false), &json!("asked")));
-    assert!(why["stuck"].is_string(), "{why}");
+    assert!(why["waits_for"].is_string(), "{why}");
     let simulated = api
         .post("/state-machines/m/labels/a/simulate", &json!({"for": "1d", "metadata": {"go": 1}}))
         .await

@@ -126,5 +126,9 @@ fn cause(cause: Cause) -> &'static str {
         Cause::Action => "action completed",
         Cause::Migrated => "state removed",
         Cause::Deleted => "deleted",
+        Cause::Evaluated => "evaluated on request, or for a new definition",
+        Cause::Failed => "its action failed",
+        Cause::Deadline => "its time in the state was over",
+        Cause::Moved => "an operator",
     }
 }

@@ -1,0 +1,393 @@
+//! Tasks: one operation for all labels that match a filter, in the background.
+//!
+//! A task is an entry of the first shard's due set, so it runs under that shard's lease, on whichever pacemaker holds it. It
+//! works on a page of labels at a time and stores its progress after each page. A process that continues it repeats at most
+//! one page; every operation may be repeated, and a label that entered its state after the task began is not skipped or moved
+//! again.
+//!
+//! Deleting a machine is a task too. Its definition stops being active first, so no label can be created or changed; then its
+//! labels are deleted, and at last its versions. The number of its last version is kept, so that a machine with the same name
+//! does not reuse the numbers that other processes remember.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt as _, stream};
+use rand::RngExt as _;
+use serde::{Deserialize, Serialize};
+use signalbox_machine::State;
+
+use crate::{
+    Error,
+    clock::Clock,
+    definitions::{Definitions, parse_machine},
+    label_store::LabelStore,
+    labels::{Labels, Operation},
+    record::Record,
+    search::{Filter, Search},
+    store::{Due, DueSet, Records, Tasks, Versions},
+};
+
+/// Labels of a page.
+const PAGE: usize = 100;
+/// Tasks of a machine that may run at the same time.
+const MAX_RUNNING: usize = 5;
+/// Ended tasks of a machine that are kept, and for how long.
+const MAX_ENDED: usize = 20;
+const KEPT_MS: u64 = 7 * 24 * 3_600_000;
+/// The maximum of labels per second that can be set as a limit.
+pub const MAX_RATE: u32 = 10_000;
+
+/// What a task does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// An operation for each label that matches.
+    Each(Operation),
+    /// Deletes the machine with all labels.
+    DeleteMachine,
+}
+
+/// Whether a task runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskState {
+    /// It runs, or will in a moment.
+    Running,
+    /// It has worked on every label.
+    Done,
+    /// A client canceled it.
+    Canceled,
+    /// It cannot continue.
+    Failed,
+}
+
+impl TaskState {
+    /// The word of the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Canceled => "canceled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A task and its progress.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its ID.
+    pub id: String,
+    /// Its machine.
+    pub machine: String,
+    /// What it does.
+    pub job: Job,
+    /// For which labels.
+    pub filter: Filter,
+    /// Labels per second at most.
+    pub rate: Option<u32>,
+    /// The client that started it.
+    pub by: String,
+    /// Whether it runs.
+    pub state: TaskState,
+    /// When it was started, Unix milliseconds.
+    pub created_ms: u64,
+    /// When it last progressed, Unix milliseconds.
+    pub updated_ms: u64,
+    /// Labels of the machine when it was started.
+    pub labels: u64,
+    /// Labels that were examined.
+    pub checked: u64,
+    /// Labels that were changed.
+    pub changed: u64,
+    /// Labels that match and did not need a change.
+    pub unchanged: u64,
+    /// Labels that could not be changed.
+    pub failed: u64,
+    /// The last failure.
+    pub error: Option<String>,
+    /// The last label that was worked on.
+    cursor: Option<String>,
+    /// The states of a machine that is deleted.
+    states: Vec<String>,
+}
+
+/// Runs tasks.
+#[derive(Debug)]
+pub struct TaskRunner {
+    pub(crate) tasks: Tasks,
+    pub(crate) due: DueSet,
+    pub(crate) search: Search,
+    pub(crate) labels: Labels,
+    pub(crate) store: Arc<LabelStore>,
+    pub(crate) records: Records,
+    pub(crate) versions: Versions,
+    pub(crate) definitions: Definitions,
+    pub(crate) clock: Clock,
+    /// Labels that are changed at a time.
+    pub(crate) concurrency: usize,
+}
+
+impl TaskRunner {
+    /// Starts an operation for all labels that match.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], [`Error::NoSuchState`], [`Error::BadFilter`], [`Error::TooManyTasks`], or a failure of the
+    /// fabric.
+    pub async fn start(
+        &self,
+        machine: &str,
+        operation: Operation,
+        filter: Filter,
+        rate: Option<u32>,
+        by: &str,
+    ) -> Result<Task, Error> {
+        if let Operation::Move { to } = &operation
+            && self.definitions.current(machine).await?.machine.state(to).is_none()
+        {
+            return Err(Error::NoSuchState(to.clone()));
+        }
+        // An invalid filter is rejected now.
+        self.search.page(machine, &filter, None, 1).await?;
+        self.store_new(machine, Job::Each(operation), filter, rate, by).await
+    }
+
+    /// Deletes a machine with all of its labels.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], [`Error::ApplyUnderWay`], [`Error::TooManyTasks`], or a failure of the fabric.
+    pub async fn delete_machine(&self, machine: &str, by: &str) -> Result<Task, Error> {
+        self.definitions.current(machine).await?;
+        if self.versions.applying().await?.iter().any(|one| one.machine == machine) {
+            return Err(Error::ApplyUnderWay);
+        }
+        let task = self.store_new(machine, Job::DeleteMachine, Filter::default(), None, by).await?;
+        self.retire(machine).await?;
+        tracing::info!(machine, by, "machine deleted; its labels follow");
+        Ok(task)
+    }
+
+    async fn store_new(
+        &self,
+        machine: &str,
+        job: Job,
+        filter: Filter,
+        rate: Option<u32>,
+        by: &str,
+    ) -> Result<Task, Error> {
+        let states = self.states(machine).await?;
+        let names: Vec<&str> = states.iter().map(String::as_str).collect();
+        let labels = self.records.count_states(machine, &names).await?.into_iter().sum();
+        let now_ms = self.clock.now_ms().await?;
+        self.make_room(machine, now_ms).await?;
+        let task = Task {
+            id: format!("{:016x}", rand::rng().random::<u64>()),
+            machine: machine.to_owned(),
+            job,
+            filter,
+            rate,
+            by: by.to_owned(),
+            state: TaskState::Running,
+            created_ms: now_ms,
+            updated_ms: now_ms,
+            labels,
+            checked: 0,
+            changed: 0,
+            unchanged: 0,
+            failed: 0,
+            error: None,
+            cursor: None,
+            states,
+        };
+        self.put(&task).await?;
+        self.due.ensure(0, &member(&task), now_ms).await?;
+        Ok(task)
+    }
+
+    /// Forgets tasks that ended long ago.
+    async fn make_room(&self, machine: &str, now_ms: u64) -> Result<(), Error> {
+        let all = self.list(machine).await?;
+        let (running, ended): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|task| task.state == TaskState::Running);
+        if running.len() >= MAX_RUNNING {
+            return Err(Error::TooManyTasks(MAX_RUNNING));
+        }
+        let old = |(n, task): &(usize, Task)| *n >= MAX_ENDED || task.updated_ms + KEPT_MS < now_ms;
+        for (_, task) in ended.into_iter().enumerate().filter(old) {
+            self.tasks.remove(machine, &task.id).await?;
+        }
+        Ok(())
+    }
+
+    /// The names of all states that labels of the machine may be in.
+    async fn states(&self, machine: &str) -> Result<Vec<String>, Error> {
+        let mut states = Vec::new();
+        for (_, stored) in self.definitions.versions(machine).await? {
+            if let Ok(Some(machine)) = parse_machine(machine, &stored.source) {
+                states.extend(machine.states().iter().map(State::name).map(str::to_owned));
+            }
+        }
+        states.sort_unstable();
+        states.dedup();
+        Ok(states)
+    }
+
+    async fn put(&self, task: &Task) -> Result<(), Error> {
+        let json = serde_json::to_string(task).unwrap_or_default();
+        Ok(self.tasks.put(&task.machine, &task.id, &json).await?)
+    }
+
+    /// The tasks of a machine, the newest first. The machine may have been deleted.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn list(&self, machine: &str) -> Result<Vec<Task>, Error> {
+        let all = self.tasks.of(machine).await?;
+        let mut tasks: Vec<Task> = all.iter().filter_map(|task| serde_json::from_str(task).ok()).collect();
+        tasks.sort_by_key(|task| std::cmp::Reverse(task.created_ms));
+        Ok(tasks)
+    }
+
+    /// A task.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTask`], or a failure of the fabric.
+    pub async fn get(&self, machine: &str, id: &str) -> Result<Task, Error> {
+        let task = self.tasks.get(machine, id).await?.and_then(|task| serde_json::from_str(&task).ok());
+        task.ok_or(Error::NoSuchTask)
+    }
+
+    /// Ends a task before its next page. What it has changed remains. A task that has ended stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTask`], or a failure of the fabric. Deleting a machine cannot be canceled: [`Error::BeingDeleted`].
+    pub async fn cancel(&self, machine: &str, id: &str, by: &str) -> Result<Task, Error> {
+        let task = self.get(machine, id).await?;
+        if task.state == TaskState::Running {
+            if task.job == Job::DeleteMachine {
+                return Err(Error::BeingDeleted);
+            }
+            self.tasks.cancel(machine, id, by).await?;
+            // It may wait for its rate.
+            self.due.set(0, &member(&task), Some(task.created_ms)).await?;
+        }
+        Ok(task)
+    }
+
+    /// Works on the next page of a task whose entry is due.
+    pub(crate) async fn run(&self, entry: &str, machine: &str, id: &str) -> Result<(), Error> {
+        let mut task = match self.get(machine, id).await {
+            Ok(task) if task.state == TaskState::Running => task,
+            Ok(_) | Err(Error::NoSuchTask) => return Ok(self.due.set(0, entry, None).await?),
+            Err(error) => return Err(error),
+        };
+        let before = task.checked;
+        if self.tasks.is_canceled(machine, id).await? {
+            task.state = TaskState::Canceled;
+        } else {
+            let done = match task.job.clone() {
+                Job::Each(operation) => self.page(&mut task, &operation).await,
+                Job::DeleteMachine => self.delete_page(&mut task).await,
+            };
+            match done {
+                Ok(true) => task.state = TaskState::Done,
+                Ok(false) => {}
+                Err(error @ (Error::NoSuchMachine | Error::NoSuchState(_) | Error::BadFilter(_))) => {
+                    (task.state, task.error) = (TaskState::Failed, Some(error.to_string()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        task.updated_ms = self.clock.now_ms().await?;
+        self.put(&task).await?;
+        if task.state == TaskState::Running {
+            let pause_ms =
+                task.rate.map_or(0, |rate| (task.checked - before) * 1000 / u64::from(rate.max(1)));
+            return Ok(self.due.set(0, entry, Some(task.updated_ms + pause_ms)).await?);
+        }
+        tracing::info!(machine, task = id, state = task.state.as_str(), changed = task.changed, "task ended");
+        self.tasks.forget_cancel(machine, id).await?;
+        Ok(self.due.set(0, entry, None).await?)
+    }
+
+    /// Applies the operation to the next labels. Returns whether these were the last.
+    async fn page(&self, task: &mut Task, operation: &Operation) -> Result<bool, Error> {
+        let limit = task.rate.map_or(PAGE, |rate| PAGE.min(usize::try_from(rate).unwrap_or(PAGE)).max(1));
+        let found = self.search.page(&task.machine, &task.filter, task.cursor.as_deref(), limit).await?;
+        // A label that came into its state since then was moved by this task, or by something else.
+        let was_there =
+            |(_, record): &(String, Record)| !operation.moves_on() || record.entered_ms <= task.created_ms;
+        let (machine, by) = (task.machine.clone(), task.by.clone());
+        let names: Vec<String> = found.labels.into_iter().filter(was_there).map(|(name, _)| name).collect();
+        let (labels, machine, by) = (&self.labels, &*machine, &*by);
+        let work = |name: String| async move {
+            let result = labels.operate(machine, &name, operation, by).await;
+            (name, result.map(|operated| operated.changed))
+        };
+        let mut results = stream::iter(names).map(work).buffer_unordered(self.concurrency);
+        while let Some((name, result)) = results.next().await {
+            match result {
+                Ok(true) => task.changed += 1,
+                Ok(false) | Err(Error::NotErrored | Error::NotActing | Error::Gone | Error::NoSuchLabel) => {
+                    task.unchanged += 1;
+                }
+                Err(error @ (Error::BadMetadata(_) | Error::NoSuchState(_) | Error::Unreadable)) => {
+                    task.failed += 1;
+                    task.error = Some(format!("{name}: {error}"));
+                }
+                // The page is repeated.
+                Err(error) => return Err(error),
+            }
+        }
+        task.checked += found.checked;
+        task.cursor = found.next;
+        Ok(task.cursor.is_none())
+    }
+
+    /// Takes the definition of a machine out of service.
+    async fn retire(&self, machine: &str) -> Result<(), Error> {
+        self.versions.retire(machine).await?;
+        self.definitions.forget_all();
+        Ok(())
+    }
+
+    /// Deletes the next labels of a machine. Returns whether nothing of it is left.
+    async fn delete_page(&self, task: &mut Task) -> Result<bool, Error> {
+        self.retire(&task.machine).await?;
+        for shard in 0..self.versions.shards() {
+            for state in &task.states {
+                let names = self.records.in_state(shard, &task.machine, state, None, PAGE).await?;
+                if names.is_empty() {
+                    continue;
+                }
+                for name in names {
+                    match self.store.delete_without_definition(&task.machine, &name).await {
+                        Ok(()) => task.changed += 1,
+                        Err(Error::Unreadable) => task.failed += 1,
+                        Err(error) => return Err(error),
+                    }
+                    // Its change has removed the entry, unless there was no readable record.
+                    self.records.remove_from_state(shard, &task.machine, state, &name).await?;
+                    task.checked += 1;
+                }
+                return Ok(false);
+            }
+        }
+        self.versions.remove(&task.machine).await?;
+        Ok(true)
+    }
+}
+
+/// The entry of a task in the due set.
+fn member(task: &Task) -> String {
+    Due::Task { machine: task.machine.clone(), id: task.id.clone() }.member()
+}
+
+impl Tasks {
+    /// Whether a machine is being deleted.
+    pub(crate) async fn is_deleting(&self, machine: &str) -> Result<bool, Error> {
+        let deletes = |task: Task| task.job == Job::DeleteMachine && task.state == TaskState::Running;
+        let all = self.of(machine).await?;
+        Ok(all.iter().filter_map(|task| serde_json::from_str(task).ok()).any(deletes))
+    }
+}

@@ -1,0 +1,289 @@
+//! Operations of operators on one label and on many, searches, and the deletion of a machine.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::support::{M, Receiver, World, machine};
+use crate::{
+    Error, Filter, Operation, TaskState,
+    record::{Cause, Status},
+};
+
+const GATES: &str = "
+state_machines:
+  m:
+    index: [metadata.plan, metadata.size]
+    states:
+      - {gate: asked, exit_condition: metadata.a = 1 and metadata.b = 2, triggers: [{metadata: a}, {metadata: b}], next: done}
+      - {gate: done}
+";
+
+impl World {
+    async fn operate(&self, label: &str, operation: Operation) -> Result<(bool, String), Error> {
+        let operated = self.machines.labels.operate(M, label, &operation, "ada").await?;
+        Ok((operated.changed, operated.answer.map_or_else(String::new, |answer| answer.state)))
+    }
+
+    async fn found(&self, filter: Filter) -> Vec<String> {
+        let found = self.machines.search.page(M, &filter, None, 100).await.unwrap();
+        found.labels.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Runs a task to its end.
+    async fn task(&self, operation: Operation, filter: Filter) -> crate::Task {
+        let task = self.machines.tasks.start(M, operation, filter, None, "ada").await.unwrap();
+        self.work_off().await;
+        self.machines.tasks.get(M, &task.id).await.unwrap()
+    }
+}
+
+fn with(path: &str, value: Value) -> Filter {
+    Filter { metadata: BTreeMap::from([(path.to_owned(), value)]), ..Filter::default() }
+}
+
+#[tokio::test]
+async fn a_changed_condition_is_evaluated_when_it_is_applied() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({})).await;
+    world.send_update("a", json!({"a": 1})).await;
+    world.create("b", json!({})).await;
+    world.apply(&GATES.replace(" and metadata.b = 2", ""), 1).await;
+    let record = world.label("a").await;
+    assert_eq!((&*record.state, record.history.last().unwrap().cause), ("done", Cause::Evaluated));
+    assert_eq!(&*world.label("b").await.state, "asked");
+}
+
+#[tokio::test]
+async fn a_gate_is_evaluated_on_request() {
+    let world = World::new(GATES).await;
+    // The creation is no update, so nothing has evaluated the gate yet.
+    world.create("a", json!({"a": 1, "b": 2})).await;
+    let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
+    assert!(why["stuck"].as_str().unwrap().contains("creation"), "{why}");
+    assert_eq!(why["earliest"], Value::Null);
+    assert_eq!(world.operate("a", Operation::Evaluate).await.unwrap(), (true, "done".to_owned()));
+    world.create("b", json!({})).await;
+    assert_eq!(world.operate("b", Operation::Evaluate).await.unwrap(), (false, "asked".to_owned()));
+    let why = world.machines.inspector.explainer.why(M, "b").await.unwrap();
+    assert!(why["stuck"].is_null() && why["waits_for"].is_string(), "{why}");
+}
+
+#[tokio::test]
+async fn the_same_definition_makes_no_version() {
+    let world = World::new(GATES).await;
+    let commented = format!("# Another layout.\n{GATES}");
+    let applied =
+        world.machines.applier.apply(&machine(&commented), 1, "test", &BTreeMap::new()).await.unwrap();
+    assert_eq!((applied.version, applied.changed), (1, false));
+    assert_eq!(world.apply(&GATES.replace("= 2", "= 3"), 1).await, 2);
+}
+
+#[tokio::test]
+async fn a_renamed_gate_keeps_its_clocks() {
+    let timed = |name: &str| {
+        format!(
+            "
+state_machines:
+  m:
+    states:
+      - {{gate: {name}, exit_condition: 12s has passed since system.entered_state, triggers: [{{interval: 1s}}], next: done}}
+      - {{gate: done}}
+"
+        )
+    };
+    let world = World::new(&timed("old")).await;
+    world.create("a", json!({})).await;
+    world.time.advance(9_000);
+    let map = BTreeMap::from([("old".to_owned(), "new".to_owned())]);
+    world.machines.applier.apply(&machine(&timed("new")), 1, "test", &map).await.unwrap();
+    let record = world.label("a").await;
+    assert_eq!((&*record.state, record.entered_ms), ("new", world.now_ms() - 9_000));
+    world.time.advance(3_000);
+    world.work_off().await;
+    assert_eq!(&*world.label("a").await.state, "done");
+}
+
+fn acting(url: &str) -> String {
+    format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{action: act, webhook: \"{url}\", retry: {{first: 1h, longest: 1h}}, next: done}}
+      - {{gate: done}}
+"
+    )
+}
+
+#[tokio::test]
+async fn a_failing_action_is_hurried_canceled_or_skipped() {
+    let receiver = Receiver::start(&[500; 5]).await;
+    let world = World::new(&acting(&receiver.url)).await;
+    for label in ["hurried", "canceled", "skipped"] {
+        world.create(label, json!({})).await;
+        world.until(label, |record| record.work.error.is_some()).await;
+    }
+    let why = world.machines.inspector.explainer.why(M, "hurried").await.unwrap();
+    let reason = why["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("attempt 1 of 20 of its action failed (answered 500); the next is at"),
+        "{why}"
+    );
+    assert_eq!(why["action"]["address"], json!(receiver.url));
+    world.operate("hurried", Operation::Retry).await.unwrap();
+    world.until("hurried", |record| record.work.error.is_some() && record.work.held.is_some()).await;
+    assert_eq!(receiver.seen().len(), 4);
+    world.operate("canceled", Operation::Cancel).await.unwrap();
+    let record = world.label("canceled").await;
+    assert_eq!((record.status, record.work.error.as_deref()), (Status::Errored, Some("canceled by ada")));
+    assert_eq!(world.operate("skipped", Operation::Skip).await.unwrap().1, "done");
+    let last = world.label("skipped").await.history.pop().unwrap();
+    assert_eq!((last.cause, last.trigger.as_deref()), (Cause::Moved, Some("skipped by ada")));
+    assert!(matches!(world.operate("skipped", Operation::Skip).await, Err(Error::NotActing)));
+    assert!(matches!(world.operate("skipped", Operation::Retry).await, Err(Error::NotErrored)));
+}
+
+#[tokio::test]
+async fn a_suspended_label_neither_acts_nor_moves_until_it_is_resumed() {
+    let receiver = Receiver::start(&[500]).await;
+    let yaml = acting(&receiver.url).replace(
+        "      - {gate: done}",
+        "      - {gate: done, exit_condition: metadata.go, triggers: [{metadata: go}], next: over}\n      - {gate: over}",
+    );
+    let world = World::new(&yaml).await;
+    world.create("a", json!({})).await;
+    world.until("a", |record| record.work.error.is_some()).await;
+    world.operate("a", Operation::Suspend).await.unwrap();
+    assert_eq!(world.label("a").await.due_ms(), None);
+    world.time.advance(3_600_000);
+    world.work_off().await;
+    assert_eq!(
+        (receiver.seen().len(), world.found(Filter { suspended: Some(true), ..Filter::default() }).await),
+        (1, vec!["a".to_owned()])
+    );
+    world.operate("a", Operation::Resume).await.unwrap();
+    world.until("a", |record| &*record.state == "done").await;
+    world.operate("a", Operation::Suspend).await.unwrap();
+    assert_eq!(world.send_update("a", json!({"go": true})).await.state, "done");
+    assert_eq!(world.operate("a", Operation::Resume).await.unwrap().1, "over");
+    assert!(world.found(Filter { suspended: Some(true), ..Filter::default() }).await.is_empty());
+}
+
+#[tokio::test]
+async fn labels_are_found_by_state_age_error_and_indexed_metadata() {
+    let world = World::new(GATES).await;
+    for n in 0..250 {
+        let plan = if n % 10 == 0 { "pro" } else { "free" };
+        world.create(&format!("l{n:03}"), json!({"plan": plan, "size": n, "deep": {"x": n % 2}})).await;
+    }
+    let pro = world.found(with("plan", json!("pro"))).await;
+    assert_eq!((pro.len(), &*pro[1]), (25, "l010"));
+    // Equal numbers are one value, and the leading `metadata.` does not matter.
+    assert_eq!(world.found(with("metadata.size", json!(7.0))).await, ["l007"]);
+    let page = world.machines.search.page(M, &with("plan", json!("pro")), None, 10).await.unwrap();
+    assert!(page.checked <= 101, "{}", page.checked);
+    assert_eq!(page.next.as_deref(), Some("l090"));
+    let rest =
+        world.machines.search.page(M, &with("plan", json!("pro")), page.next.as_deref(), 100).await.unwrap();
+    assert_eq!((rest.labels.len(), rest.next), (15, None));
+    // A value that is not indexed.
+    assert_eq!(world.machines.search.count(M, &with("deep.x", json!(1))).await.unwrap().count, 125);
+    // The index follows the metadata.
+    world.send_update("l000", json!({"plan": "free"})).await;
+    assert_eq!(world.found(with("plan", json!("pro"))).await.len(), 24);
+    world.machines.labels.delete(M, "l010").await.unwrap();
+    assert_eq!(world.found(with("plan", json!("pro"))).await.len(), 23);
+    world.time.advance(60_000);
+    world.create("young", json!({})).await;
+    let young = Filter { younger_than_seconds: Some(60), ..Filter::default() };
+    assert_eq!(world.found(young).await, ["young"]);
+    let oldest = world.machines.search.by_age(M, &Filter::default(), true, None, 2).await.unwrap();
+    assert_eq!(oldest.labels[0].0, "l000");
+    let newest = world.machines.search.by_age(M, &Filter::default(), false, None, 1).await.unwrap();
+    assert_eq!(newest.labels[0].0, "young");
+    let nowhere = Filter { state: Some("nowhere".to_owned()), ..Filter::default() };
+    assert!(matches!(world.machines.search.page(M, &nowhere, None, 1).await, Err(Error::NoSuchState(_))));
+    assert!(matches!(
+        world.machines.search.page(M, &with("a..b", json!(1)), None, 1).await,
+        Err(Error::BadFilter(_))
+    ));
+    let checked = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap();
+    assert!(checked.findings.is_empty(), "{:?}", checked.findings);
+}
+
+#[tokio::test]
+async fn another_index_applies_to_labels_that_exist() {
+    let world = World::new(&GATES.replace("    index: [metadata.plan, metadata.size]\n", "")).await;
+    world.create("a", json!({"plan": "pro"})).await;
+    world.apply(GATES, 1).await;
+    assert_eq!(world.label("a").await.indexed.len(), 1);
+    assert_eq!(world.found(with("plan", json!("pro"))).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_task_works_on_every_label_that_matches_and_reports_its_progress() {
+    let world = World::new(GATES).await;
+    for n in 0..250 {
+        let metadata = json!({"plan": if n % 2 == 0 { "pro" } else { "free" }});
+        world.create(&format!("l{n:03}"), metadata).await;
+    }
+    let set = Operation::Set { metadata: json!({"a": 1}), patch: false };
+    let task = world.task(set, Filter::default()).await;
+    assert_eq!((task.state, task.changed, task.failed, task.labels), (TaskState::Done, 250, 0, 250));
+    let moved = world.task(Operation::Move { to: "done".to_owned() }, with("plan", json!("pro"))).await;
+    assert_eq!((moved.state, moved.changed), (TaskState::Done, 125));
+    let last = world.label("l000").await.history.pop().unwrap();
+    assert_eq!((last.cause, last.trigger.as_deref()), (Cause::Moved, Some("moved by ada")));
+    // Those that are there already are not moved again.
+    assert_eq!(world.task(Operation::Retry, Filter::default()).await.unchanged, 250);
+    let state = Some("done".to_owned());
+    let deleted = world.task(Operation::Delete, Filter { state, ..Filter::default() }).await;
+    assert_eq!(deleted.changed, 125);
+    assert_eq!(world.machines.search.count(M, &Filter::default()).await.unwrap().count, 125);
+    assert_eq!(world.machines.due.next(0).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_task_with_a_rate_can_be_canceled_between_its_pages() {
+    let world = World::new(GATES).await;
+    for n in 0..30 {
+        world.create(&format!("l{n:03}"), json!({})).await;
+    }
+    let tasks = &world.machines.tasks;
+    let task = tasks.start(M, Operation::Suspend, Filter::default(), Some(10), "ada").await.unwrap();
+    world.work_off().await;
+    let first = tasks.get(M, &task.id).await.unwrap();
+    assert!((1..30).contains(&first.changed), "{first:?}");
+    assert_eq!(first.state, TaskState::Running);
+    tasks.cancel(M, &task.id, "ada").await.unwrap();
+    world.work_off().await;
+    let canceled = tasks.get(M, &task.id).await.unwrap();
+    assert_eq!((canceled.state, canceled.changed), (TaskState::Canceled, first.changed));
+}
+
+#[tokio::test]
+async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
+    let world = World::new(GATES).await;
+    for n in 0..150 {
+        world.create(&format!("l{n:03}"), json!({"plan": "pro"})).await;
+    }
+    world.send_update("l000", json!({"a": 1, "b": 2})).await;
+    let task = world.machines.tasks.delete_machine(M, "ada").await.unwrap();
+    assert!(matches!(world.machines.definitions.current(M).await, Err(Error::NoSuchMachine)));
+    // Another process learns it at its next change, and a definition cannot be applied meanwhile.
+    let update = crate::Update { metadata: &json!({"a": 1}), patch: false, key: None };
+    assert!(matches!(world.another().labels.update(M, "l001", &update).await, Err(Error::NoSuchMachine)));
+    let again = world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await;
+    assert!(matches!(again, Err(Error::BeingDeleted)), "{again:?}");
+    world.work_off().await;
+    let task = world.machines.tasks.get(M, &task.id).await.unwrap();
+    assert_eq!((task.state, task.changed), (TaskState::Done, 150));
+    assert!(world.machines.definitions.names().await.unwrap().is_empty());
+    assert_eq!(world.machines.records.count_states(M, &["asked", "done"]).await.unwrap(), [0, 0]);
+    // Numbers of versions and visits continue, so nothing that others remember of the old machine fits the new one.
+    let applied = world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await.unwrap();
+    assert_eq!(applied.version, 2);
+    let created = world.machines.labels.create(M, "l001", &json!({}), true, None).await.unwrap();
+    assert_eq!(created.visit, 2);
+}
