@@ -7,7 +7,7 @@
 --
 -- The application is a host of the table ("service"), so it has instances, health checks and deployments as every
 -- other, and no name has to be resolved here. Positive answers are kept for as long as the policy permits, for
--- requests that are equal in everything that the application was told.
+-- requests that are equal in everything that the application received.
 
 local answer = require("signalbox.answer")
 local bounded = require("signalbox.bounded")
@@ -32,7 +32,7 @@ local KEEP_IDLE_MS, MAX_IDLE = 4000, 32
 local PASSED = { location = "Location", ["www-authenticate"] = "WWW-Authenticate", ["content-type"] = "Content-Type",
     ["set-cookie"] = "Set-Cookie", ["cache-control"] = "Cache-Control" }
 
--- Digest of what the application was told → { until, headers }.
+-- Digest of what the application received → { until, headers }.
 local kept = bounded.new(4096)
 
 -- ── one call ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ const MAX_TIMEOUT_MS: u64 = 60_000;
 const MAX_ROUNDS: u32 = 10_000;
 const MAX_BCRYPT_COST: u32 = 6;
 
-/// Stands for the hash of a password, which no answer contains. In a policy that is set, it keeps the stored hash.
+/// Replaces the hash of a password, which no answer contains. In a policy that is set, it keeps the stored hash.
 pub(crate) const HIDDEN: &str = "(hidden)";
 
 /// Who may use a host or a path. Every part that is present must admit the request.
