@@ -99,13 +99,13 @@ impl Checkups {
     /// A checkup that ends at `deadline` at the latest.
     pub(super) async fn get(&self, app: &Site, caller: &Caller, deadline: Instant) -> Arc<Checkup> {
         if !caller.confinement().is_empty() {
-            return Arc::new(check(app, caller, deadline).await);
+            return Arc::new(Box::pin(check(app, caller, deadline)).await);
         }
         if let Some(recent) = self.recent() {
             return recent;
         }
         let started = Instant::now();
-        let checkup = Arc::new(check(app, caller, deadline).await);
+        let checkup = Arc::new(Box::pin(check(app, caller, deadline)).await);
         let (made_at, took) = (Instant::now(), started.elapsed());
         *self.0.lock() = Some(Latest { checkup: Arc::clone(&checkup), made_at, took });
         checkup

@@ -57,7 +57,10 @@ impl From<&str> for SortKey {
 }
 
 /// A field to sort by: its name, and its value of an item.
-pub(crate) type Field<T> = (&'static str, fn(&T) -> SortKey);
+pub(crate) type Field<T> = (&'static str, KeyOf<T>);
+
+/// Reads the key by which an item is sorted.
+type KeyOf<T> = fn(&T) -> SortKey;
 
 /// How items of one kind are listed.
 pub(crate) struct Listing<'a, T> {
@@ -144,7 +147,7 @@ impl<T> Listing<'_, T> {
     }
 
     /// The field to sort by, and whether the largest value is first.
-    fn field(&self, sort: &str) -> Result<(bool, fn(&T) -> SortKey), Problem> {
+    fn field(&self, sort: &str) -> Result<(bool, KeyOf<T>), Problem> {
         let (descending, name) = match sort.strip_prefix('-') {
             Some(name) => (true, name),
             None => (false, sort),
