@@ -16,7 +16,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby pebble
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test python reference pictures docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test python reference screenshots pictures docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -49,6 +49,7 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
 # LAB_SECONDS: duration (default 600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: folders of examples/topologies.
+# LAB_PREVIOUS: a folder with the unpacked package of the previous version; upgrades and downgrades are faults, too.
 lab: packages-run build ## Start whole topologies in network namespaces and inject faults for LAB_SECONDS (needs root, iproute2, ethtool, faketime)
 	@LAB_PROGRAMS=$(abspath $(BUILT)) .ci/lab
 
@@ -67,6 +68,9 @@ reference: ## Generate the references of configuration keys, API calls and comma
 	mv docs/api.md.new docs/api.md
 	.ci/cli-reference $(BUILT) >docs/cli-reference.md.new
 	mv docs/cli-reference.md.new docs/cli-reference.md
+
+screenshots: build ## Run the dashboard's tests in a browser; their screenshots are stored in target/browser/shots
+	cargo nextest run -p signalbox-tests dashboard::
 
 pictures: build ## Make the screenshots and the recording of the documentation from the running program
 	.ci/pictures $(BUILT)

@@ -32,6 +32,8 @@ const SATURATED: f64 = 0.97;
 const CONNECTIONS: usize = 64;
 /// Instances behind every proxy.
 const INSTANCES: usize = 8;
+/// Paths of the host that leads them to services.
+const PATHS: usize = 20;
 /// A turn during which other processes used this much of a core is repeated, as long as there is time for it.
 const DISTURBED: f64 = 0.10;
 /// Load before each turn that is not measured.
@@ -74,12 +76,12 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     let many = Table::new("shop", if session.quick { 2_000 } else { 10_000 }, ends.instances(), 2);
     hot.load(&routes).await?;
     many.load(&routes).await?;
-    let edge = edge::start(&root, core, &Variant::default(), &redis.socket).await?;
+    let edge = edge::start(&root, core, &Variant::default(), &redis.socket, 1).await?;
     let other = match &session.against {
-        Some(variant) => Some(edge::start(&root, core, variant, &redis.socket).await?),
+        Some(variant) => Some(edge::start(&root, core, variant, &redis.socket, 1).await?),
         None => None,
     };
-    let fixed = nginx::plain(&root, core, ends.instances()).await?;
+    let fixed = nginx::plain(&root, core, ends.instances(), 1).await?;
     let bench = Bench { session, ends, redis, edge, other, fixed };
     for edge in [Some(&bench.edge), bench.other.as_ref()].into_iter().flatten() {
         routes_soon(&edge.proxy, &hot.host(0)).await?;
@@ -91,6 +93,8 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     for policy in POLICIES {
         output.comparison(bench.with_policy(&routes, policy).await?, "request")?;
     }
+    output.comparison(bench.paths(&root, &routes).await?, "request")?;
+    output.comparison(bench.two_workers(&root, &hot).await?, "request")?;
     for (count, target) in [(100, None), (many.len(), Some(0.70))] {
         let table = Table::new("shop", count, bench.ends.instances(), 2);
         output.comparison(bench.many_hosts(&table, &bench.fixed, target).await?, "request")?;
@@ -194,6 +198,42 @@ impl Bench<'_> {
         self.compare(format!("{} hosts, uniform", table.len()), table, &entrants, Pace::Closed).await
     }
 
+    /// One host with paths that lead to services, and static nginx with as many locations.
+    async fn paths(&self, root: &Path, routes: &RoutesMaster) -> anyhow::Result<Comparison> {
+        let services = Table::new("service", PATHS, self.ends.instances(), 2);
+        let host = Table::new("paths", 1, self.ends.instances(), INSTANCES).host(0);
+        let rule = |(index, service): (usize, String)| {
+            format!(r#"{{"path":"{}","service":"{service}"}}"#, nginx::path_of(index))
+        };
+        let rules: Vec<String> = services.hosts().enumerate().map(rule).collect();
+        let policy = format!(r#"{{"paths":[{}]}}"#, rules.join(","));
+        routes.command("SET").key(&keys::routes::policy(&host)).arg(policy).run().await?;
+        services.load(routes).await?;
+        let peer = nginx::locations(root, self.session.cores.worker, &services).await?;
+        let request = |index| {
+            let path = nginx::path_of(index);
+            format!(
+                "GET {path}/orders/42?page=2 HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n"
+            )
+            .into_bytes()
+        };
+        let requests = Arc::new(Requests::of((0..PATHS).map(request)));
+        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&peer, Some(0.80))];
+        entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
+        self.compare_requests(format!("one host, {PATHS} paths"), requests, &entrants, Pace::Closed).await
+    }
+
+    /// Two workers of the edge and of static nginx, which share the core: what the workers of a router cost each other.
+    async fn two_workers(&self, root: &Path, hot: &Table) -> anyhow::Result<Comparison> {
+        let core = self.session.cores.worker;
+        let variant = Variant { name: "edge, 2 workers".to_owned(), ..Variant::default() };
+        let edge = edge::start(root, core, &variant, &self.redis.socket, 2).await?;
+        let peer = nginx::plain(root, core, self.ends.instances(), 2).await?;
+        routes_soon(&edge.proxy, &hot.host(0)).await?;
+        let entrants = [(&edge.proxy, None), (&peer, Some(0.90))];
+        self.compare("one hot host, 2 workers".to_owned(), hot, &entrants, Pace::Closed).await
+    }
+
     /// Latency at a rate that neither has trouble with.
     async fn latency(&self, hot: &Table, rate: f64) -> anyhow::Result<Comparison> {
         let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&self.fixed, Some(1.2))];
@@ -202,7 +242,6 @@ impl Bench<'_> {
         self.compare(title, hot, &entrants, Pace::Open { rate }).await
     }
 
-    /// Lets the entrants take turns.
     async fn compare(
         &self,
         title: String,
@@ -211,6 +250,17 @@ impl Bench<'_> {
         pace: Pace,
     ) -> anyhow::Result<Comparison> {
         let requests = Arc::new(Requests::for_hosts(table.hosts()));
+        self.compare_requests(title, requests, entrants, pace).await
+    }
+
+    /// Lets the entrants take turns.
+    async fn compare_requests(
+        &self,
+        title: String,
+        requests: Arc<Requests>,
+        entrants: &[Entrant<'_>],
+        pace: Pace,
+    ) -> anyhow::Result<Comparison> {
         let plan = |proxy: &Proxy, choice, pace| Plan {
             target: proxy.address,
             requests: Arc::clone(&requests),

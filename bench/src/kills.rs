@@ -147,11 +147,11 @@ async fn one(session: &Session, name: &str, seconds: u64) -> anyhow::Result<Vec<
         "edge" => {
             let server = redis::Server::start(&root, "replica").await?;
             Hosts::new("hot", 1, &addresses, INSTANCES).load(&server.routes()?).await?;
-            let edge = edge::start(&root, core, &Variant::default(), &server.socket).await?;
+            let edge = edge::start(&root, core, &Variant::default(), &server.socket, 1).await?;
             redis = Some(server);
             edge.proxy
         }
-        "static nginx" => nginx::plain(&root, core, &addresses).await?,
+        "static nginx" => nginx::plain(&root, core, &addresses, 1).await?,
         "HAProxy" => haproxy::plain(&root, core, &addresses).await?,
         "Envoy" => envoy::plain(&root, core, &addresses).await?,
         "Traefik" => traefik::plain(&root, core, &addresses).await?,

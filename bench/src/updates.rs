@@ -141,7 +141,7 @@ async fn start(
         "edge" => {
             let redis = redis::Server::start(root, "replica").await?;
             hosts.load(&redis.routes()?).await?;
-            let edge = edge::start(root, core, &Variant::default(), &redis.socket).await?;
+            let edge = edge::start(root, core, &Variant::default(), &redis.socket, 1).await?;
             (edge.proxy, Way::Ours(redis))
         }
         "Envoy" => {

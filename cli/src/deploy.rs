@@ -7,7 +7,7 @@
 //!
 //! The pacemaker checks the targets and switches the host. So a deploy that was interrupted is completed by repeating it.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use signalbox_client::{
     Client,
@@ -60,6 +60,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    if let Some(twice) = named_twice(&args.targets) {
+        return Err(Failure::configuration(format!("the target {twice} is named twice")));
+    }
     let client = args.remote.client()?;
     let version =
         args.version.clone().unwrap_or_else(|| jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string());
@@ -97,6 +100,16 @@ async fn remove(client: &Client, added: &[&str]) {
             terminal::error(&format!("signalbox: {id} is still registered, on standby: {error}"));
         }
     }
+}
+
+/// A target that two arguments name. Registering the second one would remove the first.
+fn named_twice(targets: &[String]) -> Option<&str> {
+    let same = |one: &str, other: &str| match (one.parse::<SocketAddr>(), other.parse::<SocketAddr>()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
+    };
+    let mut later = targets.iter().enumerate();
+    later.find(|(at, one)| targets[..*at].iter().any(|other| same(one, other))).map(|(_, one)| &**one)
 }
 
 /// The instances to register, with their IDs. A target that another version of the host has is rejected: registering it would
@@ -197,6 +210,16 @@ fn report(switched: &SwitchedHost, ids: &[&str], drain: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_that_is_named_twice_is_found() {
+        let find = |targets: &[&str]| {
+            named_twice(&targets.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()).map(str::to_owned)
+        };
+        assert_eq!(find(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"]).as_deref(), Some("127.0.0.1:1"));
+        assert_eq!(find(&["[::1]:1", "[0:0::1]:1"]).as_deref(), Some("[0:0::1]:1"));
+        assert_eq!(find(&["127.0.0.1:1", "127.0.0.2:1", "unix:/run/a"]), None);
+    }
 
     #[test]
     fn an_id_has_only_characters_that_ids_may_have() {

@@ -66,6 +66,11 @@ impl Failure {
         Self { code: INTERRUPTED, message: None }
     }
 
+    /// The reason, for a command that continues.
+    pub(crate) fn message(&self) -> &str {
+        self.message.as_deref().unwrap_or_default()
+    }
+
     /// Prints the message and returns the code.
     pub(crate) fn report(self) -> ExitCode {
         if let Some(message) = self.message {

@@ -8,6 +8,7 @@ mod certificates;
 mod check;
 mod condition;
 mod deploy;
+mod discover;
 mod doctor;
 mod edge;
 mod events;
@@ -22,6 +23,7 @@ mod queues;
 mod remote;
 mod repair_aof;
 mod routes;
+mod run;
 mod secrets;
 mod settings;
 mod stats;
@@ -57,6 +59,10 @@ enum Command {
     Routes(routes::Args),
     /// Replace the instances of a host with those of a new version: all of them, or none if one is not healthy
     Deploy(Box<deploy::Args>),
+    /// Run an application and keep its processes registered: health, leases, restarts, replacement without failed requests
+    Run(Box<run::Args>),
+    /// Register instances that are found in containers, files or DNS
+    Discover(discover::Args),
     /// Show request statistics
     Stats(stats::Args),
     /// List topics, publish events, and watch them
@@ -121,6 +127,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Status(args) => asynchronously(status::run(args)),
         Command::Routes(args) => asynchronously(routes::run(args)),
         Command::Deploy(args) => asynchronously(deploy::run(*args)),
+        Command::Run(args) => asynchronously(run::run(*args)),
+        Command::Discover(args) => asynchronously(discover::run(args)),
         Command::Stats(args) => asynchronously(stats::run(args)),
         Command::Events(args) => asynchronously(events::run(args)),
         Command::Subscribers(args) => asynchronously(subscribers::run(args)),

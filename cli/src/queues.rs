@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::json;
 use signalbox_client::queues::{
-    FacetPatch, Message, NewQueue, Outcome, Overflow, Pull as PullBody, Queue, Redrive as Letters,
+    FacetPatch, Message, MessageState, NewQueue, Outcome, Overflow, Pull as PullBody, Queue,
+    Redrive as Letters,
 };
 
 use crate::{
@@ -55,8 +56,61 @@ enum Command {
     Redrive(Redrive),
     /// Drop dead letters
     DropDead(DropDead),
+    /// List delayed messages or messages in flight, as JSON
+    Messages(Messages),
+    /// Show a message, wherever in the queue it is, as JSON
+    ShowMessage(OneMessage),
+    /// Drop a message, wherever in the queue it is
+    DropMessage(DropMessage),
+    /// Make a delayed message or a dead letter available now
+    RedriveMessage(OneMessage),
     /// List messages that were dropped because too many waited
     Gaps(One),
+}
+
+#[derive(Debug, clap::Args)]
+struct Messages {
+    /// Queue
+    queue: String,
+    /// State of the messages
+    #[arg(long, value_enum)]
+    state: State,
+    /// Only messages of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Cursor of the next page
+    #[arg(long)]
+    cursor: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum State {
+    Delayed,
+    InFlight,
+}
+
+#[derive(Debug, clap::Args)]
+struct OneMessage {
+    /// Queue
+    queue: String,
+    /// Message
+    id: u64,
+    /// Environment of the message
+    #[arg(long)]
+    environment: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct DropMessage {
+    #[command(flatten)]
+    message: OneMessage,
+    /// Confirm; this cannot be undone
+    #[arg(long, required = true)]
+    yes: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -327,6 +381,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let answer = remote.client()?.queues().reject(&queue, &receipts).await?;
             remote.show(&answer, |answer| print_outcomes(&answer.results))
         }
+        Command::Messages(args) => messages(args).await,
+        Command::ShowMessage(OneMessage { queue, id, environment, remote }) => {
+            let message = remote.client()?.queues().message(&queue, id, environment.as_deref()).await?;
+            remote.show(&message, |message| terminal::line(&format!("{:#}", json!(message))))
+        }
+        Command::DropMessage(DropMessage { message, yes: _ }) => {
+            let OneMessage { queue, id, environment, remote } = message;
+            remote.client()?.queues().drop_message(&queue, id, environment.as_deref()).await?;
+            counted(&remote, 1, "messages dropped")
+        }
+        Command::RedriveMessage(OneMessage { queue, id, environment, remote }) => {
+            let count = remote.client()?.queues().redrive_message(&queue, id, environment.as_deref()).await?;
+            counted(&remote, count, "messages made available")
+        }
         Command::Gaps(One { queue, remote }) => {
             let gaps = remote.client()?.queues().gaps(&queue).await?;
             remote.show(&gaps, |gaps| {
@@ -341,6 +409,18 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             })
         }
     }
+}
+
+async fn messages(args: Messages) -> Result<(), Failure> {
+    let Messages { queue, state, environment, cursor, remote } = args;
+    let state = match state {
+        State::Delayed => MessageState::Delayed,
+        State::InFlight => MessageState::InFlight,
+    };
+    let client = remote.client()?;
+    let (messages, next) =
+        client.queues().messages(&queue, state, environment.as_deref(), cursor.as_deref()).await?;
+    remote.show(&json!({"messages": messages, "next": next}), |page| terminal::line(&format!("{page:#}")))
 }
 
 async fn set(remote: &Remote, queue: &str, environment: &str, patch: &FacetPatch) -> Result<(), Failure> {

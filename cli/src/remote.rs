@@ -1,6 +1,6 @@
 //! Selects the system that a command uses, and the form of its output.
 
-use std::{fs, io, net::IpAddr, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
+use std::{fs, io, net::IpAddr, ops::Deref, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -13,6 +13,17 @@ use crate::{exit::Failure, terminal};
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "System and output")]
 pub(crate) struct Remote {
+    #[command(flatten)]
+    pub(crate) system: System,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Selects a running system.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "System and output")]
+pub(crate) struct System {
     /// Use the address and the root token in this data folder of a system on this machine
     #[arg(long, value_name = "DIR", env = "SIGNALBOX_DATA_DIR", default_value = ".signalbox")]
     data_dir: PathBuf,
@@ -28,12 +39,17 @@ pub(crate) struct Remote {
     /// Trust the PEM certificates in this file in addition to those of the operating system
     #[arg(long, value_name = "FILE", env = "SIGNALBOX_CA_FILE")]
     ca_file: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
-impl Remote {
+impl Deref for Remote {
+    type Target = System;
+
+    fn deref(&self) -> &System {
+        &self.system
+    }
+}
+
+impl System {
     /// A client with the default timeout.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         self.patient(Duration::from_secs(60))
@@ -112,7 +128,9 @@ impl Remote {
         }
         Ok(self.token.clone())
     }
+}
 
+impl Remote {
     /// Prints the answer: as JSON if requested, otherwise by `text`.
     pub(crate) fn show<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) -> Result<(), Failure> {
         if !self.json {

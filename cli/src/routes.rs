@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 use signalbox_client::routes::{
     Answer, ChangedInstance, Convergence, Explanation, Filter, Liveness, NewInstance,
 };
@@ -34,6 +34,12 @@ enum Command {
     Remove(Remove),
     /// Drain an instance: send it no new requests
     Drain(Drain),
+    /// List or replace the rules that lead paths of a host to other hosts
+    Paths(Paths),
+    /// Pause a host: its requests wait until it is resumed
+    Pause(Pause),
+    /// Resume a paused host
+    Resume(Resume),
     /// Explain the routing decision for a host
     Explain(Explain),
     /// Wait until every router serves the newest table
@@ -142,8 +148,62 @@ pub(crate) struct Until {
 struct Explain {
     /// Host name of the request
     host: String,
+    /// Path of the request
+    #[arg(long)]
+    path: Option<String>,
     #[command(flatten)]
     remote: Remote,
+}
+
+/// Without a rule, the command lists the rules.
+#[derive(Debug, clap::Args)]
+struct Paths {
+    /// Host name that clients ask for
+    host: String,
+    /// Lead a path and all paths below it to the instances of another host; can be repeated
+    #[arg(long, value_name = "PATH=HOST", value_parser = path_rule)]
+    prefix: Vec<(String, String)>,
+    /// The same, for this path only; can be repeated
+    #[arg(long, value_name = "PATH=HOST", value_parser = path_rule)]
+    exact: Vec<(String, String)>,
+    /// As --prefix, and remove the prefix from the path; can be repeated
+    #[arg(long, value_name = "PATH=HOST", value_parser = path_rule)]
+    strip: Vec<(String, String)>,
+    /// Remove all rules
+    #[arg(long, conflicts_with_all = ["prefix", "exact", "strip"])]
+    clear: bool,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Pause {
+    /// Host name that clients ask for
+    host: String,
+    /// Answer a request with 503 after this time (at most 60s; default 30s)
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    longest: Option<Duration>,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Resume {
+    /// Host name that clients ask for
+    host: String,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+fn path_rule(text: &str) -> Result<(String, String), String> {
+    let (path, host) = text.rsplit_once('=').ok_or("expected PATH=HOST, such as /api=orders.internal")?;
+    Ok((path.to_owned(), host.to_owned()))
 }
 
 #[derive(Debug, clap::Args)]
@@ -165,6 +225,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Add(args) => add(*args).await,
         Command::Remove(args) => remove(args).await,
         Command::Drain(args) => drain(args).await,
+        Command::Paths(args) => paths(args).await,
+        Command::Pause(args) => pause(args).await,
+        Command::Resume(args) => resume(args).await,
         Command::Explain(args) => explain(args).await,
         Command::Wait(args) => wait(args).await,
     }
@@ -270,8 +333,73 @@ fn report(changed: &ChangedInstance, now: &str, already: &str) {
     terminal::line(&format!("{} {what} (serial {})", changed.instance.id, changed.serial));
 }
 
+async fn pause(args: Pause) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    let paused = client.routes().pause(&args.host, args.longest, args.until.wait).await?;
+    drop(progress);
+    args.remote.show(&paused, |paused| {
+        terminal::line(&format!("requests for {} wait (serial {})", paused.hostname, paused.serial));
+    })
+}
+
+async fn resume(args: Resume) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    client.routes().resume_host(&args.host, args.until.wait).await?;
+    drop(progress);
+    args.remote.show(&json!({"hostname": args.host, "paused": false}), |_| {
+        terminal::line(&format!("requests for {} continue", args.host));
+    })
+}
+
+async fn paths(args: Paths) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let rule = |(path, service): &(String, String), of: Value| {
+        let mut rule = json!({"path": path, "service": service});
+        if let (Some(rule), Value::Object(of)) = (rule.as_object_mut(), of) {
+            rule.extend(of);
+        }
+        rule
+    };
+    let prefix = args.prefix.iter().map(|one| rule(one, json!({})));
+    let exact = args.exact.iter().map(|one| rule(one, json!({"match": "exact"})));
+    let strip = args.strip.iter().map(|one| rule(one, json!({"strip": true})));
+    let rules: Vec<Value> = prefix.chain(exact).chain(strip).collect();
+    if args.clear {
+        let progress = args.until.progress();
+        client.routes().remove_paths(&args.host, args.until.wait).await?;
+        drop(progress);
+        return args.remote.show(&json!({"hostname": args.host, "paths": []}), |_| {
+            terminal::line(&format!("{} serves all paths itself", args.host));
+        });
+    }
+    let rules = if rules.is_empty() {
+        client.routes().host(&args.host).await?.rules
+    } else {
+        let progress = args.until.progress();
+        let set = client.routes().set_paths(&args.host, &json!(rules), args.until.wait).await?;
+        drop(progress);
+        set.rules
+    };
+    let policy: Value = rules.and_then(|rules| serde_json::from_str(rules.get()).ok()).unwrap_or_default();
+    let list = policy["paths"].as_array().cloned().unwrap_or_default();
+    args.remote.show(&json!({"hostname": args.host, "paths": list}), |_| {
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        let rows: Vec<_> = list
+            .iter()
+            .map(|rule| {
+                let matched = rule["match"].as_str().unwrap_or("prefix").to_owned();
+                let strip = if rule["strip"] == true { "removed" } else { "kept" };
+                [text(&rule["path"]), matched, text(&rule["service"]), strip.to_owned()]
+            })
+            .collect();
+        terminal::table(["PATH", "MATCH", "SERVICE", "PREFIX"], &rows);
+    })
+}
+
 async fn explain(args: Explain) -> Result<(), Failure> {
-    let explanation = args.remote.client()?.routes().explain(&args.host).await?;
+    let explanation = args.remote.client()?.routes().explain(&args.host, args.path.as_deref()).await?;
     args.remote.show(&explanation, print)
 }
 
@@ -289,6 +417,17 @@ fn print(explanation: &Explanation) {
             (false, _) => "is not in the table",
         };
         terminal::line(&format!("  {} {found}", candidate.name));
+    }
+    if let Some(path) = &explanation.path {
+        let why = match (&path.rule, &path.service) {
+            (Some(rule), Some(service)) => format!("the rule {rule} leads it to {service}"),
+            (Some(rule), None) => format!("the rule {rule} applies"),
+            (None, _) => "no rule matches".to_owned(),
+        };
+        terminal::line(&format!("  The instance receives the path {}: {why}.", path.sent));
+    }
+    if !explanation.checks.is_empty() {
+        terminal::line(&format!("  Checked first: {}.", explanation.checks.join(", ")));
     }
     for instance in &explanation.instances {
         let id = terminal::or_dash(instance.id.as_ref());

@@ -129,7 +129,8 @@ fn assess(version: &str, facts: &Facts) -> Report {
     }
     if facts.routers < 2 {
         effects.push(
-            "One router: if nginx is restarted, connections are refused for less than a second.".to_owned(),
+            "One router: if nginx is restarted, connections are refused until it runs again. The stop waits for requests in \
+             flight, for up to WORKER_SHUTDOWN.".to_owned(),
         );
     }
     Report { version: version.to_owned(), possible: blockers.is_empty(), blockers, effects, steps }

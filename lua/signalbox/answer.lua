@@ -3,6 +3,8 @@
 -- HTML, such as a browser, gets the same as a small page. A gRPC client gets a gRPC status.
 
 local json = require("signalbox.json")
+local record = require("signalbox.record")
+local routes = require("signalbox.routes")
 
 local find, gsub, format = string.find, string.gsub, string.format
 local var = ngx.var
@@ -10,7 +12,8 @@ local var = ngx.var
 local _M = {}
 
 local TITLES = {
-    [400] = "Bad Request", [403] = "Forbidden", [404] = "Not Found", [405] = "Method Not Allowed",
+    [400] = "Bad Request", [401] = "Unauthorized", [403] = "Forbidden", [404] = "Not Found",
+    [405] = "Method Not Allowed",
     [413] = "Content Too Large", [429] = "Too Many Requests", [502] = "Bad Gateway", [503] = "Service Unavailable",
     [504] = "Gateway Timeout", [508] = "Loop Detected",
 }
@@ -41,11 +44,18 @@ local function grpc(status, detail)
     ngx.header["Content-Type"] = "application/grpc"
     -- As gRPC maps HTTP codes: UNAVAILABLE if the call may be repeated, UNIMPLEMENTED if there is no such endpoint,
     -- FAILED_PRECONDITION for a loop.
-    ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 403 and 7)
-        or (status == 429 and 8) or (status == 400 and 3) or (status == 508 and 9) or 14
+    ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 401 and 16)
+        or (status == 403 and 7) or (status == 429 and 8) or (status == 400 and 3) or (status == 508 and 9) or 14
     ngx.header["grpc-message"] = detail
     ngx.header["Content-Length"] = 0
     return ngx.exit(200)
+end
+
+-- The page that the policy of the host has for a status.
+local function own_page(status)
+    local route = ngx.ctx.asked or routes.known(var.host or "")
+    local rules = route and record.rules(route)
+    return rules and rules.error_pages and rules.error_pages[status]
 end
 
 -- retry_after: seconds, or nil.
@@ -59,7 +69,11 @@ function _M.problem(status, code, detail, retry_after)
     ngx.status = status
     local title, id = TITLES[status] or "Error", var.edge_request_id
     local body
-    if wants_html() then
+    local page = own_page(status)
+    if page then
+        header["Content-Type"] = page.content_type
+        body = page.body
+    elseif wants_html() then
         header["Content-Type"] = "text/html; charset=utf-8"
         body = format(PAGE, status, title, title, html(detail), status, code, html(id))
     else

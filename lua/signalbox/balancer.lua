@@ -13,6 +13,7 @@ local choose = require("signalbox.choose")
 local ffi = require("ffi")
 local in_flight = require("signalbox.in_flight")
 local outliers = require("signalbox.outliers")
+local paths = require("signalbox.paths")
 local record = require("signalbox.record")
 local response = require("signalbox.response")
 local routes = require("signalbox.routes")
@@ -26,6 +27,7 @@ local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
 local next_of, has_several, log_key_of_plain = record.plain_next, record.plain_has_several, record.plain_log_key
+local is_plain = record.is_plain
 local next_open, any_ejected = outliers.pick, outliers.any
 local may_grant = tries.may_grant
 local broke = budget.broke
@@ -75,10 +77,39 @@ local function send(request, route, address)
     set_log_key(request, record.log_key(route, address))
 end
 
--- The route of a host whose policy needs only a choice of instance.
-local function light_route(host)
-    local route = routes.special[host]
+-- The record of a service, if the hot path can serve it. Its own rules for paths do not apply.
+local function record_of_service(name)
+    local route = routes.plain[name] or routes.wild.young[name]
+    if route then
+        return route
+    end
+    route = routes.special[name]
     return route and route.light and route or nil
+end
+
+-- The record that serves the request, by the rules for paths of `asked`.
+local function by_path(request, asked)
+    local path = asked.by_path and paths.plain(request)
+    if not path then
+        return nil
+    end
+    local rule = paths.find(asked.rules.paths, path)
+    if not rule then
+        return asked.light and asked or nil
+    end
+    return rule.light and record_of_service(rule.service) or nil
+end
+
+-- The record for a request to a host with a policy, if that only influences the choice of an instance. It may be plain
+-- if it is that of a service.
+local function special_route(request, host)
+    local route = routes.special[host]
+    if not route then
+        return nil
+    elseif route.rules.paths then
+        return by_path(request, route)
+    end
+    return route.light and route or nil
 end
 
 -- nginx has already decided that the request may be sent again.
@@ -96,11 +127,7 @@ local function retry(request, route, status)
     return send(request, route, address)
 end
 
-local function first_by_policy(request, host)
-    local route = light_route(host)
-    if not route then
-        return exit(DECLINED)
-    end
+local function first_by_policy(request, route)
     local address = choose.first(route)
     if tries.another(route, 1) and may_grant(request) then
         set_more_tries(2)
@@ -111,12 +138,14 @@ end
 function _M.plain()
     local request = get_request()
     local host = host_of(request)
-    local route = routes.plain[host] or routes.wild.young[host]
+    local route = routes.plain[host] or routes.wild.young[host] or special_route(request, host)
     local failure, status = get_last_failure()
     if failure then
-        return retry(request, route or light_route(host), status)
+        return retry(request, route, status)
     elseif not route then
-        return first_by_policy(request, host)
+        return exit(DECLINED)
+    elseif not is_plain(route) then
+        return first_by_policy(request, route)
     end
     if has_several(route) and may_grant(request) and not (broke[route] and not tries.in_budget(route)) then
         -- Every instance may be tried once, within proxy_next_upstream_timeout and the budget. Each try grants the

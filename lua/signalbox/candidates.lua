@@ -74,13 +74,14 @@ local function is_light(record)
     if rules.algorithm == "p2c" and not in_flight.can_watch_end then
         return false
     end
-    return #record.candidates > 0 and not (rules.guarded or rules.sticky or rules.timeouts
+    return #record.candidates > 0 and not (rules.guarded or rules.pause or rules.sticky or rules.timeouts
         or rules.tls or rules.grpc or rules.response_headers)
 end
 
 -- Adds to a special record: `usable` (not draining), `candidates` (may get new requests), `groups` (version type → its
--- candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it), `counted` (its requests in
--- flight are counted), and what the algorithms keep between requests.
+-- candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it), `by_path` (the hot path can
+-- apply its rules for paths), `counted` (its requests in flight are counted), and what the algorithms keep between
+-- requests.
 function _M.fill(record)
     local rules = record.rules
     -- A draining instance finishes its requests and gets no new ones, even when it is the last one. The host then has
@@ -110,6 +111,7 @@ function _M.fill(record)
         end
     end
     record.light = is_light(record)
+    record.by_path = rules.paths ~= nil and not (rules.guarded or rules.pause or rules.response_headers)
     record.counted = rules.algorithm == "p2c"
     -- When the last slow start ends, unix milliseconds.
     record.slow_until = 0

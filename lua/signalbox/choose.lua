@@ -61,13 +61,22 @@ local function by_algorithm(route, list)
     return round_robin.next(list)
 end
 
+-- The version type that a header or a cookie of the request names: as listed, or by its own name.
+local function named_by(rules, variable)
+    local value = variable and var[variable]
+    if value and rules.shares_values then
+        return rules.shares_values[value]
+    end
+    return value
+end
+
 -- The version type of this request: by header, by cookie, by an earlier choice, or at random. The second value is true
 -- when the client asked for it.
 local function share_of(route, earlier)
     local rules, groups = route.rules, route.groups
-    local wanted = rules.shares_header and var[rules.shares_header]
+    local wanted = named_by(rules, rules.shares_header)
     if not (wanted and groups[wanted]) then
-        wanted = rules.shares_cookie and var[rules.shares_cookie]
+        wanted = named_by(rules, rules.shares_cookie)
     end
     if wanted and groups[wanted] then
         return wanted, true

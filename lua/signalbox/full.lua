@@ -5,8 +5,8 @@
 --      └── every try failed ─▶ @again: access once more, for instances that were added since or may be waited for
 --
 -- nginx drops ngx.ctx between locations, so values that are needed until the end are in variables: $edge_counted is the
--- address for which in_flight.lua counts this request, $edge_claim is the claim of limits.lua for it, and $edge_target is 1
--- if the request is for one instance only.
+-- address for which in_flight.lua counts this request, $edge_claim is the claim of limits.lua for it, $edge_target is 1 if
+-- the request is for one instance only, and $edge_service is the host that its path leads to, or "-" for its own host.
 
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
@@ -19,6 +19,7 @@ local held = require("signalbox.held")
 local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
 local outliers = require("signalbox.outliers")
+local paths = require("signalbox.paths")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
 local resp = require("ngx.resp")
@@ -31,11 +32,15 @@ local tries = require("signalbox.tries")
 local log, ERR = ngx.log, ngx.ERR
 local now, update_time = ngx.now, ngx.update_time
 local tcp = ngx.socket.tcp
-local gmatch, lower, match, sub, tonumber = string.gmatch, string.lower, string.match, string.sub, tonumber
+local byte, format, gmatch, gsub, lower = string.byte, string.format, string.gmatch, string.gsub, string.lower
+local match, sub, tonumber = string.match, string.sub, tonumber
 local get_request = base.get_request
 local rules_of = record.rules
 
 local _M = {}
+
+-- Name → requests of this worker that wait until it is no longer paused.
+local paused = {}
 
 local RETRY_AFTER_SECONDS = 1
 -- How often a held request checks whether its only instance accepts connections again.
@@ -81,6 +86,12 @@ local function failed(status, connected)
         or "No instance of this host accepts connections. Retry later, or check the instances of the host.")
 end
 
+-- The host whose instances serve the request.
+local function server_of_request()
+    local service = ngx.var.edge_service
+    return (service == "" or service == "-") and ngx.var.host or service
+end
+
 -- ── waiting for an instance ────────────────────────────────────────────────────────────────────────────────────────
 
 local function accepts_connections(address)
@@ -99,14 +110,15 @@ local function accepts_connections(address)
     return ok
 end
 
--- Holds the request until its host has an instance, at most hold_ms after the request started. down: an address that
--- has just refused a connection and may accept one again without a change of the table. Returns the record, or nil.
-local function hold(route, name, down)
+-- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms after the request started.
+-- down: an address that has just refused a connection and may accept one again without a change of the table. Returns
+-- the record, or nil.
+local function hold(route, host, name, down)
     local rules = rules_of(route)
     if not rules or not rules.hold_ms then
         return nil
     end
-    local host, deadline = ngx.var.host, ngx.req.start_time() + rules.hold_ms / 1000
+    local deadline = ngx.req.start_time() + rules.hold_ms / 1000
     counters.add("held")
     while true do
         update_time()
@@ -131,7 +143,7 @@ end
 -- ── phases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- For a request that has been tried: the record with which it may go to one more instance. Otherwise answers it.
-local function continue(route, name, tried, last, count)
+local function continue(route, host, name, tried, last, count)
     local status, connected = attempts.last()
     if ngx.var.edge_target == "1" then
         return failed(status, connected)
@@ -150,13 +162,25 @@ local function continue(route, name, tried, last, count)
     if not exhausted and count < tries.max(route) and not tries.time_is_over(route) then
         return route
     end
-    local present = not connected and hold(route, name, exhausted and record.count(route) == 1 and last)
+    local present = not connected and hold(route, host, name, exhausted and record.count(route) == 1 and last)
     if not present then
         return failed(status, connected)
     end
     -- The instances are others, or one accepts connections again, so the earlier tries do not count.
     ngx.ctx.restarted = true
     return present
+end
+
+local function remember_wildcard(host, name, route)
+    if name ~= host then
+        routes.put_wild(host, route)
+        shared.put_alias(host, name)
+    end
+end
+
+local function unknown()
+    return answer.problem(503, "table_unreachable",
+        "This host is not known here yet and the route table cannot be read. Retry later.", RETRY_AFTER_SECONDS)
 end
 
 local function find_route(host)
@@ -168,15 +192,102 @@ local function find_route(host)
     end
     local route, name = resolve.host(host)
     if route == nil then
-        return answer.problem(503, "table_unreachable",
-            "This host is not known here yet and the route table cannot be read. Retry later.", RETRY_AFTER_SECONDS)
+        return unknown()
     elseif route == false then
         return answer.problem(404, "no_route", "No application is registered under this host name.")
     end
-    if name ~= host then
-        routes.put_wild(host, route)
-        shared.put_alias(host, name)
+    remember_wildcard(host, name, route)
+    return route, name
+end
+
+-- Holds a request until its host is no longer paused. Returns the present record and its name.
+local function await_resume(route, host, name)
+    local pause = rules_of(route).pause
+    local deadline = ngx.req.start_time() + pause.wait_ms / 1000
+    local count = paused[name] or 0
+    local waits = count < pause.most
+    if waits then
+        paused[name] = count + 1
+        counters.add("held")
+        repeat
+            update_time()
+            waits = now() < deadline and held.wait(name, deadline - now())
+            local present = waits and resolve.host(host)
+            local rules = present and rules_of(present)
+        until not (rules and rules.pause)
+        paused[name] = paused[name] > 1 and paused[name] - 1 or nil
     end
+    if not waits then
+        ngx.var.logkey = record.log_key(route)
+        return answer.problem(503, "paused", "This host is paused. Try again later.", RETRY_AFTER_SECONDS)
+    end
+    return find_route(host)
+end
+
+-- ── paths ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+local function escape_byte(char)
+    return format("%%%02X", byte(char))
+end
+
+-- The rule for the path of a request to a host with rules for paths, and the path that its instance gets; without a
+-- second value, the path stays as the client sent it.
+local function rule_for_path(rules)
+    local path = ngx.var.uri
+    local matched = paths.matched(path)
+    if not matched then
+        return answer.problem(400, "ambiguous_path",
+            "Applications read this path in different ways. Send it without backslashes, control characters, and "
+                .. "parameters between dots or slashes.")
+    end
+    local rule = paths.find(rules.paths, matched)
+    if rule and rule.strip then
+        local rest = paths.stripped(rule, path)
+        if not rest then
+            return answer.problem(400, "ambiguous_path", "The prefix of this path has parameters.")
+        end
+        return rule, rest
+    end
+    local sent = ngx.var.request_uri
+    if path ~= sent and path .. "?" ~= sub(sent, 1, #path + 1) then
+        return rule, path
+    end
+    return rule
+end
+
+-- Path and arguments before a prefix is removed, as an instance reads them. path: as rule_for_path returns it.
+local function sent_uri(rule, path)
+    if not path then
+        return ngx.var.request_uri
+    end
+    local uri = rule and rule.strip and ngx.var.uri or path
+    local args = ngx.var.args
+    return gsub(uri, "[^%w%-._~!$&'()*+,;=:@/]", escape_byte) .. (args and "?" .. args or "")
+end
+
+-- Fixes what the path leads to, for all tries.
+local function decide(rule, path)
+    ngx.var.edge_service = rule and rule.service or "-"
+    if path then
+        -- Evaluated now, because the log has the path of the client.
+        local _ = ngx.var.edge_log_uri
+        ngx.req.set_uri(path)
+        if rule and rule.strip and not rule.exact then
+            ngx.var.edge_prefix = rule.path
+        end
+    end
+end
+
+-- The record of the host that a path leads to.
+local function find_service(service, asked)
+    local route, name = resolve.host(service)
+    if route == nil then
+        return unknown()
+    elseif route == false then
+        ngx.var.logkey = record.log_key(asked)
+        return no_instance()
+    end
+    remember_wildcard(service, name, route)
     return route, name
 end
 
@@ -220,7 +331,7 @@ local function unusual(kind)
     elseif kind == "not_http" then
         uncount()
         local _, address = attempts.addresses()
-        local route = resolve.host(ngx.var.host)
+        local route = resolve.host(server_of_request())
         if address and route then
             outliers.failed(route, address, "no HTTP")
         end
@@ -242,7 +353,6 @@ function _M.access()
     if kind ~= "" then
         unusual(kind)
     end
-    local host = ngx.var.host
     local tried, last, count = attempts.addresses()
     if not tried and ngx.var.upstream_status then
         ngx.var.edge_declined = "1"
@@ -251,25 +361,44 @@ function _M.access()
         uncount()
     end
     local ctx = ngx.ctx
+    local host = ngx.var.host
     local route, name = find_route(host)
-    switch_location(route, host)
-    local rules = rules_of(route)
-    if not tried and rules and rules.guarded then
-        ctx.target = guards.check(route)
+    ctx.asked = route
+    if not tried and rules_of(route) and rules_of(route).pause then
+        route, name = await_resume(route, host, name)
     end
+    local asked, service, rule, path = route, ngx.var.edge_service, nil, nil
+    local rules = rules_of(asked)
+    if service == "" and rules and rules.paths then
+        rule, path = rule_for_path(rules)
+        service = rule and rule.service or ""
+    end
+    if service ~= "" and service ~= "-" then
+        host = service
+        route, name = find_service(service, asked)
+    end
+    switch_location(route, host)
+    if not tried and rules and (rules.guarded or (rule and (rule.access or rule.redirect))) then
+        ctx.target = guards.check(asked, route, rule, sent_uri(rule, path))
+    end
+    if rules and rules.paths and ngx.var.edge_service == "" then
+        decide(rule, path)
+        ctx.cookie_path = rule and rule.path
+    end
+    ctx.asked = asked
     if ctx.target then
         ctx.route, ngx.var.edge_target = route, "1"
         return
     end
     if record.count(route) == 0 and not choose.has_session(route) then
         ngx.var.logkey = record.log_key(route)
-        route = hold(route, name)
+        route = hold(route, host, name)
         if not route then
             return no_instance()
         end
     end
     if tried then
-        route = continue(route, name, tried, last, count)
+        route = continue(route, host, name, tried, last, count)
         ctx.tried, ctx.tries = not ctx.restarted, ctx.restarted and 0 or count
     end
     ctx.route = route
@@ -338,15 +467,17 @@ function _M.header()
     if response.check() then
         return
     end
-    local route = ngx.ctx.route
-    local rules = route and rules_of(route)
-    if rules and rules.response_headers then
-        guards.response(rules)
+    local ctx = ngx.ctx
+    local route = ctx.route
+    local asked_rules, rules = ctx.asked and rules_of(ctx.asked), route and rules_of(route)
+    if asked_rules and asked_rules.response_headers then
+        guards.response(asked_rules)
     end
-    if rules and rules.sticky and not ngx.ctx.target then
+    if rules and rules.sticky and not ctx.target then
         local address = ngx.var.edge_counted
         if address ~= "" and ngx.var[rules.sticky_variable] ~= sticky.value(route, address) then
-            resp.add_header("Set-Cookie", sticky.cookie(route, address, ngx.var.scheme == "https"))
+            resp.add_header("Set-Cookie",
+                sticky.cookie(route, address, ngx.var.scheme == "https", ctx.cookie_path))
         end
     end
 end
@@ -359,7 +490,7 @@ function _M.log()
     end
     local status = attempts.last()
     if FAILURE[status or ""] then
-        local route = ngx.ctx.route or routes.known(ngx.var.host)
+        local route = ngx.ctx.route or routes.known(server_of_request())
         if route and not attempts.headers_too_large() then
             outliers.failed(route, address, status)
         end

@@ -1,6 +1,7 @@
 -- The guards of a host's policy, checked once for each request, before an instance is chosen. A request that may not
 -- pass is answered here, and the statistics count it for the host.
 
+local access = require("signalbox.access")
 local answer = require("signalbox.answer")
 local counters = require("signalbox.counters")
 local crypto = require("signalbox.crypto")
@@ -31,6 +32,10 @@ local function https(rules)
     -- After a 301, old clients may turn a POST into a GET.
     local status = (method == "GET" or method == "HEAD") and 301 or 308
     return ngx.redirect("https://" .. var.host .. port .. var.request_uri, status)
+end
+
+local function redirect(to)
+    return ngx.redirect(to.keep_path and to.to .. var.request_uri or to.to, to.status)
 end
 
 local function maintenance(rules)
@@ -112,13 +117,23 @@ local function targeted(route)
     return answer.problem(503, "target_gone", "The instance that the ticket names does not serve this host.")
 end
 
--- Answers a request that may not pass. Otherwise returns the instance of its ticket, or nil.
-function _M.check(route)
+-- Answers a request that may not pass, by the rules of the host that it asks for. Otherwise returns the instance of its
+-- ticket, or nil. serving: the record whose instances serve the path. rule: the rule for the path, or nil. uri: path
+-- and arguments as the instance reads them.
+function _M.check(route, serving, rule, uri)
     local rules = route.rules
+    local admits = rule and rule.access or rules.access
     var.logkey = route.log_key
+    if admits then
+        access.check_address(admits)
+    end
     if not find(var.request_uri, ACME) then
         if rules.https then
             https(rules)
+        end
+        local to = rule and rule.redirect or rules.redirect
+        if to then
+            redirect(to)
         end
         if rules.maintenance then
             maintenance(rules)
@@ -127,10 +142,13 @@ function _M.check(route)
     if rules.methods then
         method(rules)
     end
+    limited(route.name, rules)
+    if admits then
+        access.check_client(admits, uri)
+    end
     if rules.body_bytes then
         body(rules)
     end
-    limited(route.name, rules)
     if rules.request_headers then
         for i = 1, #rules.request_headers do
             local change = rules.request_headers[i]
@@ -141,7 +159,7 @@ function _M.check(route)
             end
         end
     end
-    return rules.target_header and targeted(route) or nil
+    return rules.target_header and targeted(serving) or nil
 end
 
 -- Log phase: releases the claim of a connection limit.

@@ -5,9 +5,9 @@
 --                                                      to longest_ms; forgotten after longest_ms without a failure
 --
 -- At most half of a host's instances are ejected; further failing instances keep receiving requests. An instance is
--- identified by its address, whatever hosts it serves, because it is one process. So failures under other host names can
--- eject more than half of a host's instances; then the host fails open, and all of its instances get requests again. A
--- host with one instance never loses it.
+-- identified by its address, whatever hosts it serves, because it is one process. So failures under other host names
+-- can eject more than half of a host's instances; then the host fails open, and all of its instances get requests
+-- again. A host with one instance never loses it.
 --
 -- The hot path runs no Lua when a request ends, so it sees no successes there. Instead record.served shows how many
 -- requests went to the instance since its first failure; when more than half of these did not fail, the failures are

@@ -7,6 +7,8 @@
 --   balance.lua   which instance gets a request: weights, algorithm, shares, stickiness, slow start
 --   failure.lua   what happens when an instance fails: retries, ejection, holding
 --   guards.lua    which requests pass: limits, methods, sizes, headers, maintenance, https
+--   access.lua    who may use the host, and redirects
+--   paths.lua     which paths lead to other hosts
 --
 -- Each part has read(given, take, rules), which adds its rules. `take` holds the readers below.
 
@@ -33,6 +35,11 @@ local function refuse(where, wanted)
     complaints[#complaints + 1] = where .. " must be " .. wanted
 end
 take.refuse = refuse
+
+-- How many values were refused so far.
+function take.complaints()
+    return #complaints
+end
 
 local function absent(value)
     return value == nil or value == json.null
@@ -146,7 +153,7 @@ end
 -- ── the whole ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 local PARTS = { require("signalbox.policy.balance"), require("signalbox.policy.failure"),
-    require("signalbox.policy.guards") }
+    require("signalbox.policy.guards"), require("signalbox.policy.access"), require("signalbox.policy.paths") }
 
 local function warn(name)
     log(WARN, "invalid parts of the policy of ", name, " are ignored: ", complaints[1],

@@ -179,10 +179,10 @@ end
 
 _M.escape, _M.unescape = escape, unescape
 
--- nil for a record without addresses, which is not worth storing: it cannot route anything.
+-- nil for a record that cannot route anything, which is not worth storing: it has no addresses, paths or redirect.
 function _M.encode(record)
     local list, from, to = _M.addresses(record)
-    if to < from then
+    if to < from and not (record.rules and (record.rules.paths or record.rules.redirect)) then
         return nil
     end
     return escape(_M.log_key(record)) .. "\t" .. escape(record.policy or "") .. "\t" .. concat(list, " ", from, to)
@@ -199,7 +199,7 @@ function _M.decode(name, text)
         n = n + 1
         addresses[n] = one
     end
-    if n == 0 then
+    if n == 0 and policy == "" then
         return nil
     end
     return _M.make(name, addresses, unescape(log_key), policy ~= "" and unescape(policy) or nil)

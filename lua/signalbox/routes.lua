@@ -12,8 +12,8 @@
 -- million.
 --
 -- After a time without pushes (a new connection, a flushed server), every record may be outdated. `suspect` takes over
--- all records in one assignment. They are still served until they are read again in the background: a request for a host
--- that is not in the fresh tables goes through @full, which uses the suspect record.
+-- all records in one assignment. They are still served until they are read again in the background: a request for a
+-- host that is not in the fresh tables goes through @full, which uses the suspect record.
 
 local bounded = require("signalbox.bounded")
 local hostname = require("signalbox.hostname")

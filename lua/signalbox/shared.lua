@@ -1,6 +1,6 @@
 -- The second level of the cache: every host that was ever routed, in memory that all workers share and that survives a
--- reload or the death of a worker. It is read only when Redis does not answer: a worker may store an old value here just
--- before the push of a change reaches it. The snapshot on disk is made from it, too.
+-- reload or the death of a worker. It is read only when Redis does not answer: a worker may store an old value here
+-- just before the push of a change reaches it. The snapshot on disk is made from it, too.
 --
 --   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used;
 --                      "#free" list of free slots;  "#names" → number of names

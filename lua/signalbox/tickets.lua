@@ -6,7 +6,8 @@
 -- forgotten: a client with an old ticket makes a full handshake.
 --
 -- Tickets exist in TLS 1.3 only. There every resumption has a fresh key exchange, so an attacker who obtains the key
--- file cannot read traffic that was recorded before. TLS 1.2 resumes from the memory that the workers of a router share.
+-- file cannot read traffic that was recorded before. TLS 1.2 resumes from the memory that the workers of a router
+-- share.
 
 local base = require("resty.core.base")
 local crypto = require("signalbox.crypto")

@@ -84,6 +84,16 @@ return function(it)
         equal(record.log_key(route, LIST[1]), "17")
     end)
 
+    it("lets listed values choose the version type, and no others", function()
+        local by = ',"shares_by":{"header":"X-Tenant","values":{"acme":"18","other":17}}}'
+        local route = made("{" .. CANARY .. by)
+        vars.http_x_tenant = "acme"
+        equal(counts(200, route), { [LIST[3]] = 100, [LIST[4]] = 100 })
+        vars.http_x_tenant = "18"
+        equal(counts(200, route), { [LIST[1]] = 100, [LIST[2]] = 100 })
+        vars.http_x_tenant = nil
+    end)
+
     it("brings a sticky client back while its instance may be used", function()
         local policy = '{"sticky":{"cookie":"s","ttl_seconds":60},"draining":["127.0.0.1:9004"]%s}'
         local route = made(policy:format(""))

@@ -404,4 +404,52 @@ return function(run)
             end
         end
     end)
+
+    -- ── paused hosts ──
+
+    it("holds requests of a paused host until it is resumed", function()
+        put({ ONE }, '"pause":{"wait_ms":5000}')
+        ngx.timer.at(0.05, function()
+            put({ ONE }, '"pause":{"wait_ms":5000,"most":2}')
+            held.arrived("app.test")
+            ngx.sleep(0.05)
+            put({ ONE })
+            held.arrived("app.test")
+        end)
+        equal(client.request({}).body, "one")
+        equal(held.count, 0)
+    end)
+
+    it("rejects requests of a paused host after a time, and beyond a number", function()
+        put({ ONE }, '"pause":{"wait_ms":50}')
+        local response = client.request({})
+        equal(refused(response), { 503, "paused" })
+        equal(response.headers["retry-after"], "1")
+        equal(log_line().key, "17")
+        put({ ONE }, '"pause":{"most":0}')
+        equal(refused(client.request({})), { 503, "paused" })
+        equal(app.counts().one, nil)
+    end)
+
+    -- ── error pages ──
+
+    it("answers with the page of the host, in place of the edge's own", function()
+        local page = '"error_pages":{"503":{"body":"<h1>Back soon</h1>"},'
+            .. '"502":{"body":"x","content_type":"text/plain"}}'
+        put({}, page)
+        local response = client.request({})
+        equal({ response.status, response.body, response.headers["content-type"] },
+            { 503, "<h1>Back soon</h1>", "text/html; charset=utf-8" })
+        equal(response.headers["x-signalbox-error"], "no_instance")
+        -- An instance's own answer is passed on.
+        put({ ONE }, page)
+        app.behavior.one = app.status(503)
+        equal(client.request({}).body, "status 503")
+        runner.expect_error(REFUSED)
+        put({ DOWN }, page)
+        equal(client.request({}).body, "x")
+        put({}, page, "*.pages.test")
+        routes.put("a.pages.test", false)
+        equal(client.request({ host = "a.pages.test" }).body, "<h1>Back soon</h1>")
+    end)
 end

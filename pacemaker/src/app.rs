@@ -14,7 +14,12 @@ use signalbox_routing::{Registry, Routers};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::{bus, check::Checks, routing::TableNames, sequencer},
+    api::{
+        bus,
+        check::Checks,
+        routing::{Directory, TableNames},
+        sequencer,
+    },
     config,
     http::{
         Problem,
@@ -69,6 +74,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Metrics,
     /// Limits of one token for resources that it holds.
     pub(crate) limits: Limits,
+    /// All hosts, for lists that are sorted or searched.
+    pub(crate) directory: Directory,
     /// The names of the route table, for dumps.
     pub(crate) table_names: TableNames,
     /// The latest consistency check.

@@ -30,7 +30,12 @@ use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
 use crate::{
-    api::{bus::Front, check::Checks, routing::TableNames, sequencer},
+    api::{
+        bus::Front,
+        check::Checks,
+        routing::{Directory, TableNames},
+        sequencer,
+    },
     app::{App, Limits, Parts},
     config::{Config, Routing},
     dashboard::{Dashboard, Site},
@@ -157,11 +162,12 @@ async fn assemble(
         presence,
         metrics,
         limits: Limits::new(&config.limits, config.bus.streams, config.queues.waiting_pulls),
+        directory: Directory::default(),
         table_names: TableNames::default(),
         checks: Checks::default(),
         shutdown: shutdown.clone(),
     });
-    Ok(Site::new(app, Dashboard::new(stats, wall_clock)))
+    Ok(Site::new(app, Dashboard::new(stats, wall_clock, config.installation.clone())))
 }
 
 /// The Redis servers.
@@ -250,7 +256,7 @@ async fn event_bus(
     });
     let shards = config.redis.fabric_shards;
     let (handle, events) = Bus::open(&servers.fabric, shards, config.bus.clone(), known, webhooks.clone());
-    let events = events.on_node(&config.node);
+    let events = events.on_node(&config.node).with_keys(config.edge_keys.clone());
     let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
     let stop = shutdown.clone();
     background.spawn(|idle| async move {
@@ -285,7 +291,8 @@ fn routing(
     };
     let Routing { reconcile_interval, sweep_interval, sweep_gap, .. } = config.routing;
     let nudge = Arc::new(Notify::new());
-    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone());
+    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone())
+        .with_instances_per_token(config.limits.token_instances);
     let routers = Routers::start(store.clone(), background.idle.clone());
     let reconciler = Reconciler::new(
         registry.clone(),

@@ -1,6 +1,9 @@
-// Events: the live tail with filters, and a subscriber that fails and recovers.
+// Events: the live tail with filters, topics, and a subscriber that fails and recovers.
 
 import { act, api, check, go, noticed, server, shoot } from "./harness.mjs";
+
+// A filter that is rejected.
+export const expected = ["status of 4"];
 
 const EVIL = '<img src=x onerror="document.title=1">';
 
@@ -23,7 +26,6 @@ export async function run(page) {
     await list.filter({ hasText: "order:1" }).waitFor();
     await list.filter({ hasText: EVIL }).waitFor();
     check((await page.locator("#tail-list img").count()) === 0, "an object's name is text");
-    await page.locator('section[aria-labelledby="topics"] tr[data-key="users"]').waitFor();
 
     await page.locator('#tail-filter input[name="topic"]').fill("users");
     await page.keyboard.press("Enter");
@@ -34,10 +36,28 @@ export async function run(page) {
     check((await list.filter({ hasText: "order:2" }).count()) === 0, "the filter excludes other topics");
     await shoot(page, "events");
 
+    // A filter that the API rejects is explained in its words.
+    await page.locator('#tail-filter input[name="pattern"]').fill("([");
+    await page.keyboard.press("Enter");
+    await page.locator("#tail-state", { hasText: "unclosed" }).waitFor();
+
+    await go(page, "/dashboard/topics");
+    const topic = (name) => page.locator(`tr[data-key="${name}"]`);
+    await topic("orders").waitFor();
+    await page.getByRole("searchbox", { name: "Topic or publisher" }).fill("user");
+    await page.keyboard.press("Enter");
+    await topic("users").waitFor();
+    check((await topic("orders").count()) === 0, "the search excludes other topics");
+    await page.getByRole("link", { name: "Show all" }).press("Enter");
+    await topic("orders").getByRole("link").press("Enter");
+
     // This system allows one attempt, so a failed delivery is dead-lettered immediately.
     await page.locator('tr[data-key="mailer"] a').press("Enter");
     await page.locator("#dead-count", { hasText: /^2$/ }).waitFor();
     await page.locator('section[aria-labelledby="dead"]').getByText("answered 500").first().waitFor();
+    // The log of deliveries has the reason of each failed attempt.
+    const attempts = page.locator('section[aria-labelledby="deliveries"] tbody tr');
+    await attempts.filter({ hasText: "500" }).first().waitFor();
     await shoot(page, "subscriber");
     answers = 200;
     await act(page, page.locator('form[data-key="redrive"]'));
@@ -47,5 +67,7 @@ export async function run(page) {
     await noticed(page, "Test event delivered.");
     await act(page, page.locator('form[data-key="replay"]'));
     await noticed(page, "Replay started.");
+    await act(page, attempts.filter({ hasText: "delivered" }).first().locator('form[data-key="resend"]'));
+    await noticed(page, "is delivered again.");
     receiver.stop();
 }

@@ -80,7 +80,7 @@ export async function start() {
         args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         timeout: 2 * PATIENCE,
     });
-    const context = await browser.newContext({ viewport: { width: 1100, height: 760 }, colorScheme: "light" });
+    const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, colorScheme: "light" });
     context.setDefaultTimeout(PATIENCE);
     return { browser, context };
 }
@@ -106,12 +106,16 @@ export async function go(page, target) {
     await page.locator("#connection", { hasText: /^live$/ }).waitFor();
 }
 
-// Presses the button of a form and confirms the dialog, both by keyboard.
+// Presses the button of a form and confirms the dialog, both by keyboard. What destroys something needs more than two times
+// Enter.
 export async function act(page, form) {
     await form.getByRole("button").focus();
+    const destroys = await form.evaluate((element) => element.hasAttribute("data-danger"));
     await page.keyboard.press("Enter");
     await page.locator("dialog[open]").waitFor();
-    await page.keyboard.press("Enter");
+    const focused = await page.evaluate(() => document.activeElement.id);
+    check(focused === (destroys ? "confirm-no" : "confirm-yes"), `the focus is on ${focused}`);
+    await page.locator("#confirm-yes").press("Enter");
     await page.locator("dialog[open]").waitFor({ state: "detached" });
 }
 
@@ -126,9 +130,9 @@ export async function shoot(page, name) {
     await page.evaluate(() => document.getElementById("notices").replaceChildren());
     await page.evaluate(() => scrollTo(0, 0));
     await page.screenshot({ path: path.join(shots, `${name}.png`) });
-    await page.setViewportSize({ width: 400, height: 800 });
+    await page.setViewportSize({ width: 390, height: 844 });
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
-    await page.screenshot({ path: path.join(shots, `${name}-400.png`) });
-    await page.setViewportSize({ width: 1100, height: 760 });
-    check(wide <= 400, `${name} is ${wide} pixels wide on a screen of 400`);
+    await page.screenshot({ path: path.join(shots, `${name}-390.png`) });
+    await page.setViewportSize({ width: 1400, height: 900 });
+    check(wide <= 390, `${name} is ${wide} pixels wide on a screen of 390`);
 }

@@ -19,7 +19,10 @@ export async function run(page) {
     const weight = row("old").locator('form[data-method="PUT"]');
     await weight.locator("input").fill("5");
     await weight.getByRole("button").click();
-    await page.locator("dialog[open]", { hasText: "Change the weight of old?" }).waitFor();
+    await page.locator("dialog[open]", { hasText: "Change the weight of old from 1 to 5?" }).waitFor();
+    // The same as a command.
+    const shown = await page.locator("#confirm-command").textContent();
+    check(shown.includes("curl -X PUT") && shown.includes('"weight":5'), shown);
     await page.keyboard.press("Escape");
     await page.locator("dialog[open]").waitFor({ state: "detached" });
     check((await api("GET", "/instances/old")).weight === 1, "a canceled action changes nothing");

@@ -28,7 +28,7 @@ export async function run(page) {
     await api("PUT", "/hosts/empty.test", { hold_ms: 1 });
     await api("PUT", "/instances/empty-1", { address: "127.0.0.1:9", hostnames: ["empty.test"], version_type_id: "9" });
     await api("DELETE", "/instances/empty-1");
-    const finding = page.locator(".findings li", { hasText: "empty.test has no instance." });
+    const finding = page.locator(".problem", { hasText: "empty.test has no instance." });
     await finding.waitFor();
     await shoot(page, "overview-wrong");
     await api("DELETE", "/hosts/empty.test");
@@ -45,7 +45,17 @@ export async function run(page) {
     await go(page, "/");
 
     const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    // The theme is chosen with a button, and is kept.
     const light = await background();
+    const theme = page.locator("#theme");
+    await theme.press("Enter");
+    check((await background()) === light, "the light theme is that of this system");
+    await theme.press("Enter");
+    check((await background()) !== light, "the dark theme is chosen");
+    await go(page, "/");
+    check((await background()) !== light, "the choice is kept");
+    await theme.press("Enter");
+    check((await background()) === light, "the theme follows the system again");
     await page.emulateMedia({ colorScheme: "dark" });
     check((await background()) !== light, "dark mode has another background");
     await page.locator("#chart-traffic canvas").waitFor();

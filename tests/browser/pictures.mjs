@@ -24,7 +24,7 @@ await page.getByRole("button", { name: "Log in" }).click();
 await page.getByRole("heading", { name: "Queues", level: 1 }).waitFor();
 
 async function shoot(name, target, height) {
-    await page.setViewportSize({ width: 1100, height });
+    await page.setViewportSize({ width: 1400, height });
     await go(page, target);
     // Charts are drawn when their first points arrive.
     await page.waitForLoadState("networkidle").catch(() => {});

@@ -27,7 +27,14 @@ export async function run(page) {
     await act(page, page.locator('form[data-key="redrive"]'));
     await noticed(page, "Dead letters redriven.");
     await page.locator('form[data-key="redrive"]').waitFor({ state: "detached" });
-    await act(page, row("8").locator("form"));
+    await row("8").locator('input[name="weight"]').fill("3");
+    await act(page, row("8").locator('form[data-key="weight"]'));
+    await noticed(page, "Changed the weight of 8.");
+    check((await api("GET", "/queues/mail/facets/8")).weight === 3, "the weight is set");
+    const next = page.locator('section[aria-labelledby="next"] tbody tr');
+    await next.first().locator("summary").press("Enter");
+    await next.first().locator("pre", { hasText: "mail" }).waitFor();
+    await act(page, row("8").locator('form[data-key="drop"]'));
     await row("8").waitFor({ state: "detached" });
     check((await api("GET", "/queues/mail/facets")).facets.every((facet) => facet.environment !== "8"), "the environment has no messages");
 }

@@ -1,19 +1,25 @@
-// Runs the tests of all pages in one browser, one after another. Stops at the first failure and takes a screenshot.
+// Runs a suite of tests in one browser, one after another: `node run.mjs pages`. Stops at the first failure and takes a screenshot.
 
 import path from "node:path";
 
 import * as events from "./events.mjs";
 import { open, shots, start } from "./harness.mjs";
 import * as host from "./host.mjs";
+import * as liveness from "./liveness.mjs";
 import * as login from "./login.mjs";
 import * as machines from "./machines.mjs";
 import * as objects from "./objects.mjs";
 import * as overview from "./overview.mjs";
 import * as queues from "./queues.mjs";
+import * as scale from "./scale.mjs";
 
+const suites = {
+    pages: { login, overview, host, events, queues, objects, machines, liveness },
+    scale: { login, scale },
+};
 const { browser, context } = await start();
 let code = 0;
-for (const [name, test] of Object.entries({ login, overview, host, events, queues, objects, machines })) {
+for (const [name, test] of Object.entries(suites[process.argv[2] ?? "pages"])) {
     const { page, faults } = await open(context);
     try {
         await test.run(page, context);

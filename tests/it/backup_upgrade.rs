@@ -49,7 +49,7 @@ async fn until_persistence(system: &System, part: &Part, wanted: &[(&str, &str)]
 }
 
 /// Copies a snapshot of a running server to another folder.
-async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf {
+pub(crate) async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf {
     let _started: String = system.cli(part.clone(), "BGSAVE").await;
     until_persistence(system, part, &[("rdb_bgsave_in_progress", "0"), ("rdb_last_bgsave_status", "ok")])
         .await;
@@ -59,15 +59,16 @@ async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf {
 }
 
 /// Simulates a server that lost its disk.
-async fn lose(system: &System, part: &Part) {
+pub(crate) async fn lose(system: &System, part: &Part) {
     system.kill(part.clone()).await;
     let folder = system.stack.layout().redis(part);
-    fs::remove_dir_all(folder.join("appendonlydir")).unwrap();
-    fs::remove_file(folder.join("dump.rdb")).unwrap();
+    // A replica may have neither, and a server that has saved nothing yet has no snapshot.
+    let _absent = fs::remove_dir_all(folder.join("appendonlydir"));
+    let _absent = fs::remove_file(folder.join("dump.rdb"));
 }
 
 /// Starts a server from a snapshot, lets it write the data to a new append-only file, and restarts it as usual.
-async fn restore(system: &System, part: &Part, copy: &Path) {
+pub(crate) async fn restore(system: &System, part: &Part, copy: &Path) {
     let folder = system.stack.layout().redis(part);
     fs::copy(copy, folder.join("dump.rdb")).unwrap();
     let mut server = Command::new("redis-server")

@@ -90,7 +90,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     assert!(!again.changed && again.serial == changed.serial, "{again:?}");
     let one = client.routes().instance("i-1").await.unwrap();
     assert_eq!((one.state, one.routed, one.node_id.as_deref()), (State::Active, Some(true), Some("n-1")));
-    let explained = client.routes().explain("app.test").await.unwrap();
+    let explained = client.routes().explain("app.test", None).await.unwrap();
     assert_eq!((explained.answer, explained.instances[0].usable), (Answer::Proxied, true));
     let drained = client.routes().drain("i-1", Some(Duration::from_secs(60)), wait).await.unwrap();
     assert_eq!(drained.instance.state, State::Draining);

@@ -45,14 +45,25 @@ async fn run(what: &str, command: &mut Command) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_works_in_a_browser() {
+    browse("dashboard", "pages").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_list_works_in_a_large_installation() {
+    browse("dashboard_scale", "scale").await;
+}
+
+/// Runs a suite of `tests/browser/run.mjs` against a system of its own.
+async fn browse(name: &str, suite: &str) {
     // Installs missing packages only. A failed installation fails the test instead of skipping it.
     run("the installation of the browser", &mut Command::new(root().join(".ci/browser"))).await;
-    let bus = Bus::with("dashboard", &[("max_attempts", 1)]).await;
+    let bus = Bus::with(name, &[("max_attempts", 1)]).await;
     let shots = folder().join("shots");
     std::fs::create_dir_all(&shots).unwrap();
     let script = root().join("tests/browser/run.mjs");
     let mut node = Command::new("node");
     node.arg(script)
+        .arg(suite)
         .env("SIGNALBOX_ADMIN", format!("http://{}", bus.system.admin))
         .env("SIGNALBOX_EDGE", format!("http://{}", bus.system.edge))
         .env("SIGNALBOX_TOKEN", &bus.system.token)
@@ -62,11 +73,11 @@ async fn every_page_works_in_a_browser() {
     bus.system.stop().await;
 }
 
-/// Waits until the overview contains `wanted`.
-async fn overview_contains(system: &System, wanted: &str) {
+/// Waits until the page of all problems contains `wanted`.
+async fn problems_contain(system: &System, wanted: &str) {
     // Findings that change slowly are evaluated every ten seconds.
-    eventually_within(2 * signalbox_testkit::PATIENCE, &format!("{wanted:?} in the overview"), || async {
-        let text = system.api("GET", "/", None).await.text();
+    eventually_within(2 * signalbox_testkit::PATIENCE, &format!("{wanted:?} in the problems"), || async {
+        let text = system.api("GET", "/dashboard/problems", None).await.text();
         if text.contains(wanted) { Ok(()) } else { Err(text) }
     })
     .await;
@@ -84,12 +95,12 @@ async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire(
     let _: String = system.cli(System::STATS, "CONFIG SET maxmemory-policy allkeys-lru").await;
     let _: String = system.cli(System::FABRIC, "CONFIG SET appendonly no").await;
     // This is the first request, so no reading from before the changes is cached.
-    overview_contains(&system, "The certificate of shop.test expires in 5 d.").await;
-    overview_contains(
+    problems_contain(&system, "The certificate of shop.test expires in 5 d.").await;
+    problems_contain(
         &system,
         "The stats Redis evicts counters when memory runs out (maxmemory-policy is allkeys-lru).",
     )
     .await;
-    overview_contains(&system, "The fabric Redis writes no append-only file").await;
+    problems_contain(&system, "The fabric Redis writes no append-only file").await;
     system.stop().await;
 }

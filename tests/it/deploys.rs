@@ -90,6 +90,11 @@ async fn a_deploy_with_a_target_that_never_becomes_healthy_changes_nothing() {
     assert_eq!(said.code, Some(65), "{} {}", said.out, said.wrong);
     assert!(said.wrong.contains("already serves shop.test as version 1"), "{}", said.wrong);
 
+    let twice = ["deploy", HOST, "--target", &addresses[0], &addresses[0]];
+    let said = type_in(&system, &twice).await;
+    assert_eq!(said.code, Some(64), "{} {}", said.out, said.wrong);
+    assert!(said.wrong.contains(&format!("the target {} is named twice", addresses[0])), "{}", said.wrong);
+
     load.pass(50).await;
     let account = load.stop().await;
     assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
@@ -105,5 +110,23 @@ async fn the_first_deploy_of_a_host_begins_when_its_health_is_known() {
     let said = type_in(&system, &["deploy", HOST, "--target", &address, "--health-path", "/"]).await.done();
     assert!(said.out.starts_with("shop.test is served by version "), "{}", said.out);
     assert_eq!(system.get(HOST, "/").await.status, 200);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deploy_whose_switch_is_rejected_removes_its_targets() {
+    let system = System::start("deploy-rejected").await;
+    let (old, new) = (App::start("old").await, App::start("new").await);
+    let both = json!({"address": old.address.to_string(), "hostnames": [HOST, "other.test"], "version_type_id": "1"});
+    assert_eq!(system.api("PUT", "/instances/old?wait=20s", Some(both)).await.status, 201);
+    // The new version would leave other.test without an instance.
+    let address = new.address.to_string();
+    let said = type_in(&system, &["deploy", HOST, "--target", &address, "--version", "2"]).await;
+    assert_eq!(said.code, Some(65), "{} {}", said.out, said.wrong);
+    assert!(said.wrong.contains("(version_incomplete)"), "{}", said.wrong);
+    assert_eq!(instances(&system).await, [("old".to_owned(), "active".to_owned())]);
+    for host in [HOST, "other.test"] {
+        assert_eq!(system.get(host, "/").await.text(), "old");
+    }
     system.stop().await;
 }

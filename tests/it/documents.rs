@@ -117,6 +117,7 @@ macro_rules! pages {
 pages! {
     the_readme: "README.md",
     routing_an_application: "start-routing.md",
+    deploying_without_failed_requests: "start-deploy.md",
     automatic_https: "start-https.md",
     sending_webhooks: "start-webhooks.md",
     a_work_queue: "start-queues.md",

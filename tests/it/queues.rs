@@ -9,6 +9,8 @@ use signalbox_tests::{
     system::System,
 };
 
+mod messages;
+
 fn address(url: &str) -> SocketAddr {
     url.trim_start_matches("http://").parse().unwrap()
 }

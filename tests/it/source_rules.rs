@@ -143,6 +143,10 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/routing/src/scripts/certificate_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/policy_table.lua", "local resource = {}"),
     ("crates/routing/src/scripts/certificate_table.lua", "local resource = {}"),
+    // The publish script is in three files.
+    ("crates/bus/src/scripts/publish_decide.lua", "local function early_reply()"),
+    ("crates/bus/src/scripts/publish_write.lua", "local function early_reply()"),
+    ("crates/bus/src/scripts/lanes.lua", "local function early_reply()"),
     // Appended to the publish script only, which names it by its path.
     ("crates/bus/src/scripts/labels.lua", "function main(labels"),
 ];

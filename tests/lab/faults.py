@@ -13,13 +13,15 @@ class Fault:
 
 # A kill is frequent in reality, and takes little time here.
 WEIGHTS = {"kill": 10, "freeze": 4, "isolate": 3, "cut": 3, "cut one way": 3, "disturb": 3, "machine loss": 3, "full disk": 2,
-           "clock": 3, "restart": 3}
+           "clock": 3, "restart": 3, "upgrade": 10}
 SERVERS = ("redis-routes", "redis-stats", "redis-fabric")
 NETWORK = ("cut", "cut one way", "disturb")
 
 
 def choose(site, random):
     kinds = [kind for kind in WEIGHTS if kind not in NETWORK or len(site.machines()) > 1]
+    if len(site.builds) == 1:
+        kinds.remove("upgrade")
     kind = random.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
     return globals()[kind.replace(" ", "_")](site, random)
 
@@ -116,3 +118,16 @@ def restart(site, random):
         process.end()
         process.start()
     return Fault(f"restart {process.kind}", f"restart {process}", begin, lambda: None, 1, routers_of([process]))
+
+
+def upgrade(site, random):
+    """Or a downgrade: a program of one machine is replaced by the other version."""
+    process = random.choice(site.of("pacemaker", "sidecar", "edge"))
+    build = next(build for build in site.builds if build is not process.build)
+
+    def begin():
+        process.end()
+        process.build = build
+        process.start()
+    return Fault(f"{process.kind} to {build.name}", f"{process} to the {build.name} version", begin, lambda: None, 1,
+                 routers_of([process]))

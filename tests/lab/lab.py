@@ -1,7 +1,8 @@
 """The laboratory: starts the topologies of examples/topologies, injects faults under load, and checks every promise.
 
 LAB_SECONDS: duration of all topologies together (600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: their names.
-LAB_PROGRAMS: the folder of the programs. Called in namespaces of its own by .ci/lab.
+LAB_PROGRAMS: the folder of the programs. LAB_PREVIOUS: a folder into which the package of the previous version was unpacked
+(dpkg-deb -x); everything starts with that version, and upgrades and downgrades of single programs are faults, too. Called in namespaces of its own by .ci/lab.
 """
 
 import collections
@@ -37,7 +38,10 @@ def run(name, number, seconds, seed):
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"signalbox-lab-{name}-"))
     folder.chmod(0o755)
     programs = pathlib.Path(os.environ.get("LAB_PROGRAMS", topology.ROOT / "target/debug"))
-    site = topology.Site(name, number, folder, programs)
+    builds = [topology.Build("current", programs, topology.ROOT / "nginx", topology.ROOT / "lua")]
+    if os.environ.get("LAB_PREVIOUS"):
+        builds.insert(0, topology.Build.of_package(pathlib.Path(os.environ["LAB_PREVIOUS"])))
+    site = topology.Site(name, number, folder, builds)
     work = None
     history, recoveries = [], collections.defaultdict(list)
     try:

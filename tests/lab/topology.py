@@ -22,6 +22,7 @@ class Process:
         self.site, self.machine, self.name = site, machine, name
         self.command, self.environment = command, environment
         self.child, self.skew = None, None
+        self.build = site.builds[0]
 
     def __str__(self):
         return f"{self.machine}/{self.name}"
@@ -34,15 +35,18 @@ class Process:
         if self.child and self.child.poll() is None:
             return
         environment = {**os.environ, **self.environment}
+        command = [self.build.resolve(word) for word in self.command]
+        if self.kind == "edge":
+            environment |= {"NGINX_DIR": str(self.build.nginx), "LUA_DIR": str(self.build.lua)}
         if self.skew:
             environment |= {"LD_PRELOAD": FAKETIME, "FAKETIME": self.skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         if self.name.startswith("redis-"):
             data = self.site.folder / self.machine / "lib" / self.name
-            subprocess.run([self.site.programs / "signalbox", "repair-aof", data], stdout=subprocess.DEVNULL,
+            subprocess.run([self.build.resolve("signalbox"), "repair-aof", data], stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)
         log = open(self.site.folder / "logs" / f"{self.machine}-{self.name}.log", "ab")
         space = self.site.network.space(self.machine)
-        self.child = subprocess.Popen(["ip", "netns", "exec", space, *self.command], env=environment, stdout=log,
+        self.child = subprocess.Popen(["ip", "netns", "exec", space, *command], env=environment, stdout=log,
                                       stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def signal(self, number):
@@ -68,16 +72,35 @@ class Process:
         return self.child is not None and self.child.poll() is None
 
 
+class Build:
+    """Programs of one version, with their configuration of nginx."""
+
+    def __init__(self, name, programs, nginx, lua):
+        self.name, self.programs, self.nginx, self.lua = name, programs, nginx, lua
+
+    @classmethod
+    def of_package(cls, folder):
+        """A Debian package that was unpacked into a folder."""
+        library = folder / "usr/lib/signalbox"
+        return cls("previous", folder / "usr/bin", library / "nginx", library / "lua")
+
+    def resolve(self, word):
+        """The path of a program of Signalbox. Other words of a command are returned as they are."""
+        return str(self.programs / word) if word.startswith("signalbox") else word
+
+
 class Site:
-    def __init__(self, topology, number, folder, programs):
-        self.topology, self.folder, self.programs = topology, folder, programs
+    """The machines of a topology. Every program starts with the first of the builds."""
+
+    def __init__(self, topology, number, folder, builds):
+        self.topology, self.folder, self.builds = topology, folder, builds
         self.processes, self.spaces_full = [], {}
         machines = sorted(path for path in (EXAMPLES / topology).iterdir() if path.is_dir())
         text = "".join(path.read_text() for path in machines[0].iterdir())
         self.prefix = re.search(r"\b(10\.77\.\d+)\.\d+", text).group(1)
         self.network = network.Network(f"lab{number}", self.prefix, range(100, 120))
         self.secrets = folder / "secrets"
-        subprocess.run([programs / "signalbox", "secrets", self.secrets], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([builds[0].resolve("signalbox"), "secrets", self.secrets], check=True, stdout=subprocess.DEVNULL)
         self.token = (self.secrets / "token").read_text().strip()
         (folder / "logs").mkdir()
         for path in machines:
@@ -117,15 +140,14 @@ class Site:
             modules = "/usr/lib/nginx/modules"
             environment |= {
                 "NGINX_BINARY": "/usr/sbin/nginx", "WORKER_PROCESSES": "1", "USER_LINE": "user root;",
-                "NGINX_DIR": str(ROOT / "nginx"), "LUA_DIR": str(ROOT / "lua"),
                 "LOAD_MODULES": f"load_module {modules}/ndk_http_module.so; "
                                 f"load_module {modules}/ngx_http_lua_module.so;"}
-            command = [str(self.programs / "signalbox"), "edge", "run"]
+            command = ["signalbox", "edge", "run"]
         elif name == "pacemaker":
-            command = [str(self.programs / "signalbox-pacemaker"), "--config", str(file),
+            command = ["signalbox-pacemaker", "--config", str(file),
                        "--set", "bus.allow_http=true", "--set", f'bus.allow_networks=["{self.prefix}.0/24"]']
         else:
-            command = [str(self.programs / "signalbox-sidecar"), "--config", str(file)]
+            command = ["signalbox-sidecar", "--config", str(file)]
         self.processes.append(Process(self, machine, name, command, environment))
 
     def of(self, *kinds):

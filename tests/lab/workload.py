@@ -340,8 +340,10 @@ class Workload:
         return f"{len(missing)} events were not delivered: {missing[:5]}" if missing else None
 
     def missing_pulled(self, client):
-        while self.take(client, client.call("POST", "/queues/all/pull", {"max": 100})[2]):
-            pass
+        taken = 1
+        while taken:
+            status, _, data = client.call("POST", "/queues/all/pull", {"max": 100})
+            taken = self.take(client, data) if status == 200 else 0
         missing = [(number, event) for number, event in self.promised.items() if event[0] not in self.pulled[number]]
         return f"{len(missing)} messages were not pulled: {missing[:5]}" if missing else None
 

@@ -23,6 +23,7 @@
 
 pub mod acme;
 pub mod collector;
+pub mod engine;
 pub mod events;
 pub mod fault_ledger;
 pub mod fleet;

@@ -22,15 +22,15 @@ const KEPT_UP: Duration = Duration::from_millis(500);
 
 /// One way to publish.
 #[derive(Debug, Clone, Copy)]
-struct Way {
-    audience: Audience,
+pub(super) struct Way {
+    pub(super) audience: Audience,
     /// Events in a request.
-    events: usize,
-    connections: usize,
+    pub(super) events: usize,
+    pub(super) connections: usize,
     /// The share of the highest rate to publish at; nothing for as much as goes.
-    share: Option<f64>,
+    pub(super) share: Option<f64>,
     /// Events a second that must be accepted.
-    target: Option<f64>,
+    pub(super) target: Option<f64>,
 }
 
 const WAYS: [Way; 6] = [
@@ -44,7 +44,7 @@ const WAYS: [Way; 6] = [
 
 /// The result of one run.
 #[derive(Debug)]
-struct Run {
+pub(super) struct Run {
     elapsed: Duration,
     /// Events that were accepted in it.
     accepted: f64,
@@ -53,7 +53,7 @@ struct Run {
     wall: Duration,
     /// Of the publish requests.
     publishing: Histogram,
-    late: Histogram,
+    pub(super) late: Histogram,
     /// Deliveries still to be made at its end, and how long they took.
     left: u64,
     drained: Duration,
@@ -118,7 +118,11 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     output.table(table)
 }
 
-async fn once(testbed: &Testbed, way: Way, pace: Pace, duration: Duration) -> anyhow::Result<Run> {
+/// One run.
+///
+/// # Errors
+/// When an event is not accepted or not delivered.
+pub(super) async fn once(testbed: &Testbed, way: Way, pace: Pace, duration: Duration) -> anyhow::Result<Run> {
     let plan = Plan {
         target: testbed.pacemaker(),
         requests: testbed.requests(way.audience, way.events),
@@ -155,7 +159,8 @@ async fn once(testbed: &Testbed, way: Way, pace: Pace, duration: Duration) -> an
 }
 
 impl Run {
-    fn rate(&self) -> f64 {
+    /// Events accepted per second.
+    pub(super) fn rate(&self) -> f64 {
         self.accepted / self.elapsed.as_secs_f64()
     }
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod brokers;
 mod idle;
+mod isolation;
 mod load;
 mod node;
 pub(crate) mod receivers;
@@ -27,6 +28,8 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     idle::measure(session, &testbed, output).await?;
     load::measure(session, &testbed, output).await?;
     brokers::measure(session, &testbed, output).await?;
+    // Last: it leaves subscribers that hang, and deliveries that are repeated.
+    isolation::measure(session, &testbed, output).await?;
     testbed.stack.stop().await;
     Ok(())
 }

@@ -157,7 +157,8 @@ impl Testbed {
         vec![self.pid(&Part::PACEMAKER), self.pid(&Part::FABRIC), std::process::id()]
     }
 
-    fn client(&self, name: &str) -> anyhow::Result<String> {
+    /// Makes a client; its token.
+    pub(super) fn client(&self, name: &str) -> anyhow::Result<String> {
         let token = format!("{name}--0123456789abcdef0123456789abcdef");
         self.call("POST", "/api_tokens", self.stack.token(), Some(&json!({"name": name, "token": token})))?;
         Ok(token)
@@ -187,6 +188,18 @@ impl Testbed {
             bail!("{method} {path}: {answer}");
         }
         if body.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(body)?) }
+    }
+
+    /// The token of the publisher.
+    pub(super) fn publisher(&self) -> &str {
+        &self.publisher
+    }
+
+    /// An array of events.
+    pub(super) fn prepared_array(&self, events: usize) -> Value {
+        let objects =
+            (0..events as u64).map(|object| serde_json::from_str::<Value>(&event(object % OBJECTS)));
+        objects.filter_map(Result::ok).collect()
     }
 
     /// A request of the publisher's, ready to be sent.

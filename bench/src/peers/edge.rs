@@ -43,14 +43,15 @@ pub(crate) async fn start(
     core: usize,
     variant: &Variant,
     replica: &str,
+    workers: usize,
 ) -> anyhow::Result<Edge> {
     let prefix = folder(root, &variant.name.replace([' ', '/'], "-"))?;
     let (listen, admin) = (free_address()?, free_address()?);
     let template = std::fs::read_to_string(variant.source.join("nginx/nginx.conf"))?;
-    let values = values(&prefix, &variant.source, replica, listen, admin);
+    let values = values(&prefix, &variant.source, replica, (listen, admin), workers);
     let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(&template, &values, &prefix.join("nginx.conf"))?;
-    let proxy = nginx::start(&variant.name, &prefix, core, listen).await?;
+    let proxy = nginx::start(&variant.name, &prefix, core, listen, workers).await?;
     Ok(Edge { proxy, admin })
 }
 
@@ -59,8 +60,8 @@ fn values(
     prefix: &Path,
     source: &Path,
     replica: &str,
-    listen: SocketAddr,
-    admin: SocketAddr,
+    (listen, admin): (SocketAddr, SocketAddr),
+    workers: usize,
 ) -> Vec<(&'static str, String)> {
     // Nothing listens there: neither daemon takes part.
     let absent = "127.0.0.1:1";
@@ -72,7 +73,7 @@ fn values(
         ("LUA_DIR", source.join("lua").display().to_string()),
         ("LOAD_MODULES", nginx::load_modules()),
         ("USER_LINE", format!("user {};", nginx::user())),
-        ("WORKER_PROCESSES", "1".to_owned()),
+        ("WORKER_PROCESSES", workers.to_string()),
         ("WORKER_CONNECTIONS", "8192".to_owned()),
         ("WORKER_NOFILE", "20000".to_owned()),
         ("WORKER_SHUTDOWN", "5s".to_owned()),
@@ -137,7 +138,7 @@ mod tests {
     fn every_name_of_the_template_has_a_value_and_every_value_a_name() {
         let folder = source().join("nginx");
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-        let values = values(&folder, &source(), "unix:/r", nowhere, nowhere);
+        let values = values(&folder, &source(), "unix:/r", (nowhere, nowhere), 1);
         let known: BTreeSet<&str> = values.iter().map(|(name, _)| *name).collect();
         let mut asked = BTreeSet::new();
         for file in fs::read_dir(&folder).unwrap() {

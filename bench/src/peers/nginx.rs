@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path, process::Command};
 
-use anyhow::Context as _;
+use anyhow::ensure;
 
 use super::{Proxy, folder, free_address, on_core, render, source};
 use crate::{
@@ -37,14 +37,21 @@ pub(crate) fn user() -> String {
 ///
 /// # Errors
 /// When nginx does not start.
-pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) -> anyhow::Result<Proxy> {
+pub(crate) async fn plain(
+    root: &Path,
+    core: usize,
+    instances: &[SocketAddr],
+    workers: usize,
+) -> anyhow::Result<Proxy> {
     let listen = free_address()?;
     let servers = format!(
         "upstream instances {{ {} keepalive 1024; keepalive_requests 1000000; }}\n\
          server {{ listen {listen} backlog=4096; server_name \"\"; location / {{ proxy_pass http://instances; }} }}\n",
         server_lines(instances)
     );
-    static_nginx("static nginx", root, core, listen, &servers).await
+    let name =
+        if workers == 1 { "static nginx".to_owned() } else { format!("static nginx, {workers} workers") };
+    static_nginx(&name, root, core, listen, (&servers, workers)).await
 }
 
 /// A server block and an upstream for each host of the table, as generated configuration has it.
@@ -65,7 +72,33 @@ pub(crate) async fn server_blocks(root: &Path, core: usize, table: &Table) -> an
         )?;
     }
     let name = format!("static nginx, {} server blocks", table.len());
-    static_nginx(&name, root, core, listen, &servers).await
+    static_nginx(&name, root, core, listen, (&servers, 1)).await
+}
+
+/// A location and an upstream for each path of one host.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn locations(root: &Path, core: usize, services: &Table) -> anyhow::Result<Proxy> {
+    let listen = free_address()?;
+    let (mut upstreams, mut locations) = (String::new(), String::new());
+    for (index, route) in services.routes().enumerate() {
+        writeln!(
+            upstreams,
+            "upstream app{index} {{ {} keepalive 64; keepalive_requests 1000000; }}",
+            server_lines(&route.instances)
+        )?;
+        writeln!(locations, "location {}/ {{ proxy_pass http://app{index}; }}", path_of(index))?;
+    }
+    let servers =
+        format!("{upstreams}server {{ listen {listen} backlog=4096; server_name \"\"; {locations} }}\n");
+    let name = format!("static nginx, {} locations", services.len());
+    static_nginx(&name, root, core, listen, (&servers, 1)).await
+}
+
+/// The path that leads to a service.
+pub(crate) fn path_of(index: usize) -> String {
+    format!("/services/app-{index}")
 }
 
 /// Without `max_fails=0`, nginx excludes an instance for ten seconds after one failure. If instances restart within a second,
@@ -79,7 +112,7 @@ async fn static_nginx(
     root: &Path,
     core: usize,
     listen: SocketAddr,
-    servers: &str,
+    (servers, workers): (&str, usize),
 ) -> anyhow::Result<Proxy> {
     let prefix = folder(root, &name.replace([' ', ','], "-"))?;
     let config = prefix.join("nginx.conf");
@@ -88,10 +121,11 @@ async fn static_nginx(
         ("PREFIX", prefix.display().to_string()),
         ("NGINX_DIR", source().join("nginx").display().to_string()),
         ("SERVERS", servers.to_owned()),
+        ("WORKERS", workers.to_string()),
     ];
     let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(include_str!("../../peers/static.conf"), &values, &config)?;
-    start(name, &prefix, core, listen).await
+    start(name, &prefix, core, listen, workers).await
 }
 
 /// nginx that connects to Redis for each request.
@@ -113,11 +147,11 @@ pub(crate) async fn lookup(root: &Path, core: usize, redis: &Server) -> anyhow::
     ];
     let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(include_str!("../../peers/lookup.conf"), &values, &prefix.join("nginx.conf"))?;
-    let proxy = start("lookup per request", &prefix, core, listen).await?;
+    let proxy = start("lookup per request", &prefix, core, listen, 1).await?;
     Ok(Proxy { helpers: vec![redis.id()], ..proxy })
 }
 
-/// Starts nginx in `prefix` with the `nginx.conf` there, and finds its worker.
+/// Starts nginx in `prefix` with the `nginx.conf` there, and finds its workers, as many as are expected.
 ///
 /// # Errors
 /// When nginx does not start.
@@ -126,26 +160,28 @@ pub(crate) async fn start(
     prefix: &Path,
     core: usize,
     listen: SocketAddr,
+    expected: usize,
 ) -> anyhow::Result<Proxy> {
     let output = prefix.join("output.log");
     let mut command: Command = on_core(core, "nginx");
     command.arg("-p").arg(prefix).arg("-c").arg(prefix.join("nginx.conf"));
     let mut process = Process::start(name, &mut command, &output)?;
     process.listens_on(listen, &output).await?;
-    // The master listens before its worker is there.
+    // The master listens before its workers are there.
     let mut workers = process::children(process.id());
     for _ in 0..200 {
-        if !workers.is_empty() {
+        if workers.len() >= expected {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         workers = process::children(process.id());
     }
-    let worker = workers.first().copied().with_context(|| format!("{name} has no worker"))?;
+    ensure!(workers.len() >= expected, "{name} has {} of {expected} workers", workers.len());
+    workers.truncate(expected);
     Ok(Proxy {
         name: name.to_owned(),
         address: listen,
-        workers: vec![worker],
+        workers,
         helpers: Vec::new(),
         log: prefix.join("access.log"),
         _process: process,

@@ -140,11 +140,13 @@ impl Collection {
                 self.facts.counting = metrics.counting();
                 self.facts.evaluation = metrics.evaluation();
                 self.facts.parked_objects = metrics.parked();
+                self.facts.credentials = metrics.credentials();
             }
             Checked::Skipped(reason) => {
                 self.facts.counting = Checked::Skipped(reason.clone());
                 self.facts.evaluation = Checked::Skipped(reason.clone());
-                self.facts.parked_objects = Checked::Skipped(reason);
+                self.facts.parked_objects = Checked::Skipped(reason.clone());
+                self.facts.credentials = Checked::Skipped(reason);
             }
         }
         Ok(())

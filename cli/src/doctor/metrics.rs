@@ -3,7 +3,7 @@
 use signalbox_diagnosis::{
     Checked,
     machines::Evaluation,
-    messages::Parked,
+    messages::{Credentials, Parked},
     sidecar::{Counting, Fault},
 };
 
@@ -62,6 +62,16 @@ impl Metrics {
         Checked::Known(Parked { count: self.sum(name, "state=\"parked\""), names: Vec::new() })
     }
 
+    /// How credentials of webhooks are stored.
+    pub(super) fn credentials(&self) -> Checked<Credentials> {
+        let name = "signalbox_bus_credentials";
+        if self.greatest(name).is_none() {
+            return Checked::Skipped("the metrics page has no credentials".to_owned());
+        }
+        let count = |state: &str| self.sum(name, &format!("state=\"{state}\""));
+        Checked::Known(Credentials { clear: count("clear"), locked: count("locked") })
+    }
+
     fn greatest(&self, name: &str) -> Option<f64> {
         self.all(name).map(|(_, value)| value).reduce(f64::max)
     }
@@ -101,19 +111,21 @@ mod tests {
         let page = "signalbox_sidecar_following 1\nsignalbox_sidecar_fenced 1\nsignalbox_sidecar_lag_seconds 2.5\n\
             signalbox_sidecar_rotation_failed 0\nsignalbox_machines_due_lag_seconds 61\n\
             signalbox_machines_feeds_total{result=\"ok\",shard=\"1\"} 9\nsignalbox_machines_feeds_total{result=\"failed\"} 1\n\
-            signalbox_sequencer_objects{state=\"parked\"} 2\nsignalbox_sequencer_objects{state=\"ready\"} 7\n";
+            signalbox_sequencer_objects{state=\"parked\"} 2\nsignalbox_sequencer_objects{state=\"ready\"} 7\n\
+            signalbox_bus_credentials{state=\"clear\"} 3\nsignalbox_bus_credentials{state=\"locked\"} 0\n";
         let metrics = Metrics::read(page);
         let counting = Counting { faults: vec![Fault::Fenced], lag_seconds: 2.5, rotation_failed: false };
         assert_eq!(metrics.counting(), Checked::Known(counting));
         let evaluation = Evaluation { lag_seconds: 61.0, feeds_failed: 1, feeds_answered: 9 };
         assert_eq!(metrics.evaluation(), Checked::Known(evaluation));
         assert_eq!(metrics.parked(), Checked::Known(Parked { count: 2, names: Vec::new() }));
+        assert_eq!(metrics.credentials(), Checked::Known(Credentials { clear: 3, locked: 0 }));
     }
 
     #[test]
     fn what_a_page_does_not_have_is_skipped() {
         let metrics = Metrics::read("up 1\n");
         assert!(metrics.counting().known().is_none() && metrics.evaluation().known().is_none());
-        assert!(metrics.parked().known().is_none());
+        assert!(metrics.parked().known().is_none() && metrics.credentials().known().is_none());
     }
 }

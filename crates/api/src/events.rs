@@ -133,6 +133,8 @@ pub struct Numbers {
     pub jobs: Jobs,
     /// Bytes of events in the log.
     pub log_bytes: u64,
+    /// Events accepted in total, by topic.
+    pub topics: BTreeMap<String, u64>,
     /// Telemetry counters.
     pub counters: BTreeMap<String, u64>,
 }
@@ -151,6 +153,8 @@ pub struct SubscriberNumbers {
     pub oldest_ms: Option<u64>,
     /// Dead letters, in events.
     pub dead: u64,
+    /// Attempts to deliver that failed, in total.
+    pub failed: u64,
     /// 0 to 100.
     pub health: u8,
     /// When a delivery was attempted last, unix milliseconds.

@@ -199,12 +199,18 @@ pub struct Numbers {
     pub dead: u64,
 }
 
-/// All queues.
+/// Queues.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct QueueList {
     /// The queues.
     pub queues: Vec<Queue>,
+    /// The cursor of the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// How many items match the search, on all pages together; absent if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
 }
 
 /// A facet of a queue: the messages of one environment.
@@ -386,6 +392,48 @@ pub struct Pulled<J> {
 pub struct Peeked<J> {
     /// The messages.
     pub messages: Vec<Message<J>>,
+}
+
+/// Where in its queue a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum MessageState {
+    /// Not available yet.
+    Delayed,
+    /// Ready to be pulled.
+    Waiting,
+    /// Leased to a consumer.
+    InFlight,
+    /// A dead letter.
+    Dead,
+}
+
+/// A message in its queue. `M` is the message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StoredMessage<M> {
+    /// Where it is.
+    pub state: MessageState,
+    /// When its delay or its lease ends, unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+    /// When it was dead-lettered, unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub died_ms: Option<u64>,
+    /// `nacked`, `expired` or `rejected`: how the last delivery of a dead letter ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The message as a pull would have shown it.
+    pub message: Option<M>,
+}
+
+/// A page of messages.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MessagePage<M> {
+    /// The messages; a page may have fewer than `limit`.
+    pub messages: Vec<StoredMessage<M>>,
+    /// The cursor of the next page; null when this is the last.
+    pub next: Option<String>,
 }
 
 /// A dead letter. `M` is its message.

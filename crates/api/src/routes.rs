@@ -416,7 +416,7 @@ pub struct Host {
     pub registered: bool,
 }
 
-/// A page of hosts, in the order of their names.
+/// A page of hosts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HostList {
@@ -425,6 +425,9 @@ pub struct HostList {
     /// The cursor of the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// How many items match the search, on all pages together; absent if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
 }
 
 /// A host after its policy was set.
@@ -508,6 +511,13 @@ pub struct Explanation {
     /// The result of the request that was described by `header`, `cookie` or `address`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Choice>,
+    /// What the `path` leads to, if one was given. Answer, instances, shares and algorithm are those of its service then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<ExplainedPath>,
+    /// What the edge checks before it chooses an instance, in this order: `pause`, `addresses`, `https`, `redirect`, `maintenance`,
+    /// `methods`, `limits`, `basic`, `forward`, `body_bytes`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<String>,
     /// The table's serial.
     pub serial: u64,
 }
@@ -523,6 +533,25 @@ pub enum Answer {
     NoInstance,
     /// 404: no name exists.
     NoRoute,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ExplainedPath {
+    /// The path of the rule that applies; absent when none does, and the host itself serves the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// Whether the rule is for this path only.
+    pub exact: bool,
+    /// The host that the path leads to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// The name in the table that serves it; absent when none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched: Option<String>,
+    /// The normalized path that the instance receives.
+    pub sent: String,
 }
 
 /// A name that may decide.

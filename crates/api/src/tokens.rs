@@ -140,12 +140,18 @@ pub struct Token {
     pub token: Option<String>,
 }
 
-/// All tokens.
+/// Tokens.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TokenList {
     /// The tokens, without their secrets.
     pub tokens: Vec<Token>,
+    /// The cursor of the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// How many items match the search, on all pages together; absent if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
 }
 
 #[cfg(test)]

@@ -17,9 +17,14 @@ pub struct Backend {
     /// Where events are sent.
     pub callback: String,
     /// The user name of deliveries.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uuid: String,
     /// Signing secrets, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// User name and secrets, encrypted. In memory only if they cannot be decrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sealed: Option<String>,
     /// The treatment of an event that fails.
     pub on_failure: OnFailure,
     /// How often an event is tried before that.
@@ -38,6 +43,11 @@ pub struct Backend {
 }
 
 impl Backend {
+    /// Whether its credentials are encrypted with a key that this process does not have. Nothing is sent to it then.
+    pub fn is_locked(&self) -> bool {
+        self.sealed.is_some()
+    }
+
     /// Whether events are sent to it.
     pub fn is_served(&self) -> bool {
         self.disabled.is_none() && !(self.draining && self.queued != Queued::Send)
@@ -82,6 +92,7 @@ impl Registry {
         if self.backends.iter().any(taken) {
             return Err(Error::PrefixTaken);
         }
+        let sealed = before.filter(|_| wanted.secret.is_none()).and_then(|before| before.sealed.clone());
         let secrets = match (wanted.secret, before) {
             (Some(secret), _) => vec![Secret { secret, until_ms: None }],
             (None, Some(before)) => before.secrets.clone(),
@@ -90,8 +101,9 @@ impl Registry {
         let backend = Backend {
             prefix: wanted.prefix,
             callback: wanted.callback,
-            uuid: wanted.uuid,
+            uuid: if sealed.is_some() { String::new() } else { wanted.uuid },
             secrets,
+            sealed,
             on_failure: wanted.on_failure,
             max_attempts: wanted.max_attempts,
             workers: wanted.workers,

@@ -22,6 +22,7 @@ use tokio::{
 
 use super::{
     Change, Delay, Error, Event, EventId, NewEvent, NewMessage, Refusal,
+    acknowledged::Acknowledged,
     core::Core,
     event,
     store::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Store},
@@ -305,6 +306,7 @@ pub(super) struct Committer {
     pub(super) store: Arc<Store>,
     pub(super) items: mpsc::Receiver<Item>,
     pub(super) sequence: u64,
+    pub(super) acknowledged: Acknowledged,
 }
 
 impl Committer {
@@ -373,7 +375,11 @@ impl Committer {
                 return;
             }
             match self.call(&view, &items).await {
-                Ok(PublishReply::Accepted(accepted)) => return self.accepted(items, &accepted),
+                Ok(PublishReply::Accepted(accepted)) => {
+                    self.acknowledged.note(self.sequence, count_new(&accepted));
+                    return self.accepted(items, &accepted);
+                }
+                Ok(PublishReply::Lost(found)) => self.report_loss(found).await,
                 Ok(PublishReply::Stale) => {
                     if let Err(error) = self.refresh(&view).await {
                         return refuse_all(items, refusal_of(&error));
@@ -389,6 +395,21 @@ impl Committer {
             }
         }
         refuse_all(items, Refusal::Unavailable);
+    }
+
+    /// The fabric's new primary does not have calls that were acknowledged.
+    async fn report_loss(&mut self, found: u64) {
+        let (calls, events) = self.acknowledged.take_lost(found);
+        let shard = self.store.shard().index();
+        tracing::error!(
+            shard,
+            calls,
+            events,
+            "the fabric lost accepted events in a failover; set wait_replicas in redis.fabric to prevent this"
+        );
+        if let Err(error) = self.store.count_lost(events).await {
+            tracing::debug!(%error, "the lost events cannot be counted");
+        }
     }
 
     /// The registry moved on, here or there: this process reads it, and a shard that was left behind gets it.
@@ -459,6 +480,7 @@ impl Committer {
         let call = PublishCall {
             pacemaker: &self.core.incarnation,
             sequence: self.sequence,
+            acknowledged: self.acknowledged.last(),
             seed: &self.core.rng.seed(),
             batch_bytes: options.batch_bytes,
             objects: options.objects,
@@ -509,6 +531,15 @@ impl Committer {
         }
         self.core.cache.put(fresh);
     }
+}
+
+/// How many events a call added.
+fn count_new(accepted: &[Accepted]) -> u64 {
+    let events = accepted.iter().map(|one| match one {
+        Accepted::New(numbers) => numbers.len() as u64,
+        _ => 0,
+    });
+    events.sum()
 }
 
 /// The positions of topics and queues within a call.

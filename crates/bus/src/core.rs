@@ -9,16 +9,18 @@ use parking_lot::RwLock;
 use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::{
-    Error, Options, Registry,
+    Credentials, Error, Options, Registry,
     attempts::AttemptLog,
     cache::Cache,
     commit::Item,
     registry,
     rng::Rng,
+    sealed,
     store::{Committed, Store, Stored},
     view::{State, View},
 };
 use signalbox_queues as queues;
+use signalbox_seal::Keys;
 
 /// Maximum number of attempts to change the registry.
 const CHANGE_TRIES: usize = 10;
@@ -32,6 +34,8 @@ pub(super) struct Core {
     pub(super) incarnation: String,
     /// The machine that this process runs on.
     pub(super) node: OnceLock<String>,
+    /// What encrypts credentials.
+    pub(super) keys: OnceLock<Keys>,
     pub(super) cache: Cache,
     pub(super) attempts: AttemptLog,
     pub(super) rng: Rng,
@@ -74,6 +78,7 @@ impl Core {
         Self {
             incarnation: rng.characters(20),
             node: OnceLock::new(),
+            keys: OnceLock::new(),
             cache: Cache::new(options.cache_bytes),
             attempts: AttemptLog::default(),
             options,
@@ -83,7 +88,7 @@ impl Core {
             committers,
             waiting_bytes: AtomicUsize::new(0),
             replays: Notify::new(),
-            view: RwLock::new(Arc::new(View::unknown())),
+            view: RwLock::new(Arc::new(View::unknown(false))),
             trusted: RwLock::new(trusted),
             reloading: Mutex::new(()),
             changing: Mutex::new(()),
@@ -132,13 +137,20 @@ impl Core {
                      initialized again"
                 );
             }
-            return Ok(self.set_view(View::unknown()));
+            return Ok(self.set_view(View::unknown(true)));
         };
         if stored.shards != self.stores.len() {
             return Err(Error::OtherShards { stored: stored.shards, configured: self.stores.len() });
         }
         self.trust(&stored.fabric);
-        Ok(self.set_view(View::read(stored, &before)?))
+        let view = View::read(stored, &before, self.keys())?;
+        if view.credentials.locked > 0 && view.credentials.locked != before.credentials.locked {
+            tracing::error!(
+                owners = view.credentials.locked,
+                "credentials of deliveries cannot be decrypted by any key of `edge_key_file`"
+            );
+        }
+        Ok(self.set_view(view))
     }
 
     /// Trusts the fabric as it is now, and lays a registry where there is none.
@@ -158,7 +170,7 @@ impl Core {
             store.initialize(&home).await?;
         }
         self.trust(&home.fabric);
-        let view = self.set_view(View::read(home, &self.view())?);
+        let view = self.set_view(View::read(home, &self.view(), self.keys())?);
         self.spread(&view).await?;
         Ok(view)
     }
@@ -177,7 +189,48 @@ impl Core {
         if view.state == State::Uninitialized && self.trusted().is_none() {
             return self.initialize().await;
         }
+        self.encrypt_again().await?;
         Ok(view)
+    }
+
+    fn keys(&self) -> &Keys {
+        static NONE: Keys = Keys::none();
+        self.keys.get().unwrap_or(&NONE)
+    }
+
+    /// Stores the registry again if credentials in it are in clear text, or encrypted with another key than the first of the
+    /// file.
+    async fn encrypt_again(&self) -> Result<(), Error> {
+        let is_outdated = |found: Credentials| found.clear + found.outdated > 0;
+        if self.keys().is_empty() || !is_outdated(self.view().credentials) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.changing.lock().await;
+        let view = {
+            let _nobody_reloads = self.reloading.lock().await;
+            self.read_registry().await?
+        };
+        if view.state == State::Uninitialized || !is_outdated(view.credentials) {
+            return Ok(());
+        }
+        // The projection of all subscriptions, because the keys for single lookups have the user names, too.
+        let mut before = Registry::clone(&view.registry);
+        for one in before.subscriptions.values_mut() {
+            one.uuid.push(' ');
+        }
+        let stamp = format!("{}.{}", view.version() + 1, self.rng.characters(8));
+        if self.commit(&view.stamp, &stamp, &before, &view.registry).await? {
+            let view = self.stored(view.fabric.clone(), stamp, Registry::clone(&view.registry), &view);
+            tracing::info!("credentials of deliveries encrypted with the first key");
+            self.spread(&view).await?;
+        }
+        Ok(())
+    }
+
+    /// The view of a registry that this process has just stored.
+    fn stored(&self, fabric: String, stamp: String, registry: Registry, before: &View) -> Arc<View> {
+        let credentials = sealed::of(&registry, self.keys());
+        self.set_view(View::new(fabric, stamp, registry, credentials, before))
     }
 
     /// Changes the registry: computed from the stored one, written only if that has not changed, and answered when
@@ -203,8 +256,8 @@ impl Core {
                 return Ok(value);
             }
             let stamp = format!("{version}.{}", self.rng.characters(8));
-            if self.commit(&view, &stamp, &registry).await? {
-                let view = self.set_view(View::new(view.fabric.clone(), stamp, registry, &view));
+            if self.commit(&view.stamp, &stamp, &view.registry, &registry).await? {
+                let view = self.stored(view.fabric.clone(), stamp, registry, &view);
                 self.spread(&view).await?;
                 return Ok(value);
             }
@@ -213,20 +266,26 @@ impl Core {
         Err(Error::Contended)
     }
 
-    async fn commit(&self, view: &View, stamp: &str, registry: &Registry) -> Result<bool, Error> {
-        let snapshot = serde_json::to_string(registry).map_err(Error::BadRegistry)?;
-        let commands = registry::projection(&view.registry, registry);
+    /// Stores `after` under the stamp `to`, if the stamp is still `from`. False if it is another one.
+    async fn commit(&self, from: &str, to: &str, before: &Registry, after: &Registry) -> Result<bool, Error> {
+        let snapshot = self.snapshot(after)?;
+        let commands = registry::projection(before, after, self.keys().is_empty());
         let home = &self.stores[0];
-        let mut result = home.commit(&view.stamp, stamp, &snapshot, &commands).await;
+        let mut result = home.commit(from, to, &snapshot, &commands).await;
         // Once more after a lost reply: the script knows its own stamp.
         if result.as_ref().is_err_and(|error| error.kind() == signalbox_store::Kind::Unavailable) {
-            result = home.commit(&view.stamp, stamp, &snapshot, &commands).await;
+            result = home.commit(from, to, &snapshot, &commands).await;
         }
         match result? {
             Committed::Done => Ok(true),
             Committed::Stale => Ok(false),
             Committed::Empty => Err(Error::Uninitialized),
         }
+    }
+
+    /// The registry as it is stored.
+    fn snapshot(&self, registry: &Registry) -> Result<String, Error> {
+        serde_json::to_string(&sealed::seal(registry, self.keys())?).map_err(Error::BadRegistry)
     }
 
     /// Brings every other shard to the registry of the first.
@@ -236,7 +295,7 @@ impl Core {
             if there.stamp == view.stamp || super::view::version(&there.stamp) > view.version() {
                 continue;
             }
-            let snapshot = serde_json::to_string(&*view.registry).map_err(Error::BadRegistry)?;
+            let snapshot = self.snapshot(&view.registry)?;
             let commands = registry::projection_elsewhere(&view.registry);
             // Another pacemaker doing the same at this moment is as good.
             let _ = store.commit(&there.stamp, &view.stamp, &snapshot, &commands).await?;

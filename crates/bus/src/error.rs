@@ -117,6 +117,12 @@ pub enum Error {
     /// The bus has been shut down.
     #[error("the event bus has been shut down")]
     Closed,
+    /// The credentials are encrypted with a key that this process does not have.
+    #[error("the credentials are encrypted with a key that this pacemaker does not have")]
+    Locked,
+    /// Credentials could not be encrypted.
+    #[error("the credentials could not be encrypted")]
+    Seal,
     /// The registry's snapshot cannot be read: it is damaged, or a newer version wrote it.
     #[error("the registry cannot be read")]
     BadRegistry(#[source] serde_json::Error),

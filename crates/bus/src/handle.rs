@@ -6,8 +6,8 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
-    Alteration, ApiToken, Change, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry,
-    Subscription, Wanted, attempts,
+    Alteration, ApiToken, Change, Credentials, Error, Event, EventId, NewEvent, NewMessage, Refusal,
+    Registry, Subscription, Wanted, attempts,
     commit::{Gather, Item, Part, Ticket},
     core::Core,
     dead,
@@ -64,6 +64,8 @@ pub struct SubscriberGauges {
     pub oldest_ms: Option<u64>,
     /// Dead letters, in events.
     pub dead: u64,
+    /// Attempts to deliver that failed, in all.
+    pub failed: u64,
     /// 0…100.
     pub health: u8,
     /// The latest attempt to deliver, unix milliseconds.
@@ -75,6 +77,8 @@ pub struct SubscriberGauges {
 pub struct Gauges {
     /// By subscriber.
     pub subscribers: BTreeMap<String, SubscriberGauges>,
+    /// Events accepted in all, by topic.
+    pub topics: BTreeMap<String, u64>,
     /// Telemetry counters, summed over the shards.
     pub counters: BTreeMap<String, u64>,
     /// Jobs waiting to be taken.
@@ -85,6 +89,8 @@ pub struct Gauges {
     pub jobs_pending: u64,
     /// Bytes of events in the log.
     pub log_bytes: u64,
+    /// How credentials of deliveries are stored.
+    pub credentials: Credentials,
 }
 
 /// One event that could not be delivered.
@@ -297,9 +303,19 @@ impl Handle {
         self.core.view().fabric.clone()
     }
 
+    /// How credentials of deliveries are stored, as last read.
+    pub fn credentials(&self) -> Credentials {
+        self.core.view().credentials
+    }
+
     /// Whether events are accepted: not when the fabric has been replaced by an empty or another one.
     pub fn is_ready(&self) -> bool {
         self.core.view().state == State::Ready
+    }
+
+    /// Whether the fabric was read at least once. Before that, no event is accepted, which says nothing about the fabric.
+    pub fn was_checked(&self) -> bool {
+        self.core.view().checked
     }
 
     /// Creates or replaces the client's subscription.
@@ -423,6 +439,17 @@ impl Handle {
     /// When the fabric does not answer.
     pub async fn topics(&self) -> Result<Vec<TopicStatus>, Error> {
         let registry = self.fresh().await?;
+        let mut events = self.events_by_topic(&registry).await?;
+        let status = |(name, publisher): (&String, &Option<String>)| TopicStatus {
+            name: name.clone(),
+            publisher: publisher.clone(),
+            events: events.remove(name).unwrap_or_default(),
+        };
+        Ok(registry.topics.iter().map(status).collect())
+    }
+
+    /// Events accepted in all, by topic.
+    async fn events_by_topic(&self, registry: &Registry) -> Result<BTreeMap<String, u64>, Error> {
         let names: Vec<&str> = registry.topics.keys().map(String::as_str).collect();
         let mut events = vec![0; names.len()];
         for store in &self.core.stores {
@@ -430,14 +457,7 @@ impl Handle {
                 *sum += count;
             }
         }
-        let topics = registry.topics.iter().zip(events);
-        Ok(topics
-            .map(|((name, publisher), events)| TopicStatus {
-                name: name.clone(),
-                publisher: publisher.clone(),
-                events,
-            })
-            .collect())
+        Ok(names.into_iter().map(str::to_owned).zip(events).collect())
     }
 
     /// All subscriptions.
@@ -462,13 +482,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
-        self.core
-            .change(|registry, _| {
-                let one = registry.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
-                one.secrets.clone_from(&secrets);
-                Ok(())
-            })
-            .await
+        self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await
     }
 
     /// Client → its tokens, from the fabric rather than from memory.
@@ -646,7 +660,9 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn gauges(&self) -> Result<Gauges, Error> {
-        self.gauges_of(&self.core.view().registry).await
+        let view = self.core.view();
+        let topics = self.events_by_topic(&view.registry).await?;
+        Ok(Gauges { topics, credentials: view.credentials, ..self.gauges_of(&view.registry).await? })
     }
 
     async fn gauges_of(&self, registry: &Registry) -> Result<Gauges, Error> {
@@ -669,6 +685,7 @@ impl Handle {
                 one.batches += numbers.batches.get(token).copied().unwrap_or_default();
                 one.sent += moved.sent;
                 one.dead += moved.dead;
+                one.failed += moved.failed;
                 let health = moved.health.unwrap_or(FULL_HEALTH);
                 // As healthy as where it is worst.
                 one.health = if first { health } else { one.health.min(health) };

@@ -77,6 +77,9 @@
 //! * **Redis restarts.** Publishers get [`Refusal::Unavailable`]. Workers keep their outcomes and settle them when Redis is
 //!   available again. An outage scrubs no worker: a worker is dead only after a *running* pacemaker has observed it
 //!   without a heartbeat, on its own clock, for an uninterrupted period.
+//! * **A replica was promoted that lacks acknowledged calls.** The next call finds that the shard's last sequence of this
+//!   pacemaker is too old. The lost events are counted (`events.lost`) and logged, and the call is sent again
+//!   (`acknowledged.rs`).
 //! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialized`], and an error is logged, until an
 //!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Housekeeping removes events
@@ -93,6 +96,7 @@
 #[cfg(test)]
 extern crate self as signalbox_bus;
 
+mod acknowledged;
 mod attempts;
 mod backend;
 mod cache;
@@ -113,6 +117,7 @@ mod queue_admin;
 mod registry;
 mod replay;
 mod rng;
+mod sealed;
 mod service;
 mod shares;
 mod store;
@@ -138,6 +143,7 @@ pub use registry::{
     AUDIT, Alteration, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
     is_reserved_topic, is_topic_name,
 };
+pub use sealed::{Credentials, LOCKED};
 pub use service::Bus;
 pub use signalbox_api::objects::{OnFailure, Queued};
 pub use signalbox_queues::Finding;

@@ -2,8 +2,8 @@
 //!
 //! This process counts its own work: requests it accepted, deliveries it made. The fabric counts what the bus holds,
 //! and each scrape reads it: every pacemaker reports the same numbers of those, so aggregate them with `max`, not with
-//! `sum`. The only label without a fixed set of values is the subscriber's name, and the number of subscriptions is
-//! bounded.
+//! `sum`. The only labels without a fixed set of values are the names of subscribers and topics, and the numbers of
+//! both are bounded.
 
 use std::{fmt, time::Duration};
 
@@ -18,7 +18,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{Gauges, Refusal, SubscriberGauges};
+use super::{Credentials, Gauges, Refusal, SubscriberGauges};
 use signalbox_egress::Outcome;
 
 const PREFIX: &str = "signalbox_bus";
@@ -31,6 +31,11 @@ struct Result {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct State {
     state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Topic {
+    topic: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -142,11 +147,19 @@ fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
         }
         family
     };
-    let sent = Family::<Subscriber, Counter>::default();
+    let (sent, failed) = (Family::<Subscriber, Counter>::default(), Family::<Subscriber, Counter>::default());
     for (name, numbers) in &gauges.subscribers {
-        sent.get_or_create(&Subscriber { subscriber: name.clone() }).inc_by(numbers.sent);
+        let label = Subscriber { subscriber: name.clone() };
+        sent.get_or_create(&label).inc_by(numbers.sent);
+        failed.get_or_create(&label).inc_by(numbers.failed);
     }
     registry.register("subscriber_sent_events", "Events delivered to the subscriber", sent);
+    registry.register("subscriber_failed_attempts", "Failed attempts to deliver to the subscriber", failed);
+    let accepted = Family::<Topic, Counter>::default();
+    for (name, events) in &gauges.topics {
+        accepted.get_or_create(&Topic { topic: name.clone() }).inc_by(*events);
+    }
+    registry.register("topic_events", "Events accepted of the topic", accepted);
     let mut gauge = |name: &str, help: &str, read| registry.register(name, help, by_subscriber(read));
     gauge("subscriber_queued_events", "Events that wait for the subscriber or are on their way", |n| {
         Some(n.queued)
@@ -178,7 +191,20 @@ fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
     registry.register("jobs", "Delivery jobs, by state", jobs);
     let log_bytes = i64::try_from(gauges.log_bytes).unwrap_or(i64::MAX);
     registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(log_bytes));
-    for (name, count) in &gauges.counters {
+    let Credentials { clear, encrypted, locked, .. } = gauges.credentials;
+    let credentials = Family::<State, Gauge>::default();
+    for (state, count) in [("clear", clear), ("encrypted", encrypted), ("locked", locked)] {
+        credentials.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    registry.register(
+        "credentials",
+        "Subscriptions, backends and listed tokens with credentials, by how these are stored",
+        credentials,
+    );
+    // It exists before the first loss: an alert compares it with its earlier value.
+    let mut counters = gauges.counters.clone();
+    counters.entry("events.lost".to_owned()).or_default();
+    for (name, count) in &counters {
         let help = format!("The fabric's telemetry counter {name}");
         registry.register(metric_name(name), help, ConstCounter::new(*count));
     }
@@ -201,12 +227,20 @@ mod tests {
         let metrics = Metrics::default();
         metrics.published::<()>(&Err(Refusal::Claimed));
         metrics.deliveries.count(&Outcome::Gone, Duration::from_millis(2));
-        let numbers =
-            SubscriberGauges { sent: 3, queued: 2, oldest_ms: Some(5_000), health: 98, ..Default::default() };
+        let numbers = SubscriberGauges {
+            sent: 3,
+            failed: 6,
+            queued: 2,
+            oldest_ms: Some(5_000),
+            health: 98,
+            ..Default::default()
+        };
         let gauges = Gauges {
             subscribers: [("billing".to_owned(), numbers)].into(),
+            topics: [("orders".to_owned(), 9)].into(),
             counters: [("events.delivered".to_owned(), 7)].into(),
             jobs_scheduled: 4,
+            credentials: Credentials { clear: 6, ..Credentials::default() },
             ..Default::default()
         };
         let text = metrics.encode(Some(&gauges)).unwrap();
@@ -214,11 +248,15 @@ mod tests {
             r#"signalbox_bus_published_events_total{result="claimed"} 1"#,
             r#"signalbox_bus_deliveries_total{result="gone"} 1"#,
             r#"signalbox_bus_subscriber_sent_events_total{subscriber="billing"} 3"#,
+            r#"signalbox_bus_subscriber_failed_attempts_total{subscriber="billing"} 6"#,
+            r#"signalbox_bus_topic_events_total{topic="orders"} 9"#,
             r#"signalbox_bus_subscriber_queued_events{subscriber="billing"} 2"#,
             r#"signalbox_bus_subscriber_health_points{subscriber="billing"} 98"#,
             r#"signalbox_bus_subscriber_oldest_batch_timestamp_seconds{subscriber="billing"} 5"#,
             r#"signalbox_bus_jobs{state="scheduled"} 4"#,
+            r#"signalbox_bus_credentials{state="clear"} 6"#,
             "signalbox_bus_events_delivered_total 7",
+            "signalbox_bus_events_lost_total 0",
             "signalbox_bus_delivery_duration_seconds_count 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

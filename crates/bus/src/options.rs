@@ -71,6 +71,7 @@ pub struct Options {
     #[serde(deserialize_with = "within::<_, _, 1, 64>")]
     pub concurrency: u64,
     pub legacy_token_list: bool,
+    pub topic_metrics: bool,
     #[serde(deserialize_with = "within::<_, _, 0, 100_000>")]
     pub streams: usize,
     #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]

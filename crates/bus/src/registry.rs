@@ -95,6 +95,7 @@ pub struct Subscription {
     /// Where to deliver.
     pub callback: String,
     /// The user name of deliveries. A credential: only for its owner and root.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uuid: String,
     /// How long to wait for a batch to fill.
     pub timeout_ms: u64,
@@ -108,7 +109,11 @@ pub struct Subscription {
     #[serde(default)]
     pub on_exhausted: OnExhausted,
     /// Signing secrets, newest first; each signs until it is retired.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// User name and secrets, encrypted. In memory only if they cannot be decrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sealed: Option<String>,
     /// Why deliveries are stopped (the callback answered 410). Subscribing again starts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
@@ -154,6 +159,11 @@ pub struct Alteration {
 const DISABLED_BY_OPERATOR: &str = "an operator disabled it";
 
 impl Subscription {
+    /// Whether its credentials are encrypted with a key that this process does not have. Nothing is delivered to it then.
+    pub fn is_locked(&self) -> bool {
+        self.sealed.is_some()
+    }
+
     /// Whether events of this environment are delivered.
     pub fn takes(&self, environment: &str) -> bool {
         self.environments.as_ref().is_none_or(|own| own.contains(environment))
@@ -172,9 +182,24 @@ pub struct ApiToken {
     /// The token itself, if the system is configured to list tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<String>,
+    /// The same, encrypted. In memory only if it cannot be decrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sealed: Option<String>,
 }
 
 impl ApiToken {
+    /// A client with its first token, which ends at `end_ms` (unix milliseconds), or does not. `listed` is the token itself,
+    /// if it is to be stored.
+    pub fn new(
+        name: String,
+        scopes: BTreeSet<String>,
+        digest: String,
+        end_ms: Option<u64>,
+        listed: Option<String>,
+    ) -> Self {
+        Self { name, scopes, secrets: BTreeMap::from([(digest, end_ms)]), listed, sealed: None }
+    }
+
     /// Whether the token of this digest is valid.
     pub fn is_valid(&self, digest: &str, now_ms: u64) -> bool {
         self.secrets.get(digest).is_some_and(|end| end.is_none_or(|end| now_ms < end))
@@ -301,10 +326,12 @@ impl Registry {
         if self.topics.len() + created > limits.topics {
             return Err(Error::TooMany("topics"));
         }
+        let sealed = before.and_then(|before| before.sealed.clone());
         let subscription = Subscription {
             token: client.to_owned(),
             callback: wanted.callback,
-            uuid: wanted.uuid.unwrap_or_default(),
+            uuid: if sealed.is_some() { String::new() } else { wanted.uuid.unwrap_or_default() },
+            sealed,
             timeout_ms,
             max_events,
             concurrency,
@@ -330,9 +357,20 @@ impl Registry {
         Ok(())
     }
 
+    /// Replaces the signing secrets of the client's subscription. Those that could not be decrypted are lost.
+    pub(super) fn set_secrets(&mut self, client: &str, secrets: &[Secret]) -> Result<(), Error> {
+        let one = self.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
+        one.secrets = secrets.to_vec();
+        one.sealed = None;
+        Ok(())
+    }
+
     /// Changes some settings of the client's subscription.
     pub(super) fn alter(&mut self, client: &str, change: Alteration) -> Result<(), Error> {
         let one = self.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
+        if one.is_locked() && change.uuid.is_some() {
+            return Err(Error::Locked);
+        }
         let Alteration { callback, uuid, max_attempts, max_age_seconds, retry_seconds, paused, disabled } =
             change;
         one.callback = callback.unwrap_or_else(|| std::mem::take(&mut one.callback));
@@ -488,6 +526,7 @@ impl Registry {
         }
         token.secrets.insert(fresh.to_owned(), None);
         token.listed = listed.map(str::to_owned);
+        token.sealed = None;
         Ok(())
     }
 
@@ -502,8 +541,8 @@ impl Registry {
 }
 
 /// The commands that keep the keys for single lookups consistent with the snapshot, as Routemaster had them. A pure
-/// difference: any change of the registry is projected.
-pub(super) fn projection(before: &Registry, after: &Registry) -> Vec<Command> {
+/// difference: any change of the registry is projected. User names of deliveries are written only `with_credentials`.
+pub(super) fn projection(before: &Registry, after: &Registry, with_credentials: bool) -> Vec<Command> {
     let mut commands = Vec::new();
     let mut write = |name, target, args: Vec<String>| commands.push(Command { name, target, args });
     for (topic, _) in before.topics.iter().filter(|(topic, _)| !after.topics.contains_key(*topic)) {
@@ -558,7 +597,7 @@ pub(super) fn projection(before: &Registry, after: &Registry) -> Vec<Command> {
             ("callback", subscription.callback.clone()),
             ("timeout", subscription.timeout_ms.to_string()),
             ("max_events", subscription.max_events.to_string()),
-            ("uuid", subscription.uuid.clone()),
+            ("uuid", if with_credentials { subscription.uuid.clone() } else { String::new() }),
         ];
         let fields = fields.into_iter().flat_map(|(field, value)| [field.to_owned(), value]).collect();
         write("HSET", Target::Subscriber(token.clone()), fields);

@@ -8,7 +8,9 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Deliverer, Error, Handle, Options, attempts,
+    Deliverer, Error, Handle, Options,
+    acknowledged::Acknowledged,
+    attempts,
     commit::Committer,
     core::Core,
     housekeeping, replay,
@@ -18,6 +20,7 @@ use super::{
 };
 use signalbox_lease::Lease;
 use signalbox_queues as queues;
+use signalbox_seal::Keys;
 
 /// The event bus of this process, not running yet.
 pub struct Bus<D> {
@@ -70,6 +73,7 @@ impl<D: Deliverer> Bus<D> {
                 store: Arc::clone(store),
                 items,
                 sequence: 0,
+                acknowledged: Acknowledged::default(),
             })
             .collect();
         let handle = Handle::from_core(Arc::clone(&core));
@@ -82,6 +86,14 @@ impl<D: Deliverer> Bus<D> {
     pub fn on_node(self, node: &str) -> Self {
         // It is set once, because `self` is consumed.
         let _ = self.core.node.set(node.to_owned());
+        self
+    }
+
+    /// Encrypts credentials of deliveries with these keys. Without any, they are stored in clear text.
+    #[must_use]
+    pub fn with_keys(self, keys: Keys) -> Self {
+        // It is set once, because `self` is consumed.
+        let _ = self.core.keys.set(keys);
         self
     }
 

@@ -7,12 +7,13 @@ use std::{
 };
 
 use super::{
-    ApiToken, Error, Registry, Subscription,
+    ApiToken, Credentials, Error, Registry, Subscription,
     intake::is_reserved_object,
-    is_audit_topic,
+    is_audit_topic, sealed,
     store::{FanOut, Stored, Target},
 };
 use signalbox_queues::Matcher;
+use signalbox_seal::Keys;
 
 /// Whether events can be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,12 +28,16 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) state: State,
+    /// Whether the fabric was read: before that, the state is only assumed.
+    pub(super) checked: bool,
     /// Identity of the fabric.
     pub(super) fabric: String,
     /// `version.nonce`. The nonce distinguishes two changes to the same version, which occur when a server has lost
     /// its last second.
     pub(super) stamp: String,
     pub(super) registry: Arc<Registry>,
+    /// How the credentials in the registry are stored.
+    pub(super) credentials: Credentials,
     subscriptions: BTreeMap<String, Arc<Subscription>>,
     targets: Vec<Target>,
     by_topic: HashMap<String, Vec<usize>>,
@@ -45,12 +50,14 @@ pub(super) struct View {
 
 impl View {
     /// The view before the first read, and of an empty fabric.
-    pub(super) fn unknown() -> Self {
+    pub(super) fn unknown(checked: bool) -> Self {
         Self {
             state: State::Uninitialized,
+            checked,
             fabric: String::new(),
             stamp: String::new(),
             registry: Arc::default(),
+            credentials: Credentials::default(),
             subscriptions: BTreeMap::new(),
             targets: Vec::new(),
             by_topic: HashMap::new(),
@@ -61,12 +68,19 @@ impl View {
     }
 
     /// Reads a stored registry. Patterns that `before` has compiled are reused.
-    pub(super) fn read(stored: Stored, before: &Self) -> Result<Self, Error> {
-        let registry: Registry = serde_json::from_str(&stored.snapshot).map_err(Error::BadRegistry)?;
-        Ok(Self::new(stored.fabric, stored.stamp, registry, before))
+    pub(super) fn read(stored: Stored, before: &Self, keys: &Keys) -> Result<Self, Error> {
+        let mut registry: Registry = serde_json::from_str(&stored.snapshot).map_err(Error::BadRegistry)?;
+        let credentials = sealed::open(&mut registry, keys);
+        Ok(Self::new(stored.fabric, stored.stamp, registry, credentials, before))
     }
 
-    pub(super) fn new(fabric: String, stamp: String, registry: Registry, before: &Self) -> Self {
+    pub(super) fn new(
+        fabric: String,
+        stamp: String,
+        registry: Registry,
+        credentials: Credentials,
+        before: &Self,
+    ) -> Self {
         let mut targets = Vec::new();
         let mut by_topic: HashMap<String, Vec<usize>> = HashMap::new();
         let mut divided = HashSet::new();
@@ -95,10 +109,12 @@ impl View {
         Self {
             by_token: by_token.collect(),
             state: State::Ready,
+            checked: true,
             fabric,
             stamp,
             queues: Matcher::new(&registry.queues, &before.queues),
             registry: Arc::new(registry),
+            credentials,
             subscriptions,
             targets,
             by_topic,

@@ -1,7 +1,7 @@
 //! Certificates that the edge presents for a server name, set over HTTP.
 //!
 //! **Purpose.** `PUT /certificates/{server_name}` takes a chain and a private key. This crate checks that handshakes would
-//! work with them ([`chain`]), encrypts the key ([`keys`]) and passes both to the route table, which brings them to every
+//! work with them ([`chain`]), encrypts the key ([`Keys`]) and passes both to the route table, which brings them to every
 //! router like any other change. Nothing is reloaded, and `?wait=` waits until every worker has them.
 //!
 //! **Data.** This crate stores no data of its own. The route table stores a certificate as a text: the JSON that routers read in
@@ -18,7 +18,6 @@
 //! set.
 
 mod chain;
-mod keys;
 
 use std::{
     sync::Arc,
@@ -30,11 +29,11 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 pub use chain::Facts;
-pub use keys::Keys;
 
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, Invalid};
 use signalbox_routing::{Certificate, Error as TableError, Registry, ResourceChange};
+use signalbox_seal::Keys;
 
 /// The number of certificates that are read together when they are encrypted again.
 const CHUNK: usize = 100;

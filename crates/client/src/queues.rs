@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use signalbox_api::queues::{Count, FacetPage, Gaps, Nack, Peek, Peeked, Pulled, Purge, QueueList, Receipts};
+use signalbox_api::queues::{
+    Count, FacetPage, Gaps, MessagePage, Nack, Peek, Peeked, Pulled, Purge, QueueList, Receipts,
+};
 
 pub use signalbox_api::queues::{
-    DeadLetter, DeadPage, Facet, FacetPatch, FacetSettings, Gap, NewQueue, Numbers, Outcome, Outcomes,
-    Overflow, Pull, PullFrom, PullSource, Queue, QueuePatch, Redrive,
+    DeadLetter, DeadPage, Facet, FacetPatch, FacetSettings, Gap, MessageState, NewQueue, Numbers, Outcome,
+    Outcomes, Overflow, Pull, PullFrom, PullSource, Queue, QueuePatch, Redrive, StoredMessage,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -124,6 +126,59 @@ impl Queues<'_> {
         Ok(peeked.messages)
     }
 
+    /// A page of the messages that are delayed or in flight (no other state can be listed), and the cursor of the next one.
+    ///
+    /// # Errors
+    /// `unknown_queue`.
+    pub async fn messages(
+        &self,
+        name: &str,
+        state: MessageState,
+        environment: Option<&str>,
+        cursor: Option<&str>,
+    ) -> Result<(Vec<StoredMessage<Message>>, Option<String>), Error> {
+        let state = json!(state);
+        let pairs = [("state", state.as_str()), ("environment", environment), ("cursor", cursor)];
+        let page: MessagePage<Message> = self.0.get(&with_query(&path(name, "/messages"), &pairs)).await?;
+        Ok((page.messages, page.next))
+    }
+
+    /// One message, wherever in the queue it is.
+    ///
+    /// # Errors
+    /// `unknown_queue`, `unknown_message`.
+    pub async fn message(
+        &self,
+        name: &str,
+        id: u64,
+        environment: Option<&str>,
+    ) -> Result<StoredMessage<Message>, Error> {
+        self.0.get(&with_query(&message_path(name, id, ""), &[("environment", environment)])).await
+    }
+
+    /// Drops one message, wherever in the queue it is.
+    ///
+    /// # Errors
+    /// `unknown_queue`, `unknown_message`.
+    pub async fn drop_message(&self, name: &str, id: u64, environment: Option<&str>) -> Result<(), Error> {
+        self.0.delete(&with_query(&message_path(name, id, ""), &[("environment", environment)])).await
+    }
+
+    /// Makes a delayed message or a dead letter available now. Returns 0 if it was available already.
+    ///
+    /// # Errors
+    /// `unknown_queue`, `unknown_message`, `message_in_flight`.
+    pub async fn redrive_message(
+        &self,
+        name: &str,
+        id: u64,
+        environment: Option<&str>,
+    ) -> Result<u64, Error> {
+        let target = with_query(&message_path(name, id, "/redrive"), &[("environment", environment)]);
+        let count: Count = self.0.post(&target, None).await?;
+        Ok(count.messages)
+    }
+
     /// Acknowledges messages.
     ///
     /// # Errors
@@ -208,6 +263,10 @@ impl Queues<'_> {
         let count: Count = self.0.delete(&with_query(&path(name, "/dead"), &pairs)).await?;
         Ok(count.messages)
     }
+}
+
+fn message_path(name: &str, id: u64, rest: &str) -> String {
+    path(name, &format!("/messages/{id}{rest}"))
 }
 
 fn path(name: &str, rest: &str) -> String {

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use signalbox_api::routes::{Drain, HostList, InstanceList, Switch};
 
 pub use signalbox_api::routes::{
-    Answer, ChangedInstance, Convergence, Explanation, Health, Host, Instance, Liveness, NewInstance, Router,
-    State, SwitchedHost,
+    Answer, ChangedInstance, Convergence, Explanation, Health, Heartbeat, Host, Instance, Liveness,
+    NewInstance, Router, RuledHost, State, SwitchedHost,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -63,6 +63,14 @@ impl Routes<'_> {
         wait: Option<Duration>,
     ) -> Result<ChangedInstance, Error> {
         self.0.put(&waiting(&format!("/instances/{}", segment(id)), wait), &json!(instance)).await
+    }
+
+    /// Renews the lease of an instance.
+    ///
+    /// # Errors
+    /// `unknown_instance`: the lease has expired, or the instance was removed. Register it again.
+    pub async fn heartbeat(&self, id: &str) -> Result<Heartbeat, Error> {
+        self.0.post(&format!("/instances/{}/heartbeat", segment(id)), None).await
     }
 
     /// Removes an instance immediately. An instance that does not exist is not an error.
@@ -124,9 +132,51 @@ impl Routes<'_> {
         self.0.post(&path, Some(&json!(body))).await
     }
 
-    /// The routing decision for a host.
-    pub async fn explain(&self, host: &str) -> Result<Explanation, Error> {
-        self.0.get(&with_query("/routes/explain", &[("host", Some(host))])).await
+    /// Replaces the rules for paths of a host. `paths` is an array as in the policy of a host.
+    ///
+    /// # Errors
+    /// `invalid_policy`, `host_not_allowed`; `not_converged` when `wait` is over.
+    pub async fn set_paths(
+        &self,
+        hostname: &str,
+        paths: &Value,
+        wait: Option<Duration>,
+    ) -> Result<RuledHost, Error> {
+        let path = waiting(&format!("/hosts/{}/paths", segment(hostname)), wait);
+        self.0.put(&path, &json!({"paths": paths})).await
+    }
+
+    /// Removes the rules for paths of a host.
+    pub async fn remove_paths(&self, hostname: &str, wait: Option<Duration>) -> Result<(), Error> {
+        self.0.delete(&waiting(&format!("/hosts/{}/paths", segment(hostname)), wait)).await
+    }
+
+    /// Pauses a host: its requests wait, for at most `longest` each.
+    ///
+    /// # Errors
+    /// `invalid_policy`; `not_converged` when `wait` is over.
+    pub async fn pause(
+        &self,
+        hostname: &str,
+        longest: Option<Duration>,
+        wait: Option<Duration>,
+    ) -> Result<RuledHost, Error> {
+        let path = waiting(&format!("/hosts/{}/pause", segment(hostname)), wait);
+        let body = match longest {
+            Some(longest) => json!({"wait_ms": u64::try_from(longest.as_millis()).unwrap_or(u64::MAX)}),
+            None => json!({}),
+        };
+        self.0.put(&path, &body).await
+    }
+
+    /// Resumes a paused host. A host that is not paused is not an error.
+    pub async fn resume_host(&self, hostname: &str, wait: Option<Duration>) -> Result<(), Error> {
+        self.0.delete(&waiting(&format!("/hosts/{}/pause", segment(hostname)), wait)).await
+    }
+
+    /// The routing decision for a host, and for a path below it.
+    pub async fn explain(&self, host: &str, path: Option<&str>) -> Result<Explanation, Error> {
+        self.0.get(&with_query("/routes/explain", &[("host", Some(host)), ("path", path)])).await
     }
 
     /// Which routers have the newest table.

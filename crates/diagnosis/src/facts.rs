@@ -7,7 +7,7 @@ use crate::{
     certificates::{self, Certificate},
     installation::{self, Pacemaker, Part},
     machines::{self, Evaluation, Machine},
-    messages::{self, Backend, Bus, Parked, Queue, Subscriber},
+    messages::{self, Backend, Bus, Credentials, Parked, Queue, Subscriber},
     redis::{self, Server},
     routers::{self, Nginx, Router},
     sidecar::{self, Counting},
@@ -64,6 +64,8 @@ pub struct Facts {
     pub backends: Checked<Vec<Backend>>,
     /// Objects that wait for an operator's decision.
     pub parked_objects: Checked<Parked>,
+    /// How credentials of webhooks are stored.
+    pub credentials: Checked<Credentials>,
     /// State machines.
     pub machines: Checked<Vec<Machine>>,
     /// How the evaluation of labels keeps up, over all machines.
@@ -97,6 +99,7 @@ impl Facts {
             queues: skipped(reason),
             backends: skipped(reason),
             parked_objects: skipped(reason),
+            credentials: skipped(reason),
             machines: skipped(reason),
             evaluation: skipped(reason),
             certificates: skipped(reason),
@@ -154,6 +157,7 @@ pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
     checks.each("queues", &facts.queues, messages::queue);
     checks.each("backends", &facts.backends, messages::backend);
     checks.one("objects", &facts.parked_objects, messages::parked);
+    checks.one("credentials", &facts.credentials, messages::credentials);
     checks.each("machines", &facts.machines, machines::machine);
     checks.one("labels", &facts.evaluation, machines::evaluation);
     checks.each("certificates", &facts.certificates, |one| certificates::certificate(one, now_ms / 1000));

@@ -53,6 +53,15 @@ pub struct Backend {
     pub dead: u64,
 }
 
+/// How the credentials of webhooks are stored: signing secrets and user names of deliveries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Webhooks whose credentials are in clear text.
+    pub clear: u64,
+    /// Webhooks whose credentials the pacemaker cannot decrypt.
+    pub locked: u64,
+}
+
 /// Objects that wait for an operator's decision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parked {
@@ -69,6 +78,28 @@ pub fn bus(bus: &Bus) -> Option<Finding> {
         let fix = "Restore its data, or accept it as the new one with POST /bus/initialize.";
         Finding::new(Critical, "events-rejected", Subject::Bus, problem, fix)
     })
+}
+
+/// Checks how credentials of webhooks are stored.
+pub fn credentials(found: &Credentials) -> Vec<Finding> {
+    let webhooks = |count| text::count(count, "webhook", "webhooks");
+    let mut findings = Vec::new();
+    if found.locked > 0 {
+        let problem = format!(
+            "Nothing is delivered to {}: the credentials are encrypted with a key that this pacemaker does not have.",
+            webhooks(found.locked)
+        );
+        let fix =
+            "Add the key to the file of `edge_key_file`, or replace the secrets (POST /subscriber/secret).";
+        findings.push(Finding::new(Critical, "credentials-locked", Subject::Bus, problem, fix));
+    }
+    if found.clear > 0 {
+        let problem =
+            format!("The fabric stores the credentials of {} in clear text.", webhooks(found.clear));
+        let fix = "Set `edge_key_file` of all pacemakers and restart them: they encrypt the credentials.";
+        findings.push(Finding::new(Warning, "credentials-in-clear-text", Subject::Bus, problem, fix));
+    }
+    findings
 }
 
 /// Checks a subscriber. `now_ms` is unix time.
@@ -166,6 +197,17 @@ mod tests {
         };
         change(&mut one);
         subscriber(&one, NOW_MS).into_iter().map(|one| one.id).collect()
+    }
+
+    #[test]
+    fn credentials_should_be_encrypted_and_must_be_readable() {
+        let ids = |clear, locked| {
+            let found = credentials(&Credentials { clear, locked });
+            found.iter().map(|one| one.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(0, 0), [] as [&str; 0]);
+        assert_eq!(ids(1, 0), ["credentials-in-clear-text"]);
+        assert_eq!(ids(1, 2), ["credentials-locked", "credentials-in-clear-text"]);
     }
 
     #[test]

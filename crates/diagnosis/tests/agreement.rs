@@ -7,7 +7,7 @@ use signalbox_diagnosis::{
     diagnose,
     installation::{Pacemaker, Part},
     machines::{Evaluation, Held, Machine},
-    messages::{Backend, Bus, Parked, Queue, Subscriber},
+    messages::{Backend, Bus, Credentials, Parked, Queue, Subscriber},
     redis::{Role, Server, State},
     routers::{Nginx, Router, Table},
     sidecar::{Counting, Fault},
@@ -15,7 +15,7 @@ use signalbox_diagnosis::{
 };
 
 const NOW_MS: u64 = 1_000_000_000_000;
-const CHECKS: usize = 19;
+const CHECKS: usize = 20;
 
 fn name() -> impl Strategy<Value = String> {
     select(vec!["a", "b", "c"]).prop_map(str::to_owned)
@@ -139,6 +139,10 @@ fn facts() -> impl Strategy<Value = Facts> {
         queues: Checked::Known(messages.2),
         backends: Checked::Known(messages.3),
         parked_objects: Checked::Known(Parked { count: messages.4.len() as u64, names: messages.4 }),
+        credentials: Checked::Known(Credentials {
+            clear: rest.1.feeds_failed,
+            locked: rest.1.feeds_answered,
+        }),
         machines: Checked::Known(rest.0),
         evaluation: Checked::Known(rest.1),
         certificates: Checked::Known(rest.2),
@@ -160,7 +164,7 @@ fn seen_by(facts: &Facts, checks: u32) -> Facts {
         )*};
     }
     take!(parts redis routers nginx counting request_counted hosts instances traffic bus subscribers queues backends
-        parked_objects machines evaluation certificates pacemakers time_zones);
+        parked_objects credentials machines evaluation certificates pacemakers time_zones);
     assert_eq!(number, CHECKS);
     seen
 }

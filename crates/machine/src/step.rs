@@ -419,11 +419,10 @@ impl<'a> Walk<'a> {
                     Some(Look { cause: Cause::Entry, trigger: Some(Trigger::Entry.to_string()) })
                 } else if waiting && gate.on_metadata() {
                     Some(Look { cause: Cause::Metadata, trigger: None })
-                } else if let Some(trigger) = past_moment(gate, self.label.metadata, self.now) {
-                    // Its time was over before the label came.
-                    Some(Look { cause: Cause::Time, trigger: Some(trigger.to_string()) })
                 } else {
-                    None
+                    // The time of a trigger was over before the label came.
+                    past_moment(gate, self.label.metadata, self.now)
+                        .map(|trigger| Look { cause: Cause::Time, trigger: Some(trigger.to_string()) })
                 };
                 match look {
                     None => self.decision.rest = Rest::Waiting { failed_feed: None },

@@ -112,6 +112,7 @@ impl Parts {
             sweep_entries.clone(),
             clock.clone(),
             metrics.clone(),
+            options.labels,
         ));
         let actions = Arc::new(Actions::new(client.clone(), bus.clone(), routes, environment));
         let statistics = Statistics::new(stats);

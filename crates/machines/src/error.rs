@@ -28,6 +28,9 @@ pub enum Error {
     /// The metadata is too large, too deep, or not an object.
     #[error("{0}")]
     BadMetadata(String),
+    /// The machine has the maximum number of labels.
+    #[error("label limit of the machine reached ({0})")]
+    TooManyLabels(u64),
     /// Another request had the same idempotency key.
     #[error("another update was sent under this idempotency key")]
     Conflict,
@@ -57,7 +60,7 @@ pub enum Error {
     BadFilter(String),
     /// Too many labels match to be sorted.
     #[error("more than {0} labels match; narrow the filter, or list them by name")]
-    TooManyLabels(usize),
+    TooManyMatches(usize),
     /// The active definition is not the one that the plan was made from.
     #[error("the definition has changed since the plan was made")]
     DefinitionChanged,

@@ -181,6 +181,7 @@ impl Inputs {
                 tracing::warn!(machine, why, "metadata of an event rejected");
                 self.metrics.took("too_much");
             }
+            Err(Error::TooManyLabels(_)) => self.metrics.took("label_limit"),
             Err(Error::NoSuchMachine) => {}
             // One unreadable label does not keep the others from being updated.
             Err(Error::Unreadable) => {

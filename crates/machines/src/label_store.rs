@@ -19,6 +19,7 @@ use crate::{
     evaluator::{Evaluator, Happened, Turn},
     feeds::FeedAnswers,
     metrics::Metrics,
+    population::Population,
     record::{Record, Status},
     store::Records,
     sweep_entries::SweepEntries,
@@ -72,6 +73,7 @@ pub struct LabelStore {
     clock: Clock,
     metrics: Metrics,
     unreadable: UnreadableLabels,
+    population: Population,
 }
 
 impl LabelStore {
@@ -82,9 +84,11 @@ impl LabelStore {
         sweeps: SweepEntries,
         clock: Clock,
         metrics: Metrics,
+        max_labels: u64,
     ) -> Self {
         let unreadable = UnreadableLabels::new(metrics.clone());
-        Self { records, definitions, committer, sweeps, clock, metrics, unreadable }
+        let population = Population::new(records.clone(), max_labels);
+        Self { records, definitions, committer, sweeps, clock, metrics, unreadable, population }
     }
 
     /// The record of a label, also of a deleted one.
@@ -142,6 +146,10 @@ impl LabelStore {
                 }
                 self.definitions.forget(machine, shard);
                 continue;
+            }
+            let exists = before.as_ref().is_some_and(|before| before.status != Status::Deleted);
+            if !exists && record.status != Status::Deleted {
+                self.population.admit(&version.machine, now_ms).await?;
             }
             // Revisions continue, also for a name that was used before.
             record.revision = before.as_ref().map_or(0, |before| before.revision);

@@ -92,6 +92,7 @@ mod label_store;
 mod labels;
 mod metrics;
 mod options;
+mod population;
 mod reconcile;
 mod record;
 mod runner;

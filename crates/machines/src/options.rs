@@ -15,6 +15,8 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     #[serde(deserialize_with = "environment")]
     pub environment: Environment,
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000_000>")]
+    pub labels: u64,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
     pub page: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]

@@ -160,7 +160,7 @@ impl Search {
     /// Like [`Self::page`], ordered by how long the labels have been in their state: the longest first, or last.
     ///
     /// # Errors
-    /// [`Error::TooManyLabels`]; otherwise as [`Self::page`].
+    /// [`Error::TooManyMatches`]; otherwise as [`Self::page`].
     pub async fn by_age(
         &self,
         machine: &str,
@@ -176,7 +176,7 @@ impl Search {
             all.checked += found.checked;
             all.labels.extend(found.labels);
             if all.labels.len() > MAX_SORTED || all.checked > MAX_SCANNED as u64 {
-                return Err(Error::TooManyLabels(MAX_SORTED));
+                return Err(Error::TooManyMatches(MAX_SORTED));
             }
             match found.next {
                 Some(next) => cursor = Some(next),

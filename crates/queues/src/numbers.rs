@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Ids in one segment of the log.
-const SEGMENT_IDS: u64 = 64_000_000;
+pub(super) const SEGMENT_IDS: u64 = 64_000_000;
 
 /// Numbers of a queue, over all shards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use signalbox_api::routes::{Answer, Candidate, Explained, ExplainedShare, Explanation};
+use signalbox_api::routes::{Answer, Candidate, Explained, ExplainedPath, ExplainedShare, Explanation};
 
 use super::{
-    Owner, TableHost,
+    Owner, PathRule, RequestPath, TableHost,
     choice::{Asked, Host, Secret},
+    policy::find_path,
 };
 
 /// Of an instance that has just come, the least part.
@@ -54,6 +55,14 @@ impl Policy {
         if list.iter().any(|(_, percent)| *percent > 0.0) { list } else { Vec::new() }
     }
 
+    /// The version type that a value of such a header or cookie asks for.
+    pub(super) fn listed<'a>(&'a self, value: &'a str) -> Option<&'a str> {
+        match &self.0["shares_by"]["values"] {
+            serde_json::Value::Null => Some(value),
+            values => values[value].as_str(),
+        }
+    }
+
     /// The header and the cookie that ask for a version type by name.
     pub(super) fn shares_by(&self) -> (Option<&str>, Option<&str>) {
         let by = &self.0["shares_by"];
@@ -73,6 +82,24 @@ impl Policy {
             return asked.cookie(cookie);
         }
         asked.address().filter(|_| balance["address"] == true)
+    }
+
+    /// What the edge checks before it chooses an instance.
+    fn checks(&self, rule: Option<&PathRule>) -> Vec<String> {
+        // The table adds members about instances, which are not part of a policy.
+        let added = ["v", "weights", "log_keys", "draining", "unhealthy", "joined"];
+        let mut rules = self.0.clone();
+        if let Some(rules) = rules.as_object_mut() {
+            rules.retain(|name, _| !added.contains(&&**name));
+        }
+        let policy: super::Policy = serde_json::from_value(rules).unwrap_or_default();
+        policy.checks(rule).into_iter().map(ToOwned::to_owned).collect()
+    }
+
+    /// The rules for paths.
+    fn paths(&self) -> Vec<PathRule> {
+        let list = self.0["paths"].as_array().into_iter().flatten();
+        list.filter_map(|rule| serde_json::from_value(rule.clone()).ok()).collect()
     }
 
     /// The part of its weight that applies to an address during slow start; `None` for the whole weight.
@@ -186,6 +213,48 @@ pub struct Question<'a> {
     pub secret: Option<&'a Secret>,
 }
 
+/// What a path leads to.
+#[derive(Debug)]
+pub struct Leads {
+    /// The host whose instances serve it, if it is another one.
+    pub service: Option<String>,
+    rule: Option<PathRule>,
+    sent: String,
+    checks: Vec<String>,
+}
+
+/// What `path` leads to, by the first of `records` that exists.
+pub fn leads_to(records: &[TableHost], path: &RequestPath) -> Leads {
+    let record = records.iter().find(|record| record.exists());
+    let policy = Policy::read(record.and_then(|record| record.policy.as_deref()));
+    let rules = policy.paths();
+    let rule = find_path(&rules, &path.matched).cloned();
+    let sent = rule.as_ref().map_or(&*path.normalized, |rule| rule.sent(&path.normalized)).to_owned();
+    let service = rule.as_ref().and_then(PathRule::service).map(ToOwned::to_owned);
+    Leads { service, checks: policy.checks(rule.as_ref()), rule, sent }
+}
+
+impl Leads {
+    /// The explanation of a request to `asked` with this path, where `service` explains the host that it leads to.
+    pub fn explanation(self, asked: Explanation, service: Option<Explanation>) -> Explanation {
+        let path = Some(ExplainedPath {
+            rule: self.rule.as_ref().map(|rule| rule.path().to_owned()),
+            exact: self.rule.as_ref().is_some_and(PathRule::is_exact),
+            service: self.service,
+            matched: service.as_ref().and_then(|service| service.matched.clone()),
+            sent: self.sent,
+        });
+        let checks = self.checks;
+        let Some(service) = service else { return Explanation { path, checks, ..asked } };
+        let answer = match service.answer {
+            Answer::NoRoute => Answer::NoInstance,
+            answer => answer,
+        };
+        let Explanation { host, matched, candidates, .. } = asked;
+        Explanation { host, matched, candidates, path, checks, answer, ..service }
+    }
+}
+
 /// Explains `host`. `records` are those of `candidates`, in their order; `owners` those of the deciding one's addresses.
 pub fn explain(
     host: String,
@@ -253,6 +322,8 @@ pub fn explain(
         candidates: candidates.iter().zip(records).map(candidate).collect(),
         instances,
         request,
+        path: None,
+        checks: policy.checks(None),
         host,
         serial,
     }

@@ -68,6 +68,12 @@ pub enum Error {
         /// The host at its limit.
         hostname: String,
     },
+    /// The caller's token has the maximum number of instances.
+    #[error("instance limit of the token reached ({instances})")]
+    TokenFull {
+        /// The limit.
+        instances: u64,
+    },
     /// The host cannot be switched to the version.
     #[error("the host cannot be switched to that version")]
     CannotSwitch {

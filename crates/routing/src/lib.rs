@@ -62,5 +62,7 @@ pub use propagation::{PROPAGATION_BOUNDS_MS, Percentiles};
 pub use reconciler::Reconciler;
 pub use registry::{DrainedNode, NotSwitched, Registry, ResourceChange, Switched};
 pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Routers, has_acknowledged, liveness};
-pub use store::{Certificate, Heartbeat, Live, Noted, RouterReport, Store, Stored, TableState, Wanted};
+pub use store::{
+    Certificate, Heartbeat, InstanceState, Live, Noted, RouterReport, Store, Stored, TableState, Wanted,
+};
 pub use sweeper::Sweeper;

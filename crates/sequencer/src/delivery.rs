@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Instant};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use signalbox_bus::{Backend, Event, EventId, Gap};
+use signalbox_bus::{Backend, Event, EventId, Gap, LOCKED};
 use signalbox_egress::{Client, Outcome, Post};
 
 /// One event on its way to a backend.
@@ -91,6 +91,9 @@ impl Http {
 
 impl Sink for Http {
     async fn send(&self, backend: &Backend, call: &Call) -> Outcome {
+        if backend.is_locked() {
+            return Outcome::Failed { why: LOCKED.to_owned(), retry_after: None };
+        }
         let id = call.event.id.to_string();
         let post = Post {
             name: "call backend",

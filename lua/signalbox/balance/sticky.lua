@@ -54,10 +54,10 @@ function _M.value(record, address)
     return tokens_of(record).of[address]
 end
 
--- A Set-Cookie line.
-function _M.cookie(record, address, secure)
+-- A Set-Cookie line. path: of the rule that led to the record, so that the services of a host have separate cookies.
+function _M.cookie(record, address, secure, path)
     local rules = record.rules
-    return rules.sticky .. "=" .. _M.value(record, address) .. "; Path=/; HttpOnly; SameSite=Lax"
+    return rules.sticky .. "=" .. _M.value(record, address) .. "; Path=" .. (path or "/") .. "; HttpOnly; SameSite=Lax"
         .. (rules.sticky_ttl and "; Max-Age=" .. rules.sticky_ttl or "") .. (secure and "; Secure" or "")
 end
 

@@ -3,7 +3,8 @@
 --   {"weights":{"ip:port":3}, "log_keys":{"ip:port":"17"}, "draining":["ip:port"], "unhealthy":["ip:port"],
 --    "joined":{"ip:port":unix ms}, "slow_start_ms":30000,
 --    "balance":{"algorithm":"round_robin"|"p2c"|"hash", "header":"X-User"|"cookie":"sid"|"address":true},
---    "shares":[{"version_type":"17","percent":95},…], "shares_by":{"header":"X-Version","cookie":"version"},
+--    "shares":[{"version_type":"17","percent":95},…], "shares_by":{"header":"X-Version","cookie":"version",
+--    "values":{"acme":"18"}},
 --    "sticky":{"cookie":"signalbox","ttl_seconds":3600}}
 
 local pairs, type = pairs, type
@@ -62,6 +63,9 @@ function _M.read(given, take, rules)
     if by then
         rules.shares_header = take.header_variable(take.name(by.header, "shares_by.header"))
         rules.shares_cookie = take.cookie_variable(take.name(by.cookie, "shares_by.cookie"))
+        if by.values ~= nil then
+            rules.shares_values = take.map(by.values, "shares_by.values", take.log_key)
+        end
     end
     local sticky = take.object(given.sticky, "sticky")
     if sticky then

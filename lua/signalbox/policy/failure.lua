@@ -2,12 +2,18 @@
 --
 --   {"retries":{"attempts":3, "budget_percent":20, "timeout_ms":10000},
 --    "ejection":{"failures":5, "first_ms":1000, "longest_ms":60000} | false,
---    "hold_ms":5000, "timeouts":{"connect_ms":…, "read_ms":…, "send_ms":…}}
+--    "error_pages":{"503":{"body":"…", "content_type":"text/html"}},
+--    "hold_ms":5000, "pause":{"wait_ms":30000, "most":1000}, "timeouts":{"connect_ms":…, "read_ms":…, "send_ms":…}}
+
+local find, pairs, tonumber = string.find, pairs, tonumber
 
 local _M = {}
 
 local HOUR_MS = 3600 * 1000
 local MAX_HOLD_MS = 60 * 1000
+
+-- Defaults of a pause: how long requests wait, and how many per worker.
+local PAUSE_MS, PAUSED = 30000, 1000
 
 -- Defaults, also of hosts without a policy.
 _M.RETRIES = { budget_percent = 20 }
@@ -33,6 +39,25 @@ function _M.read(given, take, rules)
         }
     end
     rules.hold_ms = take.number(given.hold_ms, "hold_ms", 1, MAX_HOLD_MS)
+    for status, value in pairs(take.object(given.error_pages, "error_pages") or {}) do
+        local page = take.object(value, "error_pages")
+        local body = page and take.text(page.body, "error_pages.body")
+        local content_type = page and page.content_type ~= nil
+            and take.header_value(page.content_type, "error_pages.content_type") or "text/html; charset=utf-8"
+        if body and find(status, "^[45]%d%d$") then
+            rules.error_pages = rules.error_pages or {}
+            rules.error_pages[tonumber(status)] = { body = body, content_type = content_type }
+        else
+            take.refuse("error_pages", "statuses from 400 to 599 with a body")
+        end
+    end
+    local pause = take.object(given.pause, "pause")
+    if pause then
+        rules.pause = {
+            wait_ms = take.number(pause.wait_ms, "pause.wait_ms", 1, MAX_HOLD_MS) or PAUSE_MS,
+            most = take.integer(pause.most, "pause.most", 0, 4096) or PAUSED,
+        }
+    end
     local timeouts = take.object(given.timeouts, "timeouts")
     if timeouts then
         local function seconds(name)

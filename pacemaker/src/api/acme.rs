@@ -9,6 +9,7 @@ use crate::{
         App, Problem,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
         body::Query,
+        list::contains,
         path::Path,
     },
 };
@@ -60,6 +61,7 @@ async fn list(
 ) -> Result<Answer<AutomaticCertificateList>, Problem> {
     let limit = page::limit(query.limit)?;
     let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
     let mut found: Vec<Automatic> = Vec::new();
     let (mut examined, mut more) = (0, true);
     while found.len() <= limit && examined < MAX_EXAMINED && more {
@@ -67,7 +69,10 @@ async fn list(
         more = chunk.len() > limit;
         examined += chunk.len();
         after = chunk.last().map(|one| one.name.clone()).or(after);
-        let visible = |one: &Automatic| Hostname::parse(&one.name).is_ok_and(|name| caller.may_touch(&name));
+        let visible = |one: &Automatic| {
+            contains(&wanted, [&*one.name])
+                && Hostname::parse(&one.name).is_ok_and(|name| caller.may_touch(&name))
+        };
         found.extend(chunk.into_iter().filter(visible));
     }
     let next = if found.len() > limit {

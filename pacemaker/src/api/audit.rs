@@ -74,9 +74,18 @@ async fn list(
     read(&app, &asked).await.map(Answer)
 }
 
-/// The newest records of all kinds, for the dashboard.
-pub(crate) async fn latest(app: &App, limit: usize) -> Result<Vec<Record>, Problem> {
-    Ok(read(app, &Asked { limit: Some(limit), ..Asked::default() }).await?.records)
+/// Records for the dashboard, newest first: of a kind, of a token or person, with the beginning of a path, and before a cursor. An
+/// empty text matches everything.
+pub(crate) async fn matching(
+    app: &App,
+    [kind, who, target, before]: [&String; 4],
+    limit: usize,
+) -> Result<Page, Problem> {
+    let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let kind =
+        [Kind::Change, Kind::Login, Kind::Logout, Kind::Refused].into_iter().find(|one| one.as_str() == kind);
+    let (who, target, before) = (given(who), given(target), given(before));
+    read(app, &Asked { kind, who, target, before, after: None, limit: Some(limit) }).await
 }
 
 async fn read(app: &App, asked: &Asked) -> Result<Page, Problem> {

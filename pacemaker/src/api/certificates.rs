@@ -16,6 +16,7 @@ use crate::{
         audit::Notes,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
         body::{Body, Json, Query},
+        list::contains,
         path::Path,
     },
 };
@@ -113,6 +114,8 @@ async fn get(
 }
 
 /// List the certificates
+///
+/// In the order of their names. A page of a search may be short and still have a `next`: then more names have to be examined.
 #[utoipa::path(get, path = "/certificates", tag = "certificates", params(PageQuery), responses(
     (status = 200, body = CertificateList),
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem)))]
@@ -123,6 +126,7 @@ async fn list(
 ) -> Result<Answer<CertificateList>, Problem> {
     let limit = page::limit(query.limit)?;
     let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
     let mut found: Vec<(String, Found)> = Vec::new();
     let mut looked_at = 0;
     let mut more = true;
@@ -131,7 +135,9 @@ async fn list(
         more = chunk.len() > limit;
         looked_at += chunk.len();
         after = chunk.last().map(|(name, _)| name.clone()).or(after);
-        let visible = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
+        let visible = |name: &str| {
+            contains(&wanted, [name]) && Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))
+        };
         found.extend(chunk.into_iter().filter(|(name, _)| visible(name)));
     }
     let next = if found.len() > limit {

@@ -1,5 +1,7 @@
 //! Liveness, readiness and metrics. Liveness and readiness require no token and name no client.
 
+use std::time::Duration;
+
 use axum::{
     Json as Answer,
     extract::State,
@@ -10,6 +12,9 @@ use signalbox_api::health::{Live, Ready};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{App, Problem, auth::MetricsReader};
+
+/// How long a server may take to respond.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics))
@@ -28,7 +33,7 @@ async fn live() -> Answer<Live> {
     (status = 200, body = Ready), (status = 503, body = Ready)))]
 async fn ready(State(app): State<App>) -> Response {
     let store = app.registry.store();
-    let up = store.ping().await;
+    let up = store.ping(PATIENCE).await;
     let is_up = |name| up.iter().any(|(other, up)| *other == name && *up);
     let initialized = is_up("fabric")
         && store.table_state().await.is_ok_and(|state| !state.lineage.is_empty() && !state.seeding);

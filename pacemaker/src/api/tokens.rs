@@ -16,7 +16,8 @@ use crate::http::{
     App, Problem,
     audit::Notes,
     auth::{RootOnly, Whole},
-    body::{Body, Json},
+    body::{Body, Json, Query},
+    list::{ListQuery, Listing, SortKey},
     path::Path,
 };
 use signalbox_access::{
@@ -58,11 +59,40 @@ impl Body for NewToken {}
 
 impl Body for Rotation {}
 
+/// How tokens are listed: a search also covers scopes and confinements.
+pub(crate) const LISTING: Listing<'static, Token> = Listing {
+    name: |token| &token.name,
+    texts: |token| {
+        let scopes = token.scopes.iter().map(|scope| scope.as_str());
+        let confined = [&token.hosts, &token.environments, &token.machines, &token.version_types];
+        scopes.chain(confined.into_iter().flatten().flatten().map(String::as_str)).collect()
+    },
+    fields: &[
+        ("name", |token| SortKey::from(&*token.name)),
+        ("created", |token| SortKey::from(token.created_at_ms)),
+        ("expires", |token| SortKey::from(token.expires_at_ms)),
+        ("last_used", |token| SortKey::from(token.last_used_at_ms)),
+    ],
+};
+
 /// List the tokens
-#[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenList)))]
-async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
-    let tokens = app.tokens.list().await?;
-    Ok(Answer(TokenList { tokens: tokens.into_iter().map(|listed| view(listed, None)).collect() }))
+///
+/// Sorted by `name`, `created`, `expires` or `last_used`. Without `limit`, the answer contains all of them.
+#[utoipa::path(get, path = "/tokens", tag = "tokens", params(ListQuery), responses(
+    (status = 200, body = TokenList),
+    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
+async fn list(
+    _: Whole<RootOnly>,
+    State(app): State<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<TokenList>, Problem> {
+    let page = LISTING.page(all(&app).await?, &query)?;
+    Ok(Answer(TokenList { tokens: page.items, next: page.next, total: Some(page.total as u64) }))
+}
+
+/// All tokens, without their secrets.
+pub(crate) async fn all(app: &App) -> Result<Vec<Token>, Problem> {
+    Ok(app.tokens.list().await?.into_iter().map(|listed| view(listed, None)).collect())
 }
 
 /// Create a token

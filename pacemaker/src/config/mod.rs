@@ -13,10 +13,10 @@ use signalbox_store::{MAX_SHARDS, with_login};
 use crate::http::session as login;
 use signalbox_acme as acme;
 use signalbox_bus as bus;
-use signalbox_certificates::Keys;
 use signalbox_machines as machines;
 use signalbox_queues as queues;
 use signalbox_route_table::{Network, OwnAddresses, Reserved, UnixFolder};
+use signalbox_seal::Keys;
 use signalbox_sequencer as sequencer;
 
 /// The command line.
@@ -38,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) root_token: RootToken,
     #[serde(default = "host_name", deserialize_with = "node")]
     pub(crate) node: String,
+    pub(crate) installation: String,
     pub(crate) instance_networks: Vec<Network>,
     /// Without those that other keys name; see [`crate::own_addresses`].
     pub(crate) reserved_addresses: Vec<Reserved>,
@@ -96,6 +97,8 @@ pub(crate) struct Limits {
     pub(crate) token_requests_per_second: u32,
     #[serde(deserialize_with = "within::<_, _, 0, 10_000_000>")]
     pub(crate) token_events_per_second: u32,
+    #[serde(deserialize_with = "within::<_, _, 0, 100_000_000>")]
+    pub(crate) token_instances: u64,
 }
 
 /// The audit log.

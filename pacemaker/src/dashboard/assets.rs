@@ -16,9 +16,11 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// Name, media type, content.
-const ASSETS: [(&str, &str, &str); 9] = [
+const ASSETS: [(&str, &str, &str); 11] = [
     ("dashboard.css", STYLE, include_str!("assets/dashboard.css")),
     ("book.css", STYLE, include_str!("assets/book.css")),
+    ("noscript.css", STYLE, include_str!("assets/noscript.css")),
+    ("theme.js", SCRIPT, include_str!("assets/theme.js")),
     ("live.js", SCRIPT, include_str!("assets/live.js")),
     ("actions.js", SCRIPT, include_str!("assets/actions.js")),
     ("charts.js", SCRIPT, include_str!("assets/charts.js")),

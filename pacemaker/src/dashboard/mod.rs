@@ -20,16 +20,21 @@
 //! **Security.** The content security policy allows only the dashboard's own files, and no inline scripts or styles. The
 //! templates escape all values. The only exception is the frame, which inserts a page that is already rendered.
 //!
-//! **Failure.** A section whose data cannot be read shows that in place; the rest of the page is rendered. Lists end after
-//! [`MAX_ROWS`] rows; the API lists the rest.
+//! **Failure.** A section whose data cannot be read shows that in place; the rest of the page is rendered. Every page is
+//! answered within two seconds, also if a Redis server hangs. An open page shows how old its data is.
+//!
+//! **Lists** (`pages/list.rs`) have a search, an order and pages, with the same code as the lists of the API.
 
 mod assets;
 mod book;
+mod checkup;
+mod facts;
 mod format;
 mod graph;
 mod login;
 mod page;
 mod pages;
+mod slow_facts;
 mod store;
 mod stream;
 
@@ -43,10 +48,12 @@ use signalbox_store::Stats;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{app::App, http::slots::Slots};
-use pages::{Diagrams, SlowFactsCache};
+use checkup::Checkups;
+use pages::Diagrams;
+use slow_facts::SlowFactsCache;
 use store::Traffic;
 
-/// Maximum rows of a list.
+/// Maximum rows of a table that is a part of a page. Lists that are longer have pages of their own.
 const MAX_ROWS: usize = 200;
 /// Maximum open streams of one pacemaker.
 const MAX_STREAMS: usize = 100;
@@ -59,19 +66,24 @@ pub(crate) struct Dashboard {
     traffic: Traffic,
     diagrams: Diagrams,
     slow_facts: SlowFactsCache,
+    checkups: Checkups,
     /// One place per open stream.
     streams: Slots,
     now: fn() -> SystemTime,
+    /// The name of this installation, which every page shows.
+    environment: String,
 }
 
 impl Dashboard {
-    pub(crate) fn new(stats: Stats, now: fn() -> SystemTime) -> Self {
+    pub(crate) fn new(stats: Stats, now: fn() -> SystemTime, environment: String) -> Self {
         Self {
             traffic: Traffic::new(stats),
             diagrams: Diagrams::default(),
             slow_facts: SlowFactsCache::default(),
+            checkups: Checkups::default(),
             streams: Slots::new("open dashboard pages", MAX_STREAMS, MAX_STREAMS_PER_TOKEN),
             now,
+            environment,
         }
     }
 

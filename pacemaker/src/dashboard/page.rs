@@ -1,11 +1,14 @@
 //! Shared parts of all pages: authentication, the frame, and the headers.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::{
     extract::{FromRequestParts, Path, Query, State},
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Redirect, Response},
 };
+use tokio::time::timeout;
 
 use super::{
     assets::STAMP,
@@ -22,6 +25,9 @@ use signalbox_access::Caller;
 /// Only the dashboard's own files, no inline code, and no embedding. Images may be `data:`, because icons in styles are.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// How long it may take to find out who is asking. With the time for the page itself, it is less than two seconds.
+const PATIENCE: Duration = Duration::from_millis(900);
 
 /// The caller of a page.
 #[derive(Debug, Clone)]
@@ -41,7 +47,13 @@ impl FromRequestParts<Site> for Viewer {
         let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
         let browser = accepted.contains("text/html") && !parts.headers.contains_key(header::AUTHORIZATION);
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-        match Reader::from_request_parts(parts, app).await {
+        let read = timeout(PATIENCE, Reader::from_request_parts(parts, app)).await.unwrap_or_else(|_| {
+            Err(Problem::unavailable(
+                "fabric_unavailable",
+                "The fabric Redis, which has the sessions, does not respond.",
+            ))
+        });
+        match read {
             Ok(Reader { caller, credential }) => {
                 let session = app.sessions.of(&parts.headers).await.map_err(IntoResponse::into_response)?;
                 Ok(Self { caller, credential, session })
@@ -63,7 +75,12 @@ struct Frame<'a> {
     version: &'a str,
     title: String,
     kind: Kind,
-    kinds: [Kind; Kind::MAIN.len()],
+    groups: [(&'static str, &'static [Kind]); Kind::GROUPS.len()],
+    /// How many problems there are, and whether one of them is critical.
+    problems: usize,
+    critical: bool,
+    /// The name of this installation.
+    environment: &'a str,
     /// The name of the caller.
     name: &'a str,
     csrf: &'a str,
@@ -82,7 +99,9 @@ struct Frame<'a> {
     (status = 303, description = "A browser without a session: redirected to the login"),
     (status = 401, body = Problem), (status = 403, body = Problem)))]
 pub(super) async fn front(viewer: Viewer, State(app): State<Site>) -> Result<Response, Problem> {
-    show(&app, &viewer, View::of(Kind::Overview, "")).await
+    let view = View::of(Kind::Overview, "");
+    let content = pages::content(&app, &viewer.caller, &view, 0).await;
+    framed(&app, &viewer, &view, content).await
 }
 
 pub(super) async fn page(
@@ -91,24 +110,42 @@ pub(super) async fn page(
     Path(kind): Path<String>,
     Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
-    let kind = Kind::named(&kind).ok_or_else(|| {
-        Problem::not_found("unknown_page", format!("Unknown page `{kind}`. The overview is at `/`."))
-    })?;
-    show(&app, &viewer, query.into_view(kind)).await
+    let Some(named) = Kind::named(&kind) else {
+        let problem =
+            Problem::not_found("unknown_page", format!("Unknown page `{kind}`. The overview is at `/`."));
+        // A browser gets a page with the navigation.
+        return match viewer.session {
+            Some(_) => framed(&app, &viewer, &View::of(Kind::Overview, ""), Err(problem)).await,
+            None => Err(problem),
+        };
+    };
+    let view = query.into_view(named);
+    let content = pages::content(&app, &viewer.caller, &view, 0).await;
+    framed(&app, &viewer, &view, content).await
 }
 
-async fn show(app: &Site, viewer: &Viewer, view: View) -> Result<Response, Problem> {
-    let (status, body) = match pages::content(app, &viewer.caller, &view, 0).await {
+/// A page, or what is shown instead of it, in the frame of all pages.
+async fn framed(
+    app: &Site,
+    viewer: &Viewer,
+    view: &View,
+    content: Result<Content, Problem>,
+) -> Result<Response, Problem> {
+    let (status, body) = match content {
         Ok(Content { html, .. }) => (StatusCode::OK, html),
         // The stream replaces the notice as soon as the page can be rendered.
-        Err(problem) => (problem.status(), pages::notice(problem.detail())?),
+        Err(problem) => (problem.status(), pages::notice(&problem)?),
     };
+    let (problems, critical) = app.dashboard.checkups.count(&viewer.caller);
     let frame = Frame {
         stamp: &STAMP,
         version: env!("CARGO_PKG_VERSION"),
         title: view.title(),
         kind: view.kind,
-        kinds: Kind::MAIN,
+        groups: Kind::GROUPS,
+        problems,
+        critical,
+        environment: &app.dashboard.environment,
         name: viewer.caller.person().unwrap_or(&viewer.caller.name),
         can_log_out: viewer.session.as_ref().is_some_and(Session::can_log_out),
         csrf: viewer.session.as_ref().map_or("", |session| &session.csrf),
@@ -120,7 +157,7 @@ async fn show(app: &Site, viewer: &Viewer, view: View) -> Result<Response, Probl
 
 /// A problem as HTML, without the frame, which needs an authenticated caller.
 fn rejection(problem: &Problem) -> Response {
-    match pages::notice(problem.detail()) {
+    match pages::notice(problem) {
         Ok(text) => with_headers((problem.status(), text).into_response()),
         Err(problem) => problem.into_response(),
     }

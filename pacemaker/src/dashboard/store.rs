@@ -2,7 +2,10 @@
 
 mod latency;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use signalbox_store::{self as redis, Stats, keys::stats as key};
 
@@ -10,6 +13,10 @@ pub(super) use latency::{Latencies, Times};
 
 const HOUR_SECONDS: i64 = 3600;
 const MINUTE: usize = 60;
+const MINUTE_SECONDS: i64 = 60;
+/// With more version types, the last minute is read at most once in this time.
+const MANY: usize = 50;
+const MINUTE_TTL: Duration = Duration::from_secs(5);
 /// In the order of the fields of [`Sums`].
 const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "time"];
 
@@ -18,7 +25,11 @@ const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "tim
 pub(super) struct Traffic {
     stats: Stats,
     latencies: latency::Cache,
+    minutes: Arc<Mutex<Option<Minute>>>,
 }
+
+/// When the last minute was read, and its counters by version type.
+type Minute = (Instant, Arc<HashMap<String, Sums>>);
 
 /// The counters of a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,7 +100,7 @@ impl Past {
 
 impl Traffic {
     pub(super) fn new(stats: Stats) -> Self {
-        Self { stats, latencies: latency::Cache::default() }
+        Self { stats, latencies: latency::Cache::default(), minutes: Arc::default() }
     }
 
     /// Request latencies of version types in the last `minutes`.
@@ -108,6 +119,24 @@ impl Traffic {
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
         self.latencies.get(&self.stats, latency::Source::Instances, addresses, minutes).await
+    }
+
+    /// The last minute of each of these version types. A reading of many is reused for some seconds.
+    pub(super) async fn minute(&self, ids: &[String]) -> Result<HashMap<String, Sums>, redis::Error> {
+        let recent = self.minutes.lock().clone();
+        if let Some((read_at, minute)) = recent
+            && ids.len() > MANY
+            && read_at.elapsed() < MINUTE_TTL
+            && ids.iter().all(|id| minute.contains_key(id))
+        {
+            return Ok(HashMap::clone(&minute));
+        }
+        let past = self.past(ids, MINUTE_SECONDS).await?;
+        let minute: HashMap<String, Sums> = ids.iter().map(|id| (id.clone(), past.minute(id))).collect();
+        if ids.len() > MANY {
+            *self.minutes.lock() = Some((Instant::now(), Arc::new(minute.clone())));
+        }
+        Ok(minute)
     }
 
     /// The last `window` complete seconds of these version types, by the clock of the stats Redis. The clocks of the

@@ -1,7 +1,8 @@
 //! Updates of an open page, as server-sent events.
 //!
 //! `page` has the page's inner HTML as a JSON string, `charts` the newest points of its charts. Both are sent immediately
-//! and then after each change, at most once per second.
+//! and then after each change, at most once per second. `problems` has the count of the navigation. `beat` is sent every
+//! second: without it, the browser shows that its data is old.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -14,7 +15,7 @@ use axum::{
     },
 };
 use futures_util::stream;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::{
     page::Viewer,
@@ -25,6 +26,8 @@ use crate::http::{Problem, auth::Credential, slots::Slot};
 use signalbox_access::{Caller, Scope};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// Refreshes after which the problems are counted again.
+const CHECKUP_ROUNDS: u64 = 5;
 /// How long a browser waits before it reconnects.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Disables buffering in nginx, which would delay messages.
@@ -40,6 +43,7 @@ struct PageStream {
     round: u64,
     html: String,
     charts: String,
+    problems: String,
     /// Messages to send before the next refresh, the last one first.
     pending: Vec<Event>,
     _place: Slot,
@@ -64,6 +68,7 @@ pub(super) async fn stream(
         round: 0,
         html: String::new(),
         charts: String::new(),
+        problems: String::new(),
         pending: vec![Event::default().retry(RECONNECT_DELAY).comment("open")],
         _place: place,
     };
@@ -91,6 +96,8 @@ impl PageStream {
                 return None;
             }
             self.render().await;
+            // Shows that the page is current, also if nothing on it has changed.
+            self.pending.insert(0, Event::default().event("beat").data(""));
         }
     }
 
@@ -109,9 +116,20 @@ impl PageStream {
     async fn render(&mut self) {
         let (html, charts) = match pages::content(&self.app, &self.caller, &self.view, self.round).await {
             Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
-            Err(problem) => (pages::notice(problem.detail()).unwrap_or_default(), String::new()),
+            Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
         };
         self.round += 1;
+        // Most pages make no checkup; the count in their navigation may be a few seconds old.
+        if self.round % CHECKUP_ROUNDS == 1 && self.caller.confinement().is_empty() {
+            let deadline = Instant::now() + REFRESH_INTERVAL;
+            self.app.dashboard.checkups.get(&self.app, &self.caller, deadline).await;
+        }
+        let (problems, critical) = self.app.dashboard.checkups.count(&self.caller);
+        let problems = format!("{problems} {}", if critical { "bad" } else { "warn" });
+        if problems != self.problems {
+            self.pending.push(Event::default().event("problems").data(&problems));
+            self.problems = problems;
+        }
         if charts != self.charts && charts != "[]" && !charts.is_empty() {
             self.pending.push(Event::default().event("charts").data(&charts));
             self.charts = charts;

@@ -22,6 +22,11 @@ struct Answer {
     class: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Limit {
+    code: &'static str,
+}
+
 #[derive(Debug)]
 struct Spans(Counts);
 
@@ -48,6 +53,7 @@ pub(crate) struct Metrics {
     registry: Arc<Registry>,
     requests: Family<Answer, Counter>,
     request_seconds: Histogram,
+    limited: Family<Limit, Counter>,
 }
 
 impl Metrics {
@@ -70,15 +76,26 @@ impl Metrics {
             "Time to answer, including waiting for routers",
             request_seconds.clone(),
         );
+        let limited = Family::<Limit, Counter>::default();
+        registry.register(
+            "limited_requests",
+            "Requests rejected because of a limit, by error code",
+            limited.clone(),
+        );
         routing.register(&mut registry);
         acme.register(&mut registry);
-        Self { registry: Arc::new(registry), requests, request_seconds }
+        Self { registry: Arc::new(registry), requests, request_seconds, limited }
     }
 
     /// The text for `/metrics`. Without an end mark, because the admin listener joins those of several programs.
     pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry).map(|()| text)
+    }
+
+    /// Counts a request that would have exceeded a limit.
+    pub(crate) fn limited(&self, code: &'static str) {
+        self.limited.get_or_create(&Limit { code }).inc();
     }
 
     pub(crate) fn answered(&self, method: &'static str, status: u16, seconds: f64) {
@@ -103,6 +120,7 @@ mod tests {
         let routing = signalbox_routing::Metrics::default();
         let metrics = Metrics::new(Counts::default(), &routing, &signalbox_acme::Metrics::default());
         metrics.answered("GET", 204, 0.001);
+        metrics.limited("token_limit_reached");
         routing.count_change("registered");
         let text = metrics.encode().unwrap();
         assert!(
@@ -110,6 +128,10 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(r#"signalbox_pacemaker_route_changes_total{kind="registered"} 1"#), "{text}");
+        assert!(
+            text.contains(r#"signalbox_pacemaker_limited_requests_total{code="token_limit_reached"} 1"#),
+            "{text}"
+        );
         assert!(!text.contains("# EOF"));
     }
 }

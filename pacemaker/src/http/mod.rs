@@ -6,6 +6,7 @@ pub(crate) mod audit;
 pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod deadline;
+pub(crate) mod list;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod openapi;

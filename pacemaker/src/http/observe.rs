@@ -8,7 +8,7 @@ use axum::{
 };
 use tokio::time::Instant;
 
-use super::metrics::Metrics;
+use super::{metrics::Metrics, problem::Limited};
 
 /// Counts a request and logs it. The path is logged without its query, which may contain secrets.
 pub(crate) async fn observe(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
@@ -20,6 +20,9 @@ pub(crate) async fn observe(State(metrics): State<Metrics>, request: Request, ne
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     metrics.answered(method, status, elapsed.as_secs_f64());
+    if let Some(Limited(code)) = response.extensions().get() {
+        metrics.limited(code);
+    }
     tracing::debug!(
         method,
         path,

@@ -231,8 +231,12 @@ mod tests {
         );
         assert!(answers("/instances/{id}", "delete").contains("400"));
         assert_eq!(answers("/health", "get"), ["200".to_owned()].into(), "open, and it takes nothing");
-        let of_topics = ["200", "401", "403", "429", "503"].map(str::to_owned);
-        assert_eq!(answers("/topics", "get"), of_topics.into(), "a token is required, and it takes nothing");
+        let of_backends = ["200", "401", "403", "429", "503"].map(str::to_owned);
+        assert_eq!(
+            answers("/backends", "get"),
+            of_backends.into(),
+            "a token is required, and it takes nothing"
+        );
         assert!(!answers("/pulse", "get").contains("503"), "an unavailable fabric is 500 no_pulse there");
         let publish = &document["paths"]["/topics/{name}"]["post"]["responses"];
         let codes = publish["403"]["description"].as_str().unwrap();

@@ -17,6 +17,22 @@ use utoipa::{
     openapi::{RefOr, Schema},
 };
 
+/// Codes of answers to requests that would exceed a limit. They are counted.
+const LIMITS: [&str; 8] = [
+    "label_limit_reached",
+    "limit_reached",
+    "object_queue_full",
+    "queue_limit_reached",
+    "token_limit_reached",
+    "too_many_attempts",
+    "too_many_instances",
+    "too_many_streams",
+];
+
+/// The code of an answer to a request that would exceed a limit, as an extension of the answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limited(pub(crate) &'static str);
+
 /// An error answer, with its headers.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
@@ -100,6 +116,9 @@ impl IntoResponse for Problem {
         }
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(limit) = LIMITS.into_iter().find(|limit| *limit == self.code()) {
+            response.extensions_mut().insert(Limited(limit));
         }
         response
     }

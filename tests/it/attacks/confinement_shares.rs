@@ -175,3 +175,88 @@ async fn one_token_does_not_use_up_the_requests_and_events_of_others() {
     }
     system.stop().await;
 }
+
+fn settings<const N: usize>(all: [(&str, i64); N]) -> toml::Table {
+    all.map(|(key, value)| (key.to_owned(), value.into())).into_iter().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_does_not_fill_the_route_table() {
+    let system = System::with("attack-many-instances", |builder| {
+        builder.without_nginx().without_sidecar().pacemaker("limits", settings([("token_instances", 2)]))
+    })
+    .await;
+    let put = async |token: &str, id: &str, port: u16, host: &str| {
+        let body =
+            json!({"address": format!("127.0.0.1:{port}"), "hostnames": [host], "version_type_id": "7"});
+        let request = Request::new("PUT", "admin", &format!("/instances/{id}")).token(token).json(&body);
+        request.send(system.pacemaker).await.unwrap()
+    };
+    let greedy = system.token("greedy", &["routes"]).await;
+    let other = system.token("other", &["routes"]).await;
+    assert_eq!(put(&greedy, "i-1", 4001, "a.test").await.status, 201);
+    assert_eq!(put(&greedy, "i-2", 4002, "b.test").await.status, 201);
+    let refused = put(&greedy, "i-3", 4003, "c.test").await;
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("token_limit_reached")));
+    let problem = refused.json();
+    assert!(problem["limit"] == 2 && problem["detail"].as_str().unwrap().contains("limits.token_instances"));
+    let gone = Request::get("admin", "/instances/i-3").token(&greedy).send(system.pacemaker).await.unwrap();
+    assert_eq!(gone.status, 404, "{}", gone.text());
+    // What it has can be changed, repeated and replaced.
+    assert_eq!(put(&greedy, "i-1", 4001, "a2.test").await.status, 200);
+    assert_eq!(put(&greedy, "i-1", 4001, "a2.test").await.status, 200);
+    assert_eq!(put(&greedy, "i-4", 4001, "a.test").await.status, 201, "i-1 loses its address");
+    assert_eq!(put(&greedy, "i-3", 4003, "c.test").await.status, 429);
+    // Others are not affected, and an instance counts for the token that registered it last.
+    assert_eq!(put(&other, "o-1", 4101, "o.test").await.status, 201);
+    assert_eq!(put(&system.token, "r-1", 4201, "r.test").await.status, 201);
+    assert_eq!(put(&system.token, "i-2", 4002, "b2.test").await.status, 200);
+    assert_eq!(put(&greedy, "i-3", 4003, "c.test").await.status, 201);
+    let delete = Request::new("DELETE", "admin", "/instances/i-3").token(&greedy);
+    assert_eq!(delete.send(system.pacemaker).await.unwrap().status, 200);
+    assert_eq!(put(&greedy, "i-5", 4005, "e.test").await.status, 201);
+    let metrics =
+        Request::get("admin", "/metrics").token(&system.token).send(system.pacemaker).await.unwrap();
+    let counted = r#"signalbox_pacemaker_limited_requests_total{code="token_limit_reached"} 2"#;
+    assert!(metrics.text().lines().any(|line| line == counted), "{}", metrics.text());
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_does_not_create_labels_without_end() {
+    let system = System::with("attack-many-labels", |builder| {
+        builder.without_nginx().without_sidecar().pacemaker("machines", settings([("labels", 2)]))
+    })
+    .await;
+    let call = async |token: &str, method: &str, target: &str, body: Value| {
+        let target = format!("/state-machines/m{target}");
+        let request = Request::new(method, "admin", &target).token(token);
+        let request = match body {
+            Value::Null => request,
+            Value::String(yaml) => request.header("Content-Type", "application/yaml").body(yaml),
+            body => request.json(&body),
+        };
+        request.send(system.pacemaker).await.unwrap()
+    };
+    let yaml = "state_machines:\n  m:\n    states: [{gate: asked, exit_condition: metadata.go, \
+        triggers: [{metadata: go}], next: done}, {gate: done}]\n";
+    let plan = call(&system.token, "POST", "/plan", yaml.into()).await.json();
+    let applied = call(&system.token, "POST", "/apply", json!({"plan": plan["plan"]})).await;
+    assert_eq!(applied.status, 200, "{}", applied.text());
+    let teller = system.token("teller", &["facts"]).await;
+    for label in ["a", "b"] {
+        let made = call(&teller, "POST", &format!("/labels/{label}"), json!({"metadata": {}})).await;
+        assert_eq!(made.status, 201, "{}", made.text());
+    }
+    let refused = call(&teller, "POST", "/labels/c", json!({"metadata": {}})).await;
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("label_limit_reached")));
+    let problem = refused.json();
+    assert!(problem["limit"] == 2 && problem["detail"].as_str().unwrap().contains("machines.labels"));
+    // Labels that exist change as before. A deleted one still takes memory.
+    let moved = call(&teller, "PATCH", "/labels/a", json!({"metadata": {"go": true}})).await;
+    assert_eq!(moved.status, 200, "{}", moved.text());
+    let deleted = call(&teller, "DELETE", "/labels/b", Value::Null).await;
+    assert!(deleted.status < 300, "{}", deleted.text());
+    assert_eq!(call(&teller, "POST", "/labels/c", json!({"metadata": {}})).await.status, 429);
+    system.stop().await;
+}

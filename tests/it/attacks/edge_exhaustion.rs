@@ -163,6 +163,34 @@ async fn one_address_does_not_occupy_the_edge() {
     system.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_arrive_byte_by_byte_take_only_the_places_of_their_own_address() {
+    let (system, _app) = edge("attack-slow-bodies", |builder| builder.nginx("ADDRESS_REQUESTS", "3")).await;
+    let post = "POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000\r\n\r\n";
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        let mut connection = Connection::open(system.edge).await.unwrap();
+        connection.write(post.as_bytes()).await.unwrap();
+        slow.push(connection);
+    }
+    let slow = tokio::sync::Mutex::new(slow);
+    eventually("the address to have no place left", async || {
+        // Each byte begins another BODY_TIMEOUT.
+        for connection in slow.lock().await.iter_mut() {
+            connection.write(b"x").await.unwrap();
+        }
+        let response = system.get("app.test", "/").await;
+        equal((response.status, response.reason().to_owned()), (429, "too_many_connections".to_owned()))
+    })
+    .await;
+    let get = "GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n";
+    let other = from(Ipv4Addr::new(127, 0, 0, 2), system.edge, get).await.unwrap();
+    assert!(other.starts_with("HTTP/1.1 200 "), "{other}");
+    drop(slow);
+    system.until_status("app.test", 200).await;
+    system.stop().await;
+}
+
 /// Whether a worker has a file below a folder open. nginx removes the names of temporary files immediately.
 fn has_open_files(system: &System, folder: &Path) -> bool {
     system.workers().iter().any(|worker| {

@@ -1,13 +1,21 @@
 //! A client tries to speak for the edge, or for a proxy that is not there, by the headers of its request; an instance by those
 //! of its answer.
 
+use std::net::SocketAddr;
+
+use signalbox_stack::Reservation;
 use signalbox_tests::{
     http::{Connection, Request},
     system::System,
     upstream::App,
 };
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use super::raw::Raw;
+use crate::fuzz::edge::{DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM, connection};
 
 /// Headers by which proxies report what they know about the client.
 const CLAIMS: [(&str, &str); 16] = [
@@ -217,5 +225,72 @@ async fn an_instance_cannot_pass_for_the_edge() {
         assert_eq!((response.status, response.header("X-Kept")), (500, Some("1")), "{response:?}");
         assert_eq!((response.reason(), response.header("X-Signalbox-Serial")), ("", None), "{response:?}");
     }
+    system.stop().await;
+}
+
+/// Sends one HTTP/2 request, a field per line, and returns the payloads of its response's frames.
+async fn over_http2(to: SocketAddr, fields: &str) -> String {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.write_all(&connection(fields.as_bytes())).await.unwrap();
+    let mut payloads = Vec::new();
+    loop {
+        let mut head = [0; 9];
+        if stream.read_exact(&mut head).await.is_err() {
+            break;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).await.unwrap();
+        match head[3] {
+            DATA | HEADERS => {
+                payloads.extend(payload);
+                if head[4] & END_STREAM != 0 {
+                    break;
+                }
+            }
+            RST_STREAM | GOAWAY => break,
+            _ => {}
+        }
+    }
+    String::from_utf8_lossy(&payloads).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_of_the_connection_in_an_http2_request_do_not_reach_the_instance() {
+    let mut ports = Reservation::default();
+    let h2c = SocketAddr::from(([127, 0, 0, 1], ports.add().unwrap()));
+    let system = System::with("attack-http2-fields", |builder| {
+        builder.without_pacemaker().without_sidecar().nginx("EDGE_H2C_LISTEN", h2c.to_string())
+    })
+    .await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.settle().await;
+    let request = ":method: GET\n:scheme: http\n:authority: app.test\n:path: /echo\n";
+    // RFC 9113 (8.2.2) calls such a request malformed; nginx accepts it.
+    for (field, value) in [
+        ("connection", "x-own"),
+        ("transfer-encoding", "chunked"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-connection", "x-own"),
+        ("upgrade", "h2c"),
+    ] {
+        let before = app.hits();
+        let echo = over_http2(h2c, &format!("{request}{field}: {value}\nx-known: yes\n")).await;
+        if app.hits() == before {
+            continue;
+        }
+        assert_eq!(app.hits(), before + 1, "{field}");
+        assert_eq!(received(&echo, "x-known"), ["yes"], "{field}: {echo}");
+        assert!(!received(&echo, field).contains(&value), "{field}: {echo}");
+    }
+    // A pseudo-header after other fields (8.3) cannot name another host or path.
+    for field in [":authority: other.test", ":path: /hold", "host: other.test"] {
+        let before = app.hits();
+        let echo = over_http2(h2c, &format!("{request}x-known: yes\n{field}\n")).await;
+        assert_eq!(app.hits(), before, "{field}: {echo}");
+    }
+    let echo = over_http2(h2c, request).await;
+    assert_eq!(received(&echo, "Host"), ["app.test"], "{echo}");
     system.stop().await;
 }

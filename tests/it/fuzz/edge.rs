@@ -228,16 +228,16 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const END_STREAM: u8 = 1;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// A connection with one request.
-fn connection(input: &[u8]) -> Vec<u8> {
+/// A connection with one HTTP/2 request: a field per line, and a body after an empty line.
+pub(crate) fn connection(input: &[u8]) -> Vec<u8> {
     let end = input.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = end.map_or((input, None), |end| (&input[..end], Some(&input[end + 2..])));
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();

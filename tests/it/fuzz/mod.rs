@@ -2,5 +2,5 @@
 //! own crates.
 
 mod api;
-mod edge;
+pub(crate) mod edge;
 mod instance;

@@ -154,6 +154,7 @@ pub(crate) fn subscription(callback: &str) -> Arc<Subscription> {
         max_age_seconds: None,
         retry_seconds: Vec::new(),
         environments: None,
+        sealed: None,
         topics: ["orders".to_owned()].into(),
     })
 }
@@ -186,6 +187,16 @@ fn why(outcome: Outcome) -> String {
         Outcome::Failed { why, .. } => why,
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_without_the_credentials_that_cannot_be_decrypted() {
+    let receiver = Receiver::answering(OK).await;
+    let mut locked = Subscription::clone(&subscription(&receiver.url()));
+    (locked.uuid, locked.secrets, locked.sealed) = (String::new(), Vec::new(), Some("AAAA".to_owned()));
+    let outcome = webhooks(&options()).deliver(Arc::new(locked), batch()).await;
+    assert!(why(outcome).contains("edge_key_file"));
+    assert!(receiver.requests().is_empty());
 }
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";

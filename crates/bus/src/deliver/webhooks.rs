@@ -11,7 +11,7 @@ use signalbox_egress::{Answered, Client, Outcome, Post};
 use tokio::time;
 
 use super::{BatchContents, Deliverer, body};
-use crate::{Subscription, metrics::Deliveries};
+use crate::{LOCKED, Subscription, metrics::Deliveries};
 
 /// Delivers batches by HTTP. Cheap to clone; clones share connections.
 #[derive(Debug, Clone)]
@@ -38,6 +38,9 @@ impl Webhooks {
     }
 
     async fn send(&self, subscription: &Subscription, batch: &BatchContents) -> (Outcome, Answered) {
+        if subscription.is_locked() {
+            return (Outcome::Failed { why: LOCKED.to_owned(), retry_after: None }, Answered::default());
+        }
         let post = Post {
             name: "deliver to subscriber",
             causes: causes(batch),

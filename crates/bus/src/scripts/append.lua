@@ -43,7 +43,7 @@ local function read_events(concurrency)
   for at = 13, #ARGV, 4 do
     local number = tonumber(ARGV[at + 1]) % concurrency
     if not buckets[number] then
-      buckets[number] = { items = {}, sizes = {} }
+      buckets[number] = { items = {}, sizes = {}, bytes = 0 }
       numbers[#numbers + 1] = number
     end
     events[#events + 1] = { id = ARGV[at], bucket = buckets[number], body = ARGV[at + 2], letter = ARGV[at + 3] }
@@ -55,14 +55,15 @@ end
 local function store(events, log, segment, token, redrive)
   local put = 0
   for _, event in ipairs(events) do
-    local body, items, sizes = event.body, event.bucket.items, event.bucket.sizes
+    local body, bucket = event.body, event.bucket
+    local items, sizes = bucket.items, bucket.sizes
     -- A missing dead letter was redriven by an earlier call whose reply was lost, or dropped.
     if not redrive or redis.call('LREM', KEYS[12], 1, event.letter) == 1 then
       if redrive then redis.call('HINCRBY', KEYS[13], token, -#event.letter) end
       redis.call('HSET', log, event.id, body)
       redis.call('HINCRBY', KEYS[11], segment, #body)
       items[#items + 1] = event.id .. '@' .. segment
-      sizes[#sizes + 1] = #body
+      sizes[#sizes + 1], bucket.bytes = #body, bucket.bytes + #body
       put = put + 1
     end
   end
@@ -85,7 +86,7 @@ local function main(lanes)
   local put, new_bid = store(events, log, segment, sub.token, redrive), lanes.bids(ARGV[3])
   for i = 1, #numbers do
     local bucket = buckets[numbers[i]]
-    if #bucket.items > 0 then lanes.append(states[i], bucket.items, bucket.sizes, now, new_bid) end
+    if #bucket.items > 0 then lanes.append(states[i], bucket, now, new_bid) end
   end
   lanes.counted(sub)
   if replay then

@@ -91,12 +91,13 @@ function lanes.let_go(worker)
   redis.call('HDEL', KEYS[8], worker)
 end
 
--- Updates the health of a subscriber after an attempt. Returns it, 0...100.
+-- Updates the health of a subscriber after an attempt, and counts one that failed. Returns the health, 0...100.
 function lanes.health(token, delta, now)
   local key = base .. 'subscriber:' .. token
   local points = tonumber(redis.call('HGET', key, 'health_points') or 100) + delta
   if points > 100 then points = 100 end
   if points < 0 then points = 0 end
   redis.call('HSET', key, 'health_points', text(points), 'last_attempted_at', text(now))
+  if delta < 0 then redis.call('HINCRBY', key, 'failed', 1) end
   return points
 end

@@ -216,15 +216,26 @@ end
 
 -- Adds items from place `at` on to a lane's current batch, or to a new one, until the batch is full. Returns the place
 -- of the next item, and whether the batch is new.
-local function fill(state, items, sizes, at, now, new_bid)
+local function fill(state, bucket, at, now, new_bid)
+  local items, sizes = bucket.items, bucket.sizes
   local sub, is_new, total = state.sub, not state.bid, #items
-  local args, n = { items[at] }, 0
+  local created = is_new and text(now)
   if is_new then
-    local created = text(now)
     state.bid, state.count, state.bytes = new_bid(), 0, 0
-    args, n = { sub.token, created, '0', items[at] }, 3
     redis.call('ZADD', KEYS[1], created, state.bid)
   end
+  if at == 1 and state.count + total <= sub.max and state.bytes + bucket.bytes <= sub.bytes then
+    -- Usually all of them fit. Then they need no list of their own, which would be made for each subscriber.
+    if is_new then
+      redis.call('RPUSH', batch_key(state.bid), sub.token, created, '0', unpack(items))
+    else
+      redis.call('RPUSH', batch_key(state.bid), unpack(items))
+    end
+    state.count, state.bytes = state.count + total, state.bytes + bucket.bytes
+    return total + 1, is_new
+  end
+  local args, n = {}, 0
+  if is_new then args, n = { sub.token, created, '0' }, 3 end
   while at <= total and state.count < sub.max
     and (state.count == 0 or state.bytes + sizes[at] <= sub.bytes) do
     n = n + 1
@@ -256,18 +267,19 @@ local function wake_lane(state, promoted, now)
   end
 end
 
--- Appends items to a lane, batch after batch, and creates or wakes its job. `sizes` are the bytes of the items'
--- bodies, and `new_bid` makes batch ids. The caller ends with `counted`.
-function lanes.append(state, items, sizes, now, new_bid)
+-- Appends the items of a bucket to a lane, batch after batch, and creates or wakes its job. A bucket has `items`, the
+-- bytes of their bodies as `sizes`, and the sum of these as `bytes`. `new_bid` makes batch ids. The caller ends with
+-- `counted`.
+function lanes.append(state, bucket, now, new_bid)
   local sub, token = state.sub, state.sub.token
   if not sub.begun then
     begin(sub)
     sub.begun = true
   end
-  local at, total, batches, promoted = 1, #items, 0, false
+  local at, total, batches, promoted = 1, #bucket.items, 0, false
   while at <= total do
     local is_new
-    at, is_new = fill(state, items, sizes, at, now, new_bid)
+    at, is_new = fill(state, bucket, at, now, new_bid)
     if is_new then batches = batches + 1 end
     if at <= total or state.count >= sub.max then
       redis.call('RPUSH', ready_key(token, state.name), state.bid)

@@ -343,15 +343,16 @@ impl Store {
         Ok(Numbers { events, batches, counters, instant, scheduled, pending, log_bytes: log.iter().sum() })
     }
 
-    /// The changing values of a subscription: sent, health, last attempt (unix ms), dead letters.
+    /// The changing values of a subscription.
     pub(crate) async fn movements(&self, token: &str) -> Result<Movements, Error> {
         let bus = self.bus();
         let mut batch = self.redis().batch();
-        batch.add("HMGET", &bus.subscriber(token), ("sent", "health_points", "last_attempted_at"));
+        batch.add("HMGET", &bus.subscriber(token), ("sent", "failed", "health_points", "last_attempted_at"));
         batch.add("LLEN", &bus.dead(token), NONE);
-        type Fields = (Option<u64>, Option<u8>, Option<u64>);
-        let ((sent, health, last), dead): (Fields, u64) = batch.query().await?;
-        Ok(Movements { sent: sent.unwrap_or_default(), health, last_attempted_ms: last, dead })
+        type Fields = (Option<u64>, Option<u64>, Option<u8>, Option<u64>);
+        let ((sent, failed, health, last_attempted_ms), dead): (Fields, u64) = batch.query().await?;
+        let (sent, failed) = (sent.unwrap_or_default(), failed.unwrap_or_default());
+        Ok(Movements { sent, failed, health, last_attempted_ms, dead })
     }
 
     /// Jobs that should have been taken: the instant ones, and the scheduled ones that are due.
@@ -393,6 +394,7 @@ pub(crate) struct Numbers {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Movements {
     pub sent: u64,
+    pub failed: u64,
     pub health: Option<u8>,
     pub last_attempted_ms: Option<u64>,
     pub dead: u64,

@@ -13,6 +13,8 @@ static PUBLISH: Script<FabricRole> = Script::composed(
     "publish",
     &[
         include_str!("../scripts/publish.lua"),
+        include_str!("../scripts/publish_decide.lua"),
+        include_str!("../scripts/publish_write.lua"),
         include_str!("../scripts/lanes.lua"),
         "\nlocal function open_facets()\n",
         signalbox_queues::FACETS_LUA,
@@ -114,6 +116,8 @@ impl Published<'_> {
 pub(crate) struct PublishCall<'a> {
     pub pacemaker: &'a str,
     pub sequence: u64,
+    /// The last call that was acknowledged, 0 if none is known.
+    pub acknowledged: u64,
     pub seed: &'a str,
     pub batch_bytes: usize,
     pub objects: u64,
@@ -156,6 +160,8 @@ pub(crate) enum PublishReply {
     Empty,
     /// A later call of this pacemaker arrived first. Nothing was done.
     Late,
+    /// The server lost acknowledged calls. Nothing was done. The last sequence that it knows.
+    Lost(u64),
 }
 
 impl Store {
@@ -203,7 +209,8 @@ impl Store {
             .arg(call.groups.len())
             .arg(fan_out.queues.len())
             .arg(call.object_events)
-            .arg(u8::from(with_changes));
+            .arg(u8::from(with_changes))
+            .arg(call.acknowledged);
         for target in &fan_out.targets {
             script = script
                 .arg(&target.token)
@@ -247,6 +254,13 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Adds to the telemetry counter of events that were acknowledged and then lost.
+    pub(crate) async fn count_lost(&self, events: u64) -> Result<(), Error> {
+        self.redis().command("HINCRBY").key(&self.bus().counters()).arg(("events.lost", events)).run().await
+    }
+}
+
 /// A change as labels.lua reads it.
 fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
     let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
@@ -277,6 +291,9 @@ fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
         Some("ok") => {}
         Some("stale") => return PublishReply::Stale,
         Some("late") => return PublishReply::Late,
+        Some("lost") => {
+            return PublishReply::Lost(words.next().and_then(|word| word.parse().ok()).unwrap_or_default());
+        }
         _ => return PublishReply::Empty,
     }
     let accepted = groups.map_while(|events| group(&mut words, events));

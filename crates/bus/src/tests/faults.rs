@@ -62,6 +62,25 @@ async fn deleting_a_topic_breaks_neither_the_list_of_subscriptions_nor_unsubscri
     assert_true(&redis, "the end of the subscription").await;
 }
 
+/// As after a failover to a replica that was behind.
+#[tokio::test]
+async fn accepted_events_that_the_fabric_lost_are_counted_and_publishing_goes_on() {
+    let server = Server::in_memory().await;
+    let pacemaker = running(&server, &Recorder::default()).await;
+    let bus = &pacemaker.handle;
+    let redis = server.open::<FabricRole>();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    let call = strings(&redis, "KEYS", &["bus:call:*"]).await.remove(0);
+    let old: String = redis.command("GET").arg(&call).query().await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1"), event("https://a/2")]).await[0].unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/3")]).await[0].unwrap();
+    redis.command("SET").arg((&call, &old)).run().await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    assert_eq!(number(&redis, "HGET", &["bus:counters", "events.lost"]).await, 3);
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    assert_eq!(number(&redis, "HGET", &["bus:counters", "events.lost"]).await, 3, "reported once");
+}
+
 #[tokio::test]
 async fn only_its_publisher_or_root_deletes_a_topic() {
     let server = Server::in_memory().await;
@@ -682,12 +701,8 @@ async fn a_token_that_is_deleted_takes_its_subscription_with_it() {
     let server = Server::in_memory().await;
     let pacemaker = running(&server, &Recorder::default()).await;
     let bus = &pacemaker.handle;
-    let client = ApiToken {
-        name: "shop".into(),
-        scopes: BTreeSet::from(["publish".to_owned()]),
-        secrets: BTreeMap::from([("shop--1".to_owned(), None)]),
-        listed: None,
-    };
+    let scopes = BTreeSet::from(["publish".to_owned()]);
+    let client = ApiToken::new("shop".into(), scopes, "shop--1".into(), None, None);
     bus.create_api_token("shop--1", client.clone()).await.unwrap();
     bus.create_api_token("shop--1", client.clone()).await.unwrap();
     let other = ApiToken { name: "other".into(), ..client.clone() };

@@ -21,6 +21,7 @@ pub(super) struct Hands {
     pub(super) time: Time,
     pub(super) fan_out: FanOut,
     pub(super) sequence: u64,
+    pub(super) acknowledged: u64,
     pub(super) batch_bytes: usize,
     pub(super) idempotency_keys: u64,
     pub(super) objects: u64,
@@ -57,6 +58,7 @@ impl Hands {
             time,
             fan_out,
             sequence: 0,
+            acknowledged: 0,
             batch_bytes: 1 << 20,
             idempotency_keys: 1000,
             objects: 1000,
@@ -110,6 +112,7 @@ impl Hands {
         let call = PublishCall {
             pacemaker: "p",
             sequence: self.sequence,
+            acknowledged: self.acknowledged,
             seed: &seed,
             batch_bytes: self.batch_bytes,
             objects: self.objects,

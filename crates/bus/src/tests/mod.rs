@@ -12,6 +12,7 @@ mod changes;
 mod chaos;
 mod check;
 mod cost;
+mod credentials;
 mod faults;
 mod hands;
 mod lifecycle;

@@ -1,5 +1,7 @@
 //! The publish script: numbers, repeats, registry, limits, and what it does when something is in its way.
 
+use std::collections::BTreeMap;
+
 use super::{hands::*, support::*, truth::*};
 use crate::{
     EventId, NewEvent,
@@ -98,6 +100,75 @@ async fn a_call_whose_reply_was_lost_is_repeated_without_doing_it_twice() {
         "an abandoned call is never executed later"
     );
     assert_true(hands.store.shard().redis(), "repeats").await;
+}
+
+/// Subscribers with as many lanes share the division of a call's events into lanes, unless they have different topics in it.
+/// Their batches fill separately.
+#[tokio::test]
+async fn every_subscriber_gets_the_events_of_its_topics_whoever_has_as_many_lanes() {
+    let server = Server::in_memory().await;
+    let targets = vec![
+        subscriber("whole", 4, 100, 0),
+        subscriber("pairs", 4, 2, 0),
+        subscriber("both", 4, 100, 0),
+        subscriber("one-lane", 1, 5, 0),
+    ];
+    let mut hands = Hands::new(&server, targets).await;
+    hands.fan_out.topics = vec![("t".into(), vec![0, 1, 2, 3]), ("u".into(), vec![2])];
+    let urls = ["a", "b", "c", "d", "e", "f", "g"];
+    let (mut of_t, mut of_all) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let events: Vec<_> =
+            (0..40).map(|n| (usize::from(n % 3 == 0), event(urls[n % urls.len()]))).collect();
+        for ((topic, _), (id, _, _)) in events.iter().zip(hands.publish(&events).await) {
+            of_all.push(id);
+            of_t.extend((*topic == 0).then_some(id));
+        }
+        assert_true(hands.store.shard().redis(), "a publish").await;
+    }
+    let mut got: BTreeMap<String, Vec<EventId>> = BTreeMap::new();
+    loop {
+        let turn = hands.turn(&["w1", "w2", "w3", "w4", "w5", "w6", "w7"]).await;
+        if turn.taken.is_empty() {
+            break;
+        }
+        for taken in &turn.taken {
+            let limit = match &*taken.held.token {
+                "pairs" => 2,
+                "one-lane" => 5,
+                _ => 100,
+            };
+            assert!(taken.items.len() <= limit, "{}: {:?}", taken.held.token, taken.items);
+            let ids = taken.items.iter().map(|id| EventId(id.parse().unwrap()));
+            got.entry(taken.held.token.clone()).or_default().extend(ids);
+            assert!(hands.ack(taken).await);
+        }
+    }
+    assert_true(hands.store.shard().redis(), "all deliveries").await;
+    got.values_mut().for_each(|ids| ids.sort_unstable());
+    for (token, expected) in [("whole", &of_t), ("pairs", &of_t), ("both", &of_all), ("one-lane", &of_t)] {
+        assert_eq!(got[token], *expected, "{token}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_lost_acknowledged_calls_is_recognized_before_it_accepts_more() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
+    hands.publish(&[(0, event("a"))]).await;
+    // A replica was promoted that has the first call only.
+    hands.sequence = 4;
+    hands.acknowledged = 3;
+    assert_eq!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Lost(1));
+    assert_eq!(number(hands.store.shard().redis(), "HGET", &["bus:batches:gauges:event", "s"]).await, 1);
+    hands.store.count_lost(2).await.unwrap();
+    assert_eq!(hands.store.numbers().await.unwrap().counters["events.lost"], 2);
+    // The loss is known: the call is accepted when it is sent again.
+    hands.acknowledged = 0;
+    assert!(matches!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Accepted(_)));
+    hands.acknowledged = 4;
+    hands.sequence = 5;
+    assert!(matches!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Accepted(_)));
 }
 
 #[tokio::test]

@@ -33,7 +33,11 @@ fn every_script_documents_its_arguments_results_and_caller() {
 
 #[test]
 fn only_the_first_part_of_the_publish_script_reads_arguments_by_number() {
-    let source = include_str!("../scripts/publish.lua");
+    let source = concat!(
+        include_str!("../scripts/publish.lua"),
+        include_str!("../scripts/publish_decide.lua"),
+        include_str!("../scripts/publish_write.lua")
+    );
     let (_, rest) = source.split_once("\n-- Part 2, ").expect("its parts");
     for table in ["KEYS[", "ARGV"] {
         assert!(!rest.contains(table), "{table} belongs to part 1");

@@ -21,6 +21,7 @@ use signalbox_bus::{
     BatchContents, Bus, Deliverer, Error, Handle, Kind, NewEvent, Options, Subscription, Wanted,
 };
 use signalbox_egress::Outcome;
+use signalbox_seal::Keys;
 use signalbox_testkit::{Server, eventually};
 
 /// A condition for [`eventually`]: at least `expected` were found. Otherwise `found` is the status.
@@ -181,6 +182,12 @@ impl Pacemaker {
     pub fn start_on_node(redis: &Fabric, node: &str, options: Options, deliverer: impl Deliverer) -> Self {
         let (handle, bus) = Bus::open(redis, 1, options, None, deliverer);
         Self::run(handle, bus.on_node(node))
+    }
+
+    /// Starts a bus that encrypts credentials with these keys.
+    pub fn start_with_keys(redis: &Fabric, keys: Keys, deliverer: impl Deliverer) -> Self {
+        let (handle, bus) = Bus::open(redis, 1, quick(), None, deliverer);
+        Self::run(handle, bus.with_keys(keys))
     }
 
     fn run<D: Deliverer>(handle: Handle, bus: Bus<D>) -> Self {

@@ -119,6 +119,13 @@ impl Records {
         self.count_all(states, |keys, state| keys.in_state(machine, state)).await
     }
 
+    /// How many records the machine has over all shards: labels in these states, and deleted ones.
+    pub(crate) async fn population(&self, machine: &str, states: &[&str]) -> Result<u64, Error> {
+        let alive: u64 = self.count_states(machine, states).await?.into_iter().sum();
+        let gone = self.count_all(&[""], |keys, _| keys.gone(machine)).await?;
+        Ok(alive + gone.into_iter().sum::<u64>())
+    }
+
     /// How many labels have each of these statuses, over all shards.
     pub(crate) async fn count_statuses(&self, machine: &str, statuses: &[&str]) -> Result<Vec<u64>, Error> {
         self.count_all(statuses, |keys, status| keys.with_status(machine, status)).await

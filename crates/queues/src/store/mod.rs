@@ -2,6 +2,7 @@
 
 mod look;
 mod manage;
+mod message;
 mod pull;
 #[cfg(test)]
 mod script_headers;
@@ -15,6 +16,8 @@ pub(super) use look::FacetRow;
 pub use manage::Configured;
 pub use manage::DeadLetter;
 pub(super) use manage::{DeadCall, DeadTaken};
+pub(super) use message::{Act, ListCall, Search, SearchCall};
+pub use message::{Place, Stored};
 pub(super) use pull::{PullCall, PullReply};
 pub use pull::{Pulled, Taken};
 pub(super) use settle::{Acked, Disposition, Nacked};
@@ -74,7 +77,7 @@ const SHARED: &str = concat!(include_str!("../scripts/facets.lua"), "\nreturn ma
 /// Every script of the queues, for the tests that read their headers.
 #[cfg(test)]
 pub(super) fn scripts() -> Vec<(&'static str, std::borrow::Cow<'static, str>)> {
-    [manage::SCRIPTS, look::SCRIPTS, pull::SCRIPTS, settle::SCRIPTS]
+    [manage::SCRIPTS, look::SCRIPTS, message::SCRIPTS, pull::SCRIPTS, settle::SCRIPTS]
         .into_iter()
         .flatten()
         .map(|(name, script)| (*name, script.source()))

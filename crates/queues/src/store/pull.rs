@@ -100,14 +100,14 @@ impl Store {
     }
 }
 
-fn bytes(word: Option<Value>) -> Vec<u8> {
+pub(super) fn bytes(word: Option<Value>) -> Vec<u8> {
     match word {
         Some(Value::BulkString(bytes)) => bytes,
         _ => Vec::new(),
     }
 }
 
-fn number<N: std::str::FromStr + Default>(word: Option<Value>) -> N {
+pub(super) fn number<N: std::str::FromStr + Default>(word: Option<Value>) -> N {
     str::from_utf8(&bytes(word)).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 

@@ -6,6 +6,7 @@ mod consumers;
 mod delays;
 mod faults;
 mod limits;
+mod messages;
 mod model;
 mod scale;
 mod shards;

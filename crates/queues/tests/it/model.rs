@@ -7,11 +7,13 @@ use proptest::{
     prelude::*,
     test_runner::Config,
 };
-use signalbox_protocol_model::queues::{Facet, Message, Receipt as Known, Reference, Settings, Verdict};
+use signalbox_protocol_model::queues::{
+    Facet, Message, Place as Of, Receipt as Known, Reference, Settings, Verdict,
+};
 
 use super::support::*;
 use signalbox_bus::Delay;
-use signalbox_queues::{Overflow, PullRequest, Settled, Wanted, WantedTenant};
+use signalbox_queues::{Change, Overflow, Place, PullRequest, Settled, Wanted, WantedTenant};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -33,6 +35,10 @@ enum Step {
     Tenant(Facet, Option<u32>, Option<u32>),
     Drop(Facet),
     Purge(Facet),
+    /// Drops one of the messages that were ever accepted, counted from the newest.
+    DropOne(usize),
+    /// Ends the delay of one of them.
+    AdvanceOne(usize),
     ForgetDead,
     FlushScripts,
 }
@@ -87,6 +93,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => configured().prop_map(Step::Configure),
         1 => facet().prop_map(Step::Drop),
         1 => facet().prop_map(Step::Purge),
+        2 => (0..20usize).prop_map(Step::DropOne),
+        2 => (0..20usize).prop_map(Step::AdvanceOne),
         1 => Just(Step::ForgetDead),
         1 => Just(Step::FlushScripts),
     ]
@@ -102,6 +110,8 @@ struct Both {
     tenants: BTreeMap<Facet, (Option<u32>, Option<u32>)>,
     /// Every receipt ever given: ours as text, and the reference's.
     receipts: Vec<(String, Known)>,
+    /// Every message that was ever accepted.
+    accepted: Vec<(Message, Facet)>,
 }
 
 impl Both {
@@ -110,7 +120,8 @@ impl Both {
         let configured = Configured::default();
         let tenants = BTreeMap::new();
         let reference = Reference::new(settings(&configured, &tenants));
-        let both = Self { hands, reference, configured, tenants, receipts: Vec::new() };
+        let (receipts, accepted) = (Vec::new(), Vec::new());
+        let both = Self { hands, reference, configured, tenants, receipts, accepted };
         both.put().await;
         both
     }
@@ -157,6 +168,7 @@ impl Both {
                 for (id, facet) in pairs {
                     assert!(self.reference.takes(facet), "{facet} was full");
                     self.reference.push(facet, id);
+                    self.accepted.push((id, facet));
                 }
                 for (facet, taken) in taken {
                     let full = taken.contains(&false);
@@ -170,6 +182,7 @@ impl Both {
                 assert_eq!(id.is_some(), self.reference.takes(*facet), "{facet}");
                 if let Some(id) = id {
                     self.reference.push_later(*facet, id, now + *delay as i64);
+                    self.accepted.push((id, *facet));
                     self.reference.keep_bounds(*facet);
                 }
             }
@@ -254,12 +267,32 @@ impl Both {
                 let dropped = self.hands.queues.purge(Q, Some(&facet.to_string())).await.unwrap();
                 assert_eq!(dropped as usize, self.reference.purge(*facet));
             }
+            Step::DropOne(which) => self.change(*which, Change::Drop).await,
+            Step::AdvanceOne(which) => self.change(*which, Change::Advance).await,
             Step::ForgetDead => {
                 let dropped = self.hands.drop_dead().await;
                 assert_eq!(dropped as usize, self.reference.forget_dead());
             }
             Step::FlushScripts => self.hands.redis.command("SCRIPT").arg("FLUSH").run().await.unwrap(),
         }
+    }
+
+    async fn change(&mut self, which: usize, change: Change) {
+        let Some((id, facet)) = self.accepted.iter().rev().nth(which).copied() else { return };
+        let (now, name) = (self.now(), facet.to_string());
+        let expected = match self.reference.place_of(id) {
+            Some(Of::Waiting) => Some(Place::Waiting),
+            Some(Of::Delayed(_)) => Some(Place::Delayed),
+            Some(Of::InFlight(_)) => Some(Place::InFlight),
+            Some(Of::Dead) => Some(Place::Dead),
+            _ => None,
+        };
+        let got = self.hands.queues.change_message(Q, id, Some(&name), change).await.unwrap();
+        assert_eq!(got.map(|stored| stored.place), expected, "where {id} was");
+        match change {
+            Change::Drop => self.reference.drop_message(id),
+            Change::Advance => self.reference.advance(id, now),
+        };
     }
 
     fn some(&self, which: &[usize]) -> (Vec<String>, Vec<Known>) {

@@ -81,10 +81,10 @@ impl<'a> Host<'a> {
             let has = |id: &str| shares.iter().any(|(own, percent)| *own == id && *percent > 0.0);
             let (header, by_cookie) = self.policy.shares_by();
             let served = |id: &&str| !group(id).is_empty();
-            let forced = header
-                .and_then(|name| asked.header(name))
-                .filter(served)
-                .or_else(|| by_cookie.and_then(|name| asked.cookie(name)).filter(served));
+            let forced =
+                header.and_then(|name| self.policy.listed(asked.header(name)?)).filter(served).or_else(
+                    || by_cookie.and_then(|name| self.policy.listed(asked.cookie(name)?)).filter(served),
+                );
             let earlier = session.version_type;
             if forced.is_some_and(|id| earlier != Some(id)) || !earlier.is_some_and(has) {
                 address = None;

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::{check_name, invalid, within};
+use super::{check_name, check_value, invalid, within};
 use crate::{Invalid, Label};
 
 const MAX_SHARES: usize = 20;
+const MAX_VALUES: usize = 1000;
 const MAX_TTL_SECONDS: u64 = 365 * 86_400;
 
 /// How an instance is chosen.
@@ -129,6 +130,10 @@ pub(crate) struct SharesBy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "version")]
     cookie: Option<String>,
+    /// Value of the header or cookie → version type. Other values choose nothing. Without it, a value is the version type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<BTreeMap<String, String>>, example = json!({"acme": "18"}))]
+    values: Option<BTreeMap<String, Label>>,
 }
 
 impl SharesBy {
@@ -137,7 +142,17 @@ impl SharesBy {
             return Err(invalid("shares_by", "shares_by needs a header, a cookie, or both"));
         }
         self.header.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.header"))?;
-        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.cookie"))
+        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.cookie"))?;
+        let Some(values) = &self.values else { return Ok(()) };
+        if !(1..=MAX_VALUES).contains(&values.len()) || values.keys().any(|value| value.is_empty()) {
+            return Err(invalid("shares_by.values", format!("list 1 to {MAX_VALUES} values, not empty")));
+        }
+        for (value, version_type) in values {
+            check_value(value, "shares_by.values")?;
+            Label::parse(version_type.as_str(), "shares_by.values")
+                .map_err(|error| invalid("shares_by.values", error.detail))?;
+        }
+        Ok(())
     }
 }
 

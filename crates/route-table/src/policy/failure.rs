@@ -1,15 +1,18 @@
 //! The handling of failing instances.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{MAX_DAY_MS, MAX_HOUR_MS, invalid, within};
+use super::{MAX_DAY_MS, MAX_HOLD_MS, MAX_HOUR_MS, check_value, invalid, within};
 use crate::Invalid;
 
 /// The edge's defaults, for values that a policy does not specify.
 const DEFAULT_FIRST_MS: u64 = 1000;
 const DEFAULT_MAX_MS: u64 = 60_000;
+const MAX_PAUSED: u64 = 4096;
+const MAX_PAGES: usize = 10;
+const MAX_PAGE_BYTES: usize = 8192;
 
 /// Retries at other instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -123,5 +126,55 @@ impl Timeouts {
         within(self.connect_ms, 1..=MAX_DAY_MS, "timeouts.connect_ms")?;
         within(self.read_ms, 1..=MAX_DAY_MS, "timeouts.read_ms")?;
         within(self.send_ms, 1..=MAX_DAY_MS, "timeouts.send_ms")
+    }
+}
+
+/// Requests wait, for example during a migration of a database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    /// Milliseconds that a request waits before it is answered 503, 1 to 60,000. Default: 30,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<u64>,
+    /// Requests that wait at one worker; further ones are answered 503 immediately, 0 to 4096. Default: 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    most: Option<u64>,
+}
+
+/// The body of one of the edge's own errors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ErrorPage {
+    /// At most 8192 bytes.
+    body: String,
+    /// Default: `text/html; charset=utf-8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content_type: Option<String>,
+}
+
+/// Validates the pages, by status.
+pub(super) fn check_error_pages(pages: &BTreeMap<String, ErrorPage>) -> Result<(), Invalid> {
+    if !(1..=MAX_PAGES).contains(&pages.len()) {
+        return Err(invalid("error_pages", format!("list 1 to {MAX_PAGES} statuses")));
+    }
+    for (status, page) in pages {
+        if status.len() != 3 || !status.parse::<u16>().is_ok_and(|status| (400..=599).contains(&status)) {
+            return Err(invalid("error_pages", "each status must be 400 to 599"));
+        }
+        if page.body.len() > MAX_PAGE_BYTES {
+            return Err(invalid(
+                "error_pages.body",
+                format!("body must have at most {MAX_PAGE_BYTES} bytes"),
+            ));
+        }
+        page.content_type.as_ref().map_or(Ok(()), |value| check_value(value, "error_pages.content_type"))?;
+    }
+    Ok(())
+}
+
+impl Pause {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        within(self.wait_ms, 1..=MAX_HOLD_MS, "pause.wait_ms")?;
+        within(self.most, 0..=MAX_PAUSED, "pause.most")
     }
 }

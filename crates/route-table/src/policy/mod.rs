@@ -7,21 +7,29 @@
 //!   balance.rs   which instance gets a request: algorithm, shares, stickiness
 //!   failure.rs   what happens when an instance fails: retries, ejection, timeouts
 //!   guards.rs    which requests pass: limits, methods, headers, maintenance, upstream
+//!   access.rs    who may use the host, and redirects
+//!   paths.rs     which paths lead to other hosts
 //!
 //! The edge has the same parts and ranges in `lua/signalbox/policy/`. Both sides are tested with `tests/policy_rules.json`.
 
+mod access;
 mod balance;
 mod failure;
 mod guards;
+mod paths;
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Label};
+use super::{Hostname, Invalid, Label};
+pub(crate) use access::{Access, Redirect};
 pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
-pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
+pub use failure::Pause;
+pub(crate) use failure::{Ejected, Ejection, ErrorPage, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
+pub use paths::PathRule;
+pub(crate) use paths::find as find_path;
 
 /// Size limit of a policy as JSON. Every worker of every router holds each policy in memory.
 const MAX_BYTES: usize = 64 * 1024;
@@ -58,6 +66,11 @@ pub struct Policy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hold_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pause: Option<Pause>,
+    /// Status, 400 to 599 → the page of an answer that the edge itself gives. Answers of instances stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error_pages: Option<BTreeMap<String, ErrorPage>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     timeouts: Option<Timeouts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limits: Option<Limits>,
@@ -82,6 +95,14 @@ pub struct Policy {
     /// Whether a request may select its instance with a header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_header: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access: Option<Access>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    redirect: Option<Redirect>,
+    /// The paths that lead to other hosts. The exact rule applies, otherwise the longest prefix; other paths are served by
+    /// the host's own instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paths: Option<Vec<PathRule>>,
 }
 
 /// Provider of the certificate of a host.
@@ -115,6 +136,8 @@ impl Policy {
         if let Some(Ejection::When(ejected)) = &self.ejection {
             ejected.check()?;
         }
+        self.pause.as_ref().map_or(Ok(()), Pause::check)?;
+        self.error_pages.as_ref().map_or(Ok(()), failure::check_error_pages)?;
         if let Some(timeouts) = &self.timeouts {
             timeouts.check()?;
         }
@@ -132,6 +155,11 @@ impl Policy {
         }
         if let Some(upstream) = &self.upstream {
             upstream.check()?;
+        }
+        self.access.as_mut().map_or(Ok(()), Access::check)?;
+        self.redirect.as_ref().map_or(Ok(()), Redirect::check)?;
+        if let Some(rules) = &mut self.paths {
+            paths::check(rules)?;
         }
         within(self.slow_start_ms, 1..=MAX_HOUR_MS, "slow_start_ms")?;
         within(self.hold_ms, 1..=MAX_HOLD_MS, "hold_ms")?;
@@ -153,6 +181,7 @@ impl Policy {
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
             || self.timeouts.is_some()
+            || self.pause.is_some()
             || self.limits.is_some()
             || self.body_bytes.is_some()
             || self.methods.is_some()
@@ -161,12 +190,88 @@ impl Policy {
             || self.https.as_ref().is_some_and(|https| *https != Https::Any)
             || self.upstream.is_some()
             || self.target_header == Some(true)
+            || self.access.is_some()
+            || self.redirect.is_some()
+    }
+
+    /// Checks what depends on the name of the host that gets the policy.
+    pub fn check_for(&self, hostname: &Hostname) -> Result<(), Invalid> {
+        if let Some(own) = self.services().find(|service| *service == hostname.as_str()) {
+            return Err(invalid("service", format!("{own} cannot be a service of itself")));
+        }
+        match &self.redirect {
+            Some(redirect) if redirect.leads_back_to(hostname.as_str()) => {
+                Err(invalid("redirect.to", "a redirect of the whole host must lead to another host"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the edge checks before it chooses an instance, in this order; `rule` is the rule for the path.
+    pub(crate) fn checks(&self, rule: Option<&PathRule>) -> Vec<&'static str> {
+        let access = rule.and_then(PathRule::access).or(self.access.as_ref());
+        let redirect = rule.is_some_and(PathRule::redirects) || self.redirect.is_some();
+        let mut checks = access.map(Access::checks).unwrap_or_default();
+        // The address is checked first, the client itself last.
+        let at = usize::from(checks.first() == Some(&"addresses"));
+        let https = self.https.as_ref().is_some_and(|https| *https != Https::Any);
+        let between = [(https, "https"), (redirect, "redirect"), (self.maintenance.is_some(), "maintenance")];
+        let limits = [(self.methods.is_some(), "methods"), (self.limits.is_some(), "limits")];
+        let named = between.into_iter().chain(limits).filter_map(|(present, name)| present.then_some(name));
+        let named: Vec<_> = named.collect();
+        checks.splice(at..at, named);
+        if self.pause.is_some() {
+            checks.insert(0, "pause");
+        }
+        checks.extend(self.body_bytes.is_some().then_some("body_bytes"));
+        checks
+    }
+
+    /// Takes the hashes of passwords that are hidden from `before`, the stored policy.
+    pub fn keep_hidden(mut self, before: Option<&Self>) -> Result<Self, Invalid> {
+        if let Some(access) = &mut self.access {
+            access.keep_hidden(before.and_then(|before| before.access.as_ref()))?;
+        }
+        for rule in self.paths.iter_mut().flatten() {
+            let stored = before.and_then(|before| before.paths.as_deref()).unwrap_or_default();
+            rule.keep_hidden(stored)?;
+        }
+        Ok(self)
+    }
+
+    /// Hides the hashes of passwords in a policy as JSON.
+    pub fn hide_passwords(policy: &mut serde_json::Value) {
+        access::hide_passwords(policy);
+    }
+
+    /// The hosts that the policy sends requests to, apart from its own.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        let by_paths = self.paths.iter().flatten().flat_map(PathRule::services);
+        by_paths.chain(self.access.as_ref().and_then(Access::service))
     }
 
     /// The policy with shares in proportion to the weights of the version types; as it is if these are none or too many.
     #[must_use]
     pub fn with_shares(&self, weights: &BTreeMap<Label, u32>) -> Self {
         Self { shares: balance::proportional(weights).or_else(|| self.shares.clone()), ..self.clone() }
+    }
+
+    /// The policy with these rules for paths.
+    #[must_use]
+    pub fn with_paths(self, paths: Option<Vec<PathRule>>) -> Self {
+        Self { paths, ..self }
+    }
+
+    /// The policy of a host that is paused, or resumed without `pause`.
+    #[must_use]
+    pub fn with_pause(self, pause: Option<Pause>) -> Self {
+        Self { pause, ..self }
+    }
+
+    /// The policy with the rules for paths of `other`.
+    #[must_use]
+    pub fn with_paths_of(self, other: &Self) -> Self {
+        Self { paths: other.paths.clone(), ..self }
     }
 
     /// The policy without shares, for a host whose traffic moves to one version as a whole.
@@ -299,6 +404,13 @@ mod tests {
             (r#"{"shares":[{"version_type":"a b","percent":100}]}"#, "shares"),
             (r#"{"shares_by":{}}"#, "shares_by"),
             (r#"{"shares_by":{"cookie":"a=b"}}"#, "shares_by.cookie"),
+            (r#"{"shares_by":{"cookie":"a","values":{}}}"#, "shares_by.values"),
+            (r#"{"shares_by":{"cookie":"a","values":{"x":"a b"}}}"#, "shares_by.values"),
+            (r#"{"error_pages":{}}"#, "error_pages"),
+            (r#"{"error_pages":{"200":{"body":""}}}"#, "error_pages"),
+            (r#"{"error_pages":{"503":{"body":"","content_type":"a\nb"}}}"#, "error_pages.content_type"),
+            (r#"{"pause":{"wait_ms":0}}"#, "pause.wait_ms"),
+            (r#"{"pause":{"most":4097}}"#, "pause.most"),
             (r#"{"sticky":{"cookie":""}}"#, "sticky.cookie"),
             (r#"{"sticky":{"ttl_seconds":0}}"#, "sticky.ttl_seconds"),
             (r#"{"retries":{"attempts":0}}"#, "retries.attempts"),
@@ -325,6 +437,40 @@ mod tests {
             (r#"{"maintenance":{"status":199}}"#, "maintenance.status"),
             (r#"{"maintenance":{"content_type":"a\nb"}}"#, "maintenance.content_type"),
             (r#"{"maintenance":{"except_header":{"name":"","value":"1"}}}"#, "maintenance.except_header"),
+            (r#"{"access":{"allow":[]}}"#, "access.allow"),
+            (r#"{"access":{"deny":["10.0.0.0/33"]}}"#, "access.deny"),
+            (r#"{"access":{"allow":["10.1.0.0/16"],"deny":["10.0.0.0/8"]}}"#, "access.allow"),
+            (r#"{"access":{"basic":{"users":{}}}}"#, "access.basic.users"),
+            (r#"{"access":{"basic":{"users":{"ann":"secret"}}}}"#, "access.basic.users"),
+            (r#"{"access":{"basic":{"users":{"a:b":"(hidden)"}}}}"#, "access.basic.users"),
+            (r#"{"access":{"forward":{"service":"a b"}}}"#, "access.forward.service"),
+            (r#"{"access":{"forward":{"service":"a.test","path":"x"}}}"#, "access.forward.path"),
+            (r#"{"access":{"forward":{"service":"a.test","copy":["Host"]}}}"#, "access.forward.copy"),
+            (
+                r#"{"access":{"forward":{"service":"a.test","cache_seconds":0}}}"#,
+                "access.forward.cache_seconds",
+            ),
+            (r#"{"access":{"basic":{"users":{"a":"(hidden)"}},"forward":{"service":"a.test"}}}"#, "access"),
+            (r#"{"redirect":{"to":"//evil.test"}}"#, "redirect.to"),
+            (r#"{"redirect":{"to":"https://a@evil.test"}}"#, "redirect.to"),
+            (r#"{"redirect":{"to":"https://a.test/","keep_path":true}}"#, "redirect.to"),
+            (r#"{"redirect":{"to":"https://a.test","status":303}}"#, "redirect.status"),
+            (r#"{"paths":[{"path":"/a"}]}"#, "paths"),
+            (r#"{"paths":[{"path":"/a","redirect":{"to":"/b"},"service":"a.test"}]}"#, "paths"),
+            (r#"{"paths":[]}"#, "paths"),
+            (r#"{"paths":[{"path":"api","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/api/","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a//b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a/../b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a%20b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a;b","service":"a.test"}]}"#, "paths.path"),
+            (r#"{"paths":[{"path":"/a","service":"a b"}]}"#, "paths.service"),
+            (r#"{"paths":[{"path":"/a","service":"*.test"}]}"#, "paths.service"),
+            (r#"{"paths":[{"path":"/","service":"a.test","strip":true}]}"#, "paths.strip"),
+            (
+                r#"{"paths":[{"path":"/a","service":"a.test"},{"path":"/a","match":"prefix","service":"b.test"}]}"#,
+                "paths.path",
+            ),
             (r#"{"upstream":{"server_name":"a b"}}"#, "upstream.server_name"),
             (r#"{"upstream":{"server_name":"app.internal"}}"#, "upstream.tls"),
         ] {
@@ -371,6 +517,43 @@ mod tests {
         for policy in &rules.off_hot_path {
             assert!(check(&policy.to_string()).unwrap().counts_in_flight(), "{policy}");
         }
+    }
+
+    #[test]
+    fn a_host_cannot_be_a_service_of_itself() {
+        let policy = check(r#"{"paths":[{"path":"/a","service":"A.test."}]}"#).unwrap();
+        assert_eq!(policy.services().collect::<Vec<_>>(), ["a.test"]);
+        let host = |name: &str| Hostname::parse(name).unwrap();
+        assert_eq!(policy.check_for(&host("a.test")).unwrap_err().field, "service");
+        policy.check_for(&host("*.test")).unwrap();
+    }
+
+    #[test]
+    fn passwords_are_hidden_and_kept() {
+        let hash = format!("$6$ab${}", "x".repeat(86));
+        let json = |hash: &str| {
+            let basic = format!(r#"{{"basic":{{"users":{{"ann":"{hash}"}}}}}}"#);
+            format!(r#"{{"access":{basic},"paths":[{{"path":"/a","access":{basic}}}]}}"#)
+        };
+        let stored = check(&json(&hash)).unwrap();
+        let mut shown = serde_json::to_value(&stored).unwrap();
+        Policy::hide_passwords(&mut shown);
+        assert_eq!(
+            shown.to_string(),
+            check(&json("(hidden)")).map(|p| serde_json::to_value(p).unwrap().to_string()).unwrap()
+        );
+        let again: Policy = serde_json::from_value(shown).unwrap();
+        assert_eq!(again.clone().check().unwrap().keep_hidden(Some(&stored)), Ok(stored));
+        assert_eq!(again.keep_hidden(None).unwrap_err().field, "access.basic.users");
+    }
+
+    #[test]
+    fn what_is_checked_is_listed_in_order() {
+        let policy = check(
+            r#"{"access":{"deny":["10.0.0.1"],"forward":{"service":"a.test"}},"https":"only","body_bytes":5,"maintenance":{}}"#,
+        );
+        let expected = ["addresses", "https", "maintenance", "forward", "body_bytes"];
+        assert_eq!(policy.unwrap().checks(None), expected);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Registry {
 
     /// Records the removal of an instance that the table has and no client wants, so that it will be projected.
     pub(crate) async fn unwant(&self, id: &InstanceId) -> Result<(), Error> {
-        let desire = Desire { id, before: None, after: None, owner: None };
+        let desire = Desire { id, before: None, after: None, owner: None, registrant: None };
         self.store.desire(desire).await.map(drop)
     }
 

@@ -21,7 +21,7 @@ impl Registry {
         let (revision, table) = loop {
             match self.store.forget_host(hostname).await? {
                 DesireOutcome::Accepted { revision, table } => break (revision, table),
-                DesireOutcome::Changed => attempts.lost()?,
+                DesireOutcome::Changed | DesireOutcome::Limited => attempts.lost()?,
                 DesireOutcome::Behind => attempts.await_reconciliation(&self.nudge).await?,
             }
         };
@@ -111,9 +111,15 @@ impl Registry {
         after: Desired,
         attempts: &mut Attempts,
     ) -> Result<bool, Error> {
-        let desire = Desire { id: &current.id, before: Some(current), after: Some(&after), owner: None };
+        let desire = Desire {
+            id: &current.id,
+            before: Some(current),
+            after: Some(&after),
+            owner: None,
+            registrant: None,
+        };
         match self.store.desire(desire).await? {
-            DesireOutcome::Changed => attempts.lost().map(|()| false),
+            DesireOutcome::Changed | DesireOutcome::Limited => attempts.lost().map(|()| false),
             DesireOutcome::Behind => attempts.await_reconciliation(&self.nudge).await.map(|()| false),
             DesireOutcome::Accepted { revision, table } => {
                 let record = signalbox_route_table::Record { revision, desired: after };

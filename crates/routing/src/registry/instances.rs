@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     ChangeKind, Error, RouteChange,
-    store::{Desire, DesireOutcome, Heartbeat, Noted, Projection, Sight, Stored, TableMark},
+    store::{Desire, DesireOutcome, Heartbeat, Noted, Projection, Registrant, Sight, Stored, TableMark},
 };
 use signalbox_access::Caller;
 use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
@@ -46,6 +46,8 @@ impl Registry {
         first: State,
     ) -> Result<RouteChange, Error> {
         check_spec(caller, id, &spec)?;
+        let max_instances = if caller.is_root() { 0 } else { self.max_instances_per_token };
+        let registrant = Registrant { token: caller.bus_client().into_owned(), max_instances };
         let mut attempts = Attempts::new();
         let mut expired = false;
         loop {
@@ -80,7 +82,8 @@ impl Registry {
                 }
             }
             self.check_instance_limit(&spec, before).await?;
-            match self.commit(id, &sight, Some(&after)).await? {
+            match self.commit(id, &sight, Some(&after), &registrant).await? {
+                Committed::Full => return Err(Error::TokenFull { instances: registrant.max_instances }),
                 Committed::Lost => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
@@ -118,7 +121,7 @@ impl Registry {
             };
             check_record(caller, &current.record)?;
             match self.commit_over(&current, None).await? {
-                Committed::Lost => attempts.lost()?,
+                Committed::Lost | Committed::Full => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
                     attempts.recorded = true;
@@ -291,7 +294,7 @@ impl Registry {
                 return Ok(self.changed(ChangeKind::Unchanged, id, standing, [record.clone(), record], None));
             }
             match self.commit_over(&current, Some(&after)).await? {
-                Committed::Lost => attempts.lost()?,
+                Committed::Lost | Committed::Full => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
@@ -312,7 +315,7 @@ impl Registry {
     ) -> Result<Option<RouteChange>, Error> {
         let mut attempts = Attempts::new();
         match self.commit_over(current, None).await? {
-            Committed::Lost => Ok(None),
+            Committed::Lost | Committed::Full => Ok(None),
             Committed::Behind => Err(Error::Resyncing { recorded: false }),
             Committed::Accepted { revision, table } => {
                 attempts.recorded = true;
@@ -381,14 +384,15 @@ impl Registry {
         id: &InstanceId,
         sight: &Sight,
         after: Option<&Desired>,
+        registrant: &Registrant,
     ) -> Result<Committed, Error> {
         let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
-        let desire = Desire { id, before, after, owner };
+        let desire = Desire { id, before, after, owner, registrant: Some(registrant) };
         self.store.desire(desire).await.map(Committed::from)
     }
 
     async fn commit_over(&self, current: &Stored, after: Option<&Desired>) -> Result<Committed, Error> {
-        let desire = Desire { id: &current.id, before: Some(current), after, owner: None };
+        let desire = Desire { id: &current.id, before: Some(current), after, owner: None, registrant: None };
         self.store.desire(desire).await.map(Committed::from)
     }
 
@@ -437,6 +441,7 @@ enum Committed {
     Accepted { revision: u64, table: TableMark },
     Lost,
     Behind,
+    Full,
 }
 
 impl From<DesireOutcome> for Committed {
@@ -445,6 +450,7 @@ impl From<DesireOutcome> for Committed {
             DesireOutcome::Accepted { revision, table } => Self::Accepted { revision, table },
             DesireOutcome::Changed => Self::Lost,
             DesireOutcome::Behind => Self::Behind,
+            DesireOutcome::Limited => Self::Full,
         }
     }
 }

@@ -18,7 +18,9 @@ use tokio::{sync::Notify, time::Instant};
 use super::{Error, Store};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
-use signalbox_route_table::{AddressRules, Explanation, Hostname, Question, Record, candidates, explain};
+use signalbox_route_table::{
+    AddressRules, Explanation, Hostname, Leads, Question, Record, RequestPath, candidates, explain, leads_to,
+};
 
 pub(crate) use complete::Expired;
 pub use instances::DrainedNode;
@@ -40,12 +42,20 @@ pub struct Registry {
     rules: Arc<AddressRules>,
     nudge: Arc<Notify>,
     metrics: Metrics,
+    /// 0: no limit.
+    max_instances_per_token: u64,
 }
 
 impl Registry {
     /// `nudge` wakes the reconciler.
     pub fn new(store: Store, rules: AddressRules, nudge: Arc<Notify>, metrics: Metrics) -> Self {
-        Self { store, rules: Arc::new(rules), nudge, metrics }
+        Self { store, rules: Arc::new(rules), nudge, metrics, max_instances_per_token: 0 }
+    }
+
+    /// Limits the instances that one token registers; 0 for no limit. Root has none.
+    #[must_use]
+    pub fn with_instances_per_token(self, max_instances_per_token: u64) -> Self {
+        Self { max_instances_per_token, ..self }
     }
 
     /// The metrics of the route table.
@@ -64,8 +74,28 @@ impl Registry {
     }
 
     /// Why the edge answers as it does for `host`, which is as [`signalbox_route_table::host_of`] gives it, and
-    /// what the request gets that `question` is about.
-    pub async fn explain(&self, host: String, question: Question<'_>) -> Result<Explanation, Error> {
+    /// what the request gets that `question` is about. With `path`, for a request with this path.
+    pub async fn explain(
+        &self,
+        host: String,
+        path: Option<&RequestPath>,
+        question: Question<'_>,
+    ) -> Result<Explanation, Error> {
+        let (asked, leads) = self.explain_host(host, path, question).await?;
+        let Some(leads) = leads else { return Ok(asked) };
+        let service = match leads.service.clone() {
+            Some(service) => Some(self.explain_host(service, None, question).await?.0),
+            None => None,
+        };
+        Ok(leads.explanation(asked, service))
+    }
+
+    async fn explain_host(
+        &self,
+        host: String,
+        path: Option<&RequestPath>,
+        question: Question<'_>,
+    ) -> Result<(Explanation, Option<Leads>), Error> {
         let candidates = candidates(&host);
         let records = self.store.table_hosts(&candidates).await?;
         let matched = records.iter().find(|record| record.exists());
@@ -75,7 +105,8 @@ impl Registry {
         };
         let (_, serial, _) = self.store.table_head().await?;
         let now_ms = self.store.table_now_ms().await?;
-        Ok(explain(host, candidates, &records, &owners, question, (serial, now_ms)))
+        let leads = path.map(|path| leads_to(&records, path));
+        Ok((explain(host, candidates, &records, &owners, question, (serial, now_ms)), leads))
     }
 }
 

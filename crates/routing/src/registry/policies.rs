@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Attempts, Registry, ResourceChange};
+use super::{Attempts, Registry, ResourceChange, check_names};
 use crate::Error;
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, Label, Policy};
+use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy};
 
 impl Registry {
     /// Sets the policy of a host. Repeating it changes nothing, but completes what an earlier attempt left. An empty
@@ -16,8 +16,45 @@ impl Registry {
         hostname: &Hostname,
         policy: &Policy,
     ) -> Result<ResourceChange, Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        check_services(caller, hostname, policy)?;
+        if policy.clone().keep_hidden(None).is_err() {
+            let set = self.alter_policy(caller, hostname, |before| policy.clone().keep_hidden(before));
+            return Ok(set.await?.0);
+        }
         let policy = Some(policy).filter(|policy| !policy.is_empty());
         self.set_resource(caller, hostname, policy, None).await?.ok_or(Error::Contended)
+    }
+
+    /// Replaces the rules for paths of a host; `None` removes them. The rest of its policy stays. Returns the policy, too.
+    pub async fn set_paths(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        paths: Option<Vec<PathRule>>,
+    ) -> Result<(ResourceChange, Policy), Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        let rules = Policy::default().with_paths(paths).check()?;
+        check_services(caller, hostname, &rules)?;
+        self.alter_policy(caller, hostname, |before| {
+            let rest = before.cloned().unwrap_or_default();
+            rest.with_paths_of(&rules).keep_hidden(before)?.check()
+        })
+        .await
+    }
+
+    /// Pauses a host, so that its requests wait; `None` resumes it. The rest of its policy stays. Returns the policy, too.
+    pub async fn set_pause(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        pause: Option<Pause>,
+    ) -> Result<(ResourceChange, Policy), Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        self.alter_policy(caller, hostname, |before| {
+            before.cloned().unwrap_or_default().with_pause(pause).check()
+        })
+        .await
     }
 
     /// Removes the policy of a host. A host without a policy is not an error.
@@ -37,13 +74,28 @@ impl Registry {
         hostname: &Hostname,
         weights: &BTreeMap<Label, u32>,
     ) -> Result<ResourceChange, Error> {
+        let altered = self.alter_policy(caller, hostname, |before| {
+            let policy = before.cloned().unwrap_or_default();
+            Ok(policy.with_shares(weights))
+        });
+        Ok(altered.await?.0)
+    }
+
+    /// Replaces the policy of a host by what `alter` makes of it.
+    async fn alter_policy(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        alter: impl Fn(Option<&Policy>) -> Result<Policy, Invalid>,
+    ) -> Result<(ResourceChange, Policy), Error> {
         let mut attempts = Attempts::new();
         loop {
             let before = self.store.policy(hostname).await?;
             let revision = before.as_ref().map_or(0, |before| before.revision);
-            let policy = before.map(|before| before.value).unwrap_or_default().with_shares(weights);
-            match self.set_resource(caller, hostname, Some(&policy), Some(revision)).await? {
-                Some(changed) => return Ok(changed),
+            let policy = alter(before.as_ref().map(|before| &before.value))?;
+            let wanted = Some(&policy).filter(|policy| !policy.is_empty());
+            match self.set_resource(caller, hostname, wanted, Some(revision)).await? {
+                Some(changed) => return Ok((changed, policy)),
                 None => attempts.lost()?,
             }
         }
@@ -69,4 +121,11 @@ impl Registry {
             }
         }
     }
+}
+
+/// Checks the hosts to which the policy of `hostname` leads. A caller can lead requests only to hosts that it may change.
+fn check_services(caller: &Caller, hostname: &Hostname, policy: &Policy) -> Result<(), Error> {
+    policy.check_for(hostname)?;
+    let services: Vec<Hostname> = policy.services().map(Hostname::parse).collect::<Result<_, _>>()?;
+    check_names(caller, &services)
 }

@@ -6,6 +6,8 @@
 -- KEYS[4]: hash, host name → version type last registered for it
 -- KEYS[5]: zset, index of host names, all of score 0
 -- KEYS[6]: zset, registered and not known to be in the membership sets, by revision
+-- KEYS[7]: hash, instance id → the token that registered it
+-- KEYS[8]: hash, token → the number of its instances
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the primary's record as JSON; empty = it was removed there
@@ -18,6 +20,7 @@
 -- Caller: store/desired.rs, adopt
 local instances, index, addresses, hosts, host_index, unreported =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local registrants, counts = KEYS[7], KEYS[8]
 local id, expected, record = ARGV[1], ARGV[2], ARGV[3]
 local address_before, address_after, revision, version_type = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
@@ -30,6 +33,13 @@ end
 if record == '' then
   redis.call('HDEL', instances, id)
   redis.call('ZREM', index, id)
+  local registrant = redis.call('HGET', registrants, id)
+  if registrant then
+    redis.call('HDEL', registrants, id)
+    if redis.call('HINCRBY', counts, registrant, -1) <= 0 then
+      redis.call('HDEL', counts, registrant)
+    end
+  end
   return 1
 end
 redis.call('HSET', instances, id, record)

@@ -9,6 +9,8 @@
 -- KEYS[7]: zset, changed and not known to be in the table, by revision
 -- KEYS[8]: zset, registered and not known to be in the membership sets, by revision
 -- KEYS[9]: hash, the state last given to the routes primary: epoch, serial
+-- KEYS[10]: hash, instance id → the token that registered it
+-- KEYS[11]: hash, token → the number of its instances
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove
@@ -18,19 +20,24 @@
 -- ARGV[7]: string, the owner's record as the caller read it; empty = none
 -- ARGV[8]: integer, the highest revision that the caller has ever seen
 -- ARGV[9]: string, version type of the new record
--- ARGV[10...]: strings, host names of the new record
+-- ARGV[10]: string, the token that registers the instance; empty = the registrant stays
+-- ARGV[11]: integer, the maximum number of instances of that token; 0 = no limit
+-- ARGV[12...]: strings, host names of the new record
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'changed'}: the record or the owner is another by now; read again
+--   {'limited'}: the token has the maximum number of instances
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/desired.rs, desire
 local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
 local hosts, host_index = KEYS[4], KEYS[5]
 local revisions, unprojected, unreported, route_table = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local registrants, counts = KEYS[10], KEYS[11]
 local id, expected, record = ARGV[1], ARGV[2], ARGV[3]
 local address_before, address_after = ARGV[4], ARGV[5]
 local owner, owner_record = ARGV[6], ARGV[7]
 local floor, version_type = tonumber(ARGV[8]), ARGV[9]
+local registrant, max_instances = ARGV[10], tonumber(ARGV[11])
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if not lineage then
@@ -56,6 +63,37 @@ if owner ~= '' and (redis.call('HGET', instances, owner) or '') ~= owner_record 
   return {'changed'}
 end
 
+-- Whether the instance would be one more of its token than allowed. The one that loses its address may be of the same token.
+local function is_one_too_many()
+  if max_instances == 0 or redis.call('HGET', registrants, id) == registrant then
+    return false
+  end
+  local count = tonumber(redis.call('HGET', counts, registrant) or '0')
+  if owner ~= '' and redis.call('HGET', registrants, owner) == registrant then
+    count = count - 1
+  end
+  return count >= max_instances
+end
+if registrant ~= '' and is_one_too_many() then
+  return {'limited'}
+end
+
+local function set_registrant(of, token)
+  local before = redis.call('HGET', registrants, of)
+  if before == token then
+    return
+  end
+  if before and redis.call('HINCRBY', counts, before, -1) <= 0 then
+    redis.call('HDEL', counts, before)
+  end
+  if token then
+    redis.call('HSET', registrants, of, token)
+    redis.call('HINCRBY', counts, token, 1)
+  else
+    redis.call('HDEL', registrants, of)
+  end
+end
+
 -- Lua's own conversion of a large number to text would lose digits.
 local function next_revision()
   return string.format('%.0f', redis.call('INCR', revisions))
@@ -65,6 +103,7 @@ local function remove(gone, address)
   redis.call('HDEL', instances, gone)
   redis.call('ZREM', index, gone)
   redis.call('ZREM', unreported, gone)
+  set_registrant(gone, false)
   if address ~= '' and redis.call('HGET', addresses, address) == gone then
     redis.call('HDEL', addresses, address)
   end
@@ -86,8 +125,11 @@ else
   redis.call('ZADD', index, 0, id)
   redis.call('HSET', addresses, address_after, id)
   redis.call('ZADD', unreported, revision, id)
+  if registrant ~= '' then
+    set_registrant(id, registrant)
+  end
   -- At most a hundred names.
-  for at = 10, #ARGV do
+  for at = 12, #ARGV do
     redis.call('HSET', hosts, ARGV[at], version_type)
     redis.call('ZADD', host_index, 0, ARGV[at])
   end

@@ -55,6 +55,16 @@ pub(crate) struct Desire<'a> {
     pub(crate) after: Option<&'a Desired>,
     /// The owner of the new address, who loses it.
     pub(crate) owner: Option<&'a Stored>,
+    /// Who registers the instance; `None` if nothing changes about that.
+    pub(crate) registrant: Option<&'a Registrant>,
+}
+
+/// The token that registers an instance.
+#[derive(Debug)]
+pub(crate) struct Registrant {
+    pub(crate) token: String,
+    /// The maximum number of its instances; 0 for no limit.
+    pub(crate) max_instances: u64,
 }
 
 /// The result of a [`Desire`].
@@ -66,6 +76,8 @@ pub(crate) enum DesireOutcome {
     },
     /// Another process changed it first; read again.
     Changed,
+    /// The token has the maximum number of instances.
+    Limited,
     /// The fabric is empty or has lost changes; nothing may be written before a reconciliation.
     Behind,
 }
@@ -167,6 +179,8 @@ impl Store {
             .key(&key::routes_unprojected())
             .key(&key::routes_unreported())
             .key(&key::routes_table())
+            .key(&key::routes_registrants())
+            .key(&key::routes_registrants_count())
             .arg(desire.id.as_str())
             .arg(before.map_or("", |stored| &stored.text))
             .arg(tail)
@@ -176,6 +190,8 @@ impl Store {
             .arg(desire.owner.map_or("", |owner| &owner.text))
             .arg(self.floor())
             .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
+            .arg(desire.registrant.map_or("", |registrant| &registrant.token))
+            .arg(desire.registrant.map_or(0, |registrant| registrant.max_instances))
             .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)))
             .run::<Vec<Value>>(&self.fabric)
             .await
@@ -209,6 +225,7 @@ impl Store {
                 Ok(DesireOutcome::Accepted { revision, table: reply.table_mark()? })
             }
             "changed" => Ok(DesireOutcome::Changed),
+            "limited" => Ok(DesireOutcome::Limited),
             "regressed" | "uninitialized" => Ok(DesireOutcome::Behind),
             _ => Err(reply.unexpected()),
         }
@@ -403,6 +420,8 @@ impl Store {
             .key(&key::routes_hosts())
             .key(&key::routes_hosts_index())
             .key(&key::routes_unreported())
+            .key(&key::routes_registrants())
+            .key(&key::routes_registrants_count())
             .arg(id.as_str())
             .arg(before.map_or("", |stored| &stored.text))
             .arg(record.unwrap_or(""))

@@ -13,23 +13,26 @@ mod resource;
 mod routers;
 mod table;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
 pub use certificates::Certificate;
 pub(crate) use changes::{Changes, Entry, Place};
-pub(crate) use desired::{Desire, DesireOutcome, Sight};
+pub(crate) use desired::{Desire, DesireOutcome, Registrant, Sight};
 pub use desired::{Stored, TableState};
 pub(crate) use health::{Diagnosed, Diagnosis};
 pub use resource::Wanted;
 pub(crate) use resource::{Projected, Resource, ResourceOutcome, ResourceProjected, member};
 pub use routers::RouterReport;
 pub(crate) use table::{Applied, Fence, HostRemoved, Lineage, Projection, Published, Swept};
-pub use table::{Heartbeat, Live, Noted};
+pub use table::{Heartbeat, InstanceState, Live, Noted};
 
 use super::Error;
 
@@ -57,30 +60,35 @@ pub struct Store {
     clock_ms: Arc<AtomicU64>,
 }
 
+/// The reply, if it arrives in time.
+async fn within<T, E>(patience: Duration, reply: impl Future<Output = Result<T, E>>) -> Option<T> {
+    tokio::time::timeout(patience, reply).await.ok()?.ok()
+}
+
 impl Store {
     /// Uses these three connections.
     pub fn new(fabric: Fabric, routes: RoutesMaster, stats: Stats) -> Self {
         Self { fabric, routes, stats, revision_floor: Arc::default(), clock_ms: Arc::default() }
     }
 
-    /// Every server, for the readiness check.
-    pub async fn ping(&self) -> [(&'static str, bool); 3] {
+    /// Every server, and whether it responds within `patience`.
+    pub async fn ping(&self, patience: Duration) -> [(&'static str, bool); 3] {
         let (routes, fabric, stats) = tokio::join!(
-            self.routes.command("PING").query::<Value>(),
-            self.fabric.command("PING").query::<Value>(),
-            self.stats.command("PING").query::<Value>(),
+            within(patience, self.routes.command("PING").query::<Value>()),
+            within(patience, self.fabric.command("PING").query::<Value>()),
+            within(patience, self.stats.command("PING").query::<Value>()),
         );
-        [("routes", routes.is_ok()), ("fabric", fabric.is_ok()), ("stats", stats.is_ok())]
+        [("routes", routes.is_some()), ("fabric", fabric.is_some()), ("stats", stats.is_some())]
     }
 
-    /// The reply of each server to `INFO`, by role; `None` for one that does not answer.
-    pub async fn info(&self) -> [(&'static str, Option<String>); 3] {
+    /// The reply of each server to `INFO`, by role; `None` for one that does not answer within `patience`.
+    pub async fn info(&self, patience: Duration) -> [(&'static str, Option<String>); 3] {
         let (routes, fabric, stats) = tokio::join!(
-            self.routes.command("INFO").query(),
-            self.fabric.command("INFO").query(),
-            self.stats.command("INFO").query(),
+            within(patience, self.routes.command("INFO").query()),
+            within(patience, self.fabric.command("INFO").query()),
+            within(patience, self.stats.command("INFO").query()),
         );
-        [("routes", routes.ok()), ("fabric", fabric.ok()), ("stats", stats.ok())]
+        [("routes", routes), ("fabric", fabric), ("stats", stats)]
     }
 
     /// Remembers a revision that certainly existed.

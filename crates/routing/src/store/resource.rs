@@ -201,7 +201,7 @@ impl Store {
         }
         Ok(match self.outcome(reply)? {
             DesireOutcome::Accepted { revision, table } => ResourceOutcome::Accepted { revision, table },
-            DesireOutcome::Changed => ResourceOutcome::Changed,
+            DesireOutcome::Changed | DesireOutcome::Limited => ResourceOutcome::Changed,
             DesireOutcome::Behind => ResourceOutcome::Behind,
         })
     }

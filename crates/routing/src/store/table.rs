@@ -144,6 +144,15 @@ pub(crate) enum Published {
     Fenced { epoch: u64 },
 }
 
+/// What the table has about the version and the health of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InstanceState {
+    /// Its version type; `None` if the instance is not in the table.
+    pub version_type: Option<String>,
+    /// The result of the check that made it unhealthy.
+    pub unhealthy: Option<String>,
+}
+
 /// Data about an instance that only the table has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Live {
@@ -424,6 +433,20 @@ impl Store {
                 })
             })
             .collect()
+    }
+
+    /// Version type and health of instances in the table, in the order asked for.
+    pub async fn instance_states(&self, ids: &[String]) -> Result<Vec<InstanceState>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.routes.batch();
+        for id in ids {
+            batch.add("HMGET", &key::instance(id), &["version_type_id", "unhealthy"]);
+        }
+        let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+        let state = |(version_type, unhealthy)| InstanceState { version_type, unhealthy };
+        Ok(rows.into_iter().map(state).collect())
     }
 
     /// Revision, state and record of instances in the table, tombstones included.

@@ -389,7 +389,8 @@ async fn a_change_that_another_pacemaker_completed_is_published() {
     let wanted =
         Desired { spec: spec(9001, &["a.example"], "1"), state: State::Active, drain_deadline_ms: None };
     let id = instance_id("i");
-    let desire = crate::store::Desire { id: &id, before: None, after: Some(&wanted), owner: None };
+    let desire =
+        crate::store::Desire { id: &id, before: None, after: Some(&wanted), owner: None, registrant: None };
     rig.store.desire(desire).await.unwrap();
     rig.publish(&ears).await;
     assert_eq!(ears.published(), [""; 0]);

@@ -89,8 +89,13 @@ impl Run<'_> {
             Some(after) => self.store.sight(&instance, &after.spec.address).await.unwrap().owner,
             None => None,
         };
-        let desire =
-            Desire { id: &instance, before: current.as_ref(), after: after.as_ref(), owner: owner.as_ref() };
+        let desire = Desire {
+            id: &instance,
+            before: current.as_ref(),
+            after: after.as_ref(),
+            owner: owner.as_ref(),
+            registrant: None,
+        };
         let DesireOutcome::Accepted { revision, .. } = self.store.desire(desire).await.unwrap() else {
             panic!("no other client makes changes")
         };

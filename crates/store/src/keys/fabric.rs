@@ -10,6 +10,8 @@ pub const CATALOG: &[Entry] = &[
     row("routes:instances", "hash", "no expiry"),
     row("routes:instances:index", "zset", "no expiry"),
     row("routes:addresses", "hash", "while an instance is registered there"),
+    row("routes:registrants", "hash", "while an instance is registered"),
+    row("routes:registrants:count", "hash", "while the token has instances"),
     row("routes:hosts", "hash", "until the host is deleted"),
     row("routes:hosts:index", "zset", "until the host is deleted"),
     row("routes:policies", "hash", "until the policy or its host is deleted"),
@@ -54,6 +56,16 @@ pub fn routes_instances_index() -> Key<FabricSpace> {
 /// HASH: address → ID of the instance that owns it.
 pub fn routes_addresses() -> Key<FabricSpace> {
     Key::new("routes:addresses")
+}
+
+/// HASH: instance ID → the token that registered it.
+pub fn routes_registrants() -> Key<FabricSpace> {
+    Key::new("routes:registrants")
+}
+
+/// HASH: token → the number of its instances in `routes:registrants`.
+pub fn routes_registrants_count() -> Key<FabricSpace> {
+    Key::new("routes:registrants:count")
 }
 
 /// HASH: host name → the version type last registered for it. A name remains after its last instance is removed.

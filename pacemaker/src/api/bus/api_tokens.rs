@@ -2,8 +2,6 @@
 //!
 //! Only the digest of a token is stored, unless `bus.legacy_token_list` is on: then tokens are listed, as Routemaster does.
 
-use std::collections::BTreeMap;
-
 use axum::{
     Json as Answer,
     extract::State,
@@ -83,12 +81,13 @@ async fn create(
         return Err(Problem::bad_request(CODE, "`expires_at_ms` must be in the future"));
     }
     let client = digest(&token);
-    let made = ApiToken {
-        name: name.clone(),
-        scopes: scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect(),
-        secrets: BTreeMap::from([(client.clone(), expires_at_ms)]),
-        listed: app.bus.legacy_token_list.then(|| token.clone()),
-    };
+    let made = ApiToken::new(
+        name.clone(),
+        scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect(),
+        client.clone(),
+        expires_at_ms,
+        app.bus.legacy_token_list.then(|| token.clone()),
+    );
     app.bus.handle.create_api_token(&client, made.clone()).await?;
     app.attempts.lock().created(&client);
     for token in external_tokens(&made, now_ms) {

@@ -25,6 +25,7 @@ pub(crate) struct Front {
     pub(super) limits: Limits,
     /// Whether tokens are stored and listed in clear text.
     pub(super) legacy_token_list: bool,
+    topic_metrics: bool,
     /// Overdue jobs from which the scaling pulse is slow.
     pub(super) overdue_jobs: u64,
     now: fn() -> SystemTime,
@@ -45,6 +46,7 @@ impl Front {
             metrics,
             limits,
             legacy_token_list: options.legacy_token_list,
+            topic_metrics: options.topic_metrics,
             overdue_jobs: options.overdue_jobs,
             now,
         }
@@ -202,7 +204,12 @@ impl Front {
         let gauges = self.handle.gauges().await;
         let gauges = gauges
             .inspect_err(|error| tracing::debug!(%error, "the numbers of the bus cannot be read now"))
-            .map(|gauges| by_name(gauges, &self.handle.registry()));
+            .map(|gauges| by_name(gauges, &self.handle.registry()))
+            // Those of another tenant are not for every reader of metrics.
+            .map(|gauges| Gauges {
+                topics: if self.topic_metrics { gauges.topics } else { BTreeMap::new() },
+                ..gauges
+            });
         self.metrics.encode(gauges.as_ref().ok())
     }
 }
@@ -243,6 +250,7 @@ pub(super) fn by_name(gauges: Gauges, registry: &Registry) -> Gauges {
                 sum.queued += numbers.queued;
                 sum.batches += numbers.batches;
                 sum.dead += numbers.dead;
+                sum.failed += numbers.failed;
                 sum.oldest_ms = sum.oldest_ms.into_iter().chain(numbers.oldest_ms).min();
                 sum.last_attempted_ms = sum.last_attempted_ms.max(numbers.last_attempted_ms);
                 sum.health = sum.health.min(numbers.health);

@@ -11,7 +11,7 @@ mod problems;
 mod pulse;
 mod subscriber;
 mod subscriptions;
-mod topics;
+pub(crate) mod topics;
 
 use axum::routing::{delete, get, post};
 use utoipa_axum::router::OpenApiRouter;

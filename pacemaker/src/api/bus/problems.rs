@@ -83,6 +83,10 @@ impl From<Error> for Problem {
                 tracing::error!(%source, "the registry of the bus cannot be read");
                 internal()
             }
+            Error::Seal => {
+                tracing::error!("credentials could not be encrypted");
+                internal()
+            }
             Error::OtherShards { stored, configured } => {
                 tracing::error!(stored, configured, "fabric has another number of shards");
                 internal()
@@ -95,6 +99,7 @@ impl From<Error> for Problem {
                 Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
             }
             Error::Uninitialized => uninitialized(),
+            Error::Locked => Self::unavailable("credentials_locked", LOCKED_DETAIL),
             Error::NoSuchTopic => Self::not_found("unknown_topic", "unknown topic; the first event or subscription creates it"),
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "unknown queue; create it with PUT /queues/{name}")
@@ -156,6 +161,9 @@ fn too_many(what: &str) -> Problem {
         format!("Limit of {what} reached. Raise it in the configuration, or delete unused ones."),
     )
 }
+
+const LOCKED_DETAIL: &str = "The credentials are encrypted with a key that this pacemaker does not have. Add the key to \
+    `edge_key_file`, or replace the secret.";
 
 fn internal() -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")

@@ -75,6 +75,7 @@ async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Num
             batches: numbers.batches,
             oldest_ms: numbers.oldest_ms,
             dead: numbers.dead,
+            failed: numbers.failed,
             health: numbers.health,
             last_attempted_ms: numbers.last_attempted_ms,
         };
@@ -88,6 +89,7 @@ async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Num
             pending: gauges.jobs_pending,
         },
         log_bytes: gauges.log_bytes,
+        topics: gauges.topics,
         counters: gauges.counters,
     }))
 }

@@ -83,6 +83,9 @@ pub(super) fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -
 
 fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets, Problem> {
     let subscription = registry.subscriptions.get(client).ok_or(Error::NoSuchSubscription)?;
+    if subscription.is_locked() {
+        return Err(Error::Locked.into());
+    }
     let mut living = living(&subscription.secrets, now_ms);
     if living.is_empty() {
         return Err(Problem::not_found("no_secret", "deliveries are not signed; create a secret with POST"));
@@ -104,7 +107,8 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 
 /// Show the signing secret
 #[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
-    (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem)))]
+    (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem),
+    (status = 503, description = "credentials_locked", body = Problem)))]
 async fn secret(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -320,35 +324,23 @@ async fn replay(
 mod tests {
     use std::collections::BTreeSet;
 
-    use signalbox_bus::{ApiToken, OnExhausted, Subscription};
+    use serde_json::json;
+    use signalbox_bus::{ApiToken, Subscription};
 
     use super::*;
 
     fn subscription(token: &str) -> Subscription {
-        Subscription {
-            token: token.to_owned(),
-            callback: "https://a.example/".to_owned(),
-            uuid: "u".to_owned(),
-            timeout_ms: 500,
-            max_events: 100,
-            concurrency: 4,
-            generation: 1,
-            on_exhausted: OnExhausted::Dead,
-            secrets: Vec::new(),
-            disabled: None,
-            paused: false,
-            max_attempts: None,
-            max_age_seconds: None,
-            retry_seconds: Vec::new(),
-            topics: BTreeSet::new(),
-            environments: None,
-        }
+        let stored = json!({
+            "token": token, "callback": "https://a.example/", "uuid": "u", "timeout_ms": 500, "max_events": 100,
+            "concurrency": 4, "generation": 1, "topics": [],
+        });
+        serde_json::from_value(stored).unwrap()
     }
 
     fn registry() -> Registry {
         let mut registry = Registry::default();
         for (token, name) in [("a--1", "a"), ("b--1", "b"), ("b--2", "b")] {
-            let client = ApiToken { name: name.to_owned(), ..ApiToken::default() };
+            let client = ApiToken::new(name.to_owned(), BTreeSet::new(), token.to_owned(), None, None);
             registry.api_tokens.insert(token.to_owned(), client);
             registry.subscriptions.insert(token.to_owned(), subscription(token));
         }

@@ -1,6 +1,11 @@
 //! Subscriptions: making, ending and listing them.
 
-use axum::{Json as Answer, extract::State, http::StatusCode};
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::StatusCode,
+    response::{AppendHeaders, IntoResponse as _, Response},
+};
 use rand::Rng as _;
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -14,6 +19,7 @@ use crate::http::{
     audit::Notes,
     auth::{Confined, Environments, ReadBus, SubscribeToEvents, Whole, check_whole},
     body::{JsonBytes, Query},
+    list::{ListQuery, Listing, SortKey},
     path::Path,
 };
 use signalbox_access::{Caller, Scope};
@@ -98,7 +104,8 @@ fn note_before(app: &App, notes: &Notes, client: &str) {
 /// gets its secret when its client subscribes again, as clients do on start, or requests it.
 pub(super) async fn ensure_secret(bus: &Front, client: &str) -> Result<(), Error> {
     let registry = bus.handle.registry();
-    let none = registry.subscriptions.get(client).is_some_and(|subscription| subscription.secrets.is_empty());
+    let lacks = |one: &signalbox_bus::Subscription| one.secrets.is_empty() && !one.is_locked();
+    let none = registry.subscriptions.get(client).is_some_and(lacks);
     if none {
         let mut random = [0; 32];
         rand::rng().fill_bytes(&mut random);
@@ -146,15 +153,38 @@ pub(super) async fn unsubscribe_topic(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// How subscriptions are listed: a search also covers topics and callbacks.
+pub(crate) const LISTING: Listing<'static, Subscription> = Listing {
+    name: |one| &one.subscriber,
+    texts: |one| one.topics.iter().chain([&one.callback]).map(String::as_str).collect(),
+    fields: &[
+        ("subscriber", |one| SortKey::from(&*one.subscriber)),
+        ("queued", |one| SortKey::from(one.events.queued)),
+        ("oldest", |one| SortKey::from(one.events.oldest)),
+        ("health", |one| SortKey::from(u64::from(one.health))),
+        ("sent", |one| SortKey::from(one.events.sent)),
+    ],
+};
+
 /// List the subscriptions
 ///
-/// Also available as `/subscribers`.
-#[utoipa::path(get, path = "/subscriptions", tag = "bus", responses(
-    (status = 200, body = Vec<Subscription>)))]
+/// Sorted by `subscriber`, `queued`, `oldest`, `health` or `sent`; a search covers names, topics and callbacks. Without
+/// `limit`, the answer contains all of them. `X-Total-Count` has their number, and `Link` the address of the next page. Also
+/// available as `/subscribers`.
+#[utoipa::path(get, path = "/subscriptions", tag = "bus", params(ListQuery), responses(
+    (status = 200, body = Vec<Subscription>),
+    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
 pub(super) async fn list(
     caller: Whole<ReadBus>,
     State(app): State<App>,
-) -> Result<Answer<Vec<Subscription>>, Problem> {
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let page = LISTING.page(all(&app, &caller).await?, &query)?;
+    Ok((AppendHeaders(page.headers("/subscriptions", &query)), Answer(page.items)).into_response())
+}
+
+/// All subscriptions, as the caller may see them.
+pub(crate) async fn all(app: &App, caller: &Caller) -> Result<Vec<Subscription>, Problem> {
     let subscriptions = app.bus.handle.subscriptions().await?;
     let registry = app.bus.handle.registry();
     let client = caller.bus_client();
@@ -163,7 +193,7 @@ pub(super) async fn list(
         let own = caller.is_root() || subscription.token == *client;
         Subscription {
             subscriber: name_of(&subscription.token, &registry),
-            callback: visible_callback(&subscription.callback, &caller, own).to_owned(),
+            callback: visible_callback(&subscription.callback, caller, own).to_owned(),
             max_events: subscription.max_events,
             timeout: subscription.timeout_ms,
             topics: subscription.topics.iter().cloned().collect(),
@@ -178,7 +208,7 @@ pub(super) async fn list(
             uuid: own.then(|| subscription.uuid.clone()),
         }
     };
-    Ok(Answer(subscriptions.into_iter().map(view).collect()))
+    Ok(subscriptions.into_iter().map(view).collect())
 }
 
 /// As much of a subscription's callback as the caller may see. A receiver may have put a key into the query or the path.

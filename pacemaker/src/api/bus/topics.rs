@@ -6,7 +6,7 @@ use axum::{
     Json as Answer,
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
-    response::{IntoResponse, Response},
+    response::{AppendHeaders, IntoResponse, Response},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -18,7 +18,8 @@ use crate::http::{
     App, Problem,
     audit::Notes,
     auth::{Confined, Environments, PublishEvents, ReadBus, Whole},
-    body::{Body, Json, JsonBytes},
+    body::{Body, Json, JsonBytes, Query},
+    list::{ListQuery, Listing, SortKey},
     path::{Parameter, Path},
 };
 use signalbox_access::Caller;
@@ -53,9 +54,35 @@ pub(super) fn published(result: Result<EventId, Problem>) -> Published {
     }
 }
 
+/// How topics are listed.
+pub(crate) const LISTING: Listing<'static, Topic> = Listing {
+    name: |topic| &topic.name,
+    texts: |topic| topic.publisher.iter().map(String::as_str).collect(),
+    fields: &[
+        ("name", |topic| SortKey::from(&*topic.name)),
+        ("events", |topic| SortKey::from(topic.events)),
+        ("publisher", |topic| SortKey::from(topic.publisher.as_deref().unwrap_or_default())),
+    ],
+};
+
 /// List the topics
-#[utoipa::path(get, path = "/topics", tag = "bus", responses((status = 200, body = Vec<Topic>)))]
-async fn list(_: Whole<ReadBus>, State(app): State<App>) -> Result<Answer<Vec<Topic>>, Problem> {
+///
+/// Sorted by `name`, `events` or `publisher`; a search covers names and publishers. Without `limit`, the answer contains all
+/// of them. `X-Total-Count` has their number, and `Link` the address of the next page.
+#[utoipa::path(get, path = "/topics", tag = "bus", params(ListQuery), responses(
+    (status = 200, body = Vec<Topic>),
+    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
+async fn list(
+    _: Whole<ReadBus>,
+    State(app): State<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let page = LISTING.page(all(&app).await?, &query)?;
+    Ok((AppendHeaders(page.headers("/topics", &query)), Answer(page.items)).into_response())
+}
+
+/// All topics.
+pub(crate) async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
     let topics = app.bus.handle.topics().await?;
     let registry = app.bus.handle.registry();
     let view = |topic: signalbox_bus::TopicStatus| Topic {
@@ -63,7 +90,7 @@ async fn list(_: Whole<ReadBus>, State(app): State<App>) -> Result<Answer<Vec<To
         publisher: topic.publisher.map(|client| name_of(&client, &registry)),
         events: topic.events,
     };
-    Ok(Answer(topics.into_iter().map(view).collect()))
+    Ok(topics.into_iter().map(view).collect())
 }
 
 /// Publish an event

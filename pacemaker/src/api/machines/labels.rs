@@ -65,6 +65,7 @@ async fn show(
         idempotency_conflict", body = Problem),
     (status = 404, description = "unknown_machine", body = Problem),
     (status = 409, description = "label_exists, label_deleted", body = Problem),
+    (status = 429, description = "label_limit_reached", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn create(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,

@@ -25,12 +25,19 @@ impl From<Error> for Problem {
             Error::NoSuchTask => Self::not_found("unknown_task", text),
             Error::BeingDeleted => conflict("machine_being_deleted").retry_after(1),
             Error::TooManyTasks(_) => conflict("too_many_tasks"),
-            Error::TooManyLabels(_) => Self::unprocessable("too_many_labels", text),
+            Error::TooManyMatches(_) => Self::unprocessable("too_many_labels", text),
             Error::BadFilter(_) => Self::unprocessable("invalid_filter", text),
             Error::BadAssumption(_) => Self::unprocessable("invalid_assumption", text),
             Error::DefinitionChanged => conflict("definition_changed"),
             Error::ApplyUnderWay => conflict("apply_under_way").retry_after(1),
             Error::BadMetadata(_) => Self::unprocessable("invalid_metadata", text),
+            Error::TooManyLabels(limit) => {
+                let detail = format!(
+                    "Limit of labels of one machine reached ({limit}). Labels that were deleted in the last thirty days are \
+                     included. Raise `machines.labels`."
+                );
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "label_limit_reached", detail).with("limit", limit)
+            }
             Error::Conflict => Self::unprocessable("idempotency_conflict", text),
             Error::Unmapped(states) => Self::unprocessable("unmapped_state", text).with("states", states),
             Error::BadMap(_) => Self::unprocessable("invalid_map", text),

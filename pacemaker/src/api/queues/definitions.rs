@@ -14,7 +14,8 @@ use crate::http::{
     App, Problem,
     audit::Notes,
     auth::{Confined, Environments, Whole},
-    body::{Body, Json},
+    body::{Body, Json, Query},
+    list::{ListQuery, Listing, SortKey},
     path::Path,
 };
 use signalbox_api::queues::{self as api, FacetSettings, NewQueue, Numbers, Queue, QueueList, QueuePatch};
@@ -180,27 +181,49 @@ fn note_before(app: &App, notes: &Notes, name: &str) {
 
 /// List the queues
 ///
-/// For a token that is confined to environments, `weights`, `facets` and `messages` are those of its environments, without
-/// dead letters.
-#[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList)))]
+/// Sorted by `name`, `waiting`, `in_flight`, `delayed` or `dead`; a search covers names and patterns. Without `limit`, the
+/// answer contains all of them. For a token that is confined to environments, `weights`, `facets` and `messages` are those of
+/// its environments, without dead letters.
+#[utoipa::path(get, path = "/queues", tag = "queues", params(ListQuery), responses(
+    (status = 200, body = QueueList),
+    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
 async fn list(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
+    Query(query): Query<ListQuery>,
 ) -> Result<Answer<QueueList>, Problem> {
     app.bus.handle().look_again().await?;
+    let page = LISTING.page(all(&app, caller.environments()).await?, &query)?;
+    Ok(Answer(QueueList { queues: page.items, next: page.next, total: Some(page.total as u64) }))
+}
+
+/// How queues are listed.
+pub(crate) const LISTING: Listing<'static, Queue> = Listing {
+    name: |queue| &queue.name,
+    texts: |queue| vec![queue.pattern.as_str()],
+    fields: &[
+        ("name", |queue| SortKey::from(&*queue.name)),
+        ("waiting", |queue| SortKey::from(queue.messages.waiting)),
+        ("in_flight", |queue| SortKey::from(queue.messages.in_flight)),
+        ("delayed", |queue| SortKey::from(queue.messages.delayed)),
+        ("dead", |queue| SortKey::from(queue.messages.dead)),
+    ],
+};
+
+/// All queues, with the messages of these environments only, if there are any.
+pub(crate) async fn all(app: &App, environments: Option<&[String]>) -> Result<Vec<Queue>, Problem> {
     let registry = app.bus.handle().registry();
-    if let Some(own) = caller.environments() {
+    if let Some(own) = environments {
         let mut queues = Vec::with_capacity(registry.queues.len());
         for (name, queue) in &registry.queues {
-            queues.push(view_within(&app, own, name.clone(), queue).await?);
+            queues.push(view_within(app, own, name.clone(), queue).await?);
         }
-        return Ok(Answer(QueueList { queues }));
+        return Ok(queues);
     }
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
     let numbers = app.queues.numbers(&names).await?;
     let views = registry.queues.iter().zip(numbers);
-    let queues = views.map(|((name, queue), numbers)| show(name.clone(), queue, numbers)).collect();
-    Ok(Answer(QueueList { queues }))
+    Ok(views.map(|((name, queue), numbers)| show(name.clone(), queue, numbers)).collect())
 }
 
 /// Show a queue

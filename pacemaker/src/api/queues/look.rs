@@ -40,9 +40,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
     /// The `next` of the previous page.
-    cursor: Option<String>,
+    pub(super) cursor: Option<String>,
     /// Items of a page, 1 to 1000; default 100.
-    limit: Option<usize>,
+    pub(super) limit: Option<usize>,
 }
 
 impl PageQuery {
@@ -127,7 +127,12 @@ fn message(letter: &queues::DeadLetter) -> Option<Box<RawValue>> {
         backlog: 0,
         body: letter.body.clone(),
     };
-    serde_json::value::to_raw_value(&show(&taken, None)).ok()
+    raw(&taken)
+}
+
+/// A message as a pull would have shown it.
+pub(super) fn raw(taken: &Taken) -> Option<Box<RawValue>> {
+    serde_json::value::to_raw_value(&show(taken, None)).ok()
 }
 
 /// List dead letters
@@ -203,7 +208,7 @@ async fn redrive(
     Ok(Answer(Count { messages: take_dead(&app, &name, wanted).await? }))
 }
 
-async fn take_dead(app: &App, queue: &str, wanted: DeadLetters<'_>) -> Result<u64, Problem> {
+pub(super) async fn take_dead(app: &App, queue: &str, wanted: DeadLetters<'_>) -> Result<u64, Problem> {
     let (queues, bus) = (&app.queues, app.bus.handle());
     let take = |known: Vec<Matchable>| async move {
         let known = known.first().ok_or(queues::Error::NoSuchQueue)?;

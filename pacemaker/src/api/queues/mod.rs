@@ -4,6 +4,7 @@ mod consume;
 mod definitions;
 mod facets;
 mod look;
+mod messages;
 mod problems;
 
 use std::ops::Deref;
@@ -43,11 +44,19 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(consume::routes())
         .merge(facets::routes())
         .merge(look::routes())
+        .merge(messages::routes())
         .layer(middleware::from_fn(expect_nothing_else))
 }
 
 /// Routes that have query parameters, which they check themselves.
-const WITH_QUERY: [&str; 2] = ["/queues/{name}/facets", "/queues/{name}/dead"];
+const WITH_QUERY: [&str; 6] = [
+    "/queues",
+    "/queues/{name}/facets",
+    "/queues/{name}/dead",
+    "/queues/{name}/messages",
+    "/queues/{name}/messages/{id}",
+    "/queues/{name}/messages/{id}/redrive",
+];
 
 /// Rejects query parameters and bodies that a route does not have. Ignored, `DELETE /queues/q/dead` with a body that names
 /// an environment would drop the dead letters of all.

@@ -89,6 +89,14 @@ fn from_client(error: &Error) -> Option<Problem> {
             let detail = format!("instance limit of {hostname} reached");
             Problem::unprocessable("too_many_instances", detail).with("hostname", hostname.as_str())
         }
+        Error::TokenFull { instances } => {
+            let detail = format!(
+                "Limit of instances of one token reached ({instances}). Remove some, or raise `limits.token_instances`."
+            );
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail)
+                .with("limit", *instances)
+                .retry_after(1)
+        }
         Error::CannotSwitch { hostname, version_type, reason } => {
             cannot_switch(hostname, version_type, reason)
         }

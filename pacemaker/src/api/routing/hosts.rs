@@ -1,5 +1,7 @@
 //! Hosts.
 
+use std::time::Duration;
+
 use axum::{
     Json as Answer,
     extract::State as AppState,
@@ -13,13 +15,15 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     answers::{NotConverged, Refused},
     changes::WaitQuery,
-    policies::raw,
+    directory::HostSummary,
+    policies::{raw, without_passwords},
     wait::wait,
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
     auth::{Confined, Hosts, ManageRoutes, Permission as _, ReadRoutes},
     body::Query,
+    list::{ListQuery, Listing, SortKey},
     path::Path,
 };
 use signalbox_access::Caller;
@@ -39,6 +43,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
+    /// Only names that contain this text.
+    pub(crate) search: Option<String>,
     /// The `next` of the previous page.
     pub(crate) cursor: Option<String>,
     /// Items of a page, 1 to 1000; default 100.
@@ -63,6 +69,7 @@ pub(super) fn policy_value(policy: String, caller: &Caller) -> Value {
     let secrets = may_see_secrets(caller);
     match serde_json::from_str(&policy) {
         Ok(mut value) => {
+            Policy::hide_passwords(&mut value);
             if !secrets {
                 redact(&mut value);
             }
@@ -95,6 +102,7 @@ fn redact(policy: &mut Value) {
 
 /// The policy as it was set, as the caller may see it.
 pub(crate) fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
+    let rules = without_passwords(&rules);
     if may_see_secrets(caller) {
         return rules;
     }
@@ -105,18 +113,57 @@ pub(crate) fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
     redacted.unwrap_or_default()
 }
 
+/// How hosts are listed: a search also covers version types.
+pub(crate) const LISTING: Listing<'static, HostSummary> = Listing {
+    name: |host| host.name.as_str(),
+    texts: |host| host.versions.iter().map(String::as_str).collect(),
+    fields: &[
+        ("hostname", |host| SortKey::from(host.name.as_str())),
+        ("instances", |host| SortKey::from(host.instances as u64)),
+        ("healthy", |host| SortKey::from(host.healthy() as u64)),
+        ("unhealthy", |host| SortKey::from(host.unhealthy.len() as u64)),
+    ],
+};
+
+/// How long a list waits for a reading of all hosts.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The hosts that a token covers, from a reading that is used for all lists: of a large table it may be some seconds old.
+pub(crate) async fn all(app: &App, caller: &Caller, patience: Duration) -> Result<Vec<HostSummary>, Problem> {
+    let reading = app.directory.hosts(app.registry.store(), patience).await;
+    let reading = reading.map_err(|detail| Problem::unavailable("routes_unavailable", detail))?;
+    let whole = caller.is_unconfined();
+    Ok(reading.hosts.iter().filter(|host| whole || caller.may_touch(&host.name)).cloned().collect())
+}
+
 /// List the registered hosts
 ///
-/// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`.
-#[utoipa::path(get, path = "/hosts", tag = "hosts", params(PageQuery), responses(
+/// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`. Sorted by
+/// `hostname`, `instances`, `healthy` or `unhealthy`; a search covers names and version types. A list of a large table that is
+/// searched or sorted may be some seconds old.
+#[utoipa::path(get, path = "/hosts", tag = "hosts", params(ListQuery), responses(
     (status = 200, body = HostList),
-    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
+    (status = 422, description = "invalid_sort, invalid_cursor, invalid_limit", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<ListQuery>,
 ) -> Result<Answer<HostList>, Problem> {
+    if query.search.is_none() && query.sort.is_none() {
+        return list_by_name(&app, &caller, &query).await;
+    }
+    let limited = ListQuery { limit: Some(page::limit(query.limit)?), ..query };
+    let page = LISTING.page(all(&app, &caller, PATIENCE).await?, &limited)?;
+    let names: Vec<String> = page.items.iter().map(|host| host.name.to_string()).collect();
+    let hosts = app.registry.store().table_hosts(&names).await?;
+    let view = |(name, host)| view(name, host, true, &caller);
+    let hosts = names.into_iter().zip(hosts).map(view).collect();
+    Ok(Answer(HostList { hosts, next: page.next, total: Some(page.total as u64) }))
+}
+
+/// A page of hosts in the order of their names, which the table has an index of.
+async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<Answer<HostList>, Problem> {
     let limit = page::limit(query.limit)?;
     let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
     let store = app.registry.store();
@@ -137,9 +184,9 @@ async fn list(
         after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
     };
     let hosts = store.table_hosts(&names).await?;
-    let view = |(name, host)| view(name, host, true, &caller);
+    let view = |(name, host)| view(name, host, true, caller);
     let hosts = names.into_iter().zip(hosts).map(view).collect();
-    Ok(Answer(HostList { hosts, next }))
+    Ok(Answer(HostList { hosts, next, total: None }))
 }
 
 /// Show a host

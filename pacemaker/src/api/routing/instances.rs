@@ -9,6 +9,7 @@ use crate::http::{
     App, Problem,
     auth::{Confined, Hosts, ReadRoutes},
     body::Query,
+    list::contains,
     path::Path,
 };
 use signalbox_access::Caller;
@@ -39,6 +40,8 @@ pub(super) struct ListQuery {
     version_type: Option<String>,
     node: Option<String>,
     state: Option<State>,
+    /// Only instances whose id, address, host names, version type or node contain this text.
+    search: Option<String>,
 }
 
 /// A filter that was understood.
@@ -48,6 +51,8 @@ struct Filter {
     version_type: Option<Label>,
     node: Option<Label>,
     state: Option<State>,
+    /// In lower case.
+    search: String,
 }
 
 impl Filter {
@@ -58,13 +63,24 @@ impl Filter {
             && self.version_type.as_ref().is_none_or(|wanted| *wanted == spec.version_type_id)
             && self.node.as_ref().is_none_or(|wanted| Some(wanted) == spec.node_id.as_ref())
             && self.state.is_none_or(|wanted| wanted == desired.state)
+            && self.finds(stored)
             && caller.may_touch_all(&spec.hostnames)
+    }
+
+    fn finds(&self, stored: &Stored) -> bool {
+        let spec = &stored.record.desired.spec;
+        let address = spec.address.to_string();
+        let node = spec.node_id.iter().map(Label::as_str);
+        let texts = [stored.id.as_str(), &address, spec.version_type_id.as_str()];
+        let hosts = spec.hostnames.iter().map(Hostname::as_str);
+        contains(&self.search, texts.into_iter().chain(node).chain(hosts))
     }
 }
 
 /// List instances
 ///
-/// A token confined to hosts sees the instances that it may change.
+/// In the order of their ids. A page of a filtered list may be short and still have a `next`: then more instances have to be
+/// examined. A token confined to hosts sees the instances that it may change.
 #[utoipa::path(get, path = "/instances", tag = "instances", params(ListQuery), responses(
     (status = 200, body = InstanceList),
     (status = 422, description = "invalid_cursor, invalid_limit, invalid_hostname, invalid_label", body = Problem),
@@ -81,6 +97,7 @@ async fn list(
         version_type: query.version_type.as_deref().map(|id| Label::parse(id, "version_type")).transpose()?,
         node: query.node.as_deref().map(|id| Label::parse(id, "node")).transpose()?,
         state: query.state,
+        search: query.search.unwrap_or_default().to_lowercase(),
     };
     let mut source = Source::new(&app, filter.host.as_ref()).await?;
     let mut found: Vec<Stored> = Vec::new();

@@ -2,6 +2,7 @@
 
 mod answers;
 mod changes;
+mod directory;
 mod dump;
 mod errors;
 mod hosts;
@@ -15,8 +16,9 @@ mod wait;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use changes::WaitQuery;
+pub(crate) use directory::{Directory, HostSummary};
 pub(crate) use dump::TableNames;
-pub(crate) use hosts::{PageQuery, visible_policy};
+pub(crate) use hosts::{PageQuery, all as all_hosts, visible_policy};
 pub(crate) use table::visible_explanation;
 pub(crate) use wait::wait;
 

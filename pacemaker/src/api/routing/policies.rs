@@ -6,6 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
+use serde::Deserialize;
 use serde_json::{
     json,
     value::{RawValue, to_raw_value},
@@ -26,18 +27,32 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
-use signalbox_route_table::{Hostname, Label, Policy};
+use signalbox_route_table::{Hostname, Label, PathRule, Pause, Policy};
+use signalbox_routing::ResourceChange;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(remove)).routes(routes!(switch))
+    OpenApiRouter::new()
+        .routes(routes!(remove))
+        .routes(routes!(put_paths, remove_paths))
+        .routes(routes!(pause, resume))
+        .routes(routes!(switch))
 }
 
 impl Body for Policy {}
 
-/// A policy as the API shows it.
+/// A policy as the API shows it, without hashes of passwords.
 pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
     // A policy is an object with text keys, which always has a JSON form.
-    to_raw_value(policy).unwrap_or_else(|_| RawValue::NULL.to_owned())
+    to_raw_value(&without_passwords(policy)).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+/// The policy with `(hidden)` for each hash of a password.
+pub(super) fn without_passwords(policy: &Policy) -> Policy {
+    let hidden = serde_json::to_value(policy).and_then(|mut value| {
+        Policy::hide_passwords(&mut value);
+        serde_json::from_value(value)
+    });
+    hidden.unwrap_or_default()
 }
 
 /// Set a host's policy
@@ -65,14 +80,76 @@ pub(super) async fn put(
     let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
     app.acme.policy_changed(&hostname, &policy).await;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(&hostname, &policy, ruled))
+}
+
+/// The answer to a change of a policy.
+fn ruled_host(hostname: &Hostname, policy: &Policy, ruled: ResourceChange) -> Response {
     let view = RuledHost {
         hostname: hostname.to_string(),
-        rules: Some(&policy).filter(|policy| !policy.is_empty()).map(raw),
+        rules: Some(policy).filter(|policy| !policy.is_empty()).map(raw),
         serial: ruled.serial,
         epoch: ruled.epoch,
         changed: ruled.changed,
     };
-    Ok(([(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))], Answer(view)).into_response())
+    ([(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))], Answer(view)).into_response()
+}
+
+/// The rules for paths of a host.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Paths {
+    /// The rules, at most 256.
+    paths: Vec<PathRule>,
+}
+
+impl Body for Paths {}
+
+/// Set the rules for paths of a host
+///
+/// Replaces the rules for paths; the rest of the host's policy stays. The exact rule for a path applies, otherwise that of
+/// the longest prefix. Other paths are served by the host's own instances. The token must cover the host and every service.
+#[utoipa::path(put, path = "/hosts/{hostname}/paths", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Paths, responses(
+    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, missing_field, \
+        invalid_body, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn put_paths(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<Paths>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, policy) = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(&hostname, &policy, ruled))
+}
+
+/// Remove the rules for paths of a host
+///
+/// Its own instances serve all paths then. The rest of its policy stays. The call can be repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}/paths", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
+        change in it"))),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn remove_paths(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, _) = app.registry.set_paths(&caller, &hostname, None).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
 }
 
 /// Remove a host's policy
@@ -93,6 +170,55 @@ async fn remove(
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let ruled = app.registry.remove_policy(&caller, &hostname).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
+}
+
+impl Body for Pause {}
+
+/// Pause a host
+///
+/// Its requests wait until it is resumed, or are answered 503 after a time. The rest of its policy stays. The call can be
+/// repeated.
+#[utoipa::path(put, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Pause, responses(
+    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, invalid_body, \
+        invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn pause(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<Pause>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, policy) = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(&hostname, &policy, ruled))
+}
+
+/// Resume a host
+///
+/// Its waiting requests continue. The call can be repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
+        change in it"))),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn resume(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, _) = app.registry.set_pause(&caller, &hostname, None).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
 }

@@ -12,7 +12,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Bucket, Convergence, Explanation, Liveness, Propagation, Router};
-use signalbox_route_table::{Asked, Hostname, Invalid, Question, host_of};
+use signalbox_route_table::{Asked, Hostname, Invalid, Question, RequestPath, host_of};
 use signalbox_routing::{Error, KNOWN_MS, PROPAGATION_BOUNDS_MS, RouterReport, liveness};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -30,6 +30,9 @@ pub(super) struct ExplainQuery {
     /// As in a Host header.
     #[param(example = "a.shop.example")]
     host: String,
+    /// Its path, as in a request line.
+    #[param(example = "/api/orders")]
+    path: Option<String>,
     /// A header of the request, as `Name: value`.
     #[param(example = "X-User: ann")]
     header: Option<String>,
@@ -45,11 +48,13 @@ pub(super) struct ExplainQuery {
 /// By the rules of the edge, from the routes primary: which keys are candidates, which one decides, and which of its
 /// addresses get requests. With `header`, `cookie` or `address`, `request` shows the instance of such a request, if these
 /// attributes decide it (sessions, a version type that the request names, consistent hashing), otherwise the chances. If the
-/// token does not cover the name that decides, the instances are left out.
+/// token does not cover the name that decides, the instances are left out. With `path`, the rule for this path decides whose
+/// instances these are.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
     (status = 403, description = "host_not_allowed", body = Problem),
-    (status = 422, description = "invalid_host, invalid_header, invalid_cookie, invalid_address", body = Problem),
+    (status = 422, description = "invalid_host, invalid_target, invalid_header, invalid_cookie, \
+        invalid_address", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn explain_host(
     caller: Confined<ReadRoutes, Hosts>,
@@ -75,14 +80,17 @@ async fn explain_host(
     let asked = Asked::parse(query.header.as_deref(), query.cookie.as_deref(), query.address.as_deref())?;
     let secret = app.certificates.edge_key_for("sticky");
     let question = Question { asked: asked.as_ref(), secret: secret.as_ref() };
-    let explanation = app.registry.explain(host, question).await?;
+    let path = query.path.as_deref().map(RequestPath::parse).transpose()?;
+    let explanation = app.registry.explain(host, path.as_ref(), question).await?;
     Ok(Answer(visible_explanation(explanation, &caller)))
 }
 
 /// The explanation as the caller may see it: a wildcard above the caller's hosts may belong to another tenant.
 pub(crate) fn visible_explanation(explanation: Explanation, caller: &Caller) -> Explanation {
     let covered = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
-    let own = caller.is_unconfined() || explanation.matched.as_deref().is_none_or(covered);
+    let service = explanation.path.as_ref().and_then(|path| path.matched.as_deref());
+    let own = caller.is_unconfined()
+        || (explanation.matched.as_deref().is_none_or(covered) && service.is_none_or(covered));
     if own { explanation } else { without_instances(explanation) }
 }
 

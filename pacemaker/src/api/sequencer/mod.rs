@@ -1,7 +1,7 @@
 //! Objects, backends and the check over HTTP.
 
 mod backends;
-mod objects;
+pub(crate) mod objects;
 mod params;
 
 use utoipa_axum::router::OpenApiRouter;

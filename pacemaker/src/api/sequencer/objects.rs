@@ -11,19 +11,27 @@ use super::params::ObjectName;
 use crate::http::{
     App, Problem,
     auth::{Confined, Environments, PublishEvents, ReadAll, RootOnly, Whole},
-    body::{Body, Json, JsonBytes},
+    body::{Body, Json, JsonBytes, Query},
+    list::{ListQuery, Listing, Page, SortKey},
     path::Path,
 };
-use signalbox_api::objects::{Accepted, ObjectState, Skip};
+use signalbox_api::objects::{Accepted, ObjectList, ObjectState, Skip};
 use signalbox_bus::EventId;
 use signalbox_sequencer::{Decided, Decision, ObjectStatus};
 
 /// The largest group that is read: a state and a hundred events of the largest size, about.
 const GROUP_BYTES: usize = 8 << 20;
+/// Parked objects of a page.
+const DEFAULT_LIMIT: usize = 100;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     let publish = OpenApiRouter::new().routes(routes!(publish)).layer(DefaultBodyLimit::max(GROUP_BYTES));
-    OpenApiRouter::new().routes(routes!(show)).routes(routes!(unpark)).routes(routes!(skip)).merge(publish)
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show))
+        .routes(routes!(unpark))
+        .routes(routes!(skip))
+        .merge(publish)
 }
 
 impl Body for Skip {}
@@ -77,6 +85,46 @@ async fn publish(
     let count = |events| app.count_events(&caller, events);
     let ids = app.bus.publish_group(&caller, object, &headers, &body, count).await?;
     Ok((StatusCode::ACCEPTED, Answer(Accepted { ids: ids.into_iter().map(|EventId(id)| id).collect() })))
+}
+
+/// Maximum parked objects that one list is made of.
+const MAX_PARKED: usize = 100_000;
+
+/// How parked objects are listed: by name, and since when they wait.
+pub(crate) const LISTING: Listing<'static, (String, u64)> = Listing {
+    name: |(object, _)| object,
+    texts: |_| Vec::new(),
+    fields: &[
+        ("parked_since", |(_, since_ms)| SortKey::from(*since_ms)),
+        ("object", |(object, _)| SortKey::from(&**object)),
+    ],
+};
+
+/// A page of the parked objects, each with since when it is parked.
+pub(crate) async fn parked(app: &App, query: &ListQuery) -> Result<Page<(String, u64)>, Problem> {
+    LISTING.page(app.sequencer.handle.parked(MAX_PARKED).await?, query)
+}
+
+/// List the parked objects
+///
+/// Objects that wait for an operator's decision, `unpark` or `skip`. Sorted by `parked_since` or `object`.
+#[utoipa::path(get, path = "/objects", tag = "objects", params(ListQuery), responses(
+    (status = 200, body = ObjectList),
+    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
+async fn list(
+    _: Whole<ReadAll>,
+    State(app): State<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<ObjectList>, Problem> {
+    let limited = ListQuery { limit: query.limit.or(Some(DEFAULT_LIMIT)), ..query };
+    let page = parked(&app, &limited).await?;
+    let mut objects = Vec::with_capacity(page.items.len());
+    for (name, _) in page.items {
+        // Its events may have been sent since the list was read.
+        let status = app.sequencer.handle.object(&name).await?;
+        objects.extend(status.map(|status| view(name, status)));
+    }
+    Ok(Answer(ObjectList { objects, next: page.next, total: Some(page.total as u64) }))
 }
 
 /// Show an object

@@ -2,10 +2,12 @@
 //   data-method, data-path   method and path of the request
 //   data-base                initial body as JSON; the fields of the form are added to it
 //   data-without             a field to remove from the initial body
-//   data-confirm             the question to confirm before the request
+//   data-confirm             the question to confirm before the request; {name} is the value of a field
+//   data-yes, data-danger    the text of the button that confirms it; whether the request destroys something
+//   data-cli                 the command of `signalbox` that does the same
 //   data-done                the notice after success
 // A field's data-json is the type of its value: "number", "share" (one entry of `shares`), "range" (minutes until now),
-// or text if absent.
+// "path" (a part of the path, not of the body), or text if absent. A button with data-bulk submits all forms of that name.
 
 (() => {
     "use strict";
@@ -27,14 +29,40 @@
         setTimeout(() => line.remove(), bad ? 15000 : 5000);
     }
 
-    function confirmed(text) {
+    const yes = document.getElementById("confirm-yes");
+    const no = document.getElementById("confirm-no");
+    const commands = document.getElementById("confirm-command");
+
+    // Asks before a request. What destroys something is red, and the focus is on the other button.
+    function confirmed(text, { label = "Yes", danger = false, command = "" } = {}) {
         document.getElementById("confirm-text").textContent = text;
+        yes.textContent = label;
+        yes.className = danger ? "danger" : "primary";
+        commands.textContent = command;
+        commands.parentElement.hidden = !command;
         dialog.returnValue = "";
         dialog.showModal();
-        document.getElementById("confirm-yes").focus();
+        (danger ? no : yes).focus();
         return new Promise((resolve) => {
             dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
         });
+    }
+
+    const fill = (text, form) => text.replace(/\{(\w+)\}/g, (all, name) => form.elements[name]?.value ?? all);
+
+    function pathOf(form) {
+        const inPath = [...form.elements].filter((field) => field.dataset.json === "path");
+        return inPath.reduce((path, { name, value }) => path.replace(`{${name}}`, encodeURIComponent(value)), form.dataset.path);
+    }
+
+    // The same request in a shell.
+    function command(form) {
+        const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+        const body = bodyOf(form);
+        const lines = [`curl -X ${form.dataset.method} ${quoted(location.origin + pathOf(form))}`, `-H "Authorization: Bearer $TOKEN"`];
+        if (body !== undefined) lines.push(`-H 'Content-Type: application/json'`, `-d ${quoted(body)}`);
+        const curl = lines.join(" \\\n  ");
+        return form.dataset.cli ? `${form.dataset.cli}\n\n${curl}` : curl;
     }
 
     function put(body, field) {
@@ -45,6 +73,8 @@
                 break;
             case "share":
                 body.shares.push({ version_type: field.dataset.version, percent: Number(value) });
+                break;
+            case "path":
                 break;
             case "range":
                 body.to = Date.now();
@@ -66,7 +96,8 @@
     }
 
     async function act(form) {
-        const { method, path, done } = form.dataset;
+        const { method, done } = form.dataset;
+        const path = pathOf(form);
         const headers = { "X-Signalbox-CSRF": csrf };
         const body = bodyOf(form);
         if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -93,14 +124,35 @@
     // For scripts that show the responses to their requests.
     window.signalboxActions = { csrf, notify, confirmed };
 
+    // A copy: the page may change while the dialog is open, and the request must match the confirmed question.
+    function copied(form) {
+        const copy = form.cloneNode(true);
+        [...form.elements].forEach((field, index) => (copy.elements[index].value = field.value));
+        return copy;
+    }
+
     document.addEventListener("submit", async (event) => {
         const form = event.target;
         if (!form.classList.contains("act")) return;
         event.preventDefault();
-        // A copy: the page may change while the dialog is open, and the request must match the confirmed question.
-        const snapshot = form.cloneNode(true);
-        [...form.elements].forEach((field, index) => (snapshot.elements[index].value = field.value));
-        if (form.dataset.confirm && !(await confirmed(form.dataset.confirm))) return;
+        const snapshot = copied(form);
+        const { confirm, yes: label } = form.dataset;
+        const danger = form.hasAttribute("data-danger");
+        if (confirm && !(await confirmed(fill(confirm, snapshot), { label, danger, command: command(snapshot) }))) return;
         await act(snapshot);
+    });
+
+    document.addEventListener("click", async (event) => {
+        const button = event.target.closest("button[data-bulk]");
+        if (!button) return;
+        const forms = [...document.querySelectorAll(`form[data-bulk="${button.dataset.bulk}"]`)].map(copied);
+        const question = button.dataset.confirm.replace("{count}", String(forms.length));
+        if (!(await confirmed(question, { label: button.textContent }))) return;
+        let done = 0;
+        for (const form of forms) {
+            await act(form);
+            done += 1;
+            button.textContent = `${done} of ${forms.length}`;
+        }
     });
 })();

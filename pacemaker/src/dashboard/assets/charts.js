@@ -7,10 +7,17 @@
     const HEIGHT = 180;
     const charts = new Map();
 
+    // A variable depends on the theme, so an element has to resolve it.
+    const probe = document.createElement("span");
+    probe.hidden = true;
+    document.body.append(probe);
     const color = (name) => {
         const variable = { plain: "--link", good: "--good", warn: "--warn", bad: "--bad", other: "--other", ink: "--faint", edge: "--edge" }[name];
-        return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
+        probe.style.color = `var(${variable})`;
+        return getComputedStyle(probe).color;
     };
+    // The same color, nearly transparent.
+    const pale = (name) => color(name).replace("rgb(", "rgba(").replace(")", ", .12)");
 
     // The new points replace all old points from the first new one on.
     function joined(old, chart) {
@@ -29,7 +36,7 @@
     // Axis labels have little space.
     const short = (number) => number.toLocaleString("en", { notation: "compact" });
 
-    const clock = (x) => new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+    const clock = (x) => new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
     // Unless the cursor is on a point, the legend shows the newest one.
     const newest = (plot) => {
@@ -43,7 +50,7 @@
             label: line.label,
             stroke: color(line.color),
             // The first line is the total or the main line, so only its area is filled.
-            fill: place === 0 ? `${color(line.color)}1f` : undefined,
+            fill: place === 0 ? pale(line.color) : undefined,
             width: 1.5,
             // A single value is not visible as a line.
             points: { show: (plot, place) => plot.data[place].filter((y) => y !== null).length < 2, size: 5 },
@@ -52,11 +59,12 @@
         return {
             width: Math.max(element.clientWidth, 200),
             height: HEIGHT,
-            cursor: { y: false },
+            // All charts of the page show the same moment.
+            cursor: { y: false, sync: { key: "time" } },
             hooks: { draw: [newest], setCursor: [newest] },
-            axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 60, values: (_, splits) => splits.map(short) }],
+            axes: [{ ...axis, space: 70, values: (_, splits) => splits.map(clock) }, { ...axis, size: 60, values: (_, splits) => splits.map(short) }],
             scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-            series: [{ value: (_, x) => (x ? new Date(x * 1000).toLocaleTimeString() : "–") }, ...series],
+            series: [{ value: (_, x) => (x ? new Date(x * 1000).toLocaleTimeString([], { hourCycle: "h23" }) : "–") }, ...series],
         };
     }
 
@@ -94,12 +102,15 @@
             plot.setSize({ width: Math.max(element.clientWidth, 200), height: HEIGHT });
         }
     });
-    // The canvas has no styles: redraw it with the colors of the new scheme.
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    // The canvas has no styles: redraw it with the colors of the new theme.
+    function redraw() {
         for (const [id, { chart, data, plot }] of [...charts]) {
             plot.destroy();
             charts.delete(id);
             draw({ ...chart, x: data[0], lines: chart.lines.map((line, index) => ({ ...line, y: data[index + 1] })) });
         }
-    });
+    }
+
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    document.addEventListener("theme-changed", redraw);
 })();

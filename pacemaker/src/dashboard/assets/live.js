@@ -80,10 +80,36 @@
 
     let source = null;
     let shown = 0;
+    // When the server last confirmed that the page is current.
+    let confirmed = performance.now();
+    let lost = "";
 
-    function showConnection(text, lost) {
-        connection.textContent = text;
-        connection.classList.toggle("lost", lost);
+    // The age of the data after which it is shown as late, and after which a banner says so.
+    const LATE_MS = 3000;
+    const STALE_MS = 8000;
+    const age = document.getElementById("age");
+    const stale = document.getElementById("stale");
+
+    function put(element, text) {
+        if (element.textContent !== text) element.textContent = text;
+    }
+
+    function showAge() {
+        if (document.hidden) return;
+        const ms = performance.now() - confirmed;
+        const seconds = Math.floor(ms / 1000);
+        const late = ms > LATE_MS;
+        connection.dataset.state = lost ? "lost" : late ? "late" : shown ? "live" : "";
+        put(connection, lost || (late ? "delayed" : shown ? "live" : "connecting"));
+        put(age, shown ? `updated ${seconds < 1 ? "now" : `${seconds} s ago`}` : "");
+        stale.hidden = ms < STALE_MS;
+        if (!stale.hidden) put(stale, "This page is not up to date: the pacemaker sends no data. Everything below is old.");
+    }
+
+    function confirm() {
+        confirmed = performance.now();
+        lost = "";
+        showAge();
     }
 
     function open() {
@@ -93,14 +119,26 @@
             shown += 1;
             // Browser tests read this to know that the page is current.
             page.dataset.shown = String(shown);
-            showConnection("live", false);
+            confirm();
         });
+        source.addEventListener("beat", confirm);
         source.addEventListener("charts", (event) => window.signalboxCharts(JSON.parse(event.data)));
+        source.addEventListener("problems", (event) => {
+            const [count, severity] = event.data.split(" ");
+            const badge = document.getElementById("problem-count");
+            badge.hidden = count === "0";
+            badge.className = `count ${severity}`;
+            put(badge, count);
+            document.title = document.title.replace(/^(\(\d+\) )?/, count === "0" ? "" : `(${count}) `);
+        });
         source.addEventListener("error", () => {
             const closed = source.readyState === EventSource.CLOSED;
-            showConnection(closed ? "disconnected: reload the page" : "connection lost, reconnecting", true);
+            lost = closed ? "disconnected: reload the page" : "connection lost, reconnecting";
+            showAge();
         });
     }
+
+    setInterval(showAge, 500);
 
     function close() {
         if (source) source.close();
@@ -110,11 +148,16 @@
     // A hidden page closes its stream, so the server reads nothing for it.
     document.addEventListener("visibilitychange", () => {
         close();
-        if (!document.hidden) open();
+        if (document.hidden) return;
+        confirmed = performance.now();
+        open();
     });
     window.addEventListener("pagehide", close);
     window.addEventListener("pageshow", (event) => {
         if (event.persisted && !source) open();
     });
+    // On a small screen the navigation scrolls sideways.
+    const current = document.querySelector(".side [aria-current]");
+    if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 16;
     if (!document.hidden) open();
 })();

@@ -39,6 +39,19 @@
         state.textContent = `${count} event${count === 1 ? "" : "s"} since the stream was opened.`;
     }
 
+    // An EventSource does not report why it was rejected, so the API is asked once more.
+    async function reject(query) {
+        const ended = new AbortController();
+        try {
+            const answer = await fetch(`/events?${query}`, { signal: ended.signal });
+            const problem = answer.ok ? {} : await answer.json();
+            state.textContent = problem.detail ? `Stream rejected: ${problem.detail}` : "Stream ended. Filter again to open it.";
+        } catch {
+            state.textContent = "No response from the pacemaker.";
+        }
+        ended.abort();
+    }
+
     function open() {
         close();
         if (paused || document.hidden) return;
@@ -52,9 +65,8 @@
         source.addEventListener("gap", () => line("gap", "Gap: some events are no longer retained."));
         source.addEventListener("error", () => {
             const closed = source.readyState === EventSource.CLOSED;
-            state.textContent = closed
-                ? "Stream rejected: the filter is invalid, or the stream limit is reached."
-                : "Connection lost. Reconnecting; the stream resumes where it stopped.";
+            if (closed) reject(query);
+            else state.textContent = "Connection lost. Reconnecting; the stream resumes where it stopped.";
         });
     }
 

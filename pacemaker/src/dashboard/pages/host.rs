@@ -1,20 +1,22 @@
-//! One host: its instances, its traffic split, and its routing decision. Without a name, all hosts.
+//! One host: its instances, its traffic split, its policy, and its routing decision.
 
 use std::collections::BTreeSet;
 
 use askama::Template;
+use tokio::time::Instant;
 
 use super::{Chart, Content, Kind, Line, link, overview, render, segment};
 use crate::{
     api::routing::{visible_explanation, visible_policy},
     dashboard::{
-        MAX_ROWS, Site, format,
+        MAX_ROWS, Site,
+        checkup::by,
+        format,
         store::{Past, Sums},
     },
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_acme::State as Automatic;
 use signalbox_route_table::{Answer, Explanation, Hostname, InstanceId, Question, Spec, State};
 use signalbox_routing::{Error, in_flight};
 
@@ -24,26 +26,7 @@ const WINDOW: i64 = 60;
 /// Minutes of latencies read for version types, and for instances.
 const MINUTES: i64 = 60;
 const INSTANCE_MINUTES: i64 = 5;
-
-#[derive(Debug, Template)]
-#[template(path = "dashboard/hosts.html")]
-struct List {
-    /// Address of the page, name, and number of instances.
-    hosts: Vec<(String, String, usize)>,
-    more: bool,
-    certificates: Vec<CertificateRow>,
-}
-
-/// A name with automatic HTTPS.
-#[derive(Debug)]
-struct CertificateRow {
-    name: String,
-    class: &'static str,
-    state: &'static str,
-    expires: String,
-    renewed: String,
-    error: String,
-}
+const STATS: &str = "the stats Redis";
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/host.html")]
@@ -59,12 +42,17 @@ struct Page {
     /// The policy as JSON: a change of the shares replaces the whole policy.
     policy: String,
     has_policy: bool,
+    /// The policy, with line breaks.
+    pretty: String,
     has_shares: bool,
+    /// Why there are no statistics.
+    outage: String,
 }
 
 #[derive(Debug)]
 struct InstanceRow {
     id: String,
+    link: String,
     path: String,
     address: String,
     version: String,
@@ -100,16 +88,19 @@ struct VersionRow {
     percent: String,
 }
 
-pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64) -> Result<Content, Problem> {
-    if name.is_empty() {
-        return list(app, caller).await;
-    }
+pub(super) async fn content(
+    app: &Site,
+    caller: &Caller,
+    name: &str,
+    round: u64,
+    deadline: Instant,
+) -> Result<Content, Problem> {
     let hostname = Hostname::parse(name)?;
     if !caller.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let store = app.registry.store();
-    let explanation = app.registry.explain(hostname.to_string(), Question::default()).await?;
+    let explanation = app.registry.explain(hostname.to_string(), None, Question::default()).await?;
     let explanation = visible_explanation(explanation, caller);
     let ids = store.ids_of_host(&hostname).await?;
     let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
@@ -123,10 +114,22 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
 
     let addresses: Vec<String> =
         stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();
-    let response_times = app.dashboard.traffic.instance_latencies(&addresses, INSTANCE_MINUTES).await.ok();
-
     let specs: Vec<&Spec> = stored.iter().map(|one| &one.record.desired.spec).collect();
-    let in_flight = in_flight(store, &specs).await;
+    let mut versions: BTreeSet<String> =
+        specs.iter().map(|spec| spec.version_type_id.as_str().to_owned()).collect();
+    versions.extend(explanation.log_key.clone());
+    let versions: Vec<String> = versions.into_iter().collect();
+    let window = if round == 0 { FIRST_WINDOW } else { WINDOW };
+    let traffic = &app.dashboard.traffic;
+    let (response_times, in_flight, past, latencies) = tokio::join!(
+        by(deadline, STATS, traffic.instance_latencies(&addresses, INSTANCE_MINUTES)),
+        by(deadline, STATS, async { Ok::<_, String>(in_flight(store, &specs).await) }),
+        by(deadline, STATS, traffic.past(&versions, window)),
+        by(deadline, STATS, traffic.latencies(&versions, MINUTES)),
+    );
+    let outage = past.as_ref().err().cloned().unwrap_or_default();
+    let (response_times, past, latencies) = (response_times.ok(), past.ok(), latencies.ok());
+    let in_flight = in_flight.unwrap_or_else(|_| vec![None; stored.len()]);
 
     let mut instances = Vec::with_capacity(stored.len());
     for ((one, live), in_flight) in stored.into_iter().zip(live).zip(in_flight) {
@@ -142,6 +145,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
             in_flight: in_flight.map_or_else(|| "–".to_owned(), |count| count.to_string()),
             times: overview::percentiles(response_times.as_ref().and_then(|times| times.of(&address))),
             path: segment(one.id.as_str()),
+            link: link(Kind::Instances, one.id.as_str()),
             id: one.id.to_string(),
             address,
             version: desired.spec.version_type_id.as_str().to_owned(),
@@ -159,13 +163,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
         });
     }
 
-    let mut versions: BTreeSet<String> = instances.iter().map(|one| one.version.clone()).collect();
-    versions.extend(explanation.log_key.clone());
-    let versions: Vec<String> = versions.into_iter().collect();
-    let window = if round == 0 { FIRST_WINDOW } else { WINDOW };
-    let past = app.dashboard.traffic.past(&versions, window).await.ok();
     let mut charts = past.as_ref().map(|past| charts(past, &versions)).unwrap_or_default();
-    let latencies = app.dashboard.traffic.latencies(&versions, MINUTES).await.ok();
     charts.extend(latencies.as_deref().map(overview::latency_chart));
     let versions: Vec<VersionRow> = versions
         .into_iter()
@@ -191,8 +189,13 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
             Answer::NoInstance => "Requests are answered with 503: no instance can receive them.",
             Answer::NoRoute => "Requests are answered with 404: the route table has no match for this name.",
         },
+        outage,
         has_shares: !explanation.shares.is_empty(),
         has_policy: policy.is_some(),
+        pretty: policy
+            .as_ref()
+            .and_then(|policy| serde_json::to_string_pretty(policy).ok())
+            .unwrap_or_default(),
         policy: policy
             .and_then(|policy| serde_json::to_string(&policy).ok())
             .unwrap_or_else(|| "{}".to_owned()),
@@ -202,47 +205,6 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
         explanation,
     };
     Ok(Content { html: render(&page)?, charts })
-}
-
-async fn list(app: &Site, caller: &Caller) -> Result<Content, Problem> {
-    let store = app.registry.store();
-    let mut names = store.hosts_after(None, MAX_ROWS + 1).await?;
-    let more = names.len() > MAX_ROWS;
-    names.truncate(MAX_ROWS);
-    names.retain(|name| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name)));
-    let records = store.table_hosts(&names).await?;
-    let row = |(name, record): (String, signalbox_route_table::TableHost)| {
-        (link(Kind::Host, &name), name, record.addresses.len())
-    };
-    let hosts = names.into_iter().zip(records).map(row).collect();
-    let certificates = certificates(app, caller).await;
-    Ok(Content { html: render(&List { hosts, more, certificates })?, charts: Vec::new() })
-}
-
-/// The first names with automatic HTTPS. Without the fabric there is no table.
-async fn certificates(app: &Site, caller: &Caller) -> Vec<CertificateRow> {
-    let names = app.acme.after(None, MAX_ROWS).await.unwrap_or_default();
-    let own =
-        names.into_iter().filter(|one| Hostname::parse(&one.name).is_ok_and(|name| caller.may_touch(&name)));
-    let at = |seconds: Option<u64>| seconds.map_or_else(|| "–".to_owned(), |at| format::time(at * 1000));
-    own.map(|one| {
-        let (class, state) = match one.state {
-            Automatic::Issued => ("good", "issued"),
-            Automatic::Ordering => ("warn", "being obtained"),
-            Automatic::Failing => ("bad", "failing"),
-            Automatic::Off => ("faint", "off: no ACME server is configured"),
-        };
-        let (expires, renewed) = (at(one.not_after), at(one.renews_at));
-        CertificateRow {
-            name: one.name,
-            class,
-            state,
-            expires,
-            renewed,
-            error: one.last_error.unwrap_or_default(),
-        }
-    })
-    .collect()
 }
 
 /// The overview's charts for this host, the bytes sent, and the requests of each version if there are several.

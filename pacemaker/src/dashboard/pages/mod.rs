@@ -1,18 +1,27 @@
 //! One file per page: it reads the data and renders a template.
 
-mod audit;
+mod access;
+mod certificates;
 mod events;
-mod findings;
 mod host;
+mod hosts;
+mod instances;
+mod list;
 mod machines;
 mod objects;
 mod overview;
+mod problems;
 mod queues;
-mod slow_facts;
+mod routers;
+mod subscribers;
+mod topics;
+
+use std::time::Duration;
 
 use askama::Template;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout_at};
 
 use crate::dashboard::Site;
 use crate::http::{
@@ -21,20 +30,33 @@ use crate::http::{
 };
 use signalbox_access::{Caller, Dimension};
 
+pub(super) use list::{found, thousands};
 pub(super) use machines::Diagrams;
-pub(super) use slow_facts::SlowFactsCache;
+
+/// A page is answered after this time, without what could not be read.
+const PAGE_PATIENCE: Duration = Duration::from_millis(1500);
+/// Of that, the time for everything that a page can do without.
+const SOURCE_PATIENCE: Duration = Duration::from_millis(1000);
 
 /// The kinds of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Overview,
+    /// What is wrong.
+    Problems,
     Host,
+    Instances,
+    Routers,
+    Certificates,
     Events,
+    Topics,
+    Subscribers,
     Queues,
     Objects,
     Machines,
-    /// Tokens and the audit log.
-    Access,
+    Tokens,
+    /// The audit log.
+    Audit,
     /// One label of a machine.
     Label,
     /// A preview of a new version of a machine.
@@ -42,20 +64,32 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The pages in the navigation.
-    pub(super) const MAIN: [Self; 7] =
-        [Self::Overview, Self::Host, Self::Events, Self::Queues, Self::Objects, Self::Machines, Self::Access];
+    /// The pages in the navigation, by group.
+    pub(super) const GROUPS: [(&'static str, &'static [Self]); 5] = [
+        ("", &[Self::Overview, Self::Problems]),
+        ("Traffic", &[Self::Host, Self::Instances, Self::Routers, Self::Certificates]),
+        ("Messages", &[Self::Events, Self::Topics, Self::Subscribers, Self::Queues, Self::Objects]),
+        ("Workflows", &[Self::Machines]),
+        ("Access", &[Self::Tokens, Self::Audit]),
+    ];
 
     /// The name in addresses.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Overview => "overview",
+            Self::Problems => "problems",
             Self::Host => "host",
+            Self::Instances => "instances",
+            Self::Routers => "routers",
+            Self::Certificates => "certificates",
             Self::Events => "events",
+            Self::Topics => "topics",
+            Self::Subscribers => "subscribers",
             Self::Queues => "queues",
             Self::Objects => "objects",
             Self::Machines => "machines",
-            Self::Access => "access",
+            Self::Tokens => "tokens",
+            Self::Audit => "audit",
             Self::Label => "label",
             Self::Plan => "plan",
         }
@@ -64,28 +98,64 @@ impl Kind {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
+            Self::Problems => "Problems",
             Self::Host => "Hosts",
-            Self::Events => "Events",
+            Self::Instances => "Instances",
+            Self::Routers => "Routers",
+            Self::Certificates => "Certificates",
+            Self::Events => "Live events",
+            Self::Topics => "Topics",
+            Self::Subscribers => "Subscribers",
             Self::Queues => "Queues",
             Self::Objects => "Objects",
             Self::Machines | Self::Label | Self::Plan => "Machines",
-            Self::Access => "Access",
+            Self::Tokens => "Tokens",
+            Self::Audit => "Audit log",
+        }
+    }
+
+    /// The lines of its icon, on a square of 16 units.
+    pub(super) fn icon(self) -> &'static str {
+        match self {
+            Self::Overview => "M2.5 13.5v-5M6.2 13.5v-9M9.9 13.5v-6M13.5 13.5v-11",
+            Self::Problems => "M8 2.2 14.5 13.5h-13zM8 6.5v3.2M8 11.4v.4",
+            Self::Host => {
+                "M8 1.8a6.2 6.2 0 1 0 0 12.4A6.2 6.2 0 0 0 8 1.8M1.8 8h12.4M8 1.8c4.2 4 4.2 8.4 0 12.4M8 1.8c-4.2 4-4.2 8.4 0 12.4"
+            }
+            Self::Instances => "M2 2.5h12v4.5H2zM2 9h12v4.5H2zM4.5 4.8h.1M4.5 11.3h.1",
+            Self::Routers => {
+                "M8 2v4M8 6 3.5 10M8 6l4.5 4M2 10h3v3.5H2zM11 10h3v3.5h-3zM6.5 10h3v3.5h-3zM8 6v4"
+            }
+            Self::Certificates => "M3.5 7.5h9v6h-9zM5.5 7.5v-2.5a2.5 2.5 0 0 1 5 0v2.5",
+            Self::Events => "M1.5 8h3l2-5 3 10 2-5h3",
+            Self::Topics => "M6.5 2 5 14M11 2 9.5 14M2.5 5.5h11.5M2 10.5h11.5",
+            Self::Subscribers => "M8 2a4 4 0 0 0-4 4v3l-1.5 2.5h11L12 9V6a4 4 0 0 0-4-4M6.5 13.8h3",
+            Self::Queues => "M2 3.5h12M2 6.5h12M2 9.5h8M2 12.5h5",
+            Self::Objects => "M8 1.8 13.8 5v6L8 14.2 2.2 11V5zM2.2 5 8 8.2 13.8 5M8 8.2v6",
+            Self::Machines | Self::Label | Self::Plan => {
+                "M2 2.5h4.5v4H2zM9.5 9.5h4.5v4H9.5zM6.5 4.5h5v5M4.2 6.5v5h5.3"
+            }
+            Self::Tokens => "M5.5 7a3 3 0 1 0 0 2H10v2h2V9h2V7z",
+            Self::Audit => "M3.5 1.8h6l3 3v9.4h-9zM9.5 1.8v3h3M5.5 8h5M5.5 11h5",
         }
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
-        Self::MAIN.into_iter().chain([Self::Label, Self::Plan]).find(|kind| kind.name() == name)
+        let groups = Self::GROUPS.into_iter().flat_map(|(_, kinds)| kinds.iter().copied());
+        groups.chain([Self::Label, Self::Plan]).find(|kind| kind.name() == name)
     }
 }
 
-/// The query parameters of a page and of its stream.
+/// The query parameters of a page and of its stream. Others are ignored: links from elsewhere may carry some.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub(super) struct PageQuery {
     /// The page of a stream. The address of a page has it in its path.
     pub(super) page: String,
     name: String,
+    search: String,
     sort: String,
+    cursor: String,
     label: String,
     state: String,
     status: String,
@@ -96,8 +166,8 @@ pub(super) struct PageQuery {
 
 impl PageQuery {
     pub(super) fn into_view(self, kind: Kind) -> View {
-        let Self { page: _, name, sort, label, state, status, find, after, at } = self;
-        View { kind, name, sort, label, state, status, find, after, at }
+        let Self { page: _, name, search, sort, cursor, label, state, status, find, after, at } = self;
+        View { kind, name, search, sort, cursor, label, state, status, find, after, at }
     }
 }
 
@@ -107,16 +177,19 @@ pub(super) struct View {
     pub(super) kind: Kind,
     /// The host, queue, object or machine.
     pub(super) name: String,
-    /// The sort key of a list.
+    /// Which items of a list are shown, in which order, and from where.
+    pub(super) search: String,
     pub(super) sort: String,
+    pub(super) cursor: String,
     /// The label of a machine.
     label: String,
-    /// Which labels are listed: by state, by status, by prefix of the name, and after which name.
-    state: String,
+    /// Which labels are listed: by state, by status, by prefix of the name, and after which name. For problems and the audit log,
+    /// the kind.
+    pub(super) state: String,
     status: String,
     find: String,
     after: String,
-    /// The version of a definition.
+    /// The version of a definition, or an event.
     at: String,
 }
 
@@ -138,8 +211,11 @@ impl View {
     }
 
     /// The address of the page.
-    fn address(&self) -> String {
-        format!("/dashboard/{}?{}", self.kind.name(), self.query(None))
+    pub(super) fn address(&self) -> String {
+        match &*self.query(None) {
+            "" => format!("/dashboard/{}", self.kind.name()),
+            query => format!("/dashboard/{}?{query}", self.kind.name()),
+        }
     }
 
     fn query(&self, page: Option<&str>) -> String {
@@ -147,7 +223,9 @@ impl View {
         let pairs = [
             ("page", page.unwrap_or_default()),
             ("name", &self.name),
+            ("search", &self.search),
             ("sort", &self.sort),
+            ("cursor", &self.cursor),
             ("label", &self.label),
             ("state", &self.state),
             ("status", &self.status),
@@ -160,8 +238,13 @@ impl View {
     }
 }
 
+/// The address of the page with all problems of one kind.
+pub(super) fn problems_of(id: &str) -> String {
+    View { state: id.to_owned(), ..View::of(Kind::Problems, "") }.address()
+}
+
 /// The address of a page about something.
-fn link(kind: Kind, name: &str) -> String {
+pub(super) fn link(kind: Kind, name: &str) -> String {
     View::of(kind, name).address()
 }
 
@@ -198,6 +281,9 @@ pub(super) struct Line {
 }
 
 /// Reads and renders a page. `round` counts the refreshes of a stream: the first one reads longer periods for the charts.
+///
+/// # Errors
+/// What to show instead: also if a server does not respond in time.
 pub(super) async fn content(
     app: &Site,
     caller: &Caller,
@@ -206,32 +292,53 @@ pub(super) async fn content(
 ) -> Result<Content, Problem> {
     // The content of a page is divided between tenants in one way, or cannot be divided.
     match view.kind {
-        Kind::Overview | Kind::Host => check_divided(caller, Dimension::Hosts)?,
-        Kind::Queues => check_divided(caller, Dimension::Environments)?,
-        Kind::Events if view.name.is_empty() => check_divided(caller, Dimension::Environments)?,
+        Kind::Overview | Kind::Problems | Kind::Host | Kind::Instances | Kind::Certificates => {
+            check_divided(caller, Dimension::Hosts)?;
+        }
+        Kind::Queues | Kind::Events => check_divided(caller, Dimension::Environments)?,
         Kind::Machines | Kind::Label | Kind::Plan => check_divided(caller, Dimension::Machines)?,
-        Kind::Events | Kind::Objects | Kind::Access => check_whole(caller)?,
+        Kind::Routers | Kind::Topics | Kind::Subscribers | Kind::Objects | Kind::Tokens | Kind::Audit => {
+            check_whole(caller)?;
+        }
     }
-    match view.kind {
-        Kind::Overview => overview::content(app, caller, round).await,
-        Kind::Host => host::content(app, caller, &view.name, round).await,
-        Kind::Events => events::content(app, caller, &view.name).await,
-        Kind::Queues => queues::content(app, caller, view).await,
-        Kind::Objects => objects::content(app, caller, &view.name).await,
-        Kind::Access => audit::content(app, caller).await,
-        Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
-    }
+    let now = Instant::now();
+    let deadline = now + SOURCE_PATIENCE;
+    let page = async {
+        match view.kind {
+            Kind::Overview => overview::content(app, caller, round, deadline).await,
+            Kind::Problems => problems::content(app, caller, view, deadline).await,
+            Kind::Host if view.name.is_empty() => hosts::content(app, caller, view, deadline).await,
+            Kind::Host => host::content(app, caller, &view.name, round, deadline).await,
+            Kind::Instances => instances::content(app, caller, view).await,
+            Kind::Routers => routers::content(app, view).await,
+            Kind::Certificates => certificates::content(app, caller, view).await,
+            Kind::Events => events::content(caller),
+            Kind::Topics => topics::content(app, view).await,
+            Kind::Subscribers => subscribers::content(app, caller, view).await,
+            Kind::Queues => queues::content(app, caller, view).await,
+            Kind::Objects => objects::content(app, caller, view).await,
+            Kind::Tokens => access::tokens(app, caller, view).await,
+            Kind::Audit => access::audit(app, caller, view).await,
+            Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
+        }
+    };
+    timeout_at(now + PAGE_PATIENCE, page).await.unwrap_or_else(|_| {
+        let detail =
+            "A Redis server that this page needs does not respond. The page is shown as soon as it does.";
+        Err(Problem::unavailable("fabric_unavailable", detail))
+    })
 }
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/notice.html")]
 struct Notice<'a> {
     text: &'a str,
+    status: u16,
 }
 
 /// A message in place of a page.
-pub(super) fn notice(text: &str) -> Result<String, Problem> {
-    render(&Notice { text })
+pub(super) fn notice(problem: &Problem) -> Result<String, Problem> {
+    render(&Notice { text: problem.detail(), status: problem.status().as_u16() })
 }
 
 pub(super) fn render(page: &impl Template) -> Result<String, Problem> {

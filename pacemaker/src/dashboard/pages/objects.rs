@@ -2,19 +2,33 @@
 
 use askama::Template;
 
-use super::{Content, Kind, link, render, segment};
-use crate::{dashboard::Site, dashboard::format, http::Problem};
+use super::{
+    Content, Kind, View, link,
+    list::{self, Heading, List},
+    render, segment,
+};
+use crate::{
+    api::sequencer::objects,
+    dashboard::{Site, format},
+    http::Problem,
+};
 use signalbox_access::Caller;
 use signalbox_bus::{Event, EventId, intake};
 
-/// Maximum parked objects on the page. Each one is read on its own.
-const MAX_PARKED: usize = 50;
+const HEADINGS: [Heading; 5] = [
+    ("object", "object", false),
+    ("parked", "parked_since", false),
+    ("attempts", "", true),
+    ("last error", "", false),
+    ("queued", "", true),
+];
 /// Maximum events of a chain.
 const MAX_EVENTS: usize = 20;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/objects.html")]
-struct List {
+struct Page {
+    list: List,
     parked: Vec<ParkedRow>,
     backends: Vec<BackendRow>,
     /// Objects that wait for a retry.
@@ -50,7 +64,7 @@ struct BackendRow {
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/object.html")]
-struct Page {
+struct ObjectPage {
     name: String,
     path: String,
     data: Option<String>,
@@ -83,16 +97,24 @@ struct EventRow {
     data: Option<String>,
 }
 
-pub(super) async fn content(app: &Site, caller: &Caller, name: &str) -> Result<Content, Problem> {
-    let html = if name.is_empty() { list(app, caller).await? } else { object(app, caller, name).await? };
+pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
+    let html = if view.name.is_empty() {
+        all(app, caller, view).await?
+    } else {
+        object(app, caller, &view.name).await?
+    };
     Ok(Content { html, charts: Vec::new() })
 }
 
-async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
+async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let sequencer = &app.sequencer.handle;
     let now_ms = app.dashboard.now_ms();
+    let query = list::query(view, "parked_since");
+    let mut page = objects::parked(app, &query).await?;
+    let found = std::mem::take(&mut page.items);
     let mut parked = Vec::new();
-    for (name, since_ms) in sequencer.parked(MAX_PARKED).await? {
+    for (name, since_ms) in &found {
+        let (name, since_ms) = (name.clone(), *since_ms);
         // It was unparked and removed since the list was read.
         let Some(status) = sequencer.object(&name).await? else { continue };
         parked.push(ParkedRow {
@@ -116,7 +138,10 @@ async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
         dead: one.dead,
         disabled: one.backend.disabled,
     };
-    render(&List {
+    page.items = found;
+    let list = List::new(view, &query, &page, "Object", &HEADINGS);
+    render(&Page {
+        list,
         parked,
         backends: numbers.backends.into_iter().map(backend).collect(),
         retry: numbers.retry,
@@ -166,7 +191,7 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
         environment: event.environment,
     };
     let chain = events.into_iter().map(row).collect();
-    render(&Page {
+    render(&ObjectPage {
         path: segment(name),
         data: status.data.map(|data| data.get().to_owned()),
         queued: status.waiting + u64::from(status.flight.is_some()),

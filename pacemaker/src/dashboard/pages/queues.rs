@@ -2,23 +2,47 @@
 
 use askama::Template;
 
-use super::{Content, Kind, View, link, render, segment};
+use super::{
+    Content, Kind, View, link,
+    list::{self, Heading, List},
+    render, segment,
+};
 use crate::{
     dashboard::{MAX_ROWS, Site, format},
-    http::Problem,
+    http::{
+        Problem,
+        list::{Listing, SortKey, contains},
+    },
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_queues::{Error, FacetStatus, QueueNumbers};
+use signalbox_bus::EventId;
+use signalbox_queues::{Error, FacetStatus, QueueNumbers, Taken};
 
 /// Maximum facets that are read and sorted, the first by name.
 const MAX_SORTED: usize = 1000;
 /// Maximum dead letters on the page.
-const MAX_DEAD_LETTERS: usize = 20;
+const MAX_DEAD_LETTERS: usize = 50;
+/// Characters that are shown of a message.
+const MAX_BODY: usize = 2_000;
+/// Messages that are shown of those that wait.
+const MAX_WAITING: usize = 10;
+
+const HEADINGS: [Heading; 7] = [
+    ("queue", "name", false),
+    ("pattern", "", false),
+    ("waiting", "waiting", true),
+    ("in flight", "in_flight", true),
+    ("delayed", "delayed", true),
+    ("environments", "facets", true),
+    ("dead letters", "dead", true),
+];
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/queues.html")]
-struct List {
-    queues: Vec<QueueRow>,
+struct Page {
+    list: List,
+    rows: Vec<QueueRow>,
+    may_use: bool,
 }
 
 #[derive(Debug)]
@@ -33,9 +57,22 @@ struct QueueRow {
     facets: u64,
 }
 
+const LISTING: Listing<'static, QueueRow> = Listing {
+    name: |row| &row.name,
+    texts: |row| vec![row.pattern.as_str()],
+    fields: &[
+        ("name", |row| SortKey::from(&*row.name)),
+        ("waiting", |row| SortKey::from(row.waiting)),
+        ("in_flight", |row| SortKey::from(row.in_flight)),
+        ("delayed", |row| SortKey::from(row.delayed)),
+        ("facets", |row| SortKey::from(row.facets)),
+        ("dead", |row| SortKey::from(row.dead)),
+    ],
+};
+
 #[derive(Debug, Template)]
 #[template(path = "dashboard/queue.html")]
-struct Page {
+struct QueuePage {
     name: String,
     path: String,
     pattern: String,
@@ -57,6 +94,12 @@ struct Page {
     noisy_backlog: u64,
     sorts: Vec<Sort>,
     letters: Vec<LetterRow>,
+    /// The next and the first page of dead letters.
+    next: Option<String>,
+    first: Option<String>,
+    /// The next messages.
+    messages: Vec<MessageRow>,
+    search: String,
     may_use: bool,
     /// Whether the caller may see all environments.
     whole: bool,
@@ -89,16 +132,43 @@ struct LetterRow {
     attempts: u32,
     reason: String,
     died: String,
+    body: String,
+}
+
+/// A message that waits.
+#[derive(Debug)]
+struct MessageRow {
+    id: u64,
+    environment: String,
+    attempts: u32,
+    accepted: String,
+    body: String,
+}
+
+fn message_row(taken: Taken, now_ms: u64) -> MessageRow {
+    MessageRow {
+        id: taken.id,
+        environment: taken.environment,
+        attempts: taken.attempt,
+        accepted: format::ago(now_ms, EventId(taken.id).accepted_ms()),
+        body: text(&taken.body),
+    }
+}
+
+/// The beginning of a stored message.
+fn text(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).chars().take(MAX_BODY).collect()
 }
 
 pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let html = if view.name.is_empty() { list(app, caller).await? } else { queue(app, caller, view).await? };
+    let html =
+        if view.name.is_empty() { all(app, caller, view).await? } else { queue(app, caller, view).await? };
     Ok(Content { html, charts: Vec::new() })
 }
 
-async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
+async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let registry = app.bus.handle().registry();
-    let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(MAX_ROWS).collect();
+    let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
     let numbers = match caller.environments() {
         None => app.queues.numbers(&names).await?,
         Some(own) => {
@@ -109,7 +179,7 @@ async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
             numbers
         }
     };
-    let queues = registry.queues.iter().zip(numbers).map(|((name, definition), numbers)| QueueRow {
+    let rows = registry.queues.iter().zip(numbers).map(|((name, definition), numbers)| QueueRow {
         name: name.clone(),
         link: link(Kind::Queues, name),
         pattern: definition.pattern.clone(),
@@ -119,7 +189,10 @@ async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
         dead: numbers.dead,
         facets: numbers.facets,
     });
-    render(&List { queues: queues.collect() })
+    let query = list::query(view, "-waiting");
+    let page = LISTING.page(rows.collect(), &query)?;
+    let list = List::new(view, &query, &page, "Queue or pattern", &HEADINGS);
+    render(&Page { list, rows: page.items, may_use: caller.has_any(&[Scope::Queues]) })
 }
 
 async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
@@ -138,14 +211,21 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
             (page.items, page.next.is_some(), numbers)
         }
     };
+    let wanted = view.search.trim().to_lowercase();
+    facets.retain(|facet| contains(&wanted, [&*facet.environment]));
     sort(&mut facets, &view.sort);
     more |= facets.len() > MAX_ROWS;
     facets.truncate(MAX_ROWS);
     let whole = caller.environments().is_none();
-    let letters = if whole && numbers.dead > 0 {
-        app.queues.dead(name, "", MAX_DEAD_LETTERS).await?.items
-    } else {
-        Vec::new()
+    let (mut letters, mut next) = (Vec::new(), None);
+    if whole && numbers.dead > 0 {
+        let page = app.queues.dead(name, &view.cursor, MAX_DEAD_LETTERS).await?;
+        letters = page.items;
+        next = page.next.map(|cursor| View { cursor, ..view.clone() }.address());
+    }
+    let waiting = match caller.environments() {
+        None => app.queues.peek(name, None, MAX_WAITING).await?,
+        Some(_) => Vec::new(),
     };
     let now_ms = app.dashboard.now_ms();
     let noisy_backlog = app.queues.options().noisy_backlog;
@@ -154,7 +234,7 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
         let chosen = view.sort == key || (view.sort.is_empty() && key == "depth");
         Sort { title, link: format!("/dashboard/{}?{}", Kind::Queues.name(), to.query(None)), chosen }
     };
-    let page = Page {
+    let page = QueuePage {
         path: segment(name),
         pattern: definition.pattern.clone(),
         lease: format::span(definition.lease_ms),
@@ -183,8 +263,13 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
                 attempts: letter.attempts,
                 reason: letter.reason,
                 died: format::ago(now_ms, letter.died_ms),
+                body: text(&letter.body),
             })
             .collect(),
+        next,
+        first: (!view.cursor.is_empty()).then(|| link(Kind::Queues, name)),
+        messages: waiting.into_iter().map(|one| message_row(one, now_ms)).collect(),
+        search: view.search.clone(),
         may_use: caller.has_any(&[Scope::Queues]),
         whole,
         name: name.to_owned(),

@@ -44,6 +44,11 @@ impl Latencies {
         times(&sum(self.by_id.get(id).into_iter().flatten()))
     }
 
+    /// The percentiles of some ids together.
+    pub(crate) fn of_all<'a>(&self, ids: impl IntoIterator<Item = &'a String>) -> Option<Times> {
+        times(&sum(ids.into_iter().filter_map(|id| self.by_id.get(id)).flatten()))
+    }
+
     /// The percentiles over all ids and minutes.
     pub(crate) fn all(&self) -> Option<Times> {
         times(&sum(self.by_id.values().flatten()))

@@ -221,7 +221,21 @@ async fn pages_load_only_their_own_files_and_contain_no_inline_code() {
     api.put("/instances/i-1", &instance(9001, &["shop.example"])).await;
     let browser = Browser::new(&api).login(ROOT).await;
     let pages = ["/", "/dashboard/host", "/dashboard/host?name=shop.example", "/dashboard/login"];
-    let others = ["/dashboard/events", "/dashboard/queues", "/dashboard/objects"];
+    let others = [
+        "/dashboard/problems",
+        "/dashboard/instances",
+        "/dashboard/instances?name=i-1",
+        "/dashboard/routers",
+        "/dashboard/certificates",
+        "/dashboard/events",
+        "/dashboard/topics",
+        "/dashboard/subscribers",
+        "/dashboard/queues",
+        "/dashboard/objects",
+        "/dashboard/machines",
+        "/dashboard/tokens",
+        "/dashboard/audit",
+    ];
     for page in pages.into_iter().chain(others) {
         let reply = browser.get(page).await;
         assert_eq!(reply.status, 200, "{page}");
@@ -373,9 +387,11 @@ async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants()
         assert_eq!(published.status, 200, "{published:?}");
     }
     let browser = Browser::new(&api).login(ROOT).await;
-    let events = browser.get("/dashboard/events").await.text;
-    assert!(events.contains("<code>orders</code>") && events.contains(r#"name=mailer">"#), "{events}");
-    let mailer = browser.get("/dashboard/events?name=mailer").await.text;
+    let topics = browser.get("/dashboard/topics").await.text;
+    assert!(topics.contains("<code>orders</code>"), "{topics}");
+    let events = browser.get("/dashboard/subscribers").await.text;
+    assert!(events.contains(r#"name=mailer">"#), "{events}");
+    let mailer = browser.get("/dashboard/subscribers?name=mailer").await.text;
     assert!(mailer.contains("https://mail.example/hook?key=secret"), "{mailer}");
     assert!(mailer.contains("/subscriber/replay?subscriber=mailer"), "{mailer}");
     let queues = browser.get("/dashboard/queues").await.text;
@@ -390,14 +406,14 @@ async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants()
     }
     let unknown = browser.get("/dashboard/objects?name=nobody").await;
     assert!(unknown.status == 404 && unknown.text.contains("Unknown object `nobody`"), "{unknown:?}");
-    for page in ["/dashboard/queues?name=none", "/dashboard/events?name=none"] {
+    for page in ["/dashboard/queues?name=none", "/dashboard/subscribers?name=none"] {
         assert_eq!(browser.get(page).await.status, 404, "{page}");
     }
 
     // A token with only `read` sees no credentials and no buttons; a tenant sees nothing of other tenants.
     let reader = api.token("reader", &["read"], None).await;
     let reader = Browser::new(&api).login(&reader).await;
-    let mailer = reader.get("/dashboard/events?name=mailer").await.text;
+    let mailer = reader.get("/dashboard/subscribers?name=mailer").await.text;
     assert!(!mailer.contains("key=secret") && !mailer.contains("class=\"act"), "{mailer}");
     let queue = reader.get("/dashboard/queues?name=mail").await.text;
     assert!(!queue.contains("class=\"act"), "{queue}");
@@ -408,4 +424,36 @@ async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants()
     assert!(chain.status == 403 && chain.text.contains("confined to environments"), "{chain:?}");
     let queue = tenant.get("/dashboard/queues?name=mail").await.text;
     assert!(!queue.contains("script&#62;") && queue.contains("No messages."), "{queue}");
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_delays_no_page() {
+    let api = Api::start().await;
+    api.put("/instances/i-1", &instance(9001, &["shop.example"])).await;
+    let browser = Browser::new(&api).login(ROOT).await;
+    browser.get("/").await;
+    let stats = api.servers.stats();
+    stats.command("CLIENT").arg("PAUSE").arg(60_000).arg("ALL").run().await.unwrap();
+    // A command to the server would fail after five seconds, with another message: the pages do not wait for that.
+    for page in ["/", "/dashboard/host?name=shop.example", "/dashboard/routers", "/dashboard/problems"] {
+        let shown = browser.get(page).await.text;
+        assert!(shown.contains("does not respond"), "{page}: {shown}");
+    }
+    assert!(browser.get("/").await.text.contains("shop.example"), "hosts do not need the statistics");
+    assert!(browser.get("/dashboard/host").await.text.contains("shop.example"));
+}
+
+#[tokio::test]
+async fn an_unknown_page_or_parameter_is_answered_with_a_page() {
+    let api = Api::start().await;
+    let browser = Browser::new(&api).login(ROOT).await;
+    let unknown = browser.get("/dashboard/nosuch").await;
+    assert_eq!(unknown.status, 404);
+    assert!(
+        unknown.text.contains("<title>") && unknown.text.contains("Unknown page `nosuch`"),
+        "{unknown:?}"
+    );
+    assert_eq!(browser.get("/dashboard/host?utm=1").await.status, 200);
+    let invalid = browser.get("/dashboard/queues?sort=nothing").await;
+    assert!(invalid.status == 422 && invalid.text.contains("`waiting`"), "{invalid:?}");
 }

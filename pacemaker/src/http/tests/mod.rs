@@ -3,6 +3,7 @@
 mod bad_input;
 mod certificates;
 mod dashboard;
+mod lists;
 mod machines;
 mod policies;
 mod routes;

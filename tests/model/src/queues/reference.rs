@@ -408,6 +408,32 @@ impl Reference {
         self.throw_away(facet, |place| matches!(place, Place::Waiting | Place::Delayed(_)))
     }
 
+    /// Deletes one message that waits, is delayed or in flight. False if it is none of these.
+    pub fn drop_message(&mut self, message: Message) -> bool {
+        let Some(place @ (Place::Waiting | Place::Delayed(_) | Place::InFlight(_))) = self.place_of(message)
+        else {
+            return false;
+        };
+        self.take_out(message);
+        self.place(message, Place::Dropped);
+        let Some(facet) = self.messages.get(&message).map(|entry| entry.facet) else { return false };
+        if let Some(state) = self.facets.get_mut(&facet).filter(|_| place == Place::Waiting) {
+            state.waiting.retain(|other| *other != message);
+            self.counts.waiting -= 1;
+        }
+        self.look_at(&[facet]);
+        true
+    }
+
+    /// Ends the delay of a message: the next sweep returns it. False if it is not delayed.
+    pub fn advance(&mut self, message: Message, now_ms: i64) -> bool {
+        let Some(Place::Delayed(due)) = self.place_of(message) else { return false };
+        self.delayed.remove(&(due, message));
+        self.delayed.insert((now_ms, message));
+        self.place(message, Place::Delayed(now_ms));
+        true
+    }
+
     /// Throws away dead letters; one that is to be tried again is pushed as a new message.
     pub fn forget_dead(&mut self) -> usize {
         let dead = std::mem::take(&mut self.dead);

@@ -1,8 +1,14 @@
-//! The key file, whose keys encrypt private keys.
+//! The keys of the key file, and what they encrypt: secrets that are stored in Redis.
 //!
-//! AES-256-GCM with a random nonce of 96 bits for each text, which at a few thousand certificates is far from the
-//! bound of 2^32 texts per key. The server name is authenticated along with the text, so that a private key cannot be
-//! moved to another name.
+//! Private keys of certificates and credentials of webhooks are encrypted before they are stored, so that neither Redis nor a
+//! copy of its files contains them in clear text. Only processes with the key file can decrypt them.
+//!
+//! AES-256-GCM with a random nonce of 96 bits for each text. At a few thousand secrets that is far from the bound of 2^32
+//! texts per key. The name of the secret's owner is authenticated along with the text, so that a secret cannot be moved to
+//! another owner.
+//!
+//! **Rotation.** The file may contain several keys: the first encrypts, all decrypt. The owner of a secret stores it again
+//! if [`Keys::open_with_first`] does not decrypt it.
 
 use std::{fmt, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -32,7 +38,15 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads a file of keys, one per line, each 64 hexadecimal digits. Errors do not show any part of a key.
+    /// No key, with which nothing is encrypted.
+    pub const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Reads a file of keys, one per line, each 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// With the reason, which does not show any part of a key.
     pub fn read(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let about = fs::metadata(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
@@ -46,7 +60,11 @@ impl Keys {
         Self::parse(&text).map_err(|reason| format!("{shown}: {reason}"))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads the content of a key file.
+    ///
+    /// # Errors
+    /// With the reason, which does not show any part of a key.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut keys = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -64,21 +82,23 @@ impl Keys {
     }
 
     /// A separate key for `purpose`, derived from the first as the edge does it (`lua/signalbox/secret.lua`).
-    pub(super) fn of(&self, purpose: &str) -> Option<[u8; KEY_BYTES]> {
+    pub fn of(&self, purpose: &str) -> Option<[u8; KEY_BYTES]> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.first()?);
         hmac::sign(&key, format!("signalbox {purpose}").as_bytes()).as_ref().try_into().ok()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether there is no key, so that nothing can be encrypted.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// The number of keys.
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Base64 of nonce, encrypted text and tag; nothing without a key or randomness.
-    pub(super) fn seal(&self, name: &str, text: &[u8]) -> Option<String> {
+    /// Base64 of nonce, encrypted text and tag; nothing without a key or randomness. `name` is needed to decrypt it.
+    pub fn seal(&self, name: &str, text: &[u8]) -> Option<String> {
         let key = opener(self.0.first()?)?;
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).ok()?;
@@ -89,12 +109,12 @@ impl Keys {
     }
 
     /// The input of [`Self::seal`], if it was encrypted with the first key.
-    pub(super) fn open_with_first(&self, name: &str, sealed: &str) -> Option<Vec<u8>> {
+    pub fn open_with_first(&self, name: &str, sealed: &str) -> Option<Vec<u8>> {
         open(self.0.first()?, name, sealed)
     }
 
     /// The same, whichever key made it.
-    pub(super) fn open(&self, name: &str, sealed: &str) -> Option<Vec<u8>> {
+    pub fn open(&self, name: &str, sealed: &str) -> Option<Vec<u8>> {
         self.0.iter().find_map(|key| open(key, name, sealed))
     }
 }

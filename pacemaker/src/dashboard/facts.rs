@@ -1,4 +1,4 @@
-//! Converts the pacemaker's data to facts for the diagnosis, and its findings to rows of the overview.
+//! Converts the pacemaker's data to facts for the diagnosis, and its findings to groups on pages.
 //!
 //! The rules are in `signalbox-diagnosis`, which `signalbox doctor` also uses.
 
@@ -10,45 +10,76 @@ use signalbox_diagnosis::{
     traffic::VersionType,
 };
 
-use super::{Kind, link};
-use crate::dashboard::store::Sums;
+use super::{
+    pages::{Kind, found, link, problems_of, thousands},
+    store::Sums,
+};
 use signalbox_bus::SubscriptionStatus;
 use signalbox_machines::Counts;
 use signalbox_routing::RouterReport;
 use signalbox_sequencer::BackendStatus;
 
-/// A row of the overview.
+/// Findings of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
+pub(super) struct Group {
     pub(super) id: &'static str,
     pub(super) critical: bool,
-    pub(super) problem: String,
+    /// What is wrong, for all of them.
+    pub(super) title: String,
     pub(super) fix: String,
+    /// The first of them.
+    pub(super) named: Vec<Named>,
+    /// How many more there are.
+    pub(super) more: usize,
+    /// The address of the page that lists all of them.
+    pub(super) all: String,
+}
+
+/// A finding in a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) problem: String,
     /// The address of the page about its subject; empty if there is none.
     pub(super) link: String,
 }
 
-impl From<diagnosis::Finding> for Finding {
-    fn from(finding: diagnosis::Finding) -> Self {
-        Self {
-            id: finding.id,
-            critical: finding.severity == Severity::Critical,
-            link: page_of(&finding.subject),
-            problem: finding.problem,
-            fix: finding.fix,
-        }
-    }
+/// Findings by kind, the worst first. Of each kind, at most `names` are named.
+pub(super) fn groups(findings: &[diagnosis::Finding], names: usize) -> Vec<Group> {
+    findings
+        .chunk_by(|a, b| (a.severity, a.id) == (b.severity, b.id))
+        .map(|same| {
+            let first = &same[0];
+            let named = |one: &diagnosis::Finding| Named {
+                problem: one.problem.clone(),
+                link: page_of(&one.subject),
+            };
+            Group {
+                id: first.id,
+                critical: first.severity == Severity::Critical,
+                title: match same.len() {
+                    1 => first.problem.clone(),
+                    count => format!("{} findings: {}", thousands(count), first.id.replace('-', " ")),
+                },
+                fix: first.fix.clone(),
+                named: same.iter().take(names).map(named).collect(),
+                more: same.len().saturating_sub(names),
+                all: problems_of(first.id),
+            }
+        })
+        .collect()
 }
 
-fn page_of(subject: &Subject) -> String {
+/// The address of the page about a subject; empty if there is none.
+pub(super) fn page_of(subject: &Subject) -> String {
     match subject {
-        Subject::Host(host) | Subject::Instance { host, .. } | Subject::VersionType { host, .. } => {
-            link(Kind::Host, host)
-        }
-        Subject::Subscriber(name) => link(Kind::Events, name),
+        Subject::Host(host) | Subject::VersionType { host, .. } => link(Kind::Host, host),
+        Subject::Instance { id, .. } => link(Kind::Instances, id),
+        Subject::Subscriber(name) => link(Kind::Subscribers, name),
         Subject::Queue(name) => link(Kind::Queues, name),
         Subject::Objects | Subject::Backend(_) => link(Kind::Objects, ""),
         Subject::StateMachine(name) => link(Kind::Machines, name),
+        Subject::Certificate(name) => found(Kind::Certificates, name),
+        Subject::Router(_) | Subject::Routers => link(Kind::Routers, ""),
         _ => String::new(),
     }
 }
@@ -125,11 +156,24 @@ mod tests {
     }
 
     #[test]
+    fn findings_of_one_kind_are_one_group() {
+        let hosts = (0..7).map(|n| format!("h{n}.example"));
+        let rule =
+            |name| diagnosis::traffic::host(&diagnosis::traffic::Host { name, addresses: 0, unhealthy: 0 });
+        let findings: Vec<_> = hosts.filter_map(rule).collect();
+        let groups = groups(&findings, 5);
+        assert_eq!((groups.len(), groups[0].named.len(), groups[0].more), (1, 5, 2));
+        assert_eq!(groups[0].title, "7 findings: host without instance");
+        assert_eq!(groups[0].named[0].link, "/dashboard/host?name=h0.example");
+        assert_eq!(super::groups(&findings[..1], 5)[0].title, "Host h0.example has no instance.");
+    }
+
+    #[test]
     fn a_finding_links_to_the_page_of_its_subject() {
         let page = |subject: Subject| page_of(&subject);
         assert!(page(Subject::StateMachine("drip".to_owned())).ends_with("name=drip"));
         let instance = Subject::Instance { id: "i-1".to_owned(), host: "a.example".to_owned() };
-        assert_eq!(page(instance), page(Subject::Host("a.example".to_owned())));
+        assert_eq!(page(instance), "/dashboard/instances?name=i-1");
         assert_eq!(page(Subject::Bus), "");
     }
 }

@@ -11,12 +11,14 @@ use signalbox_diagnosis::{
 };
 use tokio::time::Instant;
 
-use crate::dashboard::Site;
+use super::Site;
 use signalbox_route_table::Hostname;
 use signalbox_routing::Error;
 
 /// How long a reading is reused.
 const CACHE_TTL: Duration = Duration::from_secs(10);
+/// How long a server may take to respond.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Certificates read per request, and in total.
 const PAGE_SIZE: usize = 500;
 const MAX_CERTIFICATES: usize = 10_000;
@@ -54,7 +56,7 @@ impl SlowFactsCache {
 }
 
 async fn servers(app: &Site) -> BTreeMap<Role, State> {
-    let answers = app.registry.store().info().await;
+    let answers = app.registry.store().info(PATIENCE).await;
     let state = |(role, info): (&str, Option<String>)| Some((Role::named(role)?, State::from_info(&info?)));
     answers.into_iter().filter_map(state).collect()
 }

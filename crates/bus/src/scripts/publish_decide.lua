@@ -1,0 +1,207 @@
+
+-- Part 3, the decisions. Events get their ids and are sorted by where they go.
+
+-- Adds three words to the reply.
+local function say(reply, first, second, third)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = first, second, third
+end
+
+-- Gives an event its id and the ids before it, in its JSON (`entry`) and in the reply. A stream detects by `last` that
+-- it missed an event, so `last` is an id that is in the log, and not one that went to a backend.
+local function number(event, memory, ids, reply)
+  local last = math.max(ids.last + 64, ids.lowest)
+  local id, topic, prev, tprev = digits(last), event.topic, memory.id, nil
+  ids.last, ids.last_text, ids.accepted = last, id, ids.accepted + 1
+  memory.id, memory.changed = id, true
+  if topic then
+    local name = topic.name
+    tprev = memory.topics[name]
+    if not tprev then memory.order[#memory.order + 1] = name end
+    memory.topics[name] = id
+    topic.count = topic.count + 1
+  end
+  event.id = id
+  -- One concatenation makes one string.
+  if tprev then
+    event.entry = '{"id":' .. id .. ',"prev":' .. prev .. ',"tprev":' .. tprev .. ',"last":' .. ids.logged .. ',' .. event.rest
+  elseif prev then
+    event.entry = '{"id":' .. id .. ',"prev":' .. prev .. ',"last":' .. ids.logged .. ',' .. event.rest
+  else
+    event.entry = '{"id":' .. id .. ',"last":' .. ids.logged .. ',' .. event.rest
+  end
+  say(reply, id, prev or '-', tprev or '-')
+end
+
+-- Gives an event its place in the log, which is an array of segments. Returns the segment.
+local function put_in_log(log, event, id, base)
+  local at, size = math.floor(id / LOG_SEGMENT), #event.entry
+  local segment = log[#log]
+  if not segment or segment.number ~= at then
+    local name = digits(at)
+    local key = base .. 'log:' .. name
+    segment = {
+      number = at, name = name, key = key, order_key = key .. ':order', bytes = size,
+      bodies = { event.id, event.entry }, order = { event.id },
+    }
+    log[#log + 1] = segment
+    return segment
+  end
+  local bodies, order = segment.bodies, segment.order
+  local n = #order
+  order[n + 1] = event.id
+  bodies[2 * n + 1], bodies[2 * n + 2] = event.id, event.entry
+  segment.bytes = segment.bytes + size
+  return segment
+end
+
+-- Gives an event its places in the lanes of its topic's subscribers.
+local function put_in_lanes(topic, id, size, hash)
+  local divisions = topic.divisions
+  for d = 1, #divisions do
+    local division = divisions[d]
+    local lane = hash % division.concurrency
+    local bucket = division.buckets[lane]
+    if bucket then
+      local n = bucket.n + 1
+      bucket.items[n], bucket.sizes[n], bucket.n, bucket.bytes = id, size, n, bucket.bytes + size
+    else
+      division.buckets[lane] = { items = { id }, sizes = { size }, n = 1, bytes = size }
+      division.numbers[#division.numbers + 1] = lane
+    end
+  end
+end
+
+-- The environment of an event: the first part of its live channel.
+local function environment_of(event)
+  return string.match(event.channel, '^[^:]*')
+end
+
+-- When an event may be delivered for the first time, if that is later than now.
+local function due_of(event, now)
+  if string.byte(event.queues) ~= 64 then return nil end
+  local plus, ms = string.match(event.queues, '^@(%+?)(%d+)')
+  local due = tonumber(ms) + (plus == '+' and now or 0)
+  return due > now and due
+end
+
+-- Gives an event its places in queues, each in the facet of its environment.
+local function put_in_queues(facets, queues, event, segment, now)
+  local env, due = environment_of(event), due_of(event, now)
+  for place, weight, rules in string.gmatch(event.queues, '(%d+):(%d+):?(%S*)') do
+    local queue = queues[tonumber(place)]
+    local push = queue.pushes[env]
+    if not push then
+      push = { items = {}, later = {}, weight = tonumber(weight), rules = rules }
+      queue.pushes[env] = push
+      queue.envs[#queue.envs + 1] = env
+      if rules ~= '' then facets.expect('zset', queue.throttled) end
+    end
+    facets.plan(queue, env)
+    if due then
+      queue.delays = true
+      push.later[#push.later + 1] = { id = event.id, entry = event.entry, due = due }
+    else
+      push.items[#push.items + 1] = event.id
+      facets.hold(queue, segment.name, 1)
+    end
+  end
+end
+
+-- Whether the bounded queues of a group have space for it. News of Signalbox itself are never rejected: the oldest
+-- messages are dropped instead.
+local function fits_queues(group, facets, queues)
+  if group.change then return true end
+  local needed = {}
+  for i = 1, #group do
+    local event = group[i]
+    if event.queues ~= '' and not (event.topic and string.find(event.topic.name, 'signalbox.', 1, true) == 1) then
+      local env = environment_of(event)
+      for place in string.gmatch(event.queues, '(%d+):%d+%S*') do
+        local name = place .. ':' .. env
+        needed[name] = (needed[name] or 0) + 1
+        if not facets.fits(queues[tonumber(place)], env, needed[name]) then return false end
+      end
+    end
+  end
+  return true
+end
+
+-- The result of an earlier publish under the group's idempotency key: `r` and the first ID for the same content, `c`
+-- for other content, nil if there was none.
+local function published_before(group, now)
+  local client = group.client
+  local known = client.published[group.digest] or redis.call('HGET', client.bodies, group.digest)
+  if not known then return nil end
+  local body, id, time = string.match(known, '^(%S+) (%d+) (%d+)$')
+  if tonumber(time) + args.key_ms <= now then return nil end
+  if body ~= group.body then return 'c' end
+  return 'r', id
+end
+
+-- Notes what is published under the group's idempotency key.
+local function note_key(group, now)
+  local client, time = group.client, digits(now)
+  local known = group.body .. ' ' .. group[1].id .. ' ' .. time
+  local fields, times, n = client.fields, client.times, #client.fields
+  client.published[group.digest] = known
+  fields[n + 1], fields[n + 2] = group.digest, known
+  times[n + 1], times[n + 2] = time, group.digest
+end
+
+-- The first two words of the reply to a group that is not accepted; nil for one that is.
+local function refusal(group, now, to, labels, facets, queues)
+  if group.client then
+    local word, id = published_before(group, now)
+    if word then return word, id end
+  end
+  if to == 'backend' and #group > group.memory.free then return 'f' end
+  if to == 'log' and queues.bounded and not fits_queues(group, facets, queues) then return 'q' end
+  if group.change and not labels.fits(group.change) then return 'x' end
+end
+
+-- Numbers the events of an accepted group and gives them their places.
+local function accept(group, ids, log, base, facets, queues, reply, now)
+  local memory, to_log = group.memory, group.to == 'log'
+  for i = 1, #group do
+    local event = group[i]
+    number(event, memory, ids, reply)
+    if to_log then
+      ids.logged = event.id
+      local segment = put_in_log(log, event, ids.last, base)
+      if event.topic then put_in_lanes(event.topic, event.id, #event.entry, group.hash) end
+      if event.queues ~= '' then put_in_queues(facets, queues, event, segment, now) end
+    end
+  end
+  if not to_log then memory.free = memory.free - #group end
+  if #group == 0 then say(reply, 'n', '-', '-') end
+end
+
+-- Decides about all groups, in their order. Returns the log's new segments, the reply, and whether a label changes.
+local function decide(groups, now, ids, base, facets, queues, labels)
+  local log, reply, changes = {}, { 'ok' }, false
+  for g = 1, #groups do
+    local group = groups[g]
+    -- A message (it has no topic) is for queues, whether its object has a backend or not.
+    local to = group.memory.backend and group[1] and group[1].topic and 'backend' or 'log'
+    local word, id = refusal(group, now, to, labels, facets, queues)
+    if word then
+      say(reply, word, id or '-', '-')
+    else
+      group.to = to
+      accept(group, ids, log, base, facets, queues, reply, now)
+      if group.change then changes = true end
+      if group.client then note_key(group, now) end
+    end
+  end
+  return log, table.concat(reply, ' '), changes
+end
+
+-- Reads what appending to the batches of each subscriber needs.
+local function plan_batches(lanes, subscribers)
+  for s = 1, #subscribers do
+    local sub = subscribers[s]
+    local division = sub.division
+    if division and #division.numbers > 0 then sub.states = lanes.plan(sub, division.numbers) end
+  end
+end

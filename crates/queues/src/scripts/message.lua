@@ -1,0 +1,112 @@
+-- Searches one message in one place of a queue, part by part, and shows it, drops it, or ends its delay. The caller
+-- searches the places in the order in which messages move.
+-- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
+-- KEYS[2]: hash, messages of queues by segment of the log
+-- KEYS[3]: zset, queues by when they have something due
+-- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: integer, id of the message
+-- ARGV[3]: string, `show`, `drop` (not a dead letter) or `advance` (shows a message that is not delayed)
+-- ARGV[4]: string, the place: `delayed`, `waiting`, `inflight` or `dead`
+-- ARGV[5]: string, the environment; empty for every one, but not for `waiting`
+-- ARGV[6]: integer, where this part begins; 0 for the first one
+-- ARGV[7]: integer, approximate number of messages to read
+-- Returns where the next part begins, 0 after the last one; and if the message was found, its environment, how often it was
+-- delivered, unix ms (when its delay or its lease ends, or when it died; 0 if it waits), the reason of a dead letter,
+-- and its body.
+-- Caller: Store::message
+
+-- In place of a segment: the body is stored with the queue.
+local LATER = '0'
+local search = {}
+
+function search.delayed(facets, queue, id, from, most)
+  -- A member is `item environment`.
+  local scanned = redis.call('ZSCAN', queue.delayed, from, 'MATCH', id .. '[ @#]*', 'COUNT', most)
+  local member, due = scanned[2][1], scanned[2][2]
+  if not member then return nil, scanned[1] end
+  local item, env = string.match(member, '^(%S+) (.*)$')
+  local _, segment, attempts = facets.item(item)
+  return { id = id, item = item, env = env, segment = segment, attempts = attempts, at = due, member = member }, '0'
+end
+
+-- From the tail: messages leave the list at its head, so none is passed over between two parts.
+function search.waiting(facets, queue, id, from, most, only)
+  local items = redis.call('LRANGE', queue.base .. ':' .. only, -from - most, -from - 1)
+  for i = #items, 1, -1 do
+    local found, segment, attempts = facets.item(items[i])
+    if found == id then
+      return { id = id, item = items[i], env = only, segment = segment, attempts = attempts, at = '0' }, '0'
+    end
+  end
+  return nil, #items == most and facets.text(from + most) or '0'
+end
+
+function search.inflight(facets, queue, id)
+  local value = redis.call('HGET', queue.inflight, id)
+  if not value then return nil, '0' end
+  local attempts, item, env = string.match(value, '^%S+ (%d+) (%S+) (.*)$')
+  local _, segment = facets.item(item)
+  local at = redis.call('ZSCORE', queue.leases, id) or '0'
+  return { id = id, item = item, env = env, segment = segment, attempts = tonumber(attempts), at = at }, '0'
+end
+
+function search.dead(facets, queue, id, from, most)
+  local stored = redis.call('LRANGE', queue.dead, from, from + most - 1)
+  for i = 1, #stored do
+    local letter = cmsgpack.unpack(stored[i])
+    if letter[5] == id then
+      return { env = letter[4], attempts = tonumber(letter[2]), at = letter[1], reason = letter[3], body = letter[6] }, '0'
+    end
+  end
+  return nil, #stored == most and facets.text(from + most) or '0'
+end
+
+local drop = {}
+
+function drop.delayed(facets, queue, found)
+  redis.call('ZREM', queue.delayed, found.member)
+  facets.release(queue, found.id, found.segment)
+  facets.load(queue, found.env).delayed = facets.load(queue, found.env).delayed - 1
+  facets.add(queue, 'delayed', -1)
+end
+
+function drop.waiting(facets, queue, found)
+  redis.call('LREM', queue.base .. ':' .. found.env, -1, found.item)
+  facets.hold(queue, found.segment, -1)
+  facets.load(queue, found.env).waiting = facets.load(queue, found.env).waiting - 1
+  facets.add(queue, 'waiting', -1)
+end
+
+function drop.inflight(facets, queue, found)
+  facets.land(queue, { found })
+  facets.hold(queue, found.segment, -1)
+end
+
+local function main(facets)
+  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  if not queue then return { '0' } end
+  local id, act, place, only = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+  local from, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+  local found, next_part = search[place](facets, queue, id, from, most, only)
+  if not found or (only ~= '' and found.env ~= only) then return { next_part } end
+  local body = found.body
+  if not body then
+    body = redis.call('HGET', found.segment == LATER and queue.later or KEYS[4] .. ':' .. found.segment, id) or ''
+  end
+  facets.expect('hash', queue.later)
+  facets.expect('list', queue.dead)
+
+  if act == 'drop' and drop[place] then
+    facets.load(queue, found.env)
+    drop[place](facets, queue, found)
+    facets.add(queue, 'dropped', 1)
+    facets.settle_all(queue)
+  elseif act == 'advance' and place == 'delayed' then
+    found.at = facets.text(facets.now(ARGV[1]))
+    redis.call('ZADD', queue.delayed, 'XX', found.at, found.member)
+    facets.schedule(queue, tonumber(found.at))
+  end
+  facets.finish(queue)
+  return { next_part, found.env, facets.text(found.attempts), found.at, found.reason or '', body }
+end

@@ -1,0 +1,368 @@
+//! What is wrong now: the facts of every subsystem, and the findings of the same rules that `signalbox doctor` uses.
+//!
+//! All hosts, queues, subscribers and machines are checked, not only those that a page shows. A checkup of a caller that may see
+//! everything is shared by all pages. On a large system it is repeated only so often that it takes a twentieth of the time. Every
+//! source has the same deadline, so a server that hangs delays no page, and its checks are listed as
+//! skipped.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Display,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use signalbox_access::Caller;
+use signalbox_diagnosis::{
+    Checked, Diagnosis, Facts, Severity, Skipped, Subject, diagnose,
+    machines::Machine,
+    messages::{self, Bus, Parked},
+    redis::{Role, Server},
+    thresholds::ROUTER_FORGOTTEN_MS,
+    traffic,
+};
+use signalbox_routing::RouterReport;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Site, facts, slow_facts::SlowFacts, store::Sums};
+use crate::api::routing::{HostSummary, all_hosts};
+
+/// A checkup that takes less is made for every page and update.
+const QUICK: Duration = Duration::from_millis(100);
+/// How many times as long as it took a checkup is used.
+const REST: u32 = 20;
+/// How old a checkup may be.
+const MAX_AGE: Duration = Duration::from_secs(5);
+/// Why a check is skipped whose data cannot be divided between tenants.
+const CONFINED: &str = "the token is confined";
+/// Maximum parked objects that a finding names.
+const MAX_PARKED: usize = 10;
+/// Maximum version types whose requests are counted.
+pub(super) const MAX_VERSION_TYPES: usize = 1_000;
+
+/// The position of the route table.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Head {
+    pub(super) epoch: String,
+    pub(super) serial: u64,
+}
+
+/// The state of the system.
+#[derive(Debug)]
+pub(super) struct Checkup {
+    pub(super) diagnosis: Diagnosis,
+    /// The caller's hosts, or why they cannot be read.
+    pub(super) hosts: Result<Vec<HostSummary>, String>,
+    /// Requests of the last minute by version type, or why they cannot be read.
+    pub(super) minute: Result<HashMap<String, Sums>, String>,
+    /// Routers that reported in the last minute; `None` for a caller that may not see them.
+    pub(super) routers: Option<Result<Vec<RouterReport>, String>>,
+    pub(super) head: Head,
+}
+
+impl Checkup {
+    /// The number of findings, and whether one of them is critical.
+    pub(super) fn problems(&self) -> (usize, bool) {
+        let findings = &self.diagnosis.findings;
+        (findings.len(), findings.iter().any(|one| one.severity == Severity::Critical))
+    }
+
+    /// Whether every server responded. If one did not, the checkup took long only for that reason, and is not used again.
+    fn is_complete(&self) -> bool {
+        let routers = self.routers.as_ref().is_none_or(Result::is_ok);
+        self.hosts.is_ok() && self.minute.is_ok() && routers
+    }
+
+    /// The last minute of all version types of a host.
+    pub(super) fn minute_of(&self, host: &HostSummary) -> Option<Sums> {
+        let minute = self.minute.as_ref().ok()?;
+        let mut sums = Sums::default();
+        host.versions.iter().filter_map(|id| minute.get(id)).for_each(|one| sums.add(one));
+        Some(sums)
+    }
+}
+
+/// The latest checkup of callers that may see everything. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Checkups(Arc<Mutex<Option<Latest>>>);
+
+#[derive(Debug)]
+struct Latest {
+    checkup: Arc<Checkup>,
+    made_at: Instant,
+    took: Duration,
+}
+
+impl Checkups {
+    /// A checkup that ends at `deadline` at the latest.
+    pub(super) async fn get(&self, app: &Site, caller: &Caller, deadline: Instant) -> Arc<Checkup> {
+        if !caller.confinement().is_empty() {
+            return Arc::new(Box::pin(check(app, caller, deadline)).await);
+        }
+        if let Some(recent) = self.recent() {
+            return recent;
+        }
+        let started = Instant::now();
+        let checkup = Arc::new(Box::pin(check(app, caller, deadline)).await);
+        let (made_at, took) = (Instant::now(), started.elapsed());
+        *self.0.lock() = Some(Latest { checkup: Arc::clone(&checkup), made_at, took });
+        checkup
+    }
+
+    /// How many problems the latest checkup found, and whether one of them is critical. Nothing for a caller that may not see
+    /// all of them.
+    pub(super) fn count(&self, caller: &Caller) -> (usize, bool) {
+        let latest = self.0.lock();
+        let latest = latest.as_ref().filter(|_| caller.confinement().is_empty());
+        latest.map_or((0, false), |latest| latest.checkup.problems())
+    }
+
+    fn recent(&self) -> Option<Arc<Checkup>> {
+        let latest = self.0.lock();
+        let latest = latest.as_ref().filter(|latest| latest.took >= QUICK && latest.checkup.is_complete())?;
+        let used_for = (latest.took * REST).min(MAX_AGE);
+        (latest.made_at.elapsed() < used_for).then(|| Arc::clone(&latest.checkup))
+    }
+}
+
+/// The result of `read`, or why there is none at `deadline`.
+pub(super) async fn by<T, E: Display>(
+    deadline: Instant,
+    what: &str,
+    read: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
+    match timeout_at(deadline, read).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("{what} does not respond")),
+    }
+}
+
+fn checked<T>(result: Result<T, String>) -> Checked<T> {
+    result.map_or_else(Checked::Skipped, Checked::Known)
+}
+
+async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
+    let mut facts = Facts::skipped("only `signalbox doctor` runs this check");
+    let whole = caller.confinement().is_empty();
+    let (servers, slow, head, reports, traffic, events, machines) = tokio::join!(
+        servers(app, whole, deadline),
+        by(deadline, "Redis", async { Ok::<_, String>(app.dashboard.slow_facts.get(app).await) }),
+        by(deadline, "the routes Redis", app.registry.store().table_head()),
+        by(deadline, "the stats Redis", app.registry.store().routers(ROUTER_FORGOTTEN_MS)),
+        traffic(app, caller, deadline),
+        events(app, caller, deadline),
+        machines(app, whole, deadline),
+    );
+    let (lineage, serial, _) = head.unwrap_or_default();
+    let head = Head { epoch: lineage.split(' ').next().unwrap_or("").to_owned(), serial };
+    if whole {
+        facts.redis = with_states(servers, slow.as_deref().ok());
+    }
+    facts.certificates = match slow.as_deref().map(|slow| &slow.certificates) {
+        Ok(Checked::Known(all)) => {
+            let own = all.iter().filter(|(host, _)| caller.may_touch(host));
+            Checked::Known(own.map(|(_, certificate)| certificate.clone()).collect())
+        }
+        Ok(Checked::Skipped(reason)) => Checked::Skipped(reason.clone()),
+        Err(reason) => Checked::Skipped(reason.clone()),
+    };
+    facts.routers = match &reports {
+        _ if !whole => Checked::Skipped(CONFINED.to_owned()),
+        Ok(reports) => {
+            Checked::Known(reports.iter().map(|one| facts::router(one, &head.epoch, head.serial)).collect())
+        }
+        Err(error) => Checked::Skipped(error.clone()),
+    };
+    let (hosts, minute) = traffic;
+    add_traffic(&mut facts, &hosts, &minute);
+    (facts.bus, facts.subscribers, facts.queues, facts.backends, facts.parked_objects) = events;
+    if whole && app.bus.handle().is_ready() {
+        let signalbox_bus::Credentials { clear, locked, .. } = app.bus.handle().credentials();
+        facts.credentials = Checked::Known(messages::Credentials { clear, locked });
+    }
+    facts.machines = machines;
+    let mut diagnosis = diagnose(&facts, app.dashboard.now_ms());
+    let versions: BTreeSet<&String> = hosts.iter().flatten().flat_map(|host| &host.versions).collect();
+    if versions.len() > MAX_VERSION_TYPES {
+        let reason = format!("only {MAX_VERSION_TYPES} of {} version types are checked", versions.len());
+        diagnosis.skipped.push(Skipped { check: "traffic", reason });
+    }
+    worst_traffic_first(&mut diagnosis, &hosts, &minute);
+    Checkup { diagnosis, hosts, minute, routers: whole.then_some(reports), head }
+}
+
+/// Which servers respond.
+async fn servers(app: &Site, whole: bool, deadline: Instant) -> Vec<(&'static str, bool)> {
+    if !whole {
+        return Vec::new();
+    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    app.registry.store().ping(left).await.to_vec()
+}
+
+/// Each Redis server that the pacemaker uses, with its configuration if it was read.
+fn with_states(up: Vec<(&'static str, bool)>, slow: Option<&SlowFacts>) -> Checked<Vec<Server>> {
+    let server = |(role, up): (&str, bool)| {
+        let role = Role::named(role)?;
+        let state = slow.and_then(|slow| slow.servers.get(&role)).cloned().unwrap_or_default();
+        let state = if up { Ok(state) } else { Err("PING failed".to_owned()) };
+        Some(Server { role, address: None, state })
+    };
+    Checked::Known(up.into_iter().filter_map(server).collect())
+}
+
+type Minute = Result<HashMap<String, Sums>, String>;
+
+/// The caller's hosts, and the last minute of their version types.
+async fn traffic(
+    app: &Site,
+    caller: &Caller,
+    deadline: Instant,
+) -> (Result<Vec<HostSummary>, String>, Minute) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let hosts = match all_hosts(app, caller, left).await {
+        Ok(hosts) => hosts,
+        Err(problem) => return (Err(problem.detail().to_owned()), Err(problem.detail().to_owned())),
+    };
+    let ids: BTreeSet<&String> = hosts.iter().flat_map(|host| &host.versions).collect();
+    let ids: Vec<String> = ids.into_iter().take(MAX_VERSION_TYPES).cloned().collect();
+    let minute = by(deadline, "the stats Redis", app.dashboard.traffic.minute(&ids)).await;
+    (Ok(hosts), minute)
+}
+
+/// Facts about hosts, instances and their requests.
+fn add_traffic(facts: &mut Facts, hosts: &Result<Vec<HostSummary>, String>, minute: &Minute) {
+    let hosts = match hosts {
+        Ok(hosts) => hosts,
+        Err(reason) => {
+            facts.hosts = Checked::Skipped(reason.clone());
+            facts.instances = Checked::Skipped(reason.clone());
+            facts.traffic = Checked::Skipped(reason.clone());
+            return;
+        }
+    };
+    let host = |host: &HostSummary| traffic::Host {
+        name: host.name.to_string(),
+        addresses: host.instances,
+        unhealthy: host.unhealthy.len(),
+    };
+    let instance = |host: &HostSummary, (id, why): &(String, String)| traffic::Instance {
+        id: id.clone(),
+        host: host.name.to_string(),
+        unhealthy: Some(why.clone()),
+    };
+    facts.hosts = Checked::Known(hosts.iter().map(host).collect());
+    let unhealthy = hosts.iter().flat_map(|host| host.unhealthy.iter().map(move |one| instance(host, one)));
+    facts.instances = Checked::Known(unhealthy.collect());
+    facts.traffic = match minute {
+        Ok(minute) => {
+            let versions = hosts.iter().flat_map(|host| host.versions.iter().map(move |id| (id, host)));
+            let counted = versions.filter_map(|(id, host)| Some((id, host, minute.get(id)?)));
+            Checked::Known(
+                counted.map(|(id, host, sums)| facts::version_type(id, host.name.as_str(), sums)).collect(),
+            )
+        }
+        Err(reason) => Checked::Skipped(reason.clone()),
+    };
+}
+
+/// Among findings of one kind, those of hosts with the most requests come first.
+fn worst_traffic_first(diagnosis: &mut Diagnosis, hosts: &Result<Vec<HostSummary>, String>, minute: &Minute) {
+    let (Ok(hosts), Ok(minute)) = (hosts, minute) else { return };
+    let requests = |host: &HostSummary| -> u64 {
+        host.versions.iter().filter_map(|id| minute.get(id)).map(|sums| sums.requests).sum()
+    };
+    let by_host: BTreeMap<&str, u64> =
+        hosts.iter().map(|host| (host.name.as_str(), requests(host))).collect();
+    let of = |subject: &Subject| match subject {
+        Subject::Host(host) | Subject::Instance { host, .. } | Subject::VersionType { host, .. } => {
+            by_host.get(host.as_str()).copied().unwrap_or(0)
+        }
+        _ => 0,
+    };
+    diagnosis.findings.sort_by_cached_key(|one| (one.severity, one.id, Reverse(of(&one.subject))));
+}
+
+type EventFacts = (
+    Checked<Bus>,
+    Checked<Vec<messages::Subscriber>>,
+    Checked<Vec<messages::Queue>>,
+    Checked<Vec<messages::Backend>>,
+    Checked<Parked>,
+);
+
+/// Facts about events, queues and objects.
+async fn events(app: &Site, caller: &Caller, deadline: Instant) -> EventFacts {
+    const FABRIC: &str = "the fabric Redis";
+    let bus = app.bus.handle();
+    let accepts_events = bus.is_ready();
+    let skipped = |reason: &str| -> EventFacts {
+        let reason = || reason.to_owned();
+        let bus = if bus.was_checked() {
+            Checked::Known(Bus { accepts_events })
+        } else {
+            Checked::Skipped("the pacemaker has not reached the fabric yet".to_owned())
+        };
+        (
+            bus,
+            Checked::Skipped(reason()),
+            Checked::Skipped(reason()),
+            Checked::Skipped(reason()),
+            Checked::Skipped(reason()),
+        )
+    };
+    if !accepts_events {
+        return skipped("the bus is not initialized");
+    }
+    if !caller.confinement().is_empty() {
+        // Tenants must not see each other's subscribers and queues.
+        return skipped(CONFINED);
+    }
+    let registry = bus.registry();
+    let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
+    let sequencer = &app.sequencer.handle;
+    let (subscribers, queues, numbers, parked) = tokio::join!(
+        by(deadline, FABRIC, bus.subscriptions()),
+        by(deadline, FABRIC, app.queues.numbers(&names)),
+        by(deadline, FABRIC, sequencer.numbers()),
+        by(deadline, FABRIC, sequencer.parked(MAX_PARKED)),
+    );
+    let subscriber = |status: &signalbox_bus::SubscriptionStatus| {
+        facts::subscriber(app.bus.name_of(&status.subscription.token), status)
+    };
+    let subscribers = checked(subscribers.map(|all| all.iter().map(subscriber).collect()));
+    let queues = checked(queues.map(|all| {
+        let queues = names.iter().zip(all);
+        queues.map(|(name, one)| messages::Queue { name: (*name).to_owned(), dead: one.dead }).collect()
+    }));
+    // The count is useful even if the names cannot be read.
+    let parked = parked.unwrap_or_default().into_iter().map(|(object, _)| object).collect();
+    let (backends, parked) = match numbers {
+        Ok(numbers) => (
+            Checked::Known(numbers.backends.into_iter().map(facts::backend).collect()),
+            Checked::Known(Parked { count: numbers.parked, names: parked }),
+        ),
+        Err(reason) => (Checked::Skipped(reason.clone()), Checked::Skipped(reason)),
+    };
+    (Checked::Known(Bus { accepts_events }), subscribers, queues, backends, parked)
+}
+
+/// Facts about state machines.
+async fn machines(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Machine>> {
+    if !whole {
+        return Checked::Skipped(CONFINED.to_owned());
+    }
+    let read = async {
+        let mut found = Vec::new();
+        for name in app.machines.definitions.names().await? {
+            // A machine may have been deleted since its name was read.
+            if let Ok(counts) = app.machines.inspector.overview.counts(&name).await {
+                found.push(facts::machine(name, &counts));
+            }
+        }
+        Ok::<_, signalbox_machines::Error>(found)
+    };
+    checked(by(deadline, "the fabric Redis", read).await)
+}

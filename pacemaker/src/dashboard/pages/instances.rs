@@ -1,0 +1,175 @@
+//! Instances: the list, and one instance with its registration, health and traffic.
+
+use askama::Template;
+
+use super::{Content, Kind, View, link, list::ROWS, overview, render, segment};
+use crate::{
+    dashboard::{Site, format, store::Times},
+    http::{Problem, list::contains},
+};
+use signalbox_access::{Caller, Scope};
+use signalbox_route_table::{Hostname, InstanceId, Label, State};
+use signalbox_routing::{Error, Live, Stored, in_flight};
+
+/// Instances that are read by one call, and for one page.
+const CHUNK: usize = 500;
+const MAX_EXAMINED: usize = 20_000;
+/// Minutes of response times.
+const MINUTES: i64 = 15;
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/instances.html")]
+struct List {
+    search: String,
+    rows: Vec<Row>,
+    next: Option<String>,
+    first: Option<String>,
+    /// Set if the search ended before it examined every instance.
+    examined: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    id: String,
+    link: String,
+    address: String,
+    hosts: Vec<(String, String)>,
+    more_hosts: usize,
+    version: String,
+    node: String,
+    state: &'static str,
+    class: &'static str,
+    why: String,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/instance.html")]
+struct Page {
+    row: Row,
+    path: String,
+    weight: u32,
+    in_flight: String,
+    times: String,
+    lease: String,
+    removed_in: String,
+    health_since: String,
+    has_health: bool,
+    faults: u64,
+    last_fault: String,
+    spec: String,
+    may_change: bool,
+}
+
+/// How a state is shown: a word, and its color.
+fn shown(state: State, unhealthy: bool) -> (&'static str, &'static str) {
+    match state {
+        State::Active if unhealthy => ("unhealthy", "bad"),
+        State::Active => ("active", "good"),
+        State::Draining => ("draining", "warn"),
+        State::Standby => ("standby", "idle"),
+    }
+}
+
+fn row(stored: &Stored, live: &Live) -> Row {
+    let desired = &stored.record.desired;
+    let spec = &desired.spec;
+    let (state, class) = shown(desired.state, live.unhealthy.is_some());
+    let host = |host: &Hostname| (link(Kind::Host, host.as_str()), host.to_string());
+    Row {
+        id: stored.id.to_string(),
+        link: link(Kind::Instances, stored.id.as_str()),
+        address: spec.address.to_string(),
+        hosts: spec.hostnames.iter().take(3).map(host).collect(),
+        more_hosts: spec.hostnames.len().saturating_sub(3),
+        version: spec.version_type_id.as_str().to_owned(),
+        node: spec.node_id.as_ref().map_or_else(String::new, |node| node.as_str().to_owned()),
+        state,
+        class,
+        why: live.unhealthy.clone().unwrap_or_default(),
+    }
+}
+
+pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
+    let html = if view.name.is_empty() {
+        list(app, caller, view).await?
+    } else {
+        instance(app, caller, view).await?
+    };
+    Ok(Content { html, charts: Vec::new() })
+}
+
+async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+    let store = app.registry.store();
+    let wanted = view.search.trim().to_lowercase();
+    let mut after = Some(view.cursor.clone()).filter(|after| !after.is_empty());
+    let mut found: Vec<Stored> = Vec::new();
+    let (mut examined, mut ended) = (0, false);
+    while found.len() <= ROWS && examined < MAX_EXAMINED && !ended {
+        let ids = store.ids_after(after.as_deref(), CHUNK).await?;
+        ended = ids.len() < CHUNK;
+        examined += ids.len();
+        after = ids.last().map(ToString::to_string).or(after);
+        let stored = store.stored_many(&ids).await?;
+        found.extend(
+            stored.into_iter().filter(|one| {
+                caller.may_touch_all(&one.record.desired.spec.hostnames) && matches(one, &wanted)
+            }),
+        );
+    }
+    let to = |cursor: String| View { cursor, ..view.clone() }.address();
+    let mut next = after.filter(|_| !ended).map(to);
+    let examined = next.is_some() && found.len() <= ROWS;
+    if found.len() > ROWS {
+        found.truncate(ROWS);
+        next = found.last().map(|one| to(one.id.to_string()));
+    }
+    let ids: Vec<InstanceId> = found.iter().map(|one| one.id.clone()).collect();
+    let live = store.live(&ids).await?;
+    let rows = found.iter().zip(&live).map(|(stored, live)| row(stored, live)).collect();
+    let first = (!view.cursor.is_empty()).then(|| to(String::new()));
+    render(&List { search: view.search.clone(), rows, next, first, examined })
+}
+
+fn matches(stored: &Stored, wanted: &str) -> bool {
+    let spec = &stored.record.desired.spec;
+    let address = spec.address.to_string();
+    let node = spec.node_id.iter().map(Label::as_str);
+    let texts = [stored.id.as_str(), &address, spec.version_type_id.as_str()];
+    contains(wanted, texts.into_iter().chain(node).chain(spec.hostnames.iter().map(Hostname::as_str)))
+}
+
+async fn instance(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+    let id = InstanceId::parse(&view.name)?;
+    let store = app.registry.store();
+    let stored = store.stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+    let spec = &stored.record.desired.spec;
+    if let Some(host) = spec.hostnames.iter().find(|host| !caller.may_touch(host)) {
+        return Err(Error::HostNotAllowed { hostname: host.to_string() }.into());
+    }
+    let live = store.live(std::slice::from_ref(&id)).await?.pop().unwrap_or_default();
+    let now_ms = store.table_now_ms().await?;
+    let under_way = in_flight(store, &[spec]).await.pop().flatten();
+    let address = spec.address.to_string();
+    let times = app.dashboard.traffic.instance_latencies(std::slice::from_ref(&address), MINUTES).await.ok();
+    let times: Option<Times> = times.and_then(|times| times.of(&address));
+    let left = |until: u64| format::span(until.saturating_sub(now_ms));
+    let fault = live.last_fault.clone().unwrap_or_default();
+    render(&Page {
+        row: row(&stored, &live),
+        path: segment(id.as_str()),
+        weight: spec.weight,
+        in_flight: under_way.map_or_else(|| "not counted".to_owned(), |count| count.to_string()),
+        times: overview::percentiles(times),
+        lease: live.lease_expires_ms.map(left).unwrap_or_default(),
+        removed_in: stored.record.desired.drain_deadline_ms.map(left).unwrap_or_default(),
+        health_since: live.health_ms.map(|at| format::ago(now_ms, at)).unwrap_or_default(),
+        has_health: spec.health.is_some(),
+        faults: live.faults,
+        last_fault: match live.last_fault_ms {
+            Some(at) => format!("{fault} ({})", format::ago(now_ms, at)),
+            None => fault,
+        },
+        spec: serde_json::to_string_pretty(spec).unwrap_or_default(),
+        may_change: caller.has_any(&[Scope::Routes]),
+    })
+}

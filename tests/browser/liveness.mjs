@@ -1,0 +1,38 @@
+// How old the data is: a page whose stream is silent says so, an unknown page has the navigation, and a page without JavaScript
+// has no forms that would do nothing.
+
+import { base, check, go, start } from "./harness.mjs";
+
+// The page that does not exist.
+export const expected = ["status of 404"];
+
+export async function run(page, context) {
+    await page.clock.install();
+    await go(page, "/dashboard/queues");
+    await page.locator("#age", { hasText: "updated now" }).waitFor();
+
+    // A server that keeps the connection and sends nothing: the clock of the page continues, and no message arrives.
+    await page.route("**/dashboard/stream?*", () => {});
+    await page.evaluate(() => window.dispatchEvent(new Event("pagehide")));
+    await page.clock.runFor(4000);
+    await page.locator("#connection", { hasText: /^delayed$/ }).waitFor();
+    check(await page.locator("#stale").isHidden(), "four seconds are shown, but are no alarm");
+    await page.clock.runFor(5000);
+    await page.locator("#stale", { hasText: "not up to date" }).waitFor();
+    await page.unroute("**/dashboard/stream?*");
+
+    await page.goto(`${base}/dashboard/nosuch?utm=1`);
+    await page.getByRole("heading", { name: "Not found", level: 1 }).waitFor();
+    await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Hosts" }).waitFor();
+    await go(page, "/dashboard/host?utm=1");
+
+    const { browser } = await start();
+    const plain = await browser.newContext({ javaScriptEnabled: false, storageState: await context.storageState() });
+    const bare = await plain.newPage();
+    await bare.goto(`${base}/dashboard/queues`);
+    await bare.locator("body > noscript p", { hasText: "JavaScript is disabled" }).waitFor();
+    check((await bare.locator("form.act").count()) > 0, "the page has a form");
+    check(!(await bare.locator("form.act").first().isVisible()), "a form that has no effect is hidden");
+    check(!(await bare.locator("#connection").isVisible()), "no connection is claimed");
+    await browser.close();
+}

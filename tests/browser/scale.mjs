@@ -1,0 +1,120 @@
+// A large installation: thousands of hosts, hundreds of queues and ten thousand labels, all created through the API, with traffic
+// on. Every list finds, sorts and pages; nothing is hidden behind the end of a list.
+
+import { api, base, check, go, server, shoot, token, until, visit } from "./harness.mjs";
+
+const HOSTS = 5000;
+const QUEUES = 500;
+const LABELS = 10000;
+const PART = 500;
+// The first load of a page, and of the overview with its scripts and styles, in bytes.
+const MAX_PAGE = 2_000_000;
+const MAX_FIRST_LOAD = 150_000;
+
+const machine = `state_machines:
+  onboarding:
+    states:
+      - gate: invited
+        exit_condition: metadata.confirmed
+        triggers: [{metadata: confirmed}]
+        next: joined
+      - gate: joined
+`;
+
+const name = (n) => `site-${String(n).padStart(4, "0")}`;
+
+async function fill(app) {
+    // Every instance has an address of its own; only the first of them answers.
+    const instance = (n) => ({
+        id: name(n),
+        address: n === 0 ? app.address : `127.1.${n >> 8}.${n & 255}:9`,
+        hostnames: [`${name(n)}.scale.test`],
+        version_type_id: `v${n % 20}`,
+    });
+    for (let at = 0; at < HOSTS; at += PART) {
+        await api("PUT", "/instances", Array.from({ length: PART }, (_, n) => instance(at + n)));
+    }
+    for (let n = 0; n < QUEUES; n += 1) await api("PUT", `/queues/queue-${String(n).padStart(3, "0")}`, { pattern: `none:none:t${n}` });
+    await api("PUT", "/queues/slow_jobs", { pattern: ".*:job:.*" });
+    const messages = Array.from({ length: 120 }, (_, n) => ({ environment: `t${n % 3}`, type: "job", name: `j${n}` }));
+    await api("POST", "/messages", messages);
+    const headers = { authorization: `Bearer ${token}`, "content-type": "application/yaml" };
+    const planned = await fetch(`${base}/state-machines/onboarding/plan`, { method: "POST", headers, body: machine });
+    const { plan } = await planned.json();
+    await api("POST", "/state-machines/onboarding/apply", { plan, map: {} });
+    for (let at = 0; at < LABELS; at += PART) {
+        const labels = Array.from({ length: PART }, (_, n) => ({ name: `user-${at + n}`, metadata: {} }));
+        await api("POST", "/state-machines/onboarding/labels", { labels });
+    }
+}
+
+// The size of a page and how long it took, which is only reported: a test does not depend on the speed of the machine.
+async function measured(target, headers) {
+    const begin = performance.now();
+    const answer = await fetch(base + target, { headers: { authorization: `Bearer ${token}`, ...headers } });
+    const { length } = await answer.text();
+    check(answer.ok, `${target}: ${answer.status}`);
+    console.log(`scale: ${target}: ${length} bytes in ${Math.round(performance.now() - begin)} ms`);
+    return length;
+}
+
+export async function run(page) {
+    const app = await server(() => 200);
+    await fill(app);
+    // The last host by name loses its only instance, and is visited nevertheless.
+    await api("PUT", "/instances/zz-shop?wait=30s", { address: "127.2.0.1:9", hostnames: ["zz-shop.scale.test"], version_type_id: "shop" });
+    await api("DELETE", "/instances/zz-shop?wait=30s");
+    const visits = setInterval(() => {
+        visit(`${name(0)}.scale.test`).catch(() => {});
+        visit("zz-shop.scale.test").catch(() => {});
+    }, 50);
+
+    await go(page, "/");
+    await page.locator(".problem", { hasText: "zz-shop.scale.test has no instance." }).waitFor();
+    await page.locator("#problem-count:not([hidden])").waitFor();
+    await shoot(page, "scale-overview");
+
+    await go(page, "/dashboard/host");
+    await page.locator("#range", { hasText: "1–50 of 5,001" }).waitFor();
+    await page.locator("#next-page").click();
+    await page.locator("#range", { hasText: "51–100 of 5,001" }).waitFor();
+    await page.locator("#previous-page").click();
+    await page.locator("#range", { hasText: "1–50 of 5,001" }).waitFor();
+    await page.getByRole("searchbox").fill("zz-SHOP");
+    await page.keyboard.press("Enter");
+    await page.getByText("no instance").waitFor();
+    await shoot(page, "scale-hosts");
+    await go(page, "/dashboard/host");
+    await page.getByRole("columnheader", { name: "requests/s" }).getByRole("link").press("Enter");
+    await until("the busiest host", async () => {
+        const first = await page.locator("tbody tr td:first-child a").first().innerText().catch(() => "");
+        return ["site-0000.scale.test", "zz-shop.scale.test", "site-0020.scale.test"].includes(first);
+    });
+
+    await go(page, "/dashboard/instances?search=site-4999");
+    await page.getByRole("link", { name: "site-4999", exact: true }).press("Enter");
+    await page.getByRole("heading", { name: "site-4999", level: 1 }).waitFor();
+
+    // Sorted by depth from the start, whatever its name is.
+    await go(page, "/dashboard/queues");
+    const first = page.locator("tbody tr").first();
+    await first.getByRole("link", { name: "slow_jobs" }).waitFor();
+    await page.locator("#range", { hasText: "of 501" }).waitFor();
+    await shoot(page, "scale-queues");
+
+    await go(page, "/dashboard/machines?name=onboarding");
+    await page.locator("#all-labels", { hasText: "10000" }).waitFor();
+    await page.getByLabel("Name prefix").fill("user-9999");
+    await page.keyboard.press("Enter");
+    await page.getByRole("link", { name: "user-9999" }).waitFor();
+    await shoot(page, "scale-machine");
+
+    for (const target of ["/", "/dashboard/problems", "/dashboard/host", "/dashboard/queues", "/dashboard/machines?name=onboarding"]) {
+        check((await measured(target)) < MAX_PAGE, `${target} is too large`);
+    }
+    let loaded = await measured("/");
+    for (const asset of (await page.content()).match(/\/dashboard\/assets\/[^"]+/g)) loaded += await measured(asset);
+    check(loaded < MAX_FIRST_LOAD, `the first load of the overview has ${loaded} bytes`);
+    clearInterval(visits);
+    app.stop();
+}
