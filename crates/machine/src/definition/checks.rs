@@ -68,8 +68,13 @@ fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken:
     let mut reached = vec![false; machine.states().len()];
     let mut ahead = vec![machine.initial()];
     // A state that could not be read may lead to every state that it mentions.
-    let mentioned = |place: &usize| items.get(*place).map(texts).unwrap_or_default();
-    ahead.extend(broken.iter().flat_map(mentioned).filter_map(|name| machine.state(name)));
+    let mentioned: Vec<&str> = broken.iter().filter_map(|place| items.get(*place)).flat_map(texts).collect();
+    ahead.extend(mentioned.iter().filter_map(|name| machine.state(name)));
+    // The name of this state may be what is misspelt there.
+    let meant = |state: &State| {
+        let name = || std::iter::once(state.name());
+        mentioned.iter().any(|text| signalbox_condition::nearest(text, name()).is_some())
+    };
     while let Some(state) = ahead.pop() {
         if std::mem::replace(&mut reached[state.index().position()], true) {
             continue;
@@ -77,7 +82,7 @@ fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken:
         ahead.extend(state.targets().into_iter().map(|target| machine.at(target)));
     }
     for ((state, node), reached) in machine.states().iter().zip(items).zip(reached) {
-        if !reached && !broken.contains(&state.index().position()) {
+        if !reached && !broken.contains(&state.index().position()) && !meant(state) {
             let hint = format!("labels begin in `{}`, the first state", machine.initial().name());
             reader.refuse_hint(name_mark(node), format!("no label ever gets to `{}`", state.name()), hint);
         }

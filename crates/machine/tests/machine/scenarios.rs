@@ -63,7 +63,10 @@ fn a_scenario_that_does_not_hold_reports_the_place() {
     // A fact that the address needs is missing.
     let missing =
         one("    feeds: {f: {}}\n    steps: [{after: 0s, metadata: {go: 1}, expect: {state: c}}]\n").unwrap();
-    assert_eq!(missing, "at 2026-01-01T00:00:00Z the label is `errored` in `b`, not in `c`");
+    assert_eq!(
+        missing,
+        "at 2026-01-01T00:00:00Z the label is `errored` in `b` (missing_fact: metadata.who is null), not in `c`"
+    );
 }
 
 #[test]

@@ -282,14 +282,20 @@ const OUTSIDE: &str = "    timezone: Europe/London
 fn versions_that_differ_in_feeds_zone_or_inputs_name_the_states_that_feel_it() {
     differs(OUTSIDE, OUTSIDE, &[], &[], &[]);
     for feed in ["ttl: 2m", "ttl: 1m, timeout: 9s", "ttl: 1m, on_error: {default: {ok: true}}"] {
-        differs(OUTSIDE, &OUTSIDE.replace("ttl: 1m", feed), &["feeds.crm"], &["fed", "branched"], &[]);
+        differs(
+            OUTSIDE,
+            &OUTSIDE.replace("ttl: 1m", feed),
+            &["feeds.crm"],
+            &["fed", "branched"],
+            &["fed", "branched"],
+        );
     }
     for zone in ["Asia/Tokyo", "{metadata: tz, default: Europe/London}"] {
         let other = OUTSIDE.replace("timezone: Europe/London", &format!("timezone: {zone}"));
-        differs(OUTSIDE, &other, &["timezone"], &["daily", "clocked", "sent"], &["daily", "clocked"]);
+        differs(OUTSIDE, &other, &["timezone"], &["daily", "clocked", "sent"], &["daily", "clocked", "sent"]);
     }
     let other = OUTSIDE.replace("topic: orders", "topic: orders, into: order");
-    differs(OUTSIDE, &other, &["inputs.orders"], &["updated"], &[]);
+    differs(OUTSIDE, &other, &["inputs.orders"], &["updated"], &["updated"]);
     let other = OUTSIDE.replace(", {topic: news}", "");
     differs(OUTSIDE, &other, &["inputs.news"], &[], &[]);
     let other = OUTSIDE.replace("A: b", "A: c");

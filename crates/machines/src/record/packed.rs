@@ -409,8 +409,20 @@ mod tests {
         assert_eq!(
             json!(Cause::ALL),
             json!([
-                "created", "metadata", "time", "interval", "entry", "topic", "feed", "action", "migrated",
-                "deleted"
+                "created",
+                "metadata",
+                "time",
+                "interval",
+                "entry",
+                "topic",
+                "feed",
+                "action",
+                "migrated",
+                "deleted",
+                "evaluated",
+                "failed",
+                "deadline",
+                "moved"
             ])
         );
     }
