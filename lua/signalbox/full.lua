@@ -5,8 +5,9 @@
 --      └── every try failed ─▶ @again: access once more, for instances that were added since or may be waited for
 --
 -- nginx drops ngx.ctx between locations, so values that are needed until the end are in variables: $edge_counted is the
--- address for which in_flight.lua counts this request, $edge_claim is the claim of limits.lua for it, $edge_target is 1 if
--- the request is for one instance only, and $edge_service is the host that its path leads to, or "-" for its own host.
+-- address for which in_flight.lua counts this request, $edge_claim is the claim of limits.lua for it, $edge_target is 1
+-- if the request is for one instance only, and $edge_service is the host that its path leads to, or "-" for its own
+-- host.
 
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
