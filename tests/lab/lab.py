@@ -86,6 +86,7 @@ def inject(site, work, fault, history, recoveries):
     healed = time.monotonic()
     late = []
     while time.monotonic() < healed + RECOVERY:
+        site.supervise()
         late = work.healthy_since(healed)
         if not late or work.flaws:
             break

@@ -150,6 +150,11 @@ class Site:
             command = ["signalbox-sidecar", "--config", str(file)]
         self.processes.append(Process(self, machine, name, command, environment))
 
+    def supervise(self):
+        """Starts what ended by itself, as systemd would. A replica of Redis ends if its disk is full."""
+        for process in self.processes:
+            process.start()
+
     def of(self, *kinds):
         return [process for process in self.processes if process.kind in kinds]
 
