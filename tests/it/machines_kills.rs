@@ -280,8 +280,9 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
         path.iter().enumerate().map(|(place, (state, _))| (Some(place as u64 + 1), Some(*state))).collect();
     let newest = &all[all.len().saturating_sub(20)..];
     let why = fleet.call(0, token, "GET", &format!("{target}/why"), None).await.json();
-    let said = why["stuck"].as_str().unwrap_or_default();
-    let expected = if plan.gone { "unless its action is retried" } else { "it is at its end" };
+    let (said, expected) =
+        if plan.gone { (&why["stuck"], "unless its action is retried") } else { (&why["reason"], "it has ended") };
+    let said = said.as_str().unwrap_or_default();
     if reported != newest {
         Some(format!("{}: its history is {reported:?}, not {newest:?}", plan.name))
     } else if !said.contains(expected) {

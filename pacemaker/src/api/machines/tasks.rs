@@ -177,7 +177,7 @@ async fn start(
 ///
 /// The newest first; also of a machine that was deleted. A task is listed for a week after its end.
 #[utoipa::path(get, path = "/state-machines/{machine}/tasks", tag = "machines", params(("machine" = String, Path)),
-    responses((status = 200, body = Tasks)))]
+    responses((status = 200, body = Tasks), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
