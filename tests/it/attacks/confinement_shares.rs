@@ -183,7 +183,7 @@ fn settings<const N: usize>(all: [(&str, i64); N]) -> toml::Table {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_token_does_not_fill_the_route_table() {
     let system = System::with("attack-many-instances", |builder| {
-        builder.without_nginx().without_sidecar().pacemaker("limits", settings([("token_instances", 2)]))
+        builder.without_sidecar().pacemaker("limits", settings([("token_instances", 2)]))
     })
     .await;
     let put = async |token: &str, id: &str, port: u16, host: &str| {
@@ -225,7 +225,7 @@ async fn one_token_does_not_fill_the_route_table() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_token_does_not_create_labels_without_end() {
     let system = System::with("attack-many-labels", |builder| {
-        builder.without_nginx().without_sidecar().pacemaker("machines", settings([("labels", 2)]))
+        builder.without_sidecar().pacemaker("machines", settings([("labels", 2)]))
     })
     .await;
     let call = async |token: &str, method: &str, target: &str, body: Value| {
