@@ -213,7 +213,7 @@ async fn one_token_does_not_fill_the_route_table() {
     assert_eq!(put(&system.token, "i-2", 4002, "b2.test").await.status, 200);
     assert_eq!(put(&greedy, "i-3", 4003, "c.test").await.status, 201);
     let delete = Request::new("DELETE", "admin", "/instances/i-3").token(&greedy);
-    assert_eq!(delete.send(system.pacemaker).await.unwrap().status, 200);
+    assert_eq!(delete.send(system.pacemaker).await.unwrap().status, 204);
     assert_eq!(put(&greedy, "i-5", 4005, "e.test").await.status, 201);
     let metrics =
         Request::get("admin", "/metrics").token(&system.token).send(system.pacemaker).await.unwrap();
