@@ -69,6 +69,8 @@ async fn fill(system: &System, app: &App) {
     make(system, "POST", "/subscription", subscription).await;
     system.apply("drip", MACHINE).await;
     make(system, "POST", "/state-machines/drip/labels/one", json!({"metadata": {"word": SECRET}})).await;
+    let task = json!({"operation": "evaluate", "filter": {"error": SECRET}});
+    make(system, "POST", "/state-machines/drip/tasks", task).await;
 }
 
 /// Every GET of the API's own description, with names that exist, and what the description does not have.
@@ -76,7 +78,9 @@ async fn targets(system: &System) -> Vec<String> {
     let document = system.api("GET", "/openapi.json", None).await.json();
     let paths = document["paths"].as_object().unwrap();
     let gets = paths.iter().filter(|(_, operations)| operations.get("get").is_some());
-    let mut targets: Vec<String> = gets.map(|(path, _)| filled(path)).collect();
+    let tasks = system.api("GET", "/state-machines/drip/tasks", None).await.json();
+    let task = tasks["tasks"][0]["id"].as_str().unwrap();
+    let mut targets: Vec<String> = gets.map(|(path, _)| filled(&path.replace("{task}", task))).collect();
     assert!(targets.len() > 40, "{targets:?}");
     let others = [
         "/dashboard/overview",
@@ -164,6 +168,8 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
             ("/subscriber/test", json!({})),
             ("/state-machines/drip/labels/one/simulate", json!({})),
             ("/state-machines/drip/labels/one/retry", json!({})),
+            ("/state-machines/drip/labels/one/operations", json!({"operation": "skip"})),
+            ("/state-machines/drip/tasks", json!({"operation": "skip"})),
         ] {
             let answer = ask(&system, token, "POST", target, Some(&body)).await;
             assert_eq!(answer.status, 403, "{name}: POST {target}: {}", answer.text());

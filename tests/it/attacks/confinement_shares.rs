@@ -183,7 +183,7 @@ fn settings<const N: usize>(all: [(&str, i64); N]) -> toml::Table {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_token_does_not_fill_the_route_table() {
     let system = System::with("attack-many-instances", |builder| {
-        builder.without_nginx().without_sidecar().pacemaker("limits", settings([("token_instances", 2)]))
+        builder.without_sidecar().pacemaker("limits", settings([("token_instances", 2)]))
     })
     .await;
     let put = async |token: &str, id: &str, port: u16, host: &str| {
@@ -213,7 +213,7 @@ async fn one_token_does_not_fill_the_route_table() {
     assert_eq!(put(&system.token, "i-2", 4002, "b2.test").await.status, 200);
     assert_eq!(put(&greedy, "i-3", 4003, "c.test").await.status, 201);
     let delete = Request::new("DELETE", "admin", "/instances/i-3").token(&greedy);
-    assert_eq!(delete.send(system.pacemaker).await.unwrap().status, 200);
+    assert_eq!(delete.send(system.pacemaker).await.unwrap().status, 204);
     assert_eq!(put(&greedy, "i-5", 4005, "e.test").await.status, 201);
     let metrics =
         Request::get("admin", "/metrics").token(&system.token).send(system.pacemaker).await.unwrap();
@@ -225,7 +225,7 @@ async fn one_token_does_not_fill_the_route_table() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_token_does_not_create_labels_without_end() {
     let system = System::with("attack-many-labels", |builder| {
-        builder.without_nginx().without_sidecar().pacemaker("machines", settings([("labels", 2)]))
+        builder.without_sidecar().pacemaker("machines", settings([("labels", 2)]))
     })
     .await;
     let call = async |token: &str, method: &str, target: &str, body: Value| {

@@ -55,6 +55,12 @@ async fn a_token_of_one_machine_reaches_no_other() {
         ("GET", "/labels/l/why", Value::Null),
         ("GET", "/labels/l/route", Value::Null),
         ("POST", "/labels/l/simulate", json!({})),
+        ("POST", "/labels/l/operations", json!({"operation": "suspend"})),
+        ("POST", "/tasks", json!({"operation": "delete"})),
+        ("GET", "/tasks", Value::Null),
+        ("GET", "/tasks/1", Value::Null),
+        ("DELETE", "/tasks/1", Value::Null),
+        ("DELETE", "?confirm=other", Value::Null),
     ];
     for (method, path, body) in attempts {
         // An encoded name is the same name, and the answer does not reveal whether a machine exists.
