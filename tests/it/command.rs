@@ -523,7 +523,8 @@ async fn the_doctor_reports_what_is_wrong_and_the_dashboard_agrees() {
     eventually_within(PATIENCE * 2, "the dashboard to agree", || async {
         let page = system.api("GET", "/", None).await.text();
         let reported = |(id, problem): &(&str, &str)| {
-            page.contains(&format!("data-finding=\"{id}\"><strong>{problem}</strong>"))
+            let shown = page.split("<article").find(|one| one.contains(&format!("data-finding=\"{id}\"")));
+            shown.is_some_and(|shown| shown.contains(&format!("</span> {problem}</h3>")))
         };
         if shared.iter().all(reported) { Ok(()) } else { Err(page) }
     })

@@ -280,8 +280,11 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
         path.iter().enumerate().map(|(place, (state, _))| (Some(place as u64 + 1), Some(*state))).collect();
     let newest = &all[all.len().saturating_sub(20)..];
     let why = fleet.call(0, token, "GET", &format!("{target}/why"), None).await.json();
-    let (said, expected) =
-        if plan.gone { (&why["stuck"], "unless its action is retried") } else { (&why["reason"], "it has ended") };
+    let (said, expected) = if plan.gone {
+        (&why["stuck"], "unless its action is retried")
+    } else {
+        (&why["reason"], "it has ended")
+    };
     let said = said.as_str().unwrap_or_default();
     if reported != newest {
         Some(format!("{}: its history is {reported:?}, not {newest:?}", plan.name))

@@ -448,15 +448,20 @@ pub enum AssumedAnswer {
     /// This status.
     Status(u16),
     /// This status and JSON body.
-    Full {
-        /// The status (200).
-        #[serde(default = "ok")]
-        status: u16,
-        /// The body.
-        #[serde(default)]
-        #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
-        body: Option<Value>,
-    },
+    Full(AssumedResponse),
+}
+
+/// A status with a body.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AssumedResponse {
+    /// The status (200).
+    #[serde(default = "ok")]
+    pub status: u16,
+    /// The body.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub body: Option<Value>,
 }
 
 fn ok() -> u16 {

@@ -1,8 +1,8 @@
 //! The calls that the fabric acknowledged lately, and which of them a new primary does not have.
 //!
 //! Redis acknowledges a write before its replicas have it. If the primary fails then, the promoted replica lacks the write,
-//! and the publisher was told that its events are accepted. Nothing can repair this, but it must not go unnoticed. Every shard
-//! keeps the last sequence of each pacemaker. If it is older than one that this pacemaker saw acknowledged, the shard lost
+//! although the publisher got the answer that its events are accepted. Nothing can repair this, but it must be reported.
+//! Every shard keeps the last sequence of each pacemaker. If it is older than one that this pacemaker saw acknowledged, the shard lost
 //! calls.
 
 use std::{collections::VecDeque, time::Duration};

@@ -163,7 +163,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Moves the label out of a removed state. From gate to gate it keeps its clocks, because the wait goes on under another
+    /// Moves the label out of a removed state. From gate to gate it keeps its clocks, because the wait continues under another
     /// name; metadata that came before may open the new gate.
     fn migrate(&self, record: &mut Record, to: StateIndex, turn: &mut Turn) {
         let since_ms = record.entered_ms;

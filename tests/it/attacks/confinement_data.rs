@@ -113,7 +113,11 @@ fn filled(path: &str) -> String {
     };
     let path = path.replace("{name}", name).replace("{id}", "theirs").replace("{object}", "work:6");
     let path = path.replace("{hostname}", "b.test").replace("{server_name}", "b.test");
-    let path = path.replace("{machine}", "drip").replace("{label}", "one").replace("{version}", "1").replace("{task}", "1");
+    let path = path
+        .replace("{machine}", "drip")
+        .replace("{label}", "one")
+        .replace("{version}", "1")
+        .replace("{task}", "1");
     let path = path.replace("{environment}", "6");
     let path = if path == "/routes/explain" { "/routes/explain?host=b.test".to_owned() } else { path };
     assert!(!path.contains('{'), "{path}: a parameter without a value in this test");

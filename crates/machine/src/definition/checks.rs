@@ -183,7 +183,7 @@ fn listed(items: impl Iterator<Item = String>) -> String {
 fn circles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     let states = machine.states();
     let on_entry: Vec<bool> = states.iter().map(|state| state.gate().is_some_and(Gate::on_entry)).collect();
-    // Gates that every label passes at once, and actions.
+    // Gates that every label passes immediately, and actions.
     let passed: Vec<bool> = states
         .iter()
         .map(|state| match state.kind() {

@@ -271,7 +271,7 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
     world.send_update("l000", json!({"a": 1, "b": 2})).await;
     let task = world.machines.tasks.delete_machine(M, "ada").await.unwrap();
     assert!(matches!(world.machines.definitions.current(M).await, Err(Error::NoSuchMachine)));
-    // Another process learns it at its next change, and a definition cannot be applied meanwhile.
+    // Another process learns it at its next change, and a definition cannot be applied in the meantime.
     let update = crate::Update { metadata: &json!({"a": 1}), patch: false, key: None };
     assert!(matches!(world.another().labels.update(M, "l001", &update).await, Err(Error::NoSuchMachine)));
     let again = world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await;

@@ -20,7 +20,7 @@ use crate::http::{
     path::Path,
 };
 use signalbox_api::machines::{
-    AssumedAnswer, History, Machine, MachineEntry, MachineState, Machines, Simulate,
+    AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines, Simulate,
 };
 use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
@@ -176,7 +176,7 @@ async fn simulate(
     };
     let answer = |(state, answer)| match answer {
         AssumedAnswer::Status(status) => (state, Assumption { status, body: None }),
-        AssumedAnswer::Full { status, body } => (state, Assumption { status, body }),
+        AssumedAnswer::Full(AssumedResponse { status, body }) => (state, Assumption { status, body }),
     };
     let webhooks = asked.webhooks.into_iter().map(answer).collect();
     let asking = Assumptions { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks };
