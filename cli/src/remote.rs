@@ -38,18 +38,18 @@ pub(crate) struct Output {
     json: bool,
 }
 
-/// A form of the output.
+/// A form of the output. Its values have no help texts, with which clap would print the long help of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    // For people.
     Table,
-    /// With more columns, and times as timestamps
+    // With more columns, and times as timestamps.
     Wide,
-    /// The members of the API
+    // The members of the API.
     Json,
-    /// The same as YAML
+    // The same as YAML.
     Yaml,
-    /// Only the names, one per line
+    // Only the names, one per line.
     Name,
 }
 
