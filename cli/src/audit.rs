@@ -52,7 +52,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let mut newest = page.newest;
     loop {
         for record in &page.records {
-            let line = if args.remote.json { json(record)? } else { row(record) };
+            let line = if args.remote.is_json() { json(record)? } else { row(record) };
             if !terminal::line_is_read(&line) {
                 return Ok(());
             }

@@ -9,9 +9,19 @@ use std::{
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
-use signalbox_client::certificates::{AutomaticCertificate, AutomaticState, NewCertificate};
+use signalbox_client::{
+    Client,
+    certificates::{AutomaticCertificate, AutomaticState, NewCertificate},
+    segment,
+};
 
-use crate::{exit::Failure, remote::Remote, routes::Until, terminal, tokens::time};
+use crate::{
+    exit::Failure,
+    listing::{Cell, Listing},
+    remote::Remote,
+    routes::Until,
+    terminal,
+};
 
 /// Flags of `signalbox certificates`.
 #[derive(Debug, clap::Args)]
@@ -23,7 +33,11 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List certificates, with the state of automatic ones and why they could not be obtained
-    List(All),
+    #[command(visible_alias = "ls")]
+    List(Listing),
+    /// Remove a certificate
+    #[command(visible_alias = "rm")]
+    Remove(Removal),
     /// Upload a certificate and its private key
     Upload(Upload),
     /// Attempt a renewal of an automatic certificate now
@@ -31,7 +45,12 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct All {
+struct Removal {
+    /// Server name of the certificate
+    name: String,
+    /// Confirm; this cannot be undone
+    #[arg(long, required = true)]
+    yes: bool,
     #[command(flatten)]
     remote: Remote,
 }
@@ -73,23 +92,17 @@ struct Row {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::List(All { remote }) => {
-            let client = remote.client()?;
-            let stored = client.certificates().list().await?.into_iter();
-            let mut rows: BTreeMap<String, Row> = stored
-                .map(|one| {
-                    let not_after = u64::try_from(one.not_after).ok();
-                    let row = Row { server_name: one.server_name.clone(), not_after, automatic: None };
-                    (one.server_name, row)
+        Command::List(listing) => {
+            listing
+                .run(async || {
+                    let rows = rows(&listing.client()?).await?;
+                    listing.show(&rows, HEADS, cells)
                 })
-                .collect();
-            for one in client.certificates().automatic().await? {
-                let server_name = one.server_name.clone();
-                let empty = Row { server_name: server_name.clone(), not_after: None, automatic: None };
-                rows.entry(server_name).or_insert(empty).automatic = Some(one);
-            }
-            let rows: Vec<Row> = rows.into_values().collect();
-            remote.show(&rows, |rows| print(rows))
+                .await
+        }
+        Command::Remove(Removal { name, yes: _, remote }) => {
+            remote.client()?.call("DELETE", &format!("/certificates/{}", segment(&name)), None).await?;
+            remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{name} removed")))
         }
         Command::Upload(args) => upload(args).await,
         Command::Renew(One { name, remote }) => {
@@ -118,23 +131,37 @@ fn read(file: &Path) -> Result<String, Failure> {
     fs::read_to_string(file).map_err(|error| Failure::configuration(format!("{}: {error}", file.display())))
 }
 
-fn print(rows: &[Row]) {
-    let at = |seconds: Option<u64>| terminal::or_dash(seconds.map(|seconds| time(seconds * 1000)));
-    let cells: Vec<_> = rows
-        .iter()
-        .map(|row| {
-            let automatic = row.automatic.as_ref();
-            [
-                row.server_name.clone(),
-                automatic.map_or("uploaded", |one| word(one.state)).to_owned(),
-                at(row.not_after),
-                at(automatic.and_then(|one| one.renews_at)),
-                at(automatic.and_then(|one| one.next_attempt_at)),
-                terminal::or_dash(automatic.and_then(|one| one.last_error.as_ref())),
-            ]
+/// All names, with their certificates.
+async fn rows(client: &Client) -> Result<Vec<Row>, Failure> {
+    let stored = client.certificates().list().await?.into_iter();
+    let mut rows: BTreeMap<String, Row> = stored
+        .map(|one| {
+            let not_after = u64::try_from(one.not_after).ok();
+            let row = Row { server_name: one.server_name.clone(), not_after, automatic: None };
+            (one.server_name, row)
         })
         .collect();
-    terminal::table(["NAME", "STATE", "EXPIRES", "RENEWED AT", "NEXT ATTEMPT", "LAST ERROR"], &cells);
+    for one in client.certificates().automatic().await? {
+        let server_name = one.server_name.clone();
+        let empty = Row { server_name: server_name.clone(), not_after: None, automatic: None };
+        rows.entry(server_name).or_insert(empty).automatic = Some(one);
+    }
+    Ok(rows.into_values().collect())
+}
+
+const HEADS: [&str; 6] = ["NAME", "STATE", "EXPIRES", "RENEWED AT", "NEXT ATTEMPT", "LAST ERROR"];
+
+fn cells(row: &Row) -> [Cell; 6] {
+    let at = |seconds: Option<u64>| Cell::time(seconds.map(|seconds| seconds * 1000));
+    let automatic = row.automatic.as_ref();
+    [
+        row.server_name.clone().into(),
+        automatic.map_or("uploaded", |one| word(one.state)).into(),
+        at(row.not_after),
+        at(automatic.and_then(|one| one.renews_at)),
+        at(automatic.and_then(|one| one.next_attempt_at)),
+        terminal::or_dash(automatic.and_then(|one| one.last_error.as_ref())).into(),
+    ]
 }
 
 fn word(state: AutomaticState) -> &'static str {

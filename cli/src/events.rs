@@ -14,6 +14,7 @@ use signalbox_client::{
 
 use crate::{
     exit::Failure,
+    listing::Listing,
     remote::Remote,
     terminal::{self, Progress},
 };
@@ -35,7 +36,7 @@ enum Command {
     /// Publish an event, or all events in a file
     Publish(Box<Publish>),
     /// List topics
-    Topics(Topics),
+    Topics(Listing),
 }
 
 #[derive(Debug, clap::Args)]
@@ -88,12 +89,6 @@ struct Publish {
     remote: Remote,
 }
 
-#[derive(Debug, clap::Args)]
-struct Topics {
-    #[command(flatten)]
-    remote: Remote,
-}
-
 fn json(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
@@ -102,7 +97,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Tail(args) => tail(args).await,
         Command::Publish(args) => publish(*args).await,
-        Command::Topics(args) => topics(args).await,
+        Command::Topics(listing) => topics(&listing).await,
     }
 }
 
@@ -122,7 +117,7 @@ async fn tail(args: Tail) -> Result<(), Failure> {
         while let Ok(Some(message)) = stream.next().await {
             filter.last_event_id = message.id.clone().or(filter.last_event_id);
             let event = message.event.is_none();
-            if !terminal::line_is_read(&shown(&message, args.remote.json)) {
+            if !terminal::line_is_read(&shown(&message, args.remote.is_json())) {
                 return Ok(());
             }
             seen += u64::from(event);
@@ -209,17 +204,16 @@ fn read(file: &str) -> Result<Vec<NewEvent>, Failure> {
         .collect()
 }
 
-async fn topics(args: Topics) -> Result<(), Failure> {
-    let topics = args.remote.client()?.events().topics().await?;
-    args.remote.show(&topics, |topics| {
-        let rows: Vec<_> = topics
-            .iter()
-            .map(|topic| {
-                [topic.name.clone(), terminal::or_dash(topic.publisher.as_ref()), topic.events.to_string()]
+async fn topics(listing: &Listing) -> Result<(), Failure> {
+    listing
+        .run(async || {
+            let topics = listing.client()?.events().topics().await?;
+            listing.show(&topics, ["TOPIC", "PUBLISHER", "EVENTS"], |topic| {
+                let publisher = terminal::or_dash(topic.publisher.as_ref());
+                [topic.name.clone().into(), publisher.into(), topic.events.to_string().into()]
             })
-            .collect();
-        terminal::table(["TOPIC", "PUBLISHER", "EVENTS"], &rows);
-    })
+        })
+        .await
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ pub(crate) const REFUSED: u8 = 65;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// A defect, or the operating system rejects an operation.
 pub(crate) const INTERNAL: u8 = 70;
+/// The API does not accept the token, or the token lacks a permission.
+pub(crate) const DENIED: u8 = 77;
 /// Ended by Ctrl-C (128 + SIGINT), cleanly.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -21,10 +23,11 @@ pub(crate) const INTERRUPTED: u8 = 130;
 pub(crate) const HELP: &str = "Exit codes:
   0    success; for `up` also: ended by SIGTERM
   1    `check`, `doctor` or `upgrade --check` found a problem, or a subscriber rejected a test delivery
-  64   invalid flag, variable, file or token
+  64   invalid flag, variable or file
   65   invalid input (a condition, a definition, a scenario), or the API rejected the request
   69   a required resource is in use, missing or does not respond, or an operation timed out; retry later
   70   a defect of Signalbox, or the operating system rejects files or processes
+  77   the token is missing or unknown, or lacks a permission
   130  ended by Ctrl-C";
 
 /// The failure of a command.
@@ -37,6 +40,10 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn configuration(message: impl Into<String>) -> Self {
         Self { code: CONFIGURATION, message: Some(message.into()) }
+    }
+
+    pub(crate) fn denied(message: impl Into<String>) -> Self {
+        Self { code: DENIED, message: Some(message.into()) }
     }
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {

@@ -16,7 +16,7 @@ use signalbox_machine::{
     scenario,
 };
 
-use crate::{exit::Failure, terminal};
+use crate::{exit::Failure, listing::Listing, terminal};
 
 /// Commands for definitions.
 #[derive(Debug, clap::Args)]
@@ -36,7 +36,8 @@ enum Command {
     /// Print the JSON Schema of definitions, for editors
     Schema,
     /// List the machines of a running system
-    List(plans::All),
+    #[command(visible_alias = "ls")]
+    List(Listing),
     /// Show what a definition would change, without changing anything
     Plan(plans::Plan),
     /// Apply a definition: a planned one, or one from a file
@@ -89,7 +90,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             terminal::line(definition::SCHEMA.trim_end());
             Ok(())
         }
-        Command::List(args) => plans::list(args).await,
+        Command::List(listing) => plans::list(&listing).await,
         Command::Plan(args) => plans::plan(args).await,
         Command::Apply(args) => plans::apply(*args).await,
         Command::Versions(args) => plans::versions(args).await,

@@ -3,17 +3,21 @@
 //! `signalbox up` runs the whole system on this machine. Every other subcommand has its own module. Exit codes are stable,
 //! see [`exit`].
 
+mod api;
 mod audit;
 mod certificates;
 mod check;
 mod condition;
+mod contexts;
 mod deploy;
 mod discover;
 mod doctor;
 mod edge;
 mod events;
 mod exit;
+mod hosts;
 mod labels;
+mod listing;
 mod machines;
 #[cfg(test)]
 mod manual;
@@ -34,6 +38,7 @@ mod tokens;
 mod up;
 mod upgrade;
 mod why;
+mod yaml;
 
 use std::process::ExitCode;
 
@@ -55,8 +60,12 @@ enum Command {
     Up(Box<up::Args>),
     /// Show whether the parts of a system on this machine respond
     Status(status::Args),
-    /// Manage instances and hosts, and show which routers have the newest table
+    /// Manage instances, and show which routers have the newest table
+    #[command(visible_alias = "route")]
     Routes(routes::Args),
+    /// Manage hosts: policies, traffic splits, promotion
+    #[command(visible_alias = "host")]
+    Hosts(Box<hosts::Args>),
     /// Replace the instances of a host with those of a new version: all of them, or none if one is not healthy
     Deploy(Box<deploy::Args>),
     /// Run an application and keep its processes registered: health, leases, restarts, replacement without failed requests
@@ -68,17 +77,27 @@ enum Command {
     /// List topics, publish events, and watch them
     Events(events::Args),
     /// Manage subscribers and their dead letters
+    #[command(visible_alias = "subscriber")]
     Subscribers(subscribers::Args),
     /// Manage pull queues
+    #[command(visible_alias = "queue")]
     Queues(queues::Args),
     /// Manage objects with a backend, and show what blocks them
+    #[command(visible_alias = "object")]
     Objects(objects::Args),
     /// List and upload certificates, and renew those that are obtained automatically
+    #[command(visible_alias = "certificate")]
     Certificates(certificates::Args),
     /// Manage API tokens
+    #[command(visible_alias = "token")]
     Tokens(tokens::Args),
     /// Show who changed what, log-ins, and refused calls
     Audit(audit::Args),
+    /// Call the API directly, for what has no command
+    Api(api::Args),
+    /// Manage names of systems, with their addresses and tokens
+    #[command(visible_alias = "ctx")]
+    Context(contexts::Args),
     /// Check whether events, queues, objects and labels are consistent (exit code 1 if not)
     Check(check::Args),
     /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
@@ -90,8 +109,10 @@ enum Command {
     /// Evaluate an exit condition
     Condition(condition::Args),
     /// Validate, test, plan and apply definitions of state machines
+    #[command(visible_alias = "machine")]
     Machines(machines::Args),
     /// Manage labels of state machines and explain why they wait
+    #[command(visible_alias = "label")]
     Labels(labels::Args),
     /// Create the tokens, keys and Redis users of a deployment, those that are missing (for containers and services)
     Secrets(secrets::Args),
@@ -126,6 +147,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
         Command::Routes(args) => asynchronously(routes::run(args)),
+        Command::Hosts(args) => asynchronously(hosts::run(*args)),
         Command::Deploy(args) => asynchronously(deploy::run(*args)),
         Command::Run(args) => asynchronously(run::run(*args)),
         Command::Discover(args) => asynchronously(discover::run(args)),
@@ -137,6 +159,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Certificates(args) => asynchronously(certificates::run(args)),
         Command::Tokens(args) => asynchronously(tokens::run(args)),
         Command::Audit(args) => asynchronously(audit::run(args)),
+        Command::Api(args) => asynchronously(api::run(args)),
+        Command::Context(args) => asynchronously(contexts::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
         Command::Upgrade(args) => asynchronously(upgrade::run(args)),

@@ -182,6 +182,7 @@ fn docs_cli_md_has_every_command_and_every_exit_code() {
         exit::REFUSED,
         exit::UNAVAILABLE,
         exit::INTERNAL,
+        exit::DENIED,
         exit::INTERRUPTED,
     ];
     assert_eq!(listed, codes, "--help describes other exit codes");

@@ -4,7 +4,12 @@ use clap::Subcommand;
 use serde_json::json;
 use signalbox_client::objects::{Backend, ObjectState};
 
-use crate::{exit::Failure, remote::Remote, terminal};
+use crate::{
+    exit::Failure,
+    listing::{Cell, Listing},
+    remote::Remote,
+    terminal,
+};
 
 /// Flags of `signalbox objects`.
 #[derive(Debug, clap::Args)]
@@ -22,15 +27,9 @@ enum Command {
     /// Drop the next event of an object
     Skip(Skip),
     /// List backends with their waiting events
-    Backends(All),
+    Backends(Listing),
     /// List a backend's dead letters, as JSON
     Dead(Dead),
-}
-
-#[derive(Debug, clap::Args)]
-struct All {
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -76,9 +75,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("event {id} dropped; {object} continues"));
             })
         }
-        Command::Backends(All { remote }) => {
-            let backends = remote.client()?.objects().backends().await?;
-            remote.show(&backends, |backends| table(backends))
+        Command::Backends(listing) => {
+            listing
+                .run(async || {
+                    let backends = listing.client()?.objects().backends().await?;
+                    let heads = ["BACKEND", "PREFIX", "OBJECTS", "EVENTS", "DEAD", "CALLBACK", "DISABLED"];
+                    listing.show(&backends, heads, row)
+                })
+                .await
         }
         Command::Dead(Dead { backend, remote }) => {
             let dead = remote.client()?.objects().dead(&backend).await?;
@@ -105,20 +109,14 @@ fn print(object: &ObjectState) {
     }
 }
 
-fn table(backends: &[Backend]) {
-    let rows: Vec<_> = backends
-        .iter()
-        .map(|backend| {
-            [
-                backend.name.clone(),
-                backend.prefix.clone(),
-                backend.objects.to_string(),
-                backend.events.to_string(),
-                backend.dead.to_string(),
-                backend.callback.clone(),
-                terminal::or_dash(backend.disabled.as_ref()),
-            ]
-        })
-        .collect();
-    terminal::table(["BACKEND", "PREFIX", "OBJECTS", "EVENTS", "DEAD", "CALLBACK", "DISABLED"], &rows);
+fn row(backend: &Backend) -> [Cell; 7] {
+    [
+        backend.name.clone().into(),
+        backend.prefix.clone().into(),
+        backend.objects.to_string().into(),
+        backend.events.to_string().into(),
+        backend.dead.to_string().into(),
+        backend.callback.clone().into(),
+        terminal::or_dash(backend.disabled.as_ref()).into(),
+    ]
 }

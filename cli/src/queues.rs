@@ -11,6 +11,7 @@ use signalbox_client::queues::{
 
 use crate::{
     exit::Failure,
+    listing::{Cell, Listing},
     remote::{Remote, duration},
     terminal::{self, Progress},
 };
@@ -25,7 +26,8 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List queues
-    List(All),
+    #[command(visible_alias = "ls")]
+    List(Listing),
     /// Create or update a queue
     Create(Create),
     /// Delete a queue and its messages
@@ -191,12 +193,6 @@ struct DropDead {
 }
 
 #[derive(Debug, clap::Args)]
-struct All {
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
 struct One {
     /// Queue
     queue: String,
@@ -322,9 +318,13 @@ struct Page {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::List(All { remote }) => {
-            let queues = remote.client()?.queues().list().await?;
-            remote.show(&queues, |queues| print(queues))
+        Command::List(listing) => {
+            listing
+                .run(async || {
+                    let queues = listing.client()?.queues().list().await?;
+                    listing.show(&queues, ["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"], row)
+                })
+                .await
         }
         Command::Create(args) => create(args).await,
         Command::Remove(Sure { queue, yes: _, remote }) => {
@@ -435,22 +435,16 @@ fn counted(remote: &Remote, count: u64, what: &str) -> Result<(), Failure> {
     remote.show(&json!({"messages": count}), |_| terminal::line(&format!("{count} {what}")))
 }
 
-fn print(queues: &[Queue]) {
-    let rows: Vec<_> = queues
-        .iter()
-        .map(|queue| {
-            let messages = &queue.messages;
-            [
-                queue.name.clone(),
-                queue.pattern.clone(),
-                messages.waiting.to_string(),
-                messages.in_flight.to_string(),
-                messages.delayed.to_string(),
-                messages.dead.to_string(),
-            ]
-        })
-        .collect();
-    terminal::table(["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"], &rows);
+fn row(queue: &Queue) -> [Cell; 6] {
+    let messages = &queue.messages;
+    [
+        queue.name.clone().into(),
+        queue.pattern.clone().into(),
+        messages.waiting.to_string().into(),
+        messages.in_flight.to_string().into(),
+        messages.delayed.to_string().into(),
+        messages.dead.to_string().into(),
+    ]
 }
 
 async fn create(args: Create) -> Result<(), Failure> {

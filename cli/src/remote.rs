@@ -7,7 +7,14 @@ use serde::Serialize;
 use signalbox_client::{Client, Error};
 use signalbox_stack::Description;
 
-use crate::{exit::Failure, terminal};
+use crate::{
+    contexts::{Context, Store, read_token},
+    exit::Failure,
+    terminal, yaml,
+};
+
+/// The data folder of `signalbox up`.
+const DATA_DIR: &str = ".signalbox";
 
 /// Flags of every command that calls a running system.
 #[derive(Debug, Clone, clap::Args)]
@@ -15,24 +22,53 @@ use crate::{exit::Failure, terminal};
 pub(crate) struct Remote {
     #[command(flatten)]
     pub(crate) system: System,
-    /// Print JSON
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The form of the output.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "System and output")]
+pub(crate) struct Output {
+    /// Output format; wide and name differ from table only for lists
+    #[arg(short, long, value_name = "FORMAT", default_value = "table", conflicts_with = "json")]
+    output: Format,
+    /// Same as -o json
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
+}
+
+/// A form of the output. Its values have no help texts, with which clap would print the long help of every command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    // For people.
+    Table,
+    // With more columns, and times as timestamps.
+    Wide,
+    // The members of the API.
+    Json,
+    // The same as YAML.
+    Yaml,
+    // Only the names, one per line.
+    Name,
 }
 
 /// Selects a running system.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "System and output")]
 pub(crate) struct System {
-    /// Use the address and the root token in this data folder of a system on this machine
-    #[arg(long, value_name = "DIR", env = "SIGNALBOX_DATA_DIR", default_value = ".signalbox")]
-    data_dir: PathBuf,
-    /// Use the API at this URL instead of the system in the data folder
+    /// Use the system with this name (see `signalbox context`)
+    #[arg(long, value_name = "NAME", env = "SIGNALBOX_CONTEXT")]
+    context: Option<String>,
+    /// Use the API at this URL
     #[arg(long, value_name = "URL", env = "SIGNALBOX_URL")]
     url: Option<String>,
-    /// Use this token instead of the one in the data folder
-    #[arg(long, value_name = "TOKEN", env = "SIGNALBOX_TOKEN", hide_env_values = true)]
-    token: Option<String>,
+    /// Use the address and the root token in this data folder of a system on this machine [default: .signalbox]
+    #[arg(long, value_name = "DIR", env = "SIGNALBOX_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Use the token in this file; - is standard input. SIGNALBOX_TOKEN contains a token itself
+    #[arg(long, value_name = "FILE", env = "SIGNALBOX_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
     /// Send the token over plain HTTP to another machine
     #[arg(long, env = "SIGNALBOX_INSECURE")]
     insecure: bool,
@@ -57,15 +93,21 @@ impl System {
 
     /// A client with the timeout `patience`.
     pub(crate) fn patient(&self, patience: Duration) -> Result<Client, Failure> {
-        let (url, token) = match &self.url {
-            Some(url) => (url.clone(), self.token_for(url)?),
-            None => (self.description()?.admin_url, Some(self.own_token()?)),
+        let mut ca_file = self.ca_file.clone();
+        let (url, token) = if let Some((name, context)) = self.named()? {
+            ca_file = ca_file.or_else(|| context.ca_file.clone());
+            let token = self.token_of(&name, &context)?;
+            (context.url, token)
+        } else if let Some(url) = &self.url {
+            (url.clone(), self.token_for(url)?)
+        } else {
+            (self.description()?.admin_url, Some(self.own_token()?))
         };
         let mut builder = Client::builder(url).timeout(patience);
         if let Some(token) = token {
             builder = builder.token(token);
         }
-        if let Some(file) = &self.ca_file {
+        if let Some(file) = ca_file {
             builder = builder.ca_file(file);
         }
         Ok(builder.build()?)
@@ -73,11 +115,12 @@ impl System {
 
     /// The system that runs in the data folder.
     pub(crate) fn description(&self) -> Result<Description, Failure> {
-        let file = self.data_dir.join("run/stack.json");
+        let folder = self.folder();
+        let file = folder.join("run/stack.json");
         let text = fs::read_to_string(&file).map_err(|_| {
             Failure::unavailable(format!(
-                "no system runs in {}; name another system with --url",
-                self.data_dir.display()
+                "no system runs in {}; name another system with --url or --context",
+                folder.display()
             ))
         })?;
         serde_json::from_str(&text)
@@ -86,22 +129,70 @@ impl System {
 
     /// The system in the data folder, unless another one is named.
     pub(crate) fn here(&self) -> Option<Description> {
-        if self.url.is_some() { None } else { self.description().ok() }
+        if self.is_named() { None } else { self.description().ok() }
     }
 
-    /// Whether the system was named explicitly.
+    /// Whether the system is another one than that of a data folder.
     pub(crate) fn is_named(&self) -> bool {
-        self.url.is_some()
+        self.url.is_some() || !matches!(self.named(), Ok(None))
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.data_dir.clone().unwrap_or_else(|| PathBuf::from(DATA_DIR))
+    }
+
+    /// The context that applies. Every other way to name a system has precedence over the current context.
+    fn named(&self) -> Result<Option<(String, Context)>, Failure> {
+        match (&self.context, Store::of_user()) {
+            (Some(_), None) => Err(Failure::configuration("there is no home folder; set SIGNALBOX_CONFIG_DIR")),
+            (Some(name), Some(store)) => store.context(Some(name)),
+            (None, Some(store)) if self.url.is_none() && self.data_dir.is_none() => store.context(None),
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// The token that the user set for this command.
+    fn token(&self) -> Result<Option<String>, Failure> {
+        match &self.token_file {
+            Some(file) => read_token(file).map(Some),
+            None => Ok(std::env::var("SIGNALBOX_TOKEN").ok().filter(|token| !token.is_empty())),
+        }
+    }
+
+    /// The token for a context: one that was set for this command, or the stored one.
+    fn token_of(&self, name: &str, context: &Context) -> Result<Option<String>, Failure> {
+        let stored = Store::of_user().map(|store| store.token_file(name)).filter(|file| file.exists());
+        let token = match (self.token()?, stored) {
+            (Some(token), _) => Some(token),
+            (None, Some(file)) => Some(read_token(&file)?),
+            (None, None) => None,
+        };
+        if token.is_some() && !context.insecure {
+            self.must_protect(&context.url)?;
+        }
+        Ok(token)
+    }
+
+    /// Rejects an address to which a token would be sent unencrypted.
+    fn must_protect(&self, url: &str) -> Result<(), Failure> {
+        if self.insecure || is_protected(url) {
+            return Ok(());
+        }
+        Err(Failure::configuration(format!(
+            "{url}: the token would be sent unencrypted to another machine; use https://, or --insecure if the network is \
+             protected"
+        )))
     }
 
     /// The token for the system in the data folder.
     fn own_token(&self) -> Result<String, Failure> {
-        if let Some(token) = &self.token {
-            return Ok(token.clone());
+        if let Some(token) = self.token()? {
+            return Ok(token);
         }
-        let file = self.data_dir.join("token");
-        let failure =
-            |error: io::Error| Failure::configuration(format!("{}: {error}; use --token", file.display()));
+        let file = self.folder().join("token");
+        let failure = |error: io::Error| {
+            Failure::configuration(format!("{}: {error}; use --token-file", file.display()))
+        };
         let mode = fs::metadata(&file).map_err(failure)?.mode();
         // A group may read it, as services of one system may share a group. Writing it would replace the token.
         if mode & 0o027 != 0 {
@@ -120,26 +211,44 @@ impl System {
         if own {
             return self.own_token().map(Some);
         }
-        if self.token.is_some() && !self.insecure && !is_protected(url) {
-            return Err(Failure::configuration(format!(
-                "{url}: the token would be sent unencrypted to another machine; use https://, or --insecure if the network \
-                 is protected"
-            )));
+        let token = self.token()?;
+        if token.is_some() {
+            self.must_protect(url)?;
         }
-        Ok(self.token.clone())
+        Ok(token)
     }
 }
 
 impl Remote {
-    /// Prints the answer: as JSON if requested, otherwise by `text`.
+    /// The selected format.
+    pub(crate) fn format(&self) -> Format {
+        self.output.format()
+    }
+
+    /// Whether a program reads the output, so that commands without an end print a JSON document per line.
+    pub(crate) fn is_json(&self) -> bool {
+        self.format() == Format::Json
+    }
+
+    /// Prints the answer: as JSON or YAML if requested, otherwise by `text`.
     pub(crate) fn show<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) -> Result<(), Failure> {
-        if !self.json {
-            text(answer);
-            return Ok(());
+        self.output.show(answer, text)
+    }
+}
+
+impl Output {
+    pub(crate) fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
+
+    /// As [`Remote::show`].
+    pub(crate) fn show<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) -> Result<(), Failure> {
+        let failed = |error| Failure::internal(format!("cannot write the answer: {error}"));
+        match self.format() {
+            Format::Json => terminal::line(&serde_json::to_string_pretty(answer).map_err(failed)?),
+            Format::Yaml => terminal::line(&yaml::write(&serde_json::to_value(answer).map_err(failed)?)),
+            Format::Table | Format::Wide | Format::Name => text(answer),
         }
-        let json = serde_json::to_string_pretty(answer)
-            .map_err(|error| Failure::internal(format!("cannot write the answer as JSON: {error}")))?;
-        terminal::line(&json);
         Ok(())
     }
 }
@@ -153,9 +262,9 @@ impl From<Error> for Failure {
         };
         match error.status() {
             Some(401) => {
-                Self::configuration(format!("{message}; set a token with --token or SIGNALBOX_TOKEN"))
+                Self::denied(format!("{message}; set a token with --token-file or SIGNALBOX_TOKEN"))
             }
-            Some(403) => Self::configuration(message),
+            Some(403) => Self::denied(message),
             _ if error.is_unavailable() => Self::unavailable(message),
             Some(_) if error.code().is_some() => Self::refused_because(message),
             _ => match error {

@@ -1,16 +1,17 @@
-//! `signalbox routes`: manages instances and host names, and shows which routers have the newest table.
+//! `signalbox routes`: manages instances, and shows which routers have the newest table.
 
 use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 use signalbox_client::routes::{
-    Answer, ChangedInstance, Convergence, Explanation, Filter, Liveness, NewInstance,
+    Answer, ChangedInstance, Convergence, Explanation, Filter, Instance, Liveness, NewInstance,
 };
 use tokio::time::{Instant, sleep};
 
 use crate::{
     exit::Failure,
+    listing::{Cell, Listing},
     remote::{Remote, duration, seconds},
     terminal::{self, Progress},
 };
@@ -25,12 +26,12 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List instances
+    #[command(visible_alias = "ls")]
     List(List),
-    /// List host names and the addresses that serve them
-    Hosts(Hosts),
     /// Register or update an instance
     Add(Box<Add>),
     /// Remove an instance immediately
+    #[command(visible_alias = "rm")]
     Remove(Remove),
     /// Drain an instance: send it no new requests
     Drain(Drain),
@@ -61,13 +62,7 @@ struct List {
     #[arg(long, value_parser = ["active", "standby", "draining"])]
     state: Option<String>,
     #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-struct Hosts {
-    #[command(flatten)]
-    remote: Remote,
+    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
@@ -221,7 +216,6 @@ struct Wait {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::List(args) => list(args).await,
-        Command::Hosts(args) => hosts(args).await,
         Command::Add(args) => add(*args).await,
         Command::Remove(args) => remove(args).await,
         Command::Drain(args) => drain(args).await,
@@ -234,47 +228,48 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn list(args: List) -> Result<(), Failure> {
-    let List { host, version_type, node, state, remote } = args;
+    let List { host, version_type, node, state, listing } = args;
     let filter = Filter { host, version_type, node, state };
-    let instances = remote.client()?.routes().instances(&filter).await?;
-    remote.show(&instances, |instances| {
-        let rows: Vec<_> = instances
-            .iter()
-            .map(|instance| {
-                let health = match (instance.healthy, instance.routed) {
-                    (Some(false), _) => "unhealthy",
-                    (_, Some(false)) => "not in the table yet",
-                    (Some(true), _) => "healthy",
-                    (None, _) => "-",
-                };
-                [
-                    instance.id.clone(),
-                    instance.address.clone(),
-                    terminal::list(&instance.hostnames),
-                    instance.version_type_id.clone(),
-                    instance.weight.to_string(),
-                    instance.state.as_str().to_owned(),
-                    health.to_owned(),
-                ]
-            })
-            .collect();
-        terminal::table(["ID", "ADDRESS", "HOSTS", "VERSION TYPE", "WEIGHT", "STATE", "HEALTH"], &rows);
-    })
+    listing
+        .run(async || {
+            let instances = listing.client()?.routes().instances(&filter).await?;
+            listing.show(&instances, HEADS, row)
+        })
+        .await
 }
 
-async fn hosts(args: Hosts) -> Result<(), Failure> {
-    let hosts = args.remote.client()?.routes().hosts().await?;
-    args.remote.show(&hosts, |hosts| {
-        let rows: Vec<_> = hosts
-            .iter()
-            .map(|host| {
-                let by = if host.registered { "registered" } else { "manual" };
-                let counted = terminal::or_dash(host.log_key.as_ref());
-                [host.hostname.clone(), terminal::list(&host.addresses), counted, by.to_owned()]
-            })
-            .collect();
-        terminal::table(["HOST", "ADDRESSES", "COUNTED UNDER", "HOW"], &rows);
-    })
+const HEADS: [&str; 10] = [
+    "ID",
+    "ADDRESS",
+    "HOSTS",
+    "VERSION TYPE",
+    "WEIGHT",
+    "STATE",
+    "HEALTH",
+    "+NODE",
+    "+APPLICATION",
+    "+LEASE EXPIRES",
+];
+
+fn row(instance: &Instance) -> [Cell; 10] {
+    let health = match (instance.healthy, instance.routed) {
+        (Some(false), _) => "unhealthy",
+        (_, Some(false)) => "not in the table yet",
+        (Some(true), _) => "healthy",
+        (None, _) => "-",
+    };
+    [
+        instance.id.clone().into(),
+        instance.address.clone().into(),
+        terminal::list(&instance.hostnames).into(),
+        instance.version_type_id.clone().into(),
+        instance.weight.to_string().into(),
+        instance.state.as_str().into(),
+        health.into(),
+        terminal::or_dash(instance.node_id.as_ref()).into(),
+        terminal::or_dash(instance.application_id.as_ref()).into(),
+        Cell::time(instance.lease_expires_ms),
+    ]
 }
 
 async fn add(args: Add) -> Result<(), Failure> {

@@ -224,7 +224,7 @@ fn rows(before: &Look, now: &Look, seconds: f64, most: usize) -> Vec<Row> {
 
 /// Prints a table, and returns whether the reader still exists.
 fn draw(args: &Top, rows: &[Row]) -> Result<bool, Failure> {
-    if args.remote.json {
+    if args.remote.is_json() {
         // One table per line, so that a program can read them one by one.
         let line = serde_json::to_string(rows)
             .map_err(|error| Failure::internal(format!("cannot write the table as JSON: {error}")))?;

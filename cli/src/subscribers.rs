@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::json;
-use signalbox_client::events::{DeadLetters, DeliveryAttempt, Numbers, Subscription};
+use signalbox_client::events::{DeadLetters, DeliveryAttempt, SubscriberNumbers, Subscription};
 
 use crate::{
     exit::Failure,
+    listing::{Cell, Listing},
     remote::{Remote, duration, past},
     terminal::{self, Progress},
 };
@@ -23,7 +25,8 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List subscribers with their backlog and health
-    List(All),
+    #[command(visible_alias = "ls")]
+    List(Listing),
     /// Send a test delivery
     Test(One),
     /// List dead letters
@@ -52,12 +55,6 @@ enum Command {
     Disable(Sure),
     /// Enable a disabled subscription
     Enable(One),
-}
-
-#[derive(Debug, clap::Args)]
-struct All {
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -142,7 +139,7 @@ struct Set {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::List(args) => list(args).await,
+        Command::List(listing) => list(&listing).await,
         Command::Test(args) => test(args).await,
         Command::Dead(args) => dead(args).await,
         Command::Redrive(One { name, remote }) => {
@@ -246,32 +243,45 @@ fn print_deliveries(deliveries: &[DeliveryAttempt]) {
     terminal::table(["AT", "RESULT", "STATUS", "TOOK", "ATTEMPT", "EVENT", "NEXT TRY", "RESPONSE"], &rows);
 }
 
-async fn list(args: All) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let (subscriptions, numbers) = (client.events().subscriptions().await?, client.events().numbers().await?);
-    let answer = json!({"subscriptions": subscriptions, "numbers": numbers});
-    args.remote.show(&answer, |_| {
-        let rows: Vec<_> = subscriptions.iter().map(|one| row(one, &numbers)).collect();
-        terminal::table(
-            ["SUBSCRIBER", "HEALTH", "SENT", "WAITING", "DEAD", "TOPICS", "CALLBACK", "DISABLED"],
-            &rows,
-        );
-    })
+/// A subscription with its numbers.
+#[derive(Debug, Serialize)]
+struct Subscriber {
+    #[serde(flatten)]
+    subscription: Subscription,
+    numbers: Option<SubscriberNumbers>,
 }
 
-fn row(one: &Subscription, numbers: &Numbers) -> [String; 8] {
-    let counted = numbers.subscribers.get(&one.subscriber);
-    let count =
-        |of: fn(&signalbox_client::events::SubscriberNumbers) -> u64| terminal::or_dash(counted.map(of));
+async fn list(listing: &Listing) -> Result<(), Failure> {
+    listing
+        .run(async || {
+            let client = listing.client()?;
+            let subscriptions = client.events().subscriptions().await?;
+            let mut numbers = client.events().numbers().await?;
+            let with_numbers = |subscription: Subscription| {
+                let numbers = numbers.subscribers.remove(&subscription.subscriber);
+                Subscriber { subscription, numbers }
+            };
+            let all: Vec<Subscriber> = subscriptions.into_iter().map(with_numbers).collect();
+            listing.show(&all, HEADS, row)
+        })
+        .await
+}
+
+const HEADS: [&str; 8] =
+    ["SUBSCRIBER", "HEALTH", "SENT", "WAITING", "DEAD", "TOPICS", "CALLBACK", "DISABLED"];
+
+fn row(one: &Subscriber) -> [Cell; 8] {
+    let count = |of: fn(&SubscriberNumbers) -> u64| Cell::from(terminal::or_dash(one.numbers.as_ref().map(of)));
+    let subscription = &one.subscription;
     [
-        one.subscriber.clone(),
-        one.health.to_string(),
+        subscription.subscriber.clone().into(),
+        subscription.health.to_string().into(),
         count(|numbers| numbers.sent),
         count(|numbers| numbers.events),
         count(|numbers| numbers.dead),
-        terminal::list(&one.topics),
-        one.callback.clone(),
-        terminal::or_dash(one.disabled.as_ref()),
+        terminal::list(&subscription.topics).into(),
+        subscription.callback.clone().into(),
+        terminal::or_dash(subscription.disabled.as_ref()).into(),
     ]
 }
 

@@ -30,6 +30,19 @@ pub(crate) fn is_watched() -> bool {
     io::stdout().is_terminal()
 }
 
+/// The width of the terminal; nothing if standard output is not one.
+pub(crate) fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// Whether output is colored: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
+pub(crate) fn is_colored() -> bool {
+    let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    is_watched() && unset("NO_COLOR") && !dumb
+}
+
 /// A progress line on standard error for long operations. Without a terminal nothing is written.
 #[derive(Debug)]
 pub(crate) struct Progress {

@@ -9,6 +9,7 @@ use signalbox_client::tokens::{NewToken, Rotation, Scope, Token};
 
 use crate::{
     exit::Failure,
+    listing::{Cell, Listing},
     remote::{self, Remote},
     terminal,
 };
@@ -23,19 +24,14 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List tokens, without their secrets
-    List(All),
+    #[command(visible_alias = "ls")]
+    List(Listing),
     /// Create a token and print it once
     Create(Create),
     /// Give a token another secret and print it once; the one before stays valid for a while
     Rotate(Rotate),
     /// Revoke a token
     Revoke(One),
-}
-
-#[derive(Debug, clap::Args)]
-struct All {
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -88,9 +84,13 @@ struct One {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::List(All { remote }) => {
-            let tokens = remote.client()?.tokens().list().await?;
-            remote.show(&tokens, |tokens| print(tokens))
+        Command::List(listing) => {
+            listing
+                .run(async || {
+                    let tokens = listing.client()?.tokens().list().await?;
+                    listing.show(&tokens, HEADS, row)
+                })
+                .await
         }
         Command::Create(Create {
             name,
@@ -129,38 +129,34 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-fn print(tokens: &[Token]) {
-    let names = |names: &Option<Vec<String>>| terminal::or_dash(names.as_ref().map(|names| names.join(",")));
-    let rows: Vec<_> = tokens
-        .iter()
-        .map(|token| {
-            [
-                token.name.clone(),
-                terminal::list(&token.scopes),
-                names(&token.hosts),
-                names(&token.environments),
-                names(&token.machines),
-                names(&token.version_types),
-                token.expires_at_ms.map_or_else(|| "never".to_owned(), time),
-                token.last_used_at_ms.map_or_else(|| "never".to_owned(), time),
-                token.replaced_until_ms.len().to_string(),
-            ]
-        })
-        .collect();
-    terminal::table(
-        [
-            "TOKEN",
-            "SCOPES",
-            "HOSTS",
-            "ENVIRONMENTS",
-            "MACHINES",
-            "VERSION TYPES",
-            "EXPIRES",
-            "LAST USED",
-            "OLD SECRETS",
-        ],
-        &rows,
-    );
+const HEADS: [&str; 9] = [
+    "TOKEN",
+    "SCOPES",
+    "HOSTS",
+    "ENVIRONMENTS",
+    "MACHINES",
+    "VERSION TYPES",
+    "EXPIRES",
+    "LAST USED",
+    "+OLD SECRETS",
+];
+
+fn row(token: &Token) -> [Cell; 9] {
+    let names = |names: &Option<Vec<String>>| {
+        Cell::from(terminal::or_dash(names.as_ref().map(|names| names.join(","))))
+    };
+    let at = |ms: Option<u64>| ms.map_or_else(|| "never".into(), Cell::Time);
+    [
+        token.name.clone().into(),
+        terminal::list(&token.scopes).into(),
+        names(&token.hosts),
+        names(&token.environments),
+        names(&token.machines),
+        names(&token.version_types),
+        at(token.expires_at_ms),
+        at(token.last_used_at_ms),
+        token.replaced_until_ms.len().to_string().into(),
+    ]
 }
 
 /// A time in unix milliseconds, for people.

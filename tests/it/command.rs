@@ -245,8 +245,8 @@ async fn commands_print_what_an_operator_expects() {
     let stranger = "http://127.0.0.1:1";
     for (url, token, arguments, code, why) in [
         (&*url, &*system.token, &["routes", "drain", "zz"][..], 65, "(unknown_instance)"),
-        (&*url, "nobody", &["routes", "list"], 64, "(token_unknown)"),
-        (&*url, made.trim(), &["routes", "remove", "i-7"], 64, "(scope_missing)"),
+        (&*url, "nobody", &["routes", "list"], 77, "(token_unknown)"),
+        (&*url, made.trim(), &["routes", "remove", "i-7"], 77, "(scope_missing)"),
         (&*url, &*system.token, &["routes", "list", "--bogus"], 64, "--bogus"),
         (&*url, &*system.token, &["queues", "purge", "q"], 64, "--yes"),
         (&*url, &*system.token, &["routes", "wait", "--serial", "999", "--timeout", "1ms"], 69, "serial 999"),

@@ -37,6 +37,7 @@ mod guards;
 mod harness;
 mod isolation;
 mod keys;
+mod lists;
 mod live;
 mod lookup;
 mod machines;

@@ -1,7 +1,6 @@
 //! `signalbox machines list|plan|apply|versions`: definitions of machines in a running system.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -15,18 +14,13 @@ use signalbox_client::{
 use crate::{
     exit::Failure,
     labels::operate,
+    listing::Listing,
     remote::Remote,
     terminal::{self, Progress},
 };
 
 /// The time limit for planning and applying, which read and move thousands of labels.
 const PATIENCE: Duration = Duration::from_secs(600);
-
-#[derive(Debug, clap::Args)]
-pub(super) struct All {
-    #[command(flatten)]
-    remote: Remote,
-}
 
 #[derive(Debug, clap::Args)]
 pub(super) struct One {
@@ -155,25 +149,27 @@ fn table(versions: &[Version]) {
     terminal::table(["VERSION", "AT", "BY", "HASH", ""], &rows);
 }
 
-pub(super) async fn list(args: All) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let mut machines = Vec::new();
-    for name in client.machines().list().await? {
-        machines.push(client.machines().show(&name).await?);
-    }
-    args.remote.show(&machines, |machines| {
-        let counts = |counts: &BTreeMap<String, u64>| {
-            terminal::list(&counts.iter().map(|(name, count)| format!("{name}={count}")).collect::<Vec<_>>())
-        };
-        let rows: Vec<_> = machines
-            .iter()
-            .map(|machine| {
+pub(super) async fn list(listing: &Listing) -> Result<(), Failure> {
+    listing
+        .run(async || {
+            let client = listing.client()?;
+            let mut machines = Vec::new();
+            for name in client.machines().list().await? {
+                machines.push(client.machines().show(&name).await?);
+            }
+            listing.show(&machines, ["MACHINE", "VERSION", "LABELS", "BUSY"], |machine| {
                 let labels: u64 = machine.labels.values().sum();
-                [machine.name.clone(), machine.version.to_string(), labels.to_string(), counts(&machine.busy)]
+                let busy: Vec<String> =
+                    machine.busy.iter().map(|(name, count)| format!("{name}={count}")).collect();
+                [
+                    machine.name.clone().into(),
+                    machine.version.to_string().into(),
+                    labels.to_string().into(),
+                    terminal::list(&busy).into(),
+                ]
             })
-            .collect();
-        terminal::table(["MACHINE", "VERSION", "LABELS", "BUSY"], &rows);
-    })
+        })
+        .await
 }
 
 fn print(plan: &Planned) {

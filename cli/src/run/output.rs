@@ -1,7 +1,5 @@
 //! The output of children, each line with the name of its copy.
 
-use std::io::{self, IsTerminal as _};
-
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, BufReader},
     task::JoinHandle,
@@ -33,9 +31,7 @@ pub(super) struct Output {
 impl Output {
     /// `longest` is the longest name of a copy.
     pub(super) fn new(longest: usize) -> Self {
-        let colored =
-            io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-        Self { width: longest.max(OWN.len()), colored }
+        Self { width: longest.max(OWN.len()), colored: terminal::is_colored() }
     }
 
     /// A message of this program.

@@ -176,8 +176,11 @@ async fn the_command_sends_the_folders_token_only_to_its_own_system() {
     let head = overheard.await.unwrap();
     assert!(!head.contains("authorization") && !head.contains(&system.token), "{head}");
     // A token is not sent unencrypted to another machine, and the name of this one does not count.
+    let file = folder.join("another-token");
+    fs::write(&file, "sbx_secret").unwrap();
+    let file = file.to_str().unwrap();
     for url in ["http://192.0.2.1", "http://127.0.0.1@192.0.2.1:80/", "http://localhost.example:8081"] {
-        let (code, wrong) = run(&["tokens", "list", "--url", url, "--token", "sbx_secret"]).await;
+        let (code, wrong) = run(&["tokens", "list", "--url", url, "--token-file", file]).await;
         assert!(code != Some(0) && wrong.contains("--insecure"), "{url}: {code:?} {wrong}");
     }
     // A file that others can read is not a secret.

@@ -1,0 +1,324 @@
+//! Lists: one mechanism for the format, the order and the selection of what every `list` command prints.
+//!
+//! A command passes its items, the heads of the columns, and a function that makes a row of an item. A head that begins with `+` is
+//! shown only by `-o wide`. The first column is the name of an item.
+
+use std::{cmp::Ordering, ops::Deref, time::Duration};
+
+use clap::ArgAction;
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::{signal, time};
+
+use crate::{
+    exit::Failure,
+    remote::{Format, Remote, duration},
+    terminal,
+};
+
+/// No column is cut below this width.
+const MIN_WIDTH: usize = 8;
+
+/// Flags of every command that prints a list.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "List")]
+pub(crate) struct Listing {
+    /// Only rows with this text: TEXT in any column, COLUMN=TEXT or COLUMN!=TEXT; can be repeated
+    #[arg(long, value_name = "FILTER", action = ArgAction::Append)]
+    filter: Vec<String>,
+    /// Sort by this column; -COLUMN reverses the order
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    sort: Option<String>,
+    /// Omit the head of the table
+    #[arg(long)]
+    no_headers: bool,
+    /// Repeat the list until Ctrl-C [default interval: 2s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+impl Deref for Listing {
+    type Target = Remote;
+
+    fn deref(&self) -> &Remote {
+        &self.remote
+    }
+}
+
+/// A cell of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Cell {
+    Text(String),
+    /// Unix milliseconds: shown as the time from or until now, by `-o wide` as a timestamp.
+    Time(u64),
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl Cell {
+    /// A time that may be missing.
+    pub(crate) fn time(ms: Option<u64>) -> Self {
+        ms.map_or_else(|| Self::Text("-".to_owned()), Self::Time)
+    }
+
+    fn shown(&self, wide: bool, now_ms: u64) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Time(ms) if wide => timestamp(*ms),
+            Self::Time(ms) => relative(*ms, now_ms),
+        }
+    }
+
+    /// Numbers by their value, everything else as text.
+    fn compare(&self, other: &Self) -> Ordering {
+        let number = |cell: &Self| match cell {
+            #[expect(clippy::cast_precision_loss, reason = "an order of times")]
+            Self::Time(ms) => Some(*ms as f64),
+            Self::Text(text) => text.split(' ').next().and_then(|word| word.parse::<f64>().ok()),
+        };
+        match (self, other, number(self), number(other)) {
+            (_, _, Some(one), Some(other)) => one.total_cmp(&other),
+            (Self::Text(one), Self::Text(other), _, _) => one.cmp(other),
+            (Self::Time(_), ..) => Ordering::Less,
+            _ => Ordering::Greater,
+        }
+    }
+}
+
+/// How long ago, or in how long: `3m ago`, `in 12d`.
+pub(crate) fn relative(ms: u64, now_ms: u64) -> String {
+    let seconds = ms.abs_diff(now_ms) / 1000;
+    let span = match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m", seconds / 60),
+        3_600..86_400 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    };
+    if ms > now_ms { format!("in {span}") } else { format!("{span} ago") }
+}
+
+pub(crate) fn timestamp(ms: u64) -> String {
+    let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    at.map_or_else(|| ms.to_string(), |at| format!("{at:.0}"))
+}
+
+impl Listing {
+    /// Reads and prints the list; with `--watch`, again and again.
+    pub(crate) async fn run(&self, mut print: impl AsyncFnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+        let Some(interval) = self.watch else { return print().await };
+        let repeat = async {
+            loop {
+                if terminal::is_watched() {
+                    let _unwritten = terminal::text("\x1b[H\x1b[2J");
+                }
+                print().await?;
+                time::sleep(interval.max(Duration::from_millis(200))).await;
+            }
+        };
+        tokio::select! {
+            failed = repeat => failed,
+            _ = signal::ctrl_c() => Err(Failure::interrupted()),
+        }
+    }
+
+    /// Prints the items in the selected format.
+    pub(crate) fn show<T: Serialize, const N: usize>(
+        &self,
+        items: &[T],
+        heads: [&str; N],
+        row: impl Fn(&T) -> [Cell; N],
+    ) -> Result<(), Failure> {
+        let mut rows: Vec<(&T, [Cell; N])> = items.iter().map(|item| (item, row(item))).collect();
+        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        let filters = self.filter.iter().map(|text| Filter::parse(text, &heads)).collect::<Result<Vec<_>, _>>()?;
+        rows.retain(|(_, cells)| filters.iter().all(|filter| filter.accepts(cells, now_ms)));
+        if let Some(sort) = &self.sort {
+            let (column, reverse) = match sort.strip_prefix('-') {
+                Some(column) => (place(column, &heads)?, true),
+                None => (place(sort, &heads)?, false),
+            };
+            rows.sort_by(|(_, one), (_, other)| {
+                let order = one[column].compare(&other[column]);
+                if reverse { order.reverse() } else { order }
+            });
+        }
+        let wide = match self.remote.format() {
+            Format::Json | Format::Yaml => {
+                let items: Vec<&T> = rows.into_iter().map(|(item, _)| item).collect();
+                return self.remote.show(&items, |_| ());
+            }
+            Format::Name => {
+                for (_, cells) in rows {
+                    terminal::line(&cells[0].shown(false, now_ms));
+                }
+                return Ok(());
+            }
+            Format::Table => false,
+            Format::Wide => true,
+        };
+        let columns: Vec<usize> = (0..N).filter(|column| wide || !heads[*column].starts_with('+')).collect();
+        let head = columns.iter().map(|column| heads[*column].trim_start_matches('+').to_owned()).collect();
+        let cells = rows.iter().map(|(_, cells)| columns.iter().map(|at| cells[*at].shown(wide, now_ms)).collect());
+        let table: Vec<Vec<String>> = std::iter::once(head).chain(cells).collect();
+        let width = if wide { None } else { terminal::width() };
+        let lines = laid_out(&table, width, terminal::is_colored());
+        for line in lines.iter().skip(usize::from(self.no_headers)) {
+            terminal::line(line);
+        }
+        Ok(())
+    }
+}
+
+/// A head as it is typed: `version-type`.
+fn typed(head: &str) -> String {
+    head.trim_start_matches('+').to_lowercase().replace(' ', "-")
+}
+
+fn place(column: &str, heads: &[&str]) -> Result<usize, Failure> {
+    heads.iter().position(|head| typed(head) == column.to_lowercase()).ok_or_else(|| {
+        let known: Vec<String> = heads.iter().map(|head| typed(head)).collect();
+        Failure::configuration(format!("there is no column {column}; expected one of {}", known.join(", ")))
+    })
+}
+
+struct Filter {
+    column: Option<usize>,
+    text: String,
+    negated: bool,
+}
+
+impl Filter {
+    fn parse(filter: &str, heads: &[&str]) -> Result<Self, Failure> {
+        let Some((column, text)) = filter.split_once('=') else {
+            return Ok(Self { column: None, text: filter.to_lowercase(), negated: false });
+        };
+        let (column, negated) = column.strip_suffix('!').map_or((column, false), |column| (column, true));
+        Ok(Self { column: Some(place(column, heads)?), text: text.to_lowercase(), negated })
+    }
+
+    fn accepts(&self, cells: &[Cell], now_ms: u64) -> bool {
+        let contains = |cell: &Cell| cell.shown(false, now_ms).to_lowercase().contains(&self.text);
+        match self.column {
+            Some(column) => contains(&cells[column]) != self.negated,
+            None => cells.iter().any(contains),
+        }
+    }
+}
+
+/// The lines of a table. If it is wider than `width`, the widest columns are cut.
+fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<String> {
+    let columns = table.first().map_or(0, Vec::len);
+    let length = |cell: &String| cell.chars().count();
+    let mut widths: Vec<usize> =
+        (0..columns).map(|at| table.iter().map(|row| length(&row[at])).max().unwrap_or(0)).collect();
+    if let Some(width) = width {
+        let gaps = 2 * columns.saturating_sub(1);
+        while widths.iter().sum::<usize>() + gaps > width {
+            // The last one of the widest, because names are first.
+            let Some(widest) = (0..columns).max_by_key(|at| widths[*at]).filter(|at| widths[*at] > MIN_WIDTH) else {
+                break;
+            };
+            widths[widest] -= 1;
+        }
+    }
+    let line = |(number, row): (usize, &Vec<String>)| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| {
+            let text = cut(cell, *width);
+            let color = if number == 0 { Some(HEAD) } else { color(cell) };
+            match color.filter(|_| colored) {
+                Some(color) => {
+                    let missing = width.saturating_sub(text.trim_end().chars().count());
+                    format!("\x1b[{color}m{}\x1b[0m{}", text.trim_end(), " ".repeat(missing))
+                }
+                None => text,
+            }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    table.iter().enumerate().map(line).collect()
+}
+
+/// A cell with exactly this width. Control characters (which come from names that others chose) would move the cursor.
+fn cut(cell: &str, width: usize) -> String {
+    let mut text: String = cell.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
+    let length = text.chars().count();
+    if length > width {
+        text = text.chars().take(width.saturating_sub(1)).chain(['\u{2026}']).collect();
+    }
+    text + &" ".repeat(width.saturating_sub(length))
+}
+
+/// Bold.
+const HEAD: u8 = 1;
+
+/// The color of a word that reports a state: green, yellow or red.
+fn color(cell: &str) -> Option<u8> {
+    match cell {
+        "active" | "healthy" | "issued" | "live" | "ok" | "delivered" => Some(32),
+        "standby" | "draining" | "ordering" | "paused" | "silent" | "waiting" => Some(33),
+        "unhealthy" | "failing" | "errored" | "disabled" | "expired" | "excluded" | "rejected" | "failed" => Some(31),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: &[&[&str]]) -> Vec<Vec<String>> {
+        rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let rows = table(&[&["ID", "HOSTS", "STATE"], &["i-7", "one.test,two.test,three.test", "active"]]);
+        assert_eq!(laid_out(&rows, None, false)[1], "i-7  one.test,two.test,three.test  active");
+        let cut = laid_out(&rows, Some(30), false);
+        assert_eq!(cut[1], "i-7  one.test,two.te\u{2026}  active");
+        assert!(cut.iter().all(|line| line.chars().count() <= 30));
+        // It is never cut to nothing.
+        assert_eq!(laid_out(&rows, Some(3), false)[1], "i-7  one.tes\u{2026}  active");
+    }
+
+    #[test]
+    fn states_have_colors_and_control_characters_are_replaced() {
+        let rows = table(&[&["ID", "STATE"], &["a\u{1b}[2J", "failing"]]);
+        assert_eq!(laid_out(&rows, None, false)[1], "a\u{fffd}[2J  failing");
+        assert_eq!(laid_out(&rows, None, true)[1], "a\u{fffd}[2J  \u{1b}[31mfailing\u{1b}[0m");
+    }
+
+    #[test]
+    fn cells_are_compared_as_numbers_if_they_are_numbers() {
+        let cell = |text: &str| Cell::from(text);
+        assert_eq!(cell("9").compare(&cell("10")), Ordering::Less);
+        assert_eq!(cell("1.5 s").compare(&cell("1.2 s")), Ordering::Greater);
+        assert_eq!(cell("b").compare(&cell("a")), Ordering::Greater);
+        assert_eq!(Cell::Time(5).compare(&Cell::Time(7)), Ordering::Less);
+        assert_eq!(Cell::Time(5).compare(&cell("-")), Ordering::Less);
+    }
+
+    #[test]
+    fn a_filter_names_a_column_or_none() {
+        let heads = ["ID", "VERSION TYPE"];
+        let cells = [Cell::from("i-7"), Cell::from("Shop")];
+        let accepts = |text: &str| Filter::parse(text, &heads).unwrap().accepts(&cells, 0);
+        assert!(accepts("shop") && accepts("version-type=sho") && accepts("ID!=8"));
+        assert!(!accepts("id=shop") && !accepts("id!=7") && !accepts("bank"));
+        let error = Filter::parse("color=red", &heads).map(drop).unwrap_err();
+        assert_eq!(error.message(), "there is no column color; expected one of id, version-type");
+    }
+
+    #[test]
+    fn times_are_relative_to_now() {
+        let now = 1_801_353_600_000;
+        let texts = [now - 59_000, now - 60_000, now + 90 * 86_400_000].map(|ms| relative(ms, now));
+        assert_eq!(texts, ["59s ago", "1m ago", "in 90d"]);
+        assert_eq!(Cell::Time(now).shown(true, now), "2027-01-31T00:00:00Z");
+    }
+}
