@@ -1,10 +1,10 @@
 //! The bus as a running part: its tasks, and how they end.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use signalbox_store::{Clock, Fabric, Notice, Shard};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -16,11 +16,15 @@ use super::{
     housekeeping, replay,
     rng::Rng,
     store::Store,
+    view::State,
     worker::{self, Busy, Fetcher},
 };
 use signalbox_lease::Lease;
 use signalbox_queues as queues;
 use signalbox_seal::Keys;
+
+/// Interval of the attempts to initialize a new fabric.
+const START_AGAIN: Duration = Duration::from_secs(1);
 
 /// The event bus of this process, not running yet.
 pub struct Bus<D> {
@@ -138,17 +142,21 @@ impl<D: Deliverer> Bus<D> {
 /// Keeps the registry in memory up to date, so that a token that was deleted elsewhere is soon unknown here.
 async fn follow(core: Arc<Core>, shutdown: CancellationToken) {
     let mut changes = core.stores[0].registry_changes();
+    // A new fabric may answer before it accepts writes, for example without enough replicas. Then it is initialized later.
+    let mut is_started = core.view().state == State::Ready;
     loop {
         let notice = tokio::select! {
-            notice = changes.next() => notice,
+            notice = changes.next() => Some(notice),
+            () = sleep(START_AGAIN), if !is_started => None,
             () = shutdown.cancelled() => return,
         };
         let seen = core.view().stamp.clone();
-        if matches!(&notice, Notice::Message { payload, .. } if *payload == seen) {
+        if matches!(&notice, Some(Notice::Message { payload, .. }) if *payload == seen) {
             continue;
         }
-        if let Err(error) = core.start().await {
-            tracing::debug!(%error, "the registry cannot be read now");
+        match core.start().await {
+            Ok(_) => is_started = true,
+            Err(error) => tracing::debug!(%error, "the registry cannot be read now"),
         }
         // `start` reads only if nothing is known; a change is read here.
         if let Err(error) = core.reload(&seen).await {

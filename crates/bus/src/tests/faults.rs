@@ -82,6 +82,23 @@ async fn accepted_events_that_the_fabric_lost_are_counted_and_publishing_goes_on
 }
 
 #[tokio::test]
+async fn a_new_fabric_that_answers_before_it_accepts_writes_is_initialized_later() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let replicas = |count: u8| redis.command("CONFIG").arg(("SET", "min-replicas-to-write", count)).run();
+    replicas(1).await.unwrap();
+    let pacemaker = Pacemaker::start(&redis, quick(), Recorder::default());
+    eventually("the pacemaker to have looked", || async {
+        let answer = pacemaker.handle.publish("shop", "orders", vec![event("https://a/1")]).await;
+        if answer == [Err(Refusal::Uninitialized)] { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    replicas(0).await.unwrap();
+    let pacemaker = pacemaker.ready().await;
+    pacemaker.handle.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+}
+
+#[tokio::test]
 async fn only_its_publisher_or_root_deletes_a_topic() {
     let server = Server::in_memory().await;
     let pacemaker = running(&server, &Recorder::default()).await;
