@@ -43,7 +43,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn body(text: &str) -> Result<Value, Failure> {
-    let failed = |name: &str, error: &dyn std::fmt::Display| Failure::configuration(format!("{name}: {error}"));
+    let failed =
+        |name: &str, error: &dyn std::fmt::Display| Failure::configuration(format!("{name}: {error}"));
     let Some(file) = text.strip_prefix('@') else {
         return serde_json::from_str(text).map_err(|error| failed("--data", &error));
     };

@@ -115,7 +115,8 @@ impl Store {
     }
 
     fn required() -> Result<Self, Failure> {
-        Self::of_user().ok_or_else(|| Failure::configuration("there is no home folder; set SIGNALBOX_CONFIG_DIR"))
+        Self::of_user()
+            .ok_or_else(|| Failure::configuration("there is no home folder; set SIGNALBOX_CONFIG_DIR"))
     }
 
     fn file(&self) -> PathBuf {
@@ -240,7 +241,12 @@ fn list(store: &Store, listing: &Listing) -> Result<(), Failure> {
     let rows: Vec<Row> = all.contexts.clone().into_iter().map(row).collect();
     listing.show(&rows, ["NAME", "CURRENT", "URL", "TOKEN"], |row| {
         let word = |set, word: &str| Cell::from(if set { word } else { "-" });
-        [row.name.clone().into(), word(row.current, "current"), row.url.clone().into(), word(row.token, "stored")]
+        [
+            row.name.clone().into(),
+            word(row.current, "current"),
+            row.url.clone().into(),
+            word(row.token, "stored"),
+        ]
     })
 }
 
@@ -263,7 +269,9 @@ fn add(store: &Store, args: Add) -> Result<(), Failure> {
     let context = Context { url: args.url, ca_file, insecure: args.insecure };
     all.contexts.insert(name.clone(), context.clone());
     store.write(&all)?;
-    args.output.show(&context, |_| terminal::line(&format!("{name} added; `signalbox context use {name}` selects it")))
+    args.output.show(&context, |_| {
+        terminal::line(&format!("{name} added; `signalbox context use {name}` selects it"))
+    })
 }
 
 #[cfg(test)]
@@ -286,7 +294,12 @@ mod tests {
         write_private(&store.token_file("prod"), "secret\n").unwrap();
         assert_eq!(read_token(&store.token_file("prod")).unwrap(), "secret");
         for file in [store.file(), store.token_file("prod")] {
-            assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
+            assert_eq!(
+                fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+                0o600,
+                "{}",
+                file.display()
+            );
         }
         fs::write(store.file(), "currant = 'x'\n").unwrap();
         assert!(store.context(None).unwrap_err().message().contains("unknown field `currant`"));

@@ -142,7 +142,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Promote(Promote { change, version_type, drain }) => {
             let routes = change.remote.client()?;
-            let switched = routes.routes().switch(&change.host, &version_type, Some(drain), change.until.wait).await?;
+            let switched =
+                routes.routes().switch(&change.host, &version_type, Some(drain), change.until.wait).await?;
             change.remote.show(&switched, |switched| {
                 let drained = terminal::list(&switched.drained);
                 let text = format!("{} is served by version type {version_type}", change.host);
@@ -160,16 +161,20 @@ async fn list(listing: &Listing) -> Result<(), Failure> {
     listing
         .run(async || {
             let hosts = listing.client()?.routes().hosts().await?;
-            listing.show(&hosts, ["HOST", "ADDRESSES", "COUNTED UNDER", "HOW", "+INSTANCES"], |host: &Host| {
-                let by = if host.registered { "registered" } else { "manual" };
-                [
-                    host.hostname.clone().into(),
-                    terminal::list(&host.addresses).into(),
-                    terminal::or_dash(host.log_key.as_ref()).into(),
-                    by.into(),
-                    terminal::list(&host.instance_ids).into(),
-                ]
-            })
+            listing.show(
+                &hosts,
+                ["HOST", "ADDRESSES", "COUNTED UNDER", "HOW", "+INSTANCES"],
+                |host: &Host| {
+                    let by = if host.registered { "registered" } else { "manual" };
+                    [
+                        host.hostname.clone().into(),
+                        terminal::list(&host.addresses).into(),
+                        terminal::or_dash(host.log_key.as_ref()).into(),
+                        by.into(),
+                        terminal::list(&host.instance_ids).into(),
+                    ]
+                },
+            )
         })
         .await
 }
@@ -186,7 +191,8 @@ async fn policy(client: &Client, host: &str) -> Result<Value, Failure> {
 }
 
 fn read(file: &PathBuf) -> Result<Value, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::configuration(format!("{}: {error}", file.display()));
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::configuration(format!("{}: {error}", file.display()));
     let mut text = String::new();
     let read = if file.as_os_str() == "-" {
         std::io::stdin().take(MAX_POLICY_BYTES).read_to_string(&mut text)
@@ -209,7 +215,8 @@ impl Change {
 
     fn report(&self, answer: &Value, what: &str) -> Result<(), Failure> {
         self.remote.show(answer, |answer| {
-            let serial = answer["serial"].as_u64().map_or_else(String::new, |serial| format!(" (serial {serial})"));
+            let serial =
+                answer["serial"].as_u64().map_or_else(String::new, |serial| format!(" (serial {serial})"));
             terminal::line(&format!("{}: {what}{serial}", self.host));
         })
     }

@@ -110,7 +110,10 @@ pub(crate) fn timestamp(ms: u64) -> String {
 
 impl Listing {
     /// Reads and prints the list; with `--watch`, again and again.
-    pub(crate) async fn run(&self, mut print: impl AsyncFnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+    pub(crate) async fn run(
+        &self,
+        mut print: impl AsyncFnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let Some(interval) = self.watch else { return print().await };
         let repeat = async {
             loop {
@@ -136,7 +139,8 @@ impl Listing {
     ) -> Result<(), Failure> {
         let mut rows: Vec<(&T, [Cell; N])> = items.iter().map(|item| (item, row(item))).collect();
         let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        let filters = self.filter.iter().map(|text| Filter::parse(text, &heads)).collect::<Result<Vec<_>, _>>()?;
+        let filters =
+            self.filter.iter().map(|text| Filter::parse(text, &heads)).collect::<Result<Vec<_>, _>>()?;
         rows.retain(|(_, cells)| filters.iter().all(|filter| filter.accepts(cells, now_ms)));
         if let Some(sort) = &self.sort {
             let (column, reverse) = match sort.strip_prefix('-') {
@@ -164,7 +168,8 @@ impl Listing {
         };
         let columns: Vec<usize> = (0..N).filter(|column| wide || !heads[*column].starts_with('+')).collect();
         let head = columns.iter().map(|column| heads[*column].trim_start_matches('+').to_owned()).collect();
-        let cells = rows.iter().map(|(_, cells)| columns.iter().map(|at| cells[*at].shown(wide, now_ms)).collect());
+        let cells =
+            rows.iter().map(|(_, cells)| columns.iter().map(|at| cells[*at].shown(wide, now_ms)).collect());
         let table: Vec<Vec<String>> = std::iter::once(head).chain(cells).collect();
         let width = if wide { None } else { terminal::width() };
         let lines = laid_out(&table, width, terminal::is_colored());
@@ -221,7 +226,8 @@ fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<S
         let gaps = 2 * columns.saturating_sub(1);
         while widths.iter().sum::<usize>() + gaps > width {
             // The last one of the widest, because names are first.
-            let Some(widest) = (0..columns).max_by_key(|at| widths[*at]).filter(|at| widths[*at] > MIN_WIDTH) else {
+            let Some(widest) = (0..columns).max_by_key(|at| widths[*at]).filter(|at| widths[*at] > MIN_WIDTH)
+            else {
                 break;
             };
             widths[widest] -= 1;
@@ -246,7 +252,8 @@ fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<S
 
 /// A cell with exactly this width. Control characters (which come from names that others chose) would move the cursor.
 fn cut(cell: &str, width: usize) -> String {
-    let mut text: String = cell.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
+    let mut text: String =
+        cell.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
     let length = text.chars().count();
     if length > width {
         text = text.chars().take(width.saturating_sub(1)).chain(['\u{2026}']).collect();
@@ -262,7 +269,9 @@ fn color(cell: &str) -> Option<u8> {
     match cell {
         "active" | "healthy" | "issued" | "live" | "ok" | "delivered" => Some(32),
         "standby" | "draining" | "ordering" | "paused" | "silent" | "waiting" => Some(33),
-        "unhealthy" | "failing" | "errored" | "disabled" | "expired" | "excluded" | "rejected" | "failed" => Some(31),
+        "unhealthy" | "failing" | "errored" | "disabled" | "expired" | "excluded" | "rejected" | "failed" => {
+            Some(31)
+        }
         _ => None,
     }
 }
@@ -280,7 +289,7 @@ mod tests {
         let rows = table(&[&["ID", "HOSTS", "STATE"], &["i-7", "one.test,two.test,three.test", "active"]]);
         assert_eq!(laid_out(&rows, None, false)[1], "i-7  one.test,two.test,three.test  active");
         let cut = laid_out(&rows, Some(30), false);
-        assert_eq!(cut[1], "i-7  one.test,two.te\u{2026}  active");
+        assert_eq!(cut[1], "i-7  one.test,two.tes\u{2026}  active");
         assert!(cut.iter().all(|line| line.chars().count() <= 30));
         // It is never cut to nothing.
         assert_eq!(laid_out(&rows, Some(3), false)[1], "i-7  one.tes\u{2026}  active");

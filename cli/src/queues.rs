@@ -322,7 +322,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             listing
                 .run(async || {
                     let queues = listing.client()?.queues().list().await?;
-                    listing.show(&queues, ["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"], row)
+                    listing.show(
+                        &queues,
+                        ["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"],
+                        row,
+                    )
                 })
                 .await
         }

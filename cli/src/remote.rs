@@ -144,7 +144,9 @@ impl System {
     /// The context that applies. Every other way to name a system has precedence over the current context.
     fn named(&self) -> Result<Option<(String, Context)>, Failure> {
         match (&self.context, Store::of_user()) {
-            (Some(_), None) => Err(Failure::configuration("there is no home folder; set SIGNALBOX_CONFIG_DIR")),
+            (Some(_), None) => {
+                Err(Failure::configuration("there is no home folder; set SIGNALBOX_CONFIG_DIR"))
+            }
             (Some(name), Some(store)) => store.context(Some(name)),
             (None, Some(store)) if self.url.is_none() && self.data_dir.is_none() => store.context(None),
             (None, _) => Ok(None),
@@ -261,9 +263,7 @@ impl From<Error> for Failure {
             _ => error.to_string(),
         };
         match error.status() {
-            Some(401) => {
-                Self::denied(format!("{message}; set a token with --token-file or SIGNALBOX_TOKEN"))
-            }
+            Some(401) => Self::denied(format!("{message}; set a token with --token-file or SIGNALBOX_TOKEN")),
             Some(403) => Self::denied(message),
             _ if error.is_unavailable() => Self::unavailable(message),
             Some(_) if error.code().is_some() => Self::refused_because(message),

@@ -271,7 +271,8 @@ const HEADS: [&str; 8] =
     ["SUBSCRIBER", "HEALTH", "SENT", "WAITING", "DEAD", "TOPICS", "CALLBACK", "DISABLED"];
 
 fn row(one: &Subscriber) -> [Cell; 8] {
-    let count = |of: fn(&SubscriberNumbers) -> u64| Cell::from(terminal::or_dash(one.numbers.as_ref().map(of)));
+    let count =
+        |of: fn(&SubscriberNumbers) -> u64| Cell::from(terminal::or_dash(one.numbers.as_ref().map(of)));
     let subscription = &one.subscription;
     [
         subscription.subscriber.clone().into(),

@@ -42,7 +42,11 @@ async fn a_list_is_printed_in_the_selected_form() {
     assert!(yaml.starts_with("-\n") && yaml.contains("  version_type_id: \"7\"\n"), "{yaml}");
     let unknown = list("--sort color").await;
     assert_eq!(unknown.code, Some(64), "{}", unknown.wrong);
-    assert!(unknown.wrong.contains("there is no column color; expected one of id, address, "), "{}", unknown.wrong);
+    assert!(
+        unknown.wrong.contains("there is no column color; expected one of id, address, "),
+        "{}",
+        unknown.wrong
+    );
 
     for group in ["hosts", "queues", "subscribers", "tokens", "certificates", "machines"] {
         let words = [group, "list"];
@@ -57,7 +61,8 @@ async fn a_list_is_printed_in_the_selected_form() {
     watched.env("SIGNALBOX_URL", format!("http://{}", system.admin)).env("SIGNALBOX_TOKEN", &system.token);
     let mut watched = watched.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(watched.stdout.take().unwrap()).lines();
-    let mut next = async || tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let mut next =
+        async || tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
     assert_eq!(next().await, "h0.test");
     system.register("i-9", &apps[0], "h9.test", "7").await;
     while next().await != "h9.test" {}
@@ -98,9 +103,10 @@ async fn hosts_are_configured_by_commands() {
     assert_eq!(rules().await, Value::Null);
 
     // Everything else: any call.
-    let backend = r#"{"prefix":"work/","callback":"http://127.0.0.1:1/"}"#;
+    let backend = r#"{"prefix":"work/","callback":"https://work.test/"}"#;
     let put: Value =
-        serde_json::from_str(&done(&["api", "put", "/backends/work", "--data", backend, "--json"]).await).unwrap();
+        serde_json::from_str(&done(&["api", "put", "/backends/work", "--data", backend, "--json"]).await)
+            .unwrap();
     assert_eq!(put["name"], "work");
     let shown = done(&["api", "GET", "/hosts/shop.test"]).await;
     assert!(shown.contains("\"hostname\": \"shop.test\""), "{shown}");

@@ -237,7 +237,12 @@ async fn check(bus: &Bus, token: &str) -> (Option<i32>, String) {
     let program = test.ancestors().nth(2).unwrap().join("signalbox");
     let url = format!("http://{}", bus.system.pacemaker);
     let mut command = tokio::process::Command::new(program);
-    let done = command.args(["check", "--json", "--url", &url]).env("SIGNALBOX_TOKEN", token).output().await.unwrap();
+    let done = command
+        .args(["check", "--json", "--url", &url])
+        .env("SIGNALBOX_TOKEN", token)
+        .output()
+        .await
+        .unwrap();
     (done.status.code(), String::from_utf8(done.stdout).unwrap())
 }
 
