@@ -289,7 +289,7 @@ mod tests {
         let rows = table(&[&["ID", "HOSTS", "STATE"], &["i-7", "one.test,two.test,three.test", "active"]]);
         assert_eq!(laid_out(&rows, None, false)[1], "i-7  one.test,two.test,three.test  active");
         let cut = laid_out(&rows, Some(30), false);
-        assert_eq!(cut[1], "i-7  one.test,two.te\u{2026}  active");
+        assert_eq!(cut[1], "i-7  one.test,two.tes\u{2026}  active");
         assert!(cut.iter().all(|line| line.chars().count() <= 30));
         // It is never cut to nothing.
         assert_eq!(laid_out(&rows, Some(3), false)[1], "i-7  one.tes\u{2026}  active");

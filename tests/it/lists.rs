@@ -103,7 +103,7 @@ async fn hosts_are_configured_by_commands() {
     assert_eq!(rules().await, Value::Null);
 
     // Everything else: any call.
-    let backend = r#"{"prefix":"work/","callback":"http://127.0.0.1:1/"}"#;
+    let backend = r#"{"prefix":"work/","callback":"https://work.test/"}"#;
     let put: Value =
         serde_json::from_str(&done(&["api", "put", "/backends/work", "--data", backend, "--json"]).await)
             .unwrap();
