@@ -17,7 +17,7 @@ pub struct Backend {
     /// Where events are sent.
     pub callback: String,
     /// The user name of deliveries.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default)]
     pub uuid: String,
     /// Signing secrets, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -198,11 +198,20 @@ impl Core {
         self.keys.get().unwrap_or(&NONE)
     }
 
+    /// The keys with which credentials are stored; none if they are stored in clear text.
+    fn sealing_keys(&self) -> &Keys {
+        static NONE: Keys = Keys::none();
+        if self.options.encrypt_credentials { self.keys() } else { &NONE }
+    }
+
     /// Stores the registry again if credentials in it are in clear text, or encrypted with another key than the first of the
-    /// file.
+    /// file. If they must not be encrypted, it is stored again if some are.
     async fn encrypt_again(&self) -> Result<(), Error> {
-        let is_outdated = |found: Credentials| found.clear + found.outdated > 0;
-        if self.keys().is_empty() || !is_outdated(self.view().credentials) {
+        let is_encrypted = !self.sealing_keys().is_empty();
+        let is_outdated = |found: Credentials| {
+            if is_encrypted { found.clear + found.outdated > 0 } else { found.encrypted > 0 }
+        };
+        if !is_outdated(self.view().credentials) {
             return Ok(());
         }
         let _one_at_a_time = self.changing.lock().await;
@@ -221,7 +230,7 @@ impl Core {
         let stamp = format!("{}.{}", view.version() + 1, self.rng.characters(8));
         if self.commit(&view.stamp, &stamp, &before, &view.registry).await? {
             let view = self.stored(view.fabric.clone(), stamp, Registry::clone(&view.registry), &view);
-            tracing::info!("credentials of deliveries encrypted with the first key");
+            tracing::info!(is_encrypted, "credentials of deliveries stored again");
             self.spread(&view).await?;
         }
         Ok(())
@@ -229,7 +238,7 @@ impl Core {
 
     /// The view of a registry that this process has just stored.
     fn stored(&self, fabric: String, stamp: String, registry: Registry, before: &View) -> Arc<View> {
-        let credentials = sealed::of(&registry, self.keys());
+        let credentials = sealed::of(&registry, self.sealing_keys());
         self.set_view(View::new(fabric, stamp, registry, credentials, before))
     }
 
@@ -269,7 +278,7 @@ impl Core {
     /// Stores `after` under the stamp `to`, if the stamp is still `from`. False if it is another one.
     async fn commit(&self, from: &str, to: &str, before: &Registry, after: &Registry) -> Result<bool, Error> {
         let snapshot = self.snapshot(after)?;
-        let commands = registry::projection(before, after, self.keys().is_empty());
+        let commands = registry::projection(before, after, self.sealing_keys().is_empty());
         let home = &self.stores[0];
         let mut result = home.commit(from, to, &snapshot, &commands).await;
         // Once more after a lost reply: the script knows its own stamp.
@@ -285,7 +294,7 @@ impl Core {
 
     /// The registry as it is stored.
     fn snapshot(&self, registry: &Registry) -> Result<String, Error> {
-        serde_json::to_string(&sealed::seal(registry, self.keys())?).map_err(Error::BadRegistry)
+        serde_json::to_string(&sealed::seal(registry, self.sealing_keys())?).map_err(Error::BadRegistry)
     }
 
     /// Brings every other shard to the registry of the first.

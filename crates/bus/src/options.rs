@@ -72,6 +72,7 @@ pub struct Options {
     pub concurrency: u64,
     pub legacy_token_list: bool,
     pub topic_metrics: bool,
+    pub encrypt_credentials: bool,
     #[serde(deserialize_with = "within::<_, _, 0, 100_000>")]
     pub streams: usize,
     #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]

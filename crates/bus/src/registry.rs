@@ -95,7 +95,7 @@ pub struct Subscription {
     /// Where to deliver.
     pub callback: String,
     /// The user name of deliveries. A credential: only for its owner and root.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default)]
     pub uuid: String,
     /// How long to wait for a batch to fill.
     pub timeout_ms: u64,

@@ -6,7 +6,7 @@ use signalbox_store::{Fabric, FabricRole};
 use signalbox_testkit::{Server, eventually};
 
 use super::support::*;
-use crate::{Alteration, Credentials, Error, Wanted};
+use crate::{Alteration, Credentials, Error, Options, Wanted};
 
 const USER: &str = "user-of-billing";
 const SECRET: &str = "whsec_c2VjcmV0LW9mLWJpbGxpbmctdGhhdC1zaWducw==";
@@ -76,6 +76,16 @@ async fn credentials_in_clear_text_are_encrypted_when_a_pacemaker_with_a_key_sta
     .await;
     with.stop().await;
     let with = Pacemaker::start_with_keys(&redis, key('b'), Recorder::default()).ready().await;
+    assert_eq!(known(&with), expected());
+    with.stop().await;
+
+    // Before a downgrade to a version that cannot decrypt them.
+    let options = Options { encrypt_credentials: false, ..quick() };
+    let with = Pacemaker::start_with(&redis, options, key('b'), Recorder::default()).ready().await;
+    eventually("the credentials to be in clear text", async || {
+        if are_in_clear(&redis).await { Ok(()) } else { Err("encrypted") }
+    })
+    .await;
     assert_eq!(known(&with), expected());
     with.stop().await;
 }

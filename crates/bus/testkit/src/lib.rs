@@ -186,7 +186,12 @@ impl Pacemaker {
 
     /// Starts a bus that encrypts credentials with these keys.
     pub fn start_with_keys(redis: &Fabric, keys: Keys, deliverer: impl Deliverer) -> Self {
-        let (handle, bus) = Bus::open(redis, 1, quick(), None, deliverer);
+        Self::start_with(redis, quick(), keys, deliverer)
+    }
+
+    /// As [`Self::start_with_keys`], with other options.
+    pub fn start_with(redis: &Fabric, options: Options, keys: Keys, deliverer: impl Deliverer) -> Self {
+        let (handle, bus) = Bus::open(redis, 1, options, None, deliverer);
         Self::run(handle, bus.with_keys(keys))
     }
 
