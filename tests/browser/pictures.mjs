@@ -26,8 +26,8 @@ await page.getByRole("heading", { name: "Queues", level: 1 }).waitFor();
 async function shoot(name, target, height) {
     await page.setViewportSize({ width: 1400, height });
     await go(page, target);
-    // Charts are drawn when their first points arrive.
-    await page.waitForLoadState("networkidle").catch(() => {});
+    // Charts are drawn when their first points arrive, after the page itself.
+    await page.waitForTimeout(3000);
     await page.screenshot({ path: path.join(shots, `${name}.png`) });
 }
 

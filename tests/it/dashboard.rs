@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::json;
 use signalbox_testkit::eventually_within;
-use signalbox_tests::{system::System, tls::Authority};
+use signalbox_tests::{events::Stream, system::System, tls::Authority};
 use tokio::{process::Command, time};
 
 use crate::bus_api::Bus;
@@ -51,6 +51,21 @@ async fn every_page_works_in_a_browser() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_list_works_in_a_large_installation() {
     browse("dashboard_scale", "scale").await;
+}
+
+/// Without these messages a browser shows that an unchanged page is not up to date.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unchanged_page_is_confirmed() {
+    let system = System::start("dashboard-beat").await;
+    let mut stream =
+        Stream::open(system.pacemaker, &system.token, "/dashboard/stream?page=queues", None).await;
+    let mut confirmed = 0;
+    while confirmed < 2 {
+        let message = stream.next().await.expect("an open stream");
+        confirmed += u8::from(message.event == "beat" && !message.data.is_empty());
+    }
+    drop(stream);
+    system.stop().await;
 }
 
 /// Runs a suite of `tests/browser/run.mjs` against a system of its own.

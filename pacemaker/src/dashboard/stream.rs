@@ -96,8 +96,8 @@ impl PageStream {
                 return None;
             }
             self.render().await;
-            // Shows that the page is current, also if nothing on it has changed.
-            self.pending.insert(0, Event::default().event("beat").data(""));
+            // Shows that the page is current, also if nothing on it has changed. Browsers ignore events without data.
+            self.pending.insert(0, Event::default().event("beat").data("current"));
         }
     }
 
