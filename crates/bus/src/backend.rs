@@ -193,7 +193,7 @@ impl Handle {
     pub async fn registry_of(&self, stamp: &str) -> Result<std::sync::Arc<Registry>, Error> {
         let mut view = self.core.view();
         if view.stamp != stamp {
-            view = self.core.reload(&view.stamp).await?;
+            view = self.core.refresh().await?;
         }
         Ok(std::sync::Arc::clone(&view.registry))
     }

@@ -362,8 +362,8 @@ impl Committer {
         for _ in 0..STALE_TRIES {
             let mut view = self.core.view();
             if view.state == State::Uninitialized {
-                match self.core.reload(&view.stamp).await {
-                    Ok(reloaded) => view = reloaded,
+                match self.core.refresh().await {
+                    Ok(refreshed) => view = refreshed,
                     Err(error) => return refuse_all(items, refusal_of(&error)),
                 }
                 if view.state == State::Uninitialized {
@@ -381,12 +381,12 @@ impl Committer {
                 }
                 Ok(PublishReply::Lost(found)) => self.report_loss(found).await,
                 Ok(PublishReply::Stale) => {
-                    if let Err(error) = self.refresh(&view).await {
+                    if let Err(error) = self.refresh().await {
                         return refuse_all(items, refusal_of(&error));
                     }
                 }
                 Ok(PublishReply::Empty) => {
-                    let _ = self.core.reload(&view.stamp).await;
+                    let _ = self.core.refresh().await;
                     return refuse_all(items, Refusal::Uninitialized);
                 }
                 // Only a later call of this same task could have been before this one.
@@ -413,8 +413,8 @@ impl Committer {
     }
 
     /// The registry moved on, here or there: this process reads it, and a shard that was left behind gets it.
-    async fn refresh(&self, view: &View) -> Result<(), Error> {
-        let view = self.core.reload(&view.stamp).await?;
+    async fn refresh(&self) -> Result<(), Error> {
+        let view = self.core.refresh().await?;
         if view.state == State::Ready {
             self.core.spread(&view).await?;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use parking_lot::RwLock;
@@ -48,7 +48,11 @@ pub(super) struct Core {
     view: RwLock<Arc<View>>,
     /// The fabric that this process trusts; another one, or an empty one, is refused.
     trusted: RwLock<Option<String>>,
-    reloading: Mutex<()>,
+    /// Reads of the registry that have begun.
+    reads: AtomicU64,
+    /// Held while this process reads or writes the registry, so that views replace each other in the order in which the
+    /// fabric had them. The number of the last read that succeeded.
+    registry: Mutex<u64>,
     changing: Mutex<()>,
 }
 
@@ -90,7 +94,8 @@ impl Core {
             replays: Notify::new(),
             view: RwLock::new(Arc::new(View::unknown(false))),
             trusted: RwLock::new(trusted),
-            reloading: Mutex::new(()),
+            reads: AtomicU64::new(0),
+            registry: Mutex::new(0),
             changing: Mutex::new(()),
         }
     }
@@ -114,20 +119,31 @@ impl Core {
         *self.trusted.write() = Some(fabric.to_owned());
     }
 
-    /// Reads the registry again, unless another task did so since `seen` was the stamp.
-    pub(super) async fn reload(&self, seen: &str) -> Result<Arc<View>, Error> {
-        let _one_at_a_time = self.reloading.lock().await;
-        let view = self.view();
-        if view.stamp != seen {
-            return Ok(view);
-        }
-        self.read_registry().await
+    /// The registry as the fabric had it at some moment after this call. Tasks that call at the same time share a read, but
+    /// none gets one that began before its call: a change that was confirmed in the meantime could be missing in it.
+    pub(super) async fn refresh(&self) -> Result<Arc<View>, Error> {
+        let begun = self.reads.load(Ordering::SeqCst);
+        let mut last = self.registry.lock().await;
+        if *last > begun { Ok(self.view()) } else { self.read_registry(&mut last).await }
     }
 
-    /// Reads the registry again.
-    async fn read_registry(&self) -> Result<Arc<View>, Error> {
-        let stored = self.stores[0].registry().await?;
+    /// Reads the registry. `last` is what [`Self::registry`] guards.
+    async fn read_registry(&self, last: &mut u64) -> Result<Arc<View>, Error> {
+        let read = self.reads.fetch_add(1, Ordering::SeqCst) + 1;
         let before = self.view();
+        if before.state == State::Ready
+            && self.stores[0].stamp().await?.is_some_and(|found| before.is(&found))
+        {
+            *last = read;
+            return Ok(before);
+        }
+        let view = self.read_changed(&before).await?;
+        *last = read;
+        Ok(view)
+    }
+
+    async fn read_changed(&self, before: &View) -> Result<Arc<View>, Error> {
+        let stored = self.stores[0].registry().await?;
         let Some(stored) = stored.filter(|stored| self.trusted().is_none_or(|known| known == stored.fabric))
         else {
             if before.state == State::Ready {
@@ -143,7 +159,7 @@ impl Core {
             return Err(Error::OtherShards { stored: stored.shards, configured: self.stores.len() });
         }
         self.trust(&stored.fabric);
-        let view = View::read(stored, &before, self.keys())?;
+        let view = View::read(stored, before, self.keys())?;
         if view.credentials.locked > 0 && view.credentials.locked != before.credentials.locked {
             tracing::error!(
                 owners = view.credentials.locked,
@@ -155,7 +171,7 @@ impl Core {
 
     /// Trusts the fabric as it is now, and lays a registry where there is none.
     pub(super) async fn initialize(&self) -> Result<Arc<View>, Error> {
-        let _nobody_reloads = self.reloading.lock().await;
+        let alone = self.registry.lock().await;
         let wanted = Stored {
             fabric: self.rng.characters(20),
             stamp: format!("1.{}", self.rng.characters(8)),
@@ -171,21 +187,22 @@ impl Core {
         }
         self.trust(&home.fabric);
         let view = self.set_view(View::read(home, &self.view(), self.keys())?);
+        drop(alone);
         self.spread(&view).await?;
         Ok(view)
     }
 
     /// Trusts the fabric of this identity, and no other.
     pub(super) async fn adopt(&self, fabric: &str) -> Result<(), Error> {
-        let _nobody_reloads = self.reloading.lock().await;
+        let mut last = self.registry.lock().await;
         self.trust(fabric);
-        self.read_registry().await.map(drop)
+        self.read_registry(&mut last).await.map(drop)
     }
 
     /// Startup: a fabric that was never seen before gets an empty registry; one that existed before must still have
     /// its own.
     pub(super) async fn start(&self) -> Result<Arc<View>, Error> {
-        let view = self.reload("").await?;
+        let view = self.refresh().await?;
         if view.state == State::Uninitialized && self.trusted().is_none() {
             return self.initialize().await;
         }
@@ -215,10 +232,8 @@ impl Core {
             return Ok(());
         }
         let _one_at_a_time = self.changing.lock().await;
-        let view = {
-            let _nobody_reloads = self.reloading.lock().await;
-            self.read_registry().await?
-        };
+        let mut last = self.registry.lock().await;
+        let view = self.read_registry(&mut last).await?;
         if view.state == State::Uninitialized || !is_outdated(view.credentials) {
             return Ok(());
         }
@@ -230,6 +245,7 @@ impl Core {
         let stamp = format!("{}.{}", view.version() + 1, self.rng.characters(8));
         if self.commit(&view.stamp, &stamp, &before, &view.registry).await? {
             let view = self.stored(view.fabric.clone(), stamp, Registry::clone(&view.registry), &view);
+            drop(last);
             tracing::info!(is_encrypted, "credentials of deliveries stored again");
             self.spread(&view).await?;
         }
@@ -250,10 +266,9 @@ impl Core {
     ) -> Result<T, Error> {
         let _one_at_a_time = self.changing.lock().await;
         for attempt in 0..CHANGE_TRIES {
-            let view = {
-                let _nobody_reloads = self.reloading.lock().await;
-                self.read_registry().await?
-            };
+            // Also while it is written: a read in between could be put in place of what this process wrote.
+            let mut last = self.registry.lock().await;
+            let view = self.read_registry(&mut last).await?;
             if view.state == State::Uninitialized {
                 return Err(Error::Uninitialized);
             }
@@ -261,12 +276,14 @@ impl Core {
             let version = view.version() + 1;
             let value = change(&mut registry, version)?;
             if registry == *view.registry {
+                drop(last);
                 self.spread(&view).await?;
                 return Ok(value);
             }
             let stamp = format!("{version}.{}", self.rng.characters(8));
             if self.commit(&view.stamp, &stamp, &view.registry, &registry).await? {
                 let view = self.stored(view.fabric.clone(), stamp, registry, &view);
+                drop(last);
                 self.spread(&view).await?;
                 return Ok(value);
             }
@@ -301,7 +318,13 @@ impl Core {
     pub(super) async fn spread(&self, view: &View) -> Result<(), Error> {
         for store in &self.stores[1..] {
             let Some(there) = store.registry().await? else { return Err(Error::Uninitialized) };
-            if there.stamp == view.stamp || super::view::version(&there.stamp) > view.version() {
+            if there.stamp == view.stamp {
+                continue;
+            }
+            // A shard that is ahead was changed after the view, or the first shard has lost its last writes in a failover. In
+            // the second case the shard would reject every publish until the first has as many changes again.
+            let is_ahead = super::view::version(&there.stamp) > view.version();
+            if is_ahead && !self.stores[0].stamp().await?.is_some_and(|found| view.is(&found)) {
                 continue;
             }
             let snapshot = self.snapshot(&view.registry)?;

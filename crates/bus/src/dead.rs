@@ -146,7 +146,7 @@ async fn put(
         match appended {
             Appended::Put(count) => return Ok(count),
             Appended::Stale | Appended::Moved => {
-                let view = core.reload(stamp).await?;
+                let view = core.refresh().await?;
                 core.spread(&view).await?;
             }
         }

@@ -175,9 +175,10 @@ impl Handle {
             return Vec::new();
         }
         let view = self.core.view();
-        // Known claims are rejected from memory; a claim that this process does not know yet is detected later.
-        if let Some(Some(publisher)) = view.registry.topics.get(topic)
-            && publisher != client
+        // Another client's claim is rejected here, so that it costs no turn of the committer. The topic may have been handed
+        // over to this client elsewhere. A claim that this process does not know yet is detected later.
+        if view.is_claimed_from(topic, client)
+            && !self.core.refresh().await.is_ok_and(|view| !view.is_claimed_from(topic, client))
         {
             return vec![Err(Refusal::Claimed); count];
         }
@@ -341,7 +342,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn retry_now(&self, client: &str) -> Result<u64, Error> {
-        self.known(client)?;
+        self.known(client).await?;
         let mut kicked = 0;
         for store in &self.core.stores {
             kicked += store.kick(client).await?;
@@ -363,7 +364,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn deliveries(&self, client: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
-        self.known(client)?;
+        self.known(client).await?;
         attempts::list(&self.core, client, limit).await
     }
 
@@ -372,7 +373,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`] when it is not among the client's next events.
     pub async fn skip(&self, client: &str, id: EventId) -> Result<(), Error> {
-        self.known(client)?;
+        self.known(client).await?;
         let event = self.event(id).await?.ok_or(Error::NoSuchEvent)?;
         let shard = event::shard_of(&event.object, self.core.stores.len());
         let keep = (self.core.options.dead_events, self.core.options.dead_bytes);
@@ -385,7 +386,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`].
     pub async fn resend(&self, client: &str, id: EventId) -> Result<(), Error> {
-        self.known(client)?;
+        self.known(client).await?;
         dead::resend(&self.core, client, id).await
     }
 
@@ -404,7 +405,7 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn end_client(&self, client: &str, heir: &str) -> Result<(), Error> {
-        if !self.fresh().await?.has_client(client) {
+        if !self.fresh_registry().await?.has_client(client) {
             return Ok(());
         }
         self.core.change(|registry, _| registry.end_client(client, heir)).await?;
@@ -438,7 +439,7 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn topics(&self) -> Result<Vec<TopicStatus>, Error> {
-        let registry = self.fresh().await?;
+        let registry = self.fresh_registry().await?;
         let mut events = self.events_by_topic(&registry).await?;
         let status = |(name, publisher): (&String, &Option<String>)| TopicStatus {
             name: name.clone(),
@@ -465,7 +466,7 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn subscriptions(&self) -> Result<Vec<SubscriptionStatus>, Error> {
-        let registry = self.fresh().await?;
+        let registry = self.fresh_registry().await?;
         let mut gauges = self.gauges_of(&registry).await?;
         Ok(registry
             .subscriptions
@@ -490,7 +491,7 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn api_tokens(&self) -> Result<BTreeMap<String, ApiToken>, Error> {
-        Ok(self.fresh().await?.api_tokens.clone())
+        Ok(self.fresh_registry().await?.api_tokens.clone())
     }
 
     /// The client with the token of this digest, as far as this process knows.
@@ -512,7 +513,7 @@ impl Handle {
         if !self.core.stores[0].has_api_token(digest).await? {
             return Ok(None);
         }
-        self.fresh().await?;
+        self.fresh_registry().await?;
         Ok(self.client_of(digest, now_ms))
     }
 
@@ -593,7 +594,7 @@ impl Handle {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<Page<DeadLetter>, Error> {
-        self.known(client)?;
+        self.known(client).await?;
         dead::list(&self.core, client, cursor, limit).await
     }
 
@@ -602,7 +603,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn redrive(&self, client: &str) -> Result<u64, Error> {
-        self.known(client)?;
+        self.known(client).await?;
         dead::redrive(&self.core, client).await
     }
 
@@ -611,7 +612,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn drop_dead(&self, client: &str) -> Result<u64, Error> {
-        self.known(client)?;
+        self.known(client).await?;
         let mut dropped = 0;
         for store in &self.core.stores {
             dropped += store.drop_dead(client).await?;
@@ -625,7 +626,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchSubscription`] when there is none, [`Error::OutOfRange`] for a rate or a range that is none.
     pub async fn replay(&self, client: &str, from_ms: u64, to_ms: u64, rate: u64) -> Result<(), Error> {
-        self.known(client)?;
+        self.known(client).await?;
         replay::start(&self.core, client, from_ms, to_ms, rate).await
     }
 
@@ -714,16 +715,23 @@ impl Handle {
         self.core.adopt(fabric).await
     }
 
-    async fn fresh(&self) -> Result<Arc<Registry>, Error> {
-        let view = self.core.reload(&self.core.view().stamp).await?;
+    /// The registry as the fabric has it now, with what was changed through other pacemakers a moment ago.
+    ///
+    /// # Errors
+    /// When the fabric does not answer, or has no registry.
+    pub async fn fresh_registry(&self) -> Result<Arc<Registry>, Error> {
+        let view = self.core.refresh().await?;
         if view.state == State::Uninitialized {
             return Err(Error::Uninitialized);
         }
         Ok(Arc::clone(&view.registry))
     }
 
-    fn known(&self, client: &str) -> Result<(), Error> {
-        if self.core.view().subscription(client).is_some() { Ok(()) } else { Err(Error::NoSuchSubscription) }
+    /// Fails if the client has no subscription. One that this process does not know may have been made elsewhere.
+    async fn known(&self, client: &str) -> Result<(), Error> {
+        let is_known = self.core.view().subscription(client).is_some()
+            || self.fresh_registry().await?.subscriptions.contains_key(client);
+        if is_known { Ok(()) } else { Err(Error::NoSuchSubscription) }
     }
 
     /// Removes lanes in the background; housekeeping completes the removal.

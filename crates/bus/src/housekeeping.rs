@@ -33,8 +33,10 @@ const TRIM_PART: usize = 100;
 const MISSED_BEATS: u32 = 2;
 /// Checks within that time.
 const RECOVERY_CHECKS: u32 = 5;
-/// Interval between two checks of the memory.
+/// Interval between two checks of the memory while it is nearly full.
 const MEMORY_EVERY: Duration = Duration::from_secs(1);
+/// The fastest growth of the memory that is expected, in bytes per second: no check is later than the memory could be full.
+const GROWTH: u64 = 100 << 20;
 
 /// Keeps one shard in order until `shutdown`.
 pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, shutdown: CancellationToken) {
@@ -42,10 +44,14 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, sh
     let mut keeping = QueueMaintenance::default();
     let every = Duration::from_millis(core.options.housekeeping_ms);
     let mut last_round: Option<Instant> = None;
+    let mut check_at = Instant::now();
     loop {
         if holds(&mut lease).await {
-            if let Err(error) = relieve(&core, &store).await {
-                tracing::debug!(%error, "memory cannot be checked now");
+            if check_at <= Instant::now() {
+                match relieve(&core, &store).await {
+                    Ok(headroom) => check_at = Instant::now() + until_full(headroom).min(every),
+                    Err(error) => tracing::debug!(%error, "memory cannot be checked now"),
+                }
             }
             if last_round.is_none_or(|at| at.elapsed() >= every) {
                 last_round = Some(Instant::now());
@@ -85,8 +91,7 @@ async fn round(
     limit(core, store).await?;
     keeping.round(core, store).await?;
     trim(core, store).await?;
-    let view = core.view();
-    let view = core.reload(&view.stamp).await?;
+    let view = core.refresh().await?;
     if view.state == State::Ready {
         core.spread(&view).await?;
     }
@@ -236,18 +241,25 @@ async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees memory when the fabric is nearly full: first events that are kept only for replay, then the oldest batches of
-/// the subscriber with the most events.
-async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
-    let full = |(used, limit): (u64, u64)| {
-        limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(u64::from(core.options.memory_percent))
+/// How long it takes at least until so many bytes are used.
+fn until_full(headroom: u64) -> Duration {
+    Duration::from_secs(headroom / GROWTH).max(MEMORY_EVERY)
+}
+
+/// Returns how many bytes are free until the fabric is nearly full. If none are, frees memory: first events that are kept only
+/// for replay, then the oldest batches of the subscriber with the most events.
+async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Error> {
+    let headroom = |(used, limit): (u64, u64)| match limit {
+        0 => u64::MAX,
+        limit => (limit / 100 * u64::from(core.options.memory_percent)).saturating_sub(used),
     };
-    if !full(store.memory().await?) {
-        return Ok(());
+    let free = headroom(store.memory().await?);
+    if free > 0 {
+        return Ok(free);
     }
     forget_log(store).await?;
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
-    while full(store.memory().await?) {
+    while headroom(store.memory().await?) == 0 {
         let Some(noisiest) = noisiest(store.numbers().await?.events) else { break };
         let mut dropped = 0;
         for _ in 0..DROP_PART {
@@ -270,7 +282,7 @@ async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
         );
         core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "memory" }));
     }
-    Ok(())
+    Ok(0)
 }
 
 /// Forgets every segment that no batch and no queue needs.

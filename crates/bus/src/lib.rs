@@ -116,6 +116,7 @@ mod options;
 mod queue_admin;
 mod registry;
 mod replay;
+mod retry;
 mod rng;
 mod sealed;
 mod service;
@@ -143,6 +144,7 @@ pub use registry::{
     AUDIT, Alteration, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
     is_reserved_topic, is_topic_name,
 };
+pub use retry::Retry;
 pub use sealed::{Credentials, LOCKED};
 pub use service::Bus;
 pub use signalbox_api::objects::{OnFailure, Queued};

@@ -67,7 +67,7 @@ impl Handle {
     /// When the fabric does not answer.
     pub async fn configure_queue(&self, name: &str) -> Result<bool, Error> {
         'again: for _ in 0..CONFIGURE_TRIES {
-            let view = self.core.reload(&self.core.view().stamp).await?;
+            let view = self.core.refresh().await?;
             let Some(queue) = view.queues.get(name) else { return Ok(false) };
             self.core.spread(&view).await?;
             for store in &self.core.queues {
@@ -95,12 +95,12 @@ impl Handle {
         self.core.options.object_events
     }
 
-    /// Reads the registry again.
+    /// Reads the registry again, and brings shards to it that are behind.
     ///
     /// # Errors
     /// When the fabric does not answer.
     pub async fn look_again(&self) -> Result<(), Error> {
-        let view = self.core.reload(&self.core.view().stamp).await?;
+        let view = self.core.refresh().await?;
         self.core.spread(&view).await
     }
 }

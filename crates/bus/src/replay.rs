@@ -100,7 +100,7 @@ async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
         }
         Appended::Moved => {}
         Appended::Stale => {
-            let view = core.reload(&view.stamp).await?;
+            let view = core.refresh().await?;
             core.spread(&view).await?;
         }
     }

@@ -150,17 +150,12 @@ async fn follow(core: Arc<Core>, shutdown: CancellationToken) {
             () = sleep(START_AGAIN), if !is_started => None,
             () = shutdown.cancelled() => return,
         };
-        let seen = core.view().stamp.clone();
-        if matches!(&notice, Some(Notice::Message { payload, .. }) if *payload == seen) {
+        if matches!(&notice, Some(Notice::Message { payload, .. }) if *payload == core.view().stamp) {
             continue;
         }
         match core.start().await {
             Ok(_) => is_started = true,
             Err(error) => tracing::debug!(%error, "the registry cannot be read now"),
-        }
-        // `start` reads only if nothing is known; a change is read here.
-        if let Err(error) = core.reload(&seen).await {
-            tracing::debug!(%error, "the registry cannot be read now");
         }
     }
 }

@@ -122,6 +122,11 @@ impl View {
         }
     }
 
+    /// Whether it shows the registry of this fabric at this stamp.
+    pub(super) fn is(&self, (fabric, stamp): &(String, String)) -> bool {
+        self.fabric == *fabric && self.stamp == *stamp
+    }
+
     /// The number in the stamp: one higher with every change.
     pub(super) fn version(&self) -> u64 {
         version(&self.stamp)
@@ -152,6 +157,14 @@ impl View {
     /// Whether `client` may publish to `topic` without asking the fabric.
     pub(super) fn is_claimed_by(&self, topic: &str, client: &str) -> bool {
         self.registry.topics.get(topic).is_some_and(|publisher| publisher.as_deref() == Some(client))
+    }
+
+    /// Whether another client than `client` is the publisher of `topic`.
+    pub(super) fn is_claimed_from(&self, topic: &str, client: &str) -> bool {
+        self.registry
+            .topics
+            .get(topic)
+            .is_some_and(|publisher| publisher.as_deref().is_some_and(|one| one != client))
     }
 
     /// The backend that takes an object's events in place of the bus: the one whose prefix fits best. One that is being

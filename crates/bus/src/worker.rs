@@ -29,6 +29,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     BatchContents, Deliverer, Event, EventId, NewEvent, Subscription,
     core::Core,
+    retry::Retry,
     shares::{Ended, Share, Shares},
     store::{Held, Nack, Nacked, Store, Taken, Turn, read_gap},
     verdict::{self, Failure, Patience, Verdict},
@@ -101,10 +102,9 @@ pub(super) struct Fetcher<D> {
     /// There may be jobs that were not taken.
     more: bool,
     next_due: Option<Instant>,
-    retry_at: Option<Instant>,
+    retry: Retry,
     /// The server's time, and this process's time when it was received.
     clock: (u64, Instant),
-    pause: Duration,
     deliveries: TaskTracker,
     notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
 }
@@ -130,9 +130,8 @@ impl<D: Deliverer> Fetcher<D> {
             slots: Arc::new(Semaphore::new(workers)),
             more: true,
             next_due: None,
-            retry_at: None,
+            retry: Retry::default(),
             clock: (0, Instant::now()),
-            pause: Duration::ZERO,
             deliveries: TaskTracker::new(),
             notes: mpsc::unbounded_channel(),
         }
@@ -146,7 +145,7 @@ impl<D: Deliverer> Fetcher<D> {
             while let Ok(note) = self.notes.1.try_recv() {
                 self.note(Some(note));
             }
-            if self.more && self.retry_at.is_none() && self.free_slots() > 0 {
+            if self.more && !self.retry.is_paused() && self.free_slots() > 0 {
                 self.fetch(&shutdown).await;
                 continue;
             }
@@ -154,7 +153,7 @@ impl<D: Deliverer> Fetcher<D> {
             // after a clock change or a lost notification, jobs wait a minute at most.
             let look = (self.free_slots() > 0).then_some(self.clock.1 + MAX_SLEEP);
             let due = self.next_due.filter(|_| self.free_slots() > 0);
-            let due = [due, self.retry_at, look].into_iter().flatten().min();
+            let due = self.retry.next([due, look]);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 note = self.notes.1.recv() => self.note(note),
@@ -162,7 +161,7 @@ impl<D: Deliverer> Fetcher<D> {
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.more = true;
                     self.next_due = None;
-                    self.retry_at = None;
+                    self.retry.resume();
                 }
             }
         }
@@ -180,20 +179,21 @@ impl<D: Deliverer> Fetcher<D> {
         let workers: Vec<String> = self.idle[self.idle.len() - asked..].to_vec();
         match self.store.acquire(&workers, PROMOTE).await {
             Ok(turn) => {
-                self.pause = Duration::ZERO;
+                if self.retry.succeeded() {
+                    tracing::info!(shard = self.store.shard().index(), "jobs can be taken again");
+                }
                 self.more = turn.left > 0 || turn.taken.len() == asked;
                 self.clock = (turn.now_ms, Instant::now());
                 self.next_due = turn.next_due_ms.map(|due| in_future(due, turn.now_ms));
                 self.start(turn, shutdown).await;
             }
             Err(error) => {
+                self.retry.failed();
                 if error.kind() == Kind::Unavailable {
                     tracing::debug!(%error, "no jobs while the fabric is unavailable");
-                } else {
+                } else if self.retry.reports() {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "jobs cannot be taken");
                 }
-                self.pause = (self.pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(1));
-                self.retry_at = Some(Instant::now() + self.pause);
             }
         }
     }
@@ -201,9 +201,9 @@ impl<D: Deliverer> Fetcher<D> {
     async fn start(&mut self, turn: Turn, shutdown: &CancellationToken) {
         let mut view = self.core.view();
         if turn.stamp != view.stamp
-            && let Ok(reloaded) = self.core.reload(&view.stamp).await
+            && let Ok(refreshed) = self.core.refresh().await
         {
-            view = reloaded;
+            view = refreshed;
             self.shares.retain(|token| view.subscription(token).is_some());
         }
         for taken in turn.taken {

@@ -6,13 +6,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Notify, time};
+use tokio::{
+    sync::Notify,
+    time::{self, Instant},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Registry,
     registry::Expired,
-    store::{Fence, Swept},
+    store::{Fence, Swept, TableMark},
 };
 use crate::metrics::Metrics;
 use signalbox_lease::Lease;
@@ -20,6 +23,9 @@ use signalbox_route_table::InstanceId;
 
 /// Maximum number of ended leases, and of ended drains, that one check returns.
 const BATCH: usize = 200;
+/// How often in [`Sweeper::gap`] the sweeper checks that the fabric knows the table. While it does not, no heartbeat is
+/// accepted, and sweeps would hide the absence that restarts the leases.
+const CHECKS_IN_GAP: u32 = 2;
 
 /// The service; [`Self::run`] it.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub struct Sweeper {
     gap: Duration,
     nudge: Arc<Notify>,
     metrics: Metrics,
+    /// When the fabric was last seen to know the table.
+    known: Option<Instant>,
 }
 
 impl Sweeper {
@@ -42,7 +50,7 @@ impl Sweeper {
         nudge: Arc<Notify>,
         metrics: Metrics,
     ) -> Self {
-        Self { registry, lease, interval, gap, nudge, metrics }
+        Self { registry, lease, interval, gap, nudge, metrics, known: None }
     }
 
     /// Runs until `shutdown`, then releases the lease.
@@ -79,12 +87,22 @@ impl Sweeper {
         }
     }
 
+    /// The table that changes have to expect. If the fabric knows none, the reconciler is asked to look.
+    async fn mark(&mut self) -> Result<Option<TableMark>, Error> {
+        let mark = self.registry.store().table_mark().await?;
+        self.known = mark.as_ref().map(|_| Instant::now());
+        if mark.is_none() {
+            self.nudge.notify_one();
+        }
+        Ok(mark)
+    }
+
     /// One sweep under the lease's fencing `epoch`; how many instances ended.
     pub(crate) async fn pass(&mut self, epoch: u64) -> Result<usize, Error> {
-        let Some(mark) = self.registry.store().table_mark().await? else {
-            self.nudge.notify_one();
+        let is_known = self.known.is_some_and(|at| at.elapsed() < self.gap / CHECKS_IN_GAP);
+        if !is_known && self.mark().await?.is_none() {
             return Ok(0);
-        };
+        }
         let ids = match self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await? {
             Swept::Due { after_absence, ids } => {
                 if after_absence {
@@ -100,6 +118,7 @@ impl Sweeper {
         if ids.is_empty() {
             return Ok(0);
         }
+        let Some(mark) = self.mark().await? else { return Ok(0) };
         let now_ms = self.registry.store().table_now_ms().await?;
         let name = self.lease.name();
         let fence = Fence { lease: &name, epoch };

@@ -207,7 +207,7 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn numbers(&self) -> Result<Numbers, Error> {
-        let registry = self.bus.registry();
+        let registry = self.bus.fresh_registry().await?;
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
         let mut all = Numbers {
             backends: registry
@@ -264,7 +264,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchBackend`] when there is none.
     pub async fn remove_backend(&self, name: &str, queued: Option<Queued>) -> Result<Removed, Error> {
-        let registry = self.bus.registry();
+        let registry = self.bus.fresh_registry().await?;
         let backend = registry.backends.get(name);
         let queued = match (queued, backend) {
             (Some(queued), _) => queued,

@@ -21,6 +21,7 @@ pub(super) async fn run(
     stores: &[Arc<Store>],
     backend: &str,
 ) -> Result<(u64, u64), Error> {
+    bus.look_again().await?;
     served(bus, backend)?;
     let (mut redriven, mut kept) = (0, 0);
     for store in stores {

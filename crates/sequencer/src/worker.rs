@@ -27,7 +27,7 @@ use super::{
     store::{Commit, Committed, Failed, Held, Store, Taken, Turn},
     verdict::{self, Verdict},
 };
-use signalbox_bus::{self as bus, Backend, Event, Gap, Queued, Registry};
+use signalbox_bus::{self as bus, Backend, Event, Gap, Queued, Registry, Retry};
 use signalbox_egress::Outcome;
 
 /// The longest time without a look.
@@ -69,10 +69,9 @@ pub(super) struct Fetcher<S> {
     /// There may be objects that were not taken.
     more: bool,
     next_due: Option<Instant>,
-    retry_at: Option<Instant>,
+    retry: Retry,
     /// The server's time, and this process's time when it was received.
     clock: (u64, Instant),
-    pause: Duration,
     /// Backends that are being removed: where the check of their objects continues.
     clearing: HashMap<String, String>,
     visits: TaskTracker,
@@ -95,9 +94,8 @@ impl<S: Sink> Fetcher<S> {
             workers: HashMap::new(),
             more: true,
             next_due: None,
-            retry_at: None,
+            retry: Retry::default(),
             clock: (0, Instant::now()),
-            pause: Duration::ZERO,
             clearing: HashMap::new(),
             visits: TaskTracker::new(),
             over: mpsc::unbounded_channel(),
@@ -108,13 +106,13 @@ impl<S: Sink> Fetcher<S> {
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
         let mut wakes = self.store.wakes();
         loop {
-            if self.more && self.retry_at.is_none() {
+            if self.more && !self.retry.is_paused() {
                 self.fetch(&shutdown).await;
                 continue;
             }
             // The last look is a safety net, not a poll: a message that was lost costs a minute at most.
             let look = Some(self.clock.1 + MAX_SLEEP);
-            let due = [self.next_due, self.retry_at, look].into_iter().flatten().min();
+            let due = self.retry.next([self.next_due, look]);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 over = self.over.1.recv() => self.visits_over(over).await,
@@ -122,7 +120,7 @@ impl<S: Sink> Fetcher<S> {
                 () = sleep_until(due.unwrap_or_else(Instant::now)) => {
                     self.more = true;
                     self.next_due = None;
-                    self.retry_at = None;
+                    self.retry.resume();
                 }
             }
         }
@@ -158,7 +156,9 @@ impl<S: Sink> Fetcher<S> {
         let free = self.free(&registry);
         match self.store.take(&free, self.shared.options.lease_ms, PART).await {
             Ok(turn) => {
-                self.pause = Duration::ZERO;
+                if self.retry.succeeded() {
+                    tracing::info!(shard = self.store.shard().index(), "objects can be taken again");
+                }
                 self.clock = (turn.now_ms, Instant::now());
                 let in_future =
                     |due: u64| Instant::now() + Duration::from_millis(due.saturating_sub(turn.now_ms));
@@ -175,13 +175,12 @@ impl<S: Sink> Fetcher<S> {
                 self.start(turn, registry, shutdown).await;
             }
             Err(error) => {
+                self.retry.failed();
                 if error.kind() == Kind::Unavailable {
                     tracing::debug!(%error, "no objects while the fabric is unavailable");
-                } else {
+                } else if self.retry.reports() {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "objects cannot be taken");
                 }
-                self.pause = (self.pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(1));
-                self.retry_at = Some(Instant::now() + self.pause);
             }
         }
     }

@@ -74,6 +74,14 @@ impl Store {
         Ok(stored(row))
     }
 
+    /// The identity of the fabric and the stamp of the registry, without its content.
+    pub(crate) async fn stamp(&self) -> Result<Option<(String, String)>, Error> {
+        let fields = ["fabric", "stamp"];
+        let (fabric, stamp): (Option<String>, Option<String>) =
+            self.redis().command("HMGET").key(&self.bus().registry()).arg(&fields[..]).query().await?;
+        Ok(fabric.zip(stamp))
+    }
+
     /// Creates a registry unless there is one; returns the one that exists afterwards.
     pub(crate) async fn initialize(&self, wanted: &Stored) -> Result<Option<Stored>, Error> {
         let row: Row = START

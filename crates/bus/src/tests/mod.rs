@@ -25,3 +25,4 @@ mod shards;
 #[path = "../../testkit/src/lib.rs"]
 mod support;
 mod truth;
+mod views;

@@ -19,7 +19,7 @@ pub(super) enum Situation {
 }
 
 /// The head of the table, as it is read from the primary.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) lineage: String,
     pub(super) serial: u64,

@@ -2,7 +2,8 @@
 //!
 //! Runs periodically and on request, on the pacemaker that holds the lease. Each pass compares epoch and serial of both
 //! sides, repairs what [`judge`] finds, then projects outstanding changes. Every step can be repeated; an interrupted pass
-//! is run again.
+//! is run again. While both sides are as a pass before found them in step, and nothing is outstanding, a pass costs one
+//! command to each server.
 
 mod judge;
 mod merge;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Error, Registry, RouterReport, Store, liveness,
     routers::KNOWN_MS,
-    store::{Fence, Lineage, Published, TableMark, TableState},
+    store::{Fence, Lineage, Published, Pulse, TableMark, TableState},
 };
 use crate::metrics::Metrics;
 use judge::{Head, Situation, judge};
@@ -53,6 +54,19 @@ pub struct Reconciler {
     /// Keys of an unexpected type that were reported.
     blocked: BTreeSet<String>,
     passes: u64,
+    /// Both sides as they were last found in step.
+    in_step: Option<(TableState, Head)>,
+}
+
+/// Both sides at one moment.
+#[derive(Debug)]
+struct Heads {
+    fabric: TableState,
+    table: Head,
+    /// The highest serial that a router has acknowledged in our epoch.
+    witnessed: u64,
+    /// Something may not be in the table or in the membership sets yet.
+    is_outstanding: bool,
 }
 
 /// The result of a round of projections.
@@ -85,6 +99,7 @@ impl Reconciler {
             silent: BTreeSet::new(),
             blocked: BTreeSet::new(),
             passes: 0,
+            in_step: None,
         }
     }
 
@@ -123,10 +138,11 @@ impl Reconciler {
 
     /// Learns the highest revision, so that this process, too, notices a fabric that lost changes.
     async fn observe(&mut self) {
-        if let Ok(Some((fabric, table, witnessed))) = self.heads().await
+        if let Ok(Some(Heads { fabric, table, witnessed, .. })) = self.heads().await
             && judge(&fabric, &table, witnessed) == Situation::InStep
         {
             self.store().saw_revision(table.revision);
+            self.in_step = Some((fabric, table));
         }
     }
 
@@ -138,8 +154,12 @@ impl Reconciler {
     pub async fn pass(&mut self, epoch: u64) -> Result<(), Error> {
         let name = self.lease.name();
         let fence = Fence { lease: &name, epoch };
-        let Some((fabric, table, witnessed)) = self.heads().await? else { return Ok(()) };
+        let Some(heads) = self.heads().await? else { return Ok(()) };
+        let Heads { fabric, table, witnessed, mut is_outstanding } = heads;
         let situation = judge(&fabric, &table, witnessed);
+        // A repair may leave more to do than was outstanding before it.
+        is_outstanding |= situation != Situation::InStep || self.thorough;
+        self.in_step = (situation == Situation::InStep).then(|| (fabric.clone(), table.clone()));
         self.metrics.table_foreign(situation == Situation::Foreign);
         match situation {
             Situation::InStep => {
@@ -165,11 +185,30 @@ impl Reconciler {
         }
         // A second round finds the removals that a fabric that was behind could not list yet.
         self.thorough = situation == Situation::FabricBehind;
-        let mark = match situation {
-            Situation::InStep => fabric.mark(),
-            _ => self.store().table_state().await?.mark(),
-        };
-        let left = self.project_outstanding(mark.as_ref(), fence).await?;
+        if is_outstanding {
+            let mark = match situation {
+                Situation::InStep => fabric.mark(),
+                _ => self.store().table_state().await?.mark(),
+            };
+            self.complete_outstanding(mark.as_ref(), fence).await?;
+        } else {
+            self.metrics.outstanding(0);
+            self.blocked.clear();
+        }
+        if self.passes.is_multiple_of(TOKEN_PASSES) {
+            self.copy_tokens().await;
+        }
+        self.passes += 1;
+        Ok(())
+    }
+
+    /// Projects and reports what is outstanding.
+    async fn complete_outstanding(
+        &mut self,
+        mark: Option<&TableMark>,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let left = self.project_outstanding(mark, fence).await?;
         for key in left.blocked.difference(&self.blocked) {
             tracing::warn!(key, "change blocked by a key of an unexpected type; delete the key");
         }
@@ -178,23 +217,22 @@ impl Reconciler {
             self.nudge.notify_one();
         }
         self.report_outstanding().await;
-        if self.passes.is_multiple_of(TOKEN_PASSES) {
-            self.copy_tokens().await;
-        }
-        self.passes += 1;
         Ok(())
     }
 
     /// Both heads, read so that changes of this moment look like neither side's loss: the fabric's revision is read
     /// after the table's, its serial before. Nothing when the lineage changed between.
-    async fn heads(&mut self) -> Result<Option<(TableState, Head, u64)>, Error> {
-        let before = self.store().table_state().await?;
+    async fn heads(&mut self) -> Result<Option<Heads>, Error> {
+        let Pulse { state: before, is_outstanding } = self.store().pulse().await?;
         let witnessed = self.witnessed(&before).await;
         let (lineage, serial, revision) = self.store().table_head().await?;
-        let after = self.store().table_state().await?;
+        let table = Head { lineage, serial, revision };
+        // Neither side has changed since they were in step, so there is no change in between that a second reading could show.
+        let is_same = self.in_step.as_ref().is_some_and(|(fabric, head)| *fabric == before && *head == table);
+        let after = if is_same { before.clone() } else { self.store().table_state().await? };
         let unchanged = before.lineage == after.lineage && before.seeding == after.seeding;
         let fabric = TableState { serial: before.serial, ..after };
-        Ok(unchanged.then_some((fabric, Head { lineage, serial, revision }, witnessed)))
+        Ok(unchanged.then_some(Heads { fabric, table, witnessed, is_outstanding }))
     }
 
     /// The highest serial that a router has acknowledged in our epoch. 0 without the stats Redis.

@@ -28,7 +28,8 @@ if absent then
   redis.call('HSET', fencing, 'sweeper.resumed_ms', text)
 end
 redis.call('HSET', fencing, 'sweeper.swept_ms', text)
-if epoch > 0 then
+-- Replicas get no write for what is the same.
+if epoch > stored then
   redis.call('HSET', fencing, 'sweeper.epoch', ARGV[1])
 end
 

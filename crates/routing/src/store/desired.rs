@@ -9,6 +9,7 @@ use crate::Error;
 use signalbox_route_table::{Address, Desired, Hostname, InstanceId, Record};
 
 static DESIRE: Script<FabricRole> = Script::new("routing/desire", include_str!("../scripts/desire.lua"));
+static PULSE: Script<FabricRole> = Script::new("routing/pulse", include_str!("../scripts/pulse.lua"));
 static SETTLE: Script<FabricRole> = Script::new("routing/settle", include_str!("../scripts/settle.lua"));
 static REPORT: Script<FabricRole> = Script::new("routing/report", include_str!("../scripts/report.lua"));
 static FORGET_HOST: Script<FabricRole> =
@@ -98,6 +99,14 @@ impl TableState {
         let epoch = newest(&self.lineage)?.to_owned();
         Some(TableMark { epoch, serial: self.serial })
     }
+}
+
+/// What the reconciler compares with the table.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    pub(crate) state: TableState,
+    /// Something may not be in the table or in the membership sets yet.
+    pub(crate) is_outstanding: bool,
 }
 
 pub(super) fn newest(lineage: &str) -> Option<&str> {
@@ -345,6 +354,28 @@ impl Store {
         }
         let command = self.fabric.command("HMGET").key(&key::routes_hosts()).arg(names);
         command.query().await.map_err(Error::Fabric)
+    }
+
+    /// As [`Self::table_state`], and whether anything is outstanding.
+    pub(crate) async fn pulse(&self) -> Result<Pulse, Error> {
+        let reply = PULSE
+            .call()
+            .key(&key::routes_table())
+            .key(&key::routes_revision())
+            .key(&key::routes_unprojected())
+            .key(&key::routes_unreported())
+            .run::<Vec<Value>>(&self.fabric)
+            .await
+            .map_err(Error::Fabric)?;
+        let reply = Reply::new("pulse", reply);
+        let (unprojected, unreported): (u64, u64) = (reply.at(4)?, reply.at(5)?);
+        let state = TableState {
+            lineage: reply.at(0)?,
+            serial: reply.at(1)?,
+            seeding: !reply.at::<String>(2)?.is_empty(),
+            revision: reply.at(3)?,
+        };
+        Ok(Pulse { state, is_outstanding: unprojected + unreported > 0 })
     }
 
     /// The fabric's knowledge of the table.

@@ -25,7 +25,7 @@ use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
 pub use certificates::Certificate;
 pub(crate) use changes::{Changes, Entry, Place};
-pub(crate) use desired::{Desire, DesireOutcome, Registrant, Sight};
+pub(crate) use desired::{Desire, DesireOutcome, Pulse, Registrant, Sight};
 pub use desired::{Stored, TableState};
 pub(crate) use health::{Diagnosed, Diagnosis};
 pub use resource::Wanted;

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use signalbox_store::{
-    Subscription,
+    Script, StatsRole, Subscription, Value,
     keys::{fabric, stats as key},
 };
 
-use super::Store;
+use super::{Store, reply::Reply};
 use crate::Error;
+
+static ROUTERS: Script<StatsRole> = Script::new("routing/routers", include_str!("../scripts/routers.lua"));
 
 /// Time after the last alarm event until the published state is forgotten.
 const ALARMS_TOLD_SECONDS: u64 = 30 * 24 * 3600;
@@ -39,20 +41,20 @@ pub struct RouterReport {
 impl Store {
     /// Routers that reported within `within_ms`, by name.
     pub async fn routers(&self, within_ms: u64) -> Result<Vec<RouterReport>, Error> {
-        let now_ms = self.stats.now_ms().await.map_err(Error::Stats)?;
-        let oldest = now_ms.saturating_sub(within_ms);
-        let command = self.stats.command("ZRANGEBYSCORE").key(&key::routers()).arg(oldest).arg("+inf");
-        let mut seen: Vec<(String, f64)> = command.arg("WITHSCORES").query().await.map_err(Error::Stats)?;
-        if seen.is_empty() {
-            return Ok(Vec::new());
-        }
+        type Row = (String, f64, HashMap<String, String>);
+        let reply = ROUTERS
+            .call()
+            .arg(key::routers().as_str())
+            .arg(key::router("").as_str())
+            .arg(within_ms)
+            .run::<Vec<Value>>(&self.stats)
+            .await
+            .map_err(Error::Stats)?;
+        let reply = Reply::new("routers", reply);
+        let now_ms: u64 = reply.at(0)?;
+        let mut seen: Vec<Row> = reply.rest(1)?;
         seen.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut batch = self.stats.batch();
-        for (node, _) in &seen {
-            batch.add("HGETALL", &key::router(node), &[] as &[&str]);
-        }
-        let reports: Vec<HashMap<String, String>> = batch.query().await.map_err(Error::Stats)?;
-        let report = |((node, at_ms), mut fields): ((String, f64), HashMap<String, String>)| RouterReport {
+        let report = |(node, at_ms, mut fields): Row| RouterReport {
             node,
             serial: fields.get("serial").and_then(|serial| serial.parse().ok()).unwrap_or(0),
             epoch: fields.remove("epoch").unwrap_or_default(),
@@ -72,7 +74,7 @@ impl Store {
                 .and_then(|names| serde_json::from_str(names).ok())
                 .unwrap_or_default(),
         };
-        Ok(seen.into_iter().zip(reports).map(report).collect())
+        Ok(seen.into_iter().map(report).collect())
     }
 
     /// The published alarms of routers, by node: `<number> <alarm>`.

@@ -386,15 +386,10 @@ impl Store {
 
     /// The table's lineage (newest token first), serial, and highest revision.
     pub async fn table_head(&self) -> Result<(String, u64, u64), Error> {
-        let mut batch = self.routes.batch();
-        let none: &[&str] = &[];
-        batch.add("GET", &key::epoch(), none).add("GET", &key::serial(), none).add(
-            "GET",
-            &key::revision(),
-            none,
-        );
+        let command =
+            self.routes.command("MGET").key(&key::epoch()).key(&key::serial()).key(&key::revision());
         let (lineage, serial, revision): (Option<String>, Option<u64>, Option<u64>) =
-            batch.query().await.map_err(Error::table)?;
+            command.query().await.map_err(Error::table)?;
         Ok((lineage.unwrap_or_default(), serial.unwrap_or(0), revision.unwrap_or(0)))
     }
 

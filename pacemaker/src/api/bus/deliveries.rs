@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    subscriber::{Whose, whose},
+    subscriber::{Whose, subscriber},
     subscriptions::check_callback,
 };
 use crate::http::{
@@ -46,7 +46,7 @@ pub(super) async fn alter(
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,
 ) -> Result<StatusCode, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     let change = intake::alteration(&body, app.bus.limits)?;
     if change.disabled.is_some() && !caller.is_root() {
         return Err(Problem::forbidden(
@@ -84,7 +84,7 @@ async fn deliveries(
     State(app): State<App>,
     Query(part): Query<Part>,
 ) -> Result<Answer<DeliveryLog>, Problem> {
-    let client = whose(&caller, part.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, part.subscriber.as_deref()).await?;
     let limit = part.limit.unwrap_or(DELIVERIES);
     if !(1..=DELIVERIES).contains(&limit) {
         return Err(Error::OutOfRange { field: "limit", least: 1, most: DELIVERIES as u64 }.into());
@@ -105,7 +105,7 @@ async fn skip(
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,
 ) -> Result<StatusCode, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     app.bus.handle.skip(&client, choice(&body)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -122,7 +122,7 @@ async fn resend(
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,
 ) -> Result<StatusCode, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     app.bus.handle.resend(&client, choice(&body)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

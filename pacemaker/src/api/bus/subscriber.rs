@@ -59,7 +59,7 @@ pub(crate) struct Whose {
 }
 
 /// The client that a request is about: the caller, or the one that root names.
-pub(super) fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -> Result<String, Problem> {
+fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -> Result<String, Problem> {
     let own = caller.bus_client();
     let Some(named) = named else { return Ok(own.into_owned()) };
     if !caller.is_root() {
@@ -79,6 +79,11 @@ pub(super) fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -
             Err(Problem::new(StatusCode::CONFLICT, "ambiguous_subscriber", detail))
         }
     }
+}
+
+/// As [`whose`], by the registry as the fabric has it now: the client may have subscribed through another pacemaker.
+pub(super) async fn subscriber(app: &App, caller: &Caller, named: Option<&str>) -> Result<String, Problem> {
+    whose(caller, named, &*app.bus.handle.fresh_registry().await?)
 }
 
 fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets, Problem> {
@@ -114,7 +119,7 @@ async fn secret(
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Secrets>, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     ensure_secret(&app.bus, &client).await?;
     secrets_of(&app.bus.handle.registry(), &client, app.bus.now_ms()).map(Answer)
 }
@@ -131,7 +136,7 @@ async fn rotate_secret(
     Query(query): Query<Whose>,
     body: Option<JsonBytes>,
 ) -> Result<Answer<Secrets>, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     let Rotation { secret, overlap_seconds } = match &body {
         Some(JsonBytes(body)) => intake::object(intake::text(body)?, "invalid_secret")?,
         None => Rotation::default(),
@@ -174,7 +179,7 @@ async fn test(
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Tested>, Problem> {
-    let registry = app.bus.handle.registry();
+    let registry = app.bus.handle.fresh_registry().await?;
     let client = whose(&caller, query.subscriber.as_deref(), &registry)?;
     let subscription = registry.subscriptions.get(&client).ok_or(Error::NoSuchSubscription)?;
     let now_ms = app.bus.now_ms();
@@ -210,7 +215,7 @@ async fn retry(
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Retried>, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     Ok(Answer(Retried { retried: app.bus.handle.retry_now(&client).await? }))
 }
 
@@ -263,7 +268,7 @@ async fn dead(
     State(app): State<App>,
     Query(part): Query<Part>,
 ) -> Result<Answer<DeadLetters>, Problem> {
-    let client = whose(&caller, part.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, part.subscriber.as_deref()).await?;
     let limit = part.limit.unwrap_or(DEAD_LETTERS);
     if !(1..=MAX_DEAD_LETTERS).contains(&limit) {
         return Err(Error::OutOfRange { field: "limit", least: 1, most: MAX_DEAD_LETTERS as u64 }.into());
@@ -283,7 +288,7 @@ async fn redrive(
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Redriven>, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     Ok(Answer(Redriven { redriven: app.bus.handle.redrive(&client).await? }))
 }
 
@@ -295,7 +300,7 @@ async fn drop_dead(
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Dropped>, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     Ok(Answer(Dropped { dropped: app.bus.handle.drop_dead(&client).await? }))
 }
 
@@ -313,7 +318,7 @@ async fn replay(
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,
 ) -> Result<(StatusCode, Answer<Replay>), Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     let Replay { from, to, rate } = intake::object(intake::text(&body)?, "invalid_replay")?;
     let rate = rate.unwrap_or(REPLAY_RATE);
     app.bus.handle.replay(&client, from, to, rate).await?;

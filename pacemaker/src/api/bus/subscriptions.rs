@@ -12,7 +12,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     front::{Front, name_of},
-    subscriber::{Whose, whose},
+    subscriber::{Whose, subscriber},
 };
 use crate::http::{
     App, Problem,
@@ -65,7 +65,8 @@ pub(super) async fn subscribe(
     }
     let client = caller.bus_client();
     if wanted.uuid.is_none() {
-        let before = app.bus.handle.registry();
+        // As the fabric has it: a name that another pacemaker has given must stay.
+        let before = app.bus.handle.fresh_registry().await?;
         let before = before.subscriptions.get(&*client).map(|before| before.uuid.clone());
         wanted.uuid = Some(before.unwrap_or_else(random_hex));
     }
@@ -131,7 +132,7 @@ pub(super) async fn unsubscribe(
     notes: Notes,
     Query(query): Query<Whose>,
 ) -> Result<StatusCode, Problem> {
-    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     note_before(&app, &notes, &client);
     app.bus.handle.unsubscribe(&client).await?;
     Ok(StatusCode::NO_CONTENT)

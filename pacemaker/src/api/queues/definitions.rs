@@ -9,7 +9,7 @@ use axum::{
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ReadQueues, UseQueues, find};
+use super::{ReadQueues, UseQueues, current};
 use crate::http::{
     App, Problem,
     audit::Notes,
@@ -237,7 +237,7 @@ async fn get(
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    let queue = find(&app, &name).await?;
+    let queue = current(&app, &name).await?;
     let shown = match caller.environments() {
         Some(own) => view_within(&app, own, name, &queue.definition).await?,
         None => view(&app, name, &queue.definition).await?,

@@ -10,7 +10,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Environment, ReadQueues, UseQueues,
+    Environment, ReadQueues, UseQueues, current,
     definitions::{expected, tagged},
     find,
     look::PageQuery,
@@ -71,7 +71,7 @@ async fn facets(
     Query(page): Query<PageQuery>,
 ) -> Result<Answer<FacetPage>, Problem> {
     let (after, limit) = page.read()?;
-    let definition = find(&app, &name).await?.definition;
+    let definition = current(&app, &name).await?.definition;
     let shown = |facets: Vec<FacetStatus>| facets.into_iter().map(|one| show(one, &definition)).collect();
     if let Some(own) = caller.environments() {
         let facets = app.queues.facets_named(&name, own).await?;
@@ -95,7 +95,7 @@ async fn facet(
     Path((name, environment)): Path<(String, Environment)>,
 ) -> Result<Response, Problem> {
     caller.check_environment(&environment)?;
-    let definition = find(&app, &name).await?.definition;
+    let definition = current(&app, &name).await?.definition;
     let facet = view(&app, &name, &environment, &definition).await?;
     Ok(tagged(StatusCode::OK, definition.revision, Answer(facet)))
 }

@@ -83,6 +83,12 @@ async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
     bus.queues(|queues| queues.get(name).cloned()).ok_or_else(|| Error::NoSuchQueue.into())
 }
 
+/// A queue as the fabric has it now, with changes that were made through another pacemaker a moment ago.
+async fn current(app: &App, name: &str) -> Result<Matchable, Problem> {
+    app.bus.handle().look_again().await?;
+    find(app, name).await
+}
+
 /// Runs an operation that depends on the definitions of queues. If a shard did not know one of them, they are configured
 /// and the operation runs once more.
 async fn with_queues<T, F: Future<Output = Result<T, Error>> + Send>(
