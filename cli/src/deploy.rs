@@ -5,7 +5,7 @@
 //!                                            └─ no, or Ctrl-C ─▶ remove them again
 //! ```
 //!
-//! The pacemaker checks the targets and switches the host. So a deploy that was interrupted is completed by repeating it.
+//! The pacemaker checks the targets and switches the host. So repeating the command completes a deploy that was interrupted.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -78,7 +78,7 @@ fn files_that_are_not_in_order_are_refused() {
         ("scenarios: [{name: a, start: 2026-01-01T00:00:00Z}]\n", "a scenario needs `steps`"),
         (
             "scenarios: [{name: a, start: 2026-01-01T00:00:00Z, steps: [{}]}]\n",
-            "a step has either `at` or `after`",
+            "a step needs exactly one of `at` and `after`",
         ),
         (
             "scenarios: [{name: a, start: 2026-01-01T00:00:00Z, steps: [{after: 1s, expect: {state: z}}]}]\n",
