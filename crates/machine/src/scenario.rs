@@ -108,10 +108,7 @@ fn scenario<'m>(reader: &mut Reader<'_>, node: &Node, machines: &'m [Arc<Machine
         }
         None if machines.len() == 1 => machines.first(),
         None => {
-            reader.refuse(
-                fields.at,
-                "the definition has several machines, so `machine` must name one",
-            );
+            reader.refuse(fields.at, "the definition has several machines, so `machine` must name one");
             None
         }
     }?;

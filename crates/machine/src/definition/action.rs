@@ -27,8 +27,15 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         ["route"] => fields.get("route").and_then(|node| route(builder, node)).map(Call::Route),
         ["publish"] => fields.get("publish").and_then(|node| publish(builder, node)).map(Call::Publish),
         more => {
-            let message = format!("an action can have only one of webhook, route and publish, but this one has {}", more.join(" and "));
-            builder.reader.refuse_hint(fields.key(more[1]), message, "write several actions, one after the other");
+            let message = format!(
+                "an action can have only one of webhook, route and publish, but this one has {}",
+                more.join(" and ")
+            );
+            builder.reader.refuse_hint(
+                fields.key(more[1]),
+                message,
+                "write several actions, one after the other",
+            );
             None
         }
     };
@@ -83,7 +90,9 @@ fn result(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<(super::Path
                 None
             }
             Err(why) => {
-                builder.reader.refuse(key.at, format!("a key of `result` must be a path below metadata: {why}"));
+                builder
+                    .reader
+                    .refuse(key.at, format!("a key of `result` must be a path below metadata: {why}"));
                 None
             }
         };
@@ -286,7 +295,11 @@ fn publish(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Template> {
         let topic_name = builder.reader.topic(topic)?;
         if topic_name.starts_with("signalbox.") {
             let hint = "use letters from a to z and _";
-            builder.reader.refuse_hint(topic.at, "applications cannot publish to topics that begin with `signalbox.`", hint);
+            builder.reader.refuse_hint(
+                topic.at,
+                "applications cannot publish to topics that begin with `signalbox.`",
+                hint,
+            );
         }
     }
     if let Some(kind) = fields.get("type") {

@@ -72,7 +72,7 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         if reader.is_full() {
             break;
         }
-        if !reader.sound_name(&key.name, key.at, "a state machine", true) {
+        if !reader.valid_name(&key.name, key.at, "a state machine", true) {
             continue;
         }
         let says = json!({ "state_machines": { key.name.as_str(): body.to_json() } }).to_string();

@@ -194,14 +194,14 @@ impl<'s> Reader<'s> {
 
     pub(crate) fn name(&mut self, node: &Node, what: &str) -> Option<Box<str>> {
         let text = self.text(node, what)?;
-        (!self.is_yes_or_no(node, text) && self.sound_name(text, node.at, what, true)).then(|| text.into())
+        (!self.is_yes_or_no(node, text) && self.valid_name(text, node.at, what, true)).then(|| text.into())
     }
 
     /// Names of machines and states may contain a hyphen; names of feeds may not, because they are used in paths.
-    pub(crate) fn sound_name(&mut self, text: &str, at: Mark, what: &str, hyphen: bool) -> bool {
+    pub(crate) fn valid_name(&mut self, text: &str, at: Mark, what: &str, hyphen: bool) -> bool {
         let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || hyphen && byte == b'-';
-        let sound = (1..=64).contains(&text.len()) && text.bytes().all(letter);
-        if !sound {
+        let valid = (1..=64).contains(&text.len()) && text.bytes().all(letter);
+        if !valid {
             let letters = if hyphen { "digits, _ and -" } else { "digits and _" };
             self.refuse_hint(
                 at,
@@ -209,7 +209,7 @@ impl<'s> Reader<'s> {
                 format!("a name is 1 to 64 letters from A to Z, {letters}"),
             );
         }
-        sound
+        valid
     }
 
     pub(crate) fn boolean(&mut self, node: &Node, what: &str) -> Option<bool> {
@@ -294,7 +294,8 @@ impl<'s> Reader<'s> {
     pub(crate) fn topic(&mut self, node: &Node) -> Option<Box<str>> {
         let topic = self.text(node, "a topic")?;
         if !is_topic(topic) {
-            let hint = "use 1 to 64 letters from a to z and _; topics of Signalbox itself begin with signalbox.";
+            let hint =
+                "use 1 to 64 letters from a to z and _; topics of Signalbox itself begin with signalbox.";
             self.refuse_hint(node.at, format!("invalid topic name {topic:?}"), hint);
             return None;
         }
@@ -460,10 +461,9 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
         return Err(("it contains a space".into(), "write a space as %20".into()));
     }
     match url::Url::parse(&filled) {
-        Ok(url) if !url.username().is_empty() || url.password().is_some() => Err((
-            "it contains credentials".into(),
-            "put them into a header, below `webhooks`".into(),
-        )),
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            Err(("it contains credentials".into(), "put them into a header, below `webhooks`".into()))
+        }
         Ok(url) if url.host_str().is_none_or(str::is_empty) => Err(("it has no host".into(), HINT.into())),
         Ok(_) => Ok(()),
         Err(error) => Err((error.to_string(), HINT.into())),

@@ -31,7 +31,7 @@ impl Builder<'_, '_> {
                 self.reader.refuse_hint(node.at, "a feed cannot be named `stats`", hint);
                 return None;
             }
-            self.reader.sound_name(name, node.at, "a feed", false).then(|| name.to_owned())
+            self.reader.valid_name(name, node.at, "a feed", false).then(|| name.to_owned())
         });
         // Known from here on, so that conditions that read it are not refused for what is wrong in here.
         self.feeds.extend(name.clone());
@@ -171,7 +171,10 @@ impl Builder<'_, '_> {
                 "x-idempotency-token",
             ];
             if fixed.contains(&key.name.to_ascii_lowercase().as_str()) {
-                self.reader.refuse(key.at, format!("the header {} cannot be set, because Signalbox sets it", key.name));
+                self.reader.refuse(
+                    key.at,
+                    format!("the header {} cannot be set, because Signalbox sets it", key.name),
+                );
             }
             if let Some(parts) = self.header(node, prefix.as_deref()) {
                 read.push(Header { name: key.name.as_str().into(), parts });
@@ -218,7 +221,11 @@ impl Builder<'_, '_> {
                     && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
             });
             let Some((name, behind)) = name else {
-                self.reader.refuse_hint(node.at, "`${` must be followed by the name of an environment variable", "write ${NAME}");
+                self.reader.refuse_hint(
+                    node.at,
+                    "`${` must be followed by the name of an environment variable",
+                    "write ${NAME}",
+                );
                 return None;
             };
             if !before.is_empty() {

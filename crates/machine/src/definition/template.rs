@@ -124,9 +124,10 @@ fn placeholder(name: &str, at: usize, length: usize) -> Result<Option<Part>, Bad
     if let Some(path) = name.strip_prefix("metadata.") {
         return match super::read::metadata_path(path) {
             Ok(path) => Ok(Some(Part::Metadata(path))),
-            Err(_) => {
-                Err(bad(format!("`<{name}>` has no valid path"), "write <metadata.PATH>, with dots between keys"))
-            }
+            Err(_) => Err(bad(
+                format!("`<{name}>` has no valid path"),
+                "write <metadata.PATH>, with dots between keys",
+            )),
         };
     }
     let like_a_path =

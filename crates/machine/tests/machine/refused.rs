@@ -106,7 +106,10 @@ fn states_that_are_none() {
     refused(&states("{gate: a},\n{gate: a}"), "4:8 a state named `a` exists already");
     refused(&states("{gate: a},\n{gate: b}"), "4:8 no label can reach `b`");
     refused(&states("{gate: a b}"), "3:8 a gate cannot be called \"a b\"");
-    refused(&states("{gate: on}"), "3:8 `on` without quotes is ambiguous: some programs read a boolean, others a text");
+    refused(
+        &states("{gate: on}"),
+        "3:8 `on` without quotes is ambiguous: some programs read a boolean, others a text",
+    );
     refused(&states("{gate: 1}"), "3:8 a gate must be a text, not a number");
     refused(&states("{gate: true}"), "3:8 a gate must be a text, not a boolean");
     refused(
@@ -286,7 +289,10 @@ fn feeds_inputs_and_headers_that_are_none() {
         ("http://a b/", "`url` is not a valid address: it contains a space"),
         ("http://u:p@h/", "`url` is not a valid address: it contains credentials"),
         ("http://<label>/", "`url` is not a valid address: it has a placeholder in its scheme, host or port"),
-        ("http://h:<metadata.port>/", "`url` is not a valid address: it has a placeholder in its scheme, host or port"),
+        (
+            "http://h:<metadata.port>/",
+            "`url` is not a valid address: it has a placeholder in its scheme, host or port",
+        ),
     ] {
         refused(&feed(&format!("name: a, url: '{url}'")), &format!("4:28 {message}"));
     }
@@ -305,10 +311,7 @@ fn feeds_inputs_and_headers_that_are_none() {
         "4:31 `stats` needs one of version_type, version, application, workspace, node",
     );
     refused(&feed("name: a, stats: {node: a, window: 7h}"), "4:48 `window` must be from 1s to 6h");
-    refused(
-        &machine("inputs: [{topic: a, label: key}]"),
-        "4:32 events cannot name a label by \"key\"",
-    );
+    refused(&machine("inputs: [{topic: a, label: key}]"), "4:32 events cannot name a label by \"key\"");
     refused(
         &machine("inputs: [{topic: a, create: 'true'}]"),
         "4:33 `create` must be true or false, not a text",
@@ -349,7 +352,10 @@ fn actions_that_are_none() {
         &action("webhook: 'http://h/', retry: {first: 1m, longest: 1s}"),
         "3:54 `longest` is shorter than `first`",
     );
-    refused(&action("webhook: 'http://h/', retry: {factor: 0.5}"), "3:51 `factor` must be a number from 1 to 100");
+    refused(
+        &action("webhook: 'http://h/', retry: {factor: 0.5}"),
+        "3:51 `factor` must be a number from 1 to 100",
+    );
     refused(&action("route: {host: a}"), "3:21 `route` changes nothing: it needs shares, register or retire");
     refused(&action("route: {host: a, shares: [{percent: 5}]}"), "3:40 a share needs `version_type`");
     refused(
@@ -401,11 +407,14 @@ fn results_failures_and_deadlines_that_are_none() {
     wrong("on_error: {status: 200, next: a}", "unknown kind of failure");
     wrong("retry: {except: [often]}", "unknown kind of failure");
     wrong("deadline: 2h", "a deadline needs a time and a next state");
-    wrong("deadline: {after: 2h, at: due, next: a}", "either `after` or `at`");
+    wrong("deadline: {after: 2h, at: due, next: a}", "exactly one of `after` and `at`");
     wrong("deadline: {after: 0s, next: a}", "`after` must be from 1s");
     let published = states("{action: a, publish: {topic: t, url: 'http://h/'}, result: {a: status}}");
     let found = problems(&published);
-    assert!(found.iter().any(|problem| problem.contains("only the answer of a `webhook`")), "{found:?}");
+    assert!(
+        found.iter().any(|problem| problem.contains("`result` is possible only with `webhook`")),
+        "{found:?}"
+    );
     let unclosed = states("{action: a, webhook: 'http://h/<metadata.who'}");
     let found = problems(&unclosed);
     assert!(found.iter().any(|problem| problem.contains("this placeholder has no closing `>`")), "{found:?}");
@@ -430,10 +439,7 @@ fn unusual_definitions_cause_warnings() {
     let found = warned(&states(
         "{action: a, webhook: 'http://h/', next: b},\n{action: b, webhook: 'http://h/', next: a}",
     ));
-    assert_eq!(
-        found,
-        ["3:10 labels can loop from `a` back to it without waiting, and repeat its actions"]
-    );
+    assert_eq!(found, ["3:10 labels can loop from `a` back to it without waiting, and repeat its actions"]);
     let found = warned(&gate("exit_condition: metadata.a, triggers: [], next: two"));
     let message = "this gate has no trigger: only an operator opens it (signalbox labels evaluate, or move)";
     assert!(found.iter().any(|warning| warning.contains(message)), "{found:?}");
@@ -525,8 +531,8 @@ fn a_header_asks_for_what_the_operator_allows_only() {
     assert_eq!(
         found,
         [
-            "4:73 headers may not ask for ${TOKEM}; did you mean ${TOKEN}?",
-            "4:73 headers may not ask for ${OTHER}; the operator allows it by adding OTHER = \"https://…/\" to \
+            "4:73 the operator does not allow ${TOKEM} in headers; did you mean ${TOKEN}?",
+            "4:73 the operator does not allow ${OTHER} in headers; the operator allows it by adding OTHER = \"https://…/\" to \
              machines.environment of the pacemaker"
         ]
     );
@@ -571,7 +577,7 @@ fn a_route_of_a_host_from_metadata_needs_a_list_of_hosts() {
             .map_err(|refused| refused.to_string())
     };
     let no_hosts = machine("timezone: UTC", "<metadata.host>");
-    assert!(load_with(&no_hosts).unwrap_err().contains("does not list the hosts"));
+    assert!(load_with(&no_hosts).unwrap_err().contains("must list the hosts"));
     // A stored definition can still be read.
     let file = load("m.yaml", &no_hosts).unwrap();
     assert_eq!((file.machines[0].hosts().count(), file.warnings.len()), (0, 1));
