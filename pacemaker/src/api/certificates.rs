@@ -3,16 +3,16 @@
 use axum::{
     Json as Answer,
     extract::State as AppState,
-    http::{HeaderValue, StatusCode},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::routing::{PageQuery, WaitQuery, wait},
+    api::routing::{NotConverged, PageQuery, Refused, Removed, WaitQuery, wait},
     http::{
-        App, Problem, SERIAL_HEADER,
+        App, Problem,
         audit::Notes,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
         body::{Body, Json, Query},
@@ -65,13 +65,11 @@ fn view(
     request_body = NewCertificate, responses(
     (status = 200, description = "Replaced, or unchanged", body = ChangedCertificate),
     (status = 201, description = "Created", body = ChangedCertificate),
-    (status = 403, description = "host_not_allowed", body = Problem),
     (status = 409, description = "no_edge_key: the pacemaker has no `edge_key_file`; foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, \
         name_not_covered, certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, \
         invalid_body, invalid_wait", body = Problem),
-    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change was applied", body = Problem)))]
+    Refused, NotConverged))]
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -84,7 +82,7 @@ async fn put(
     may_touch(&caller, &name)?;
     note_before(&app, &notes, &name).await?;
     let Put { facts, change, created } = app.certificates.put(&caller, &name, &new.chain, &new.key).await?;
-    wait(&app, &change.epoch, change.serial, patience).await?;
+    let serial = wait(&app, &change.epoch, change.serial, patience).await?;
     let changed = ChangedCertificate {
         certificate: view(&app.certificates, name.to_string(), facts, None),
         serial: change.serial,
@@ -92,7 +90,7 @@ async fn put(
         changed: change.changed,
     };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))], Answer(changed)).into_response())
+    Ok((status, serial, Answer(changed)).into_response())
 }
 
 /// Show a certificate
@@ -157,13 +155,10 @@ async fn list(
 /// repeated.
 #[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates",
     params(("server_name" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
-        change in it"))),
-    (status = 403, description = "host_not_allowed", body = Problem),
+    Removed,
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
-    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change was applied", body = Problem)))]
+    Refused, NotConverged))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -175,8 +170,8 @@ async fn remove(
     may_touch(&caller, &name)?;
     note_before(&app, &notes, &name).await?;
     let change = app.certificates.remove(&caller, &name).await?;
-    wait(&app, &change.epoch, change.serial, patience).await?;
-    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
+    let serial = wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
 
 /// Notes the certificate before a change for the audit log.

@@ -3,7 +3,7 @@
 use axum::{
     Json as Answer,
     extract::State as AppState,
-    http::{HeaderValue, StatusCode},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -15,13 +15,13 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    answers::{NoInstance, NotConverged, Refused},
+    answers::{NoInstance, NotConverged, Refused, Removed},
     params::NodeId,
     view::changed,
-    wait::{self, Patience, wait},
+    wait::{self, Patience, serial_header, wait},
 };
 use crate::http::{
-    App, Problem, SERIAL_HEADER,
+    App, Problem,
     audit::Notes,
     auth::{Confined, Hosts, ManageRoutes, Whole},
     body::{self, Body, Json, Query},
@@ -111,8 +111,7 @@ fn note_before(notes: &Notes, change: &RouteChange) {
 fn answer(change: RouteChange) -> Response {
     let created = change.kind == ChangeKind::Registered;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let serial = HeaderValue::from(change.serial);
-    let headers = [(SERIAL_HEADER.clone(), serial)];
+    let headers = serial_header(change.serial);
     match changed(change) {
         Some(view) => (status, headers, Answer(view)).into_response(),
         None => (StatusCode::NO_CONTENT, headers).into_response(),
@@ -228,8 +227,7 @@ fn first_state(new: &NewInstance) -> State {
 ///
 /// The call can be repeated.
 #[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
-        change in it"))),
+    Removed,
     (status = 422, description = "invalid_id, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
@@ -371,8 +369,8 @@ async fn node_answer(
         wait(app, &drained.epoch, drained.serial, patience).await?;
     }
     let instances = drained.ids.iter().map(ToString::to_string).collect();
-    let headers = [(SERIAL_HEADER.clone(), HeaderValue::from(drained.serial))];
-    Ok((headers, Answer(DrainedNode { instances, serial: drained.serial })).into_response())
+    Ok((serial_header(drained.serial), Answer(DrainedNode { instances, serial: drained.serial }))
+        .into_response())
 }
 
 impl Body for Fault {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::{
     Json as Answer,
     extract::State as AppState,
-    http::{HeaderValue, StatusCode},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -13,14 +13,14 @@ use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    answers::{NotConverged, Refused},
+    answers::{NotConverged, Refused, Removed},
     changes::WaitQuery,
     directory::HostSummary,
     policies::{raw, without_passwords},
     wait::wait,
 };
 use crate::http::{
-    App, Problem, SERIAL_HEADER,
+    App, Problem,
     auth::{Confined, Hosts, ManageRoutes, Permission as _, ReadRoutes},
     body::Query,
     list::{ListQuery, Listing, SortKey},
@@ -220,8 +220,7 @@ async fn get(
 /// Its instances stop serving it; an instance without another host is removed as well, and so are entries that were
 /// written directly. The host answers 404 from then on. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
-        change in it"))),
+    Removed,
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
@@ -232,6 +231,6 @@ async fn remove(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let change = app.registry.remove_host(&caller, &hostname).await?;
-    wait(&app, &change.epoch, change.serial, patience).await?;
-    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
+    let serial = wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
 }

@@ -15,6 +15,7 @@ mod wait;
 
 use utoipa_axum::router::OpenApiRouter;
 
+pub(crate) use answers::{NotConverged, Refused, Removed};
 pub(crate) use changes::WaitQuery;
 pub(crate) use directory::{Directory, HostSummary};
 pub(crate) use dump::TableNames;

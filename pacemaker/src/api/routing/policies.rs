@@ -3,7 +3,7 @@
 use axum::{
     Json as Answer,
     extract::State as AppState,
-    http::{HeaderValue, StatusCode},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -14,12 +14,12 @@ use serde_json::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    answers::{NotConverged, Refused},
+    answers::{NotConverged, Refused, Removed},
     changes::{WaitQuery, deadline},
-    wait::wait,
+    wait::{SerialHeader, wait},
 };
 use crate::http::{
-    App, Problem, SERIAL_HEADER,
+    App, Problem,
     audit::Notes,
     auth::{Confined, Hosts, ManageRoutes},
     body::{Body, Json, Query},
@@ -79,12 +79,12 @@ pub(super) async fn put(
     note_before(&app, &notes, &caller, &hostname).await?;
     let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
     app.acme.policy_changed(&hostname, &policy).await;
-    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok(ruled_host(&hostname, &policy, ruled))
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &policy, ruled))
 }
 
 /// The answer to a change of a policy.
-fn ruled_host(hostname: &Hostname, policy: &Policy, ruled: ResourceChange) -> Response {
+fn ruled_host(serial: SerialHeader, hostname: &Hostname, policy: &Policy, ruled: ResourceChange) -> Response {
     let view = RuledHost {
         hostname: hostname.to_string(),
         rules: Some(policy).filter(|policy| !policy.is_empty()).map(raw),
@@ -92,7 +92,7 @@ fn ruled_host(hostname: &Hostname, policy: &Policy, ruled: ResourceChange) -> Re
         epoch: ruled.epoch,
         changed: ruled.changed,
     };
-    ([(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))], Answer(view)).into_response()
+    (serial, Answer(view)).into_response()
 }
 
 /// The rules for paths of a host.
@@ -126,16 +126,15 @@ async fn put_paths(
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let (ruled, policy) = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
-    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok(ruled_host(&hostname, &policy, ruled))
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &policy, ruled))
 }
 
 /// Remove the rules for paths of a host
 ///
 /// Its own instances serve all paths then. The rest of its policy stays. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}/paths", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
-        change in it"))),
+    Removed,
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove_paths(
@@ -148,16 +147,15 @@ async fn remove_paths(
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let (ruled, _) = app.registry.set_paths(&caller, &hostname, None).await?;
-    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
 
 /// Remove a host's policy
 ///
 /// Its instances then serve it with the edge's defaults. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
-        change in it"))),
+    Removed,
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
@@ -170,8 +168,8 @@ async fn remove(
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let ruled = app.registry.remove_policy(&caller, &hostname).await?;
-    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
 
 impl Body for Pause {}
@@ -197,16 +195,15 @@ async fn pause(
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let (ruled, policy) = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
-    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok(ruled_host(&hostname, &policy, ruled))
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &policy, ruled))
 }
 
 /// Resume a host
 ///
 /// Its waiting requests continue. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
-        change in it"))),
+    Removed,
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn resume(
@@ -219,8 +216,8 @@ async fn resume(
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     let (ruled, _) = app.registry.set_pause(&caller, &hostname, None).await?;
-    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
 
 /// Notes the policy before a change for the audit log. A caller without access to the host learns nothing.
@@ -259,7 +256,7 @@ async fn switch(
     let version_type = Label::parse(&body.version_type_id, "version_type_id")?;
     let seconds = deadline(body.deadline_seconds)?;
     let switched = app.registry.switch_version(&caller, &hostname, &version_type, seconds).await?;
-    wait(&app, &switched.epoch, switched.serial, patience).await?;
+    let serial = wait(&app, &switched.epoch, switched.serial, patience).await?;
     let ids = |ids: Vec<signalbox_route_table::InstanceId>| ids.iter().map(ToString::to_string).collect();
     let view = SwitchedHost {
         hostname: hostname.to_string(),
@@ -270,5 +267,5 @@ async fn switch(
         epoch: switched.epoch,
         changed: switched.changed,
     };
-    Ok(([(SERIAL_HEADER.clone(), HeaderValue::from(switched.serial))], Answer(view)).into_response())
+    Ok((serial, Answer(view)).into_response())
 }

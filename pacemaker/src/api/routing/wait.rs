@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 
-use crate::http::{App, Problem, slots::Slot};
+use crate::http::{App, Problem, SERIAL_HEADER, slots::Slot};
 use signalbox_route_table::Invalid;
 use signalbox_routing::{Convergence, RouterReport};
 
@@ -36,7 +36,14 @@ pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
     Some(Duration::from_millis(ms)).filter(|wait| *wait <= MAX_WAIT).ok_or_else(invalid)
 }
 
-/// Waits until every live router has acknowledged the change.
+/// The header that every answer to a change has: the serial of the route table with this change in it.
+pub(crate) type SerialHeader = [(HeaderName, HeaderValue); 1];
+
+pub(crate) fn serial_header(serial: u64) -> SerialHeader {
+    [(SERIAL_HEADER.clone(), HeaderValue::from(serial))]
+}
+
+/// Waits until every live router has acknowledged the change, and returns the header of the answer.
 ///
 /// Without a live router no router serves the change, so "all routers have it" would be true and useless: the wait
 /// continues until one reports, and ends with `no_router`.
@@ -45,9 +52,9 @@ pub(crate) async fn wait(
     epoch: &str,
     serial: u64,
     patience: Option<Patience>,
-) -> Result<(), Problem> {
+) -> Result<SerialHeader, Problem> {
     app.routers.applied(serial);
-    let Some(patience) = patience else { return Ok(()) };
+    let Some(patience) = patience else { return Ok(serial_header(serial)) };
     let convergence = app.routers.converged(epoch, serial, patience.duration, &app.shutdown).await;
     let (outcome, code, detail) = match &convergence {
         Convergence::Reached { .. } => ("reached", "", ""),
@@ -60,7 +67,7 @@ pub(crate) async fn wait(
     };
     app.registry.metrics().waited(outcome);
     let lagging = match convergence {
-        Convergence::Reached { .. } => return Ok(()),
+        Convergence::Reached { .. } => return Ok(serial_header(serial)),
         Convergence::Lagging(lagging) => lagging,
         _ => Vec::new(),
     };
