@@ -52,7 +52,10 @@ impl Minutes {
             return Err(Problem::unprocessable("range_in_future", detail));
         }
         if start - start % 3600 + 3600 + kept_seconds <= now {
-            let detail = format!("Latencies of these are kept for {} days.", kept_seconds / 86_400);
+            let detail = format!(
+                "`start` is too early: these latencies are stored for {} days.",
+                kept_seconds / 86_400
+            );
             return Err(Problem::unprocessable("range_too_old", detail));
         }
         Ok(Self { start: start - start % 60, end: end.next_multiple_of(60) })

@@ -51,7 +51,7 @@ pub(super) async fn alter(
     if change.disabled.is_some() && !caller.is_root() {
         return Err(Problem::forbidden(
             "not_yours",
-            "only root disables and enables a subscription; use `paused`",
+            "only root can disable or enable a subscription; use `paused`",
         ));
     }
     if let Some(callback) = &change.callback {
