@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Path that must be answered with a status of 200 to 399; without it, accepting a connection is enough
     #[arg(long, value_name = "PATH")]
     health_path: Option<String>,
-    /// Give up when the new instances are not healthy after this time
+    /// Fail if the new instances are not healthy after this time
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
     /// Let the old instances finish their requests for this time, then remove them

@@ -145,7 +145,7 @@ fn default_step(seconds: u64, seconds_kept: bool) -> u64 {
         .unwrap_or(coarsest)
 }
 
-/// A metric over time
+/// Show the history of a metric
 ///
 /// Points are pairs of unix second and value. Seconds are kept for two hours, minutes for two weeks.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/history", tag = "statistics", params(SubjectPath, History),
