@@ -1,4 +1,4 @@
-//! `signalbox api`: any call of the API, for what has no command of its own.
+//! `signalbox api`: makes any call of the API, for calls that have no command of their own.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if !args.path.starts_with('/') || args.path.starts_with("//") {
-        return Err(Failure::configuration(format!("{}: a path begins with one /", args.path)));
+        return Err(Failure::configuration(format!("{}: a path must begin with a single /", args.path)));
     }
     let body = args.data.as_deref().map(body).transpose()?;
     let method = args.method.to_uppercase();

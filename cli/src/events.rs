@@ -160,7 +160,7 @@ async fn publish(args: Publish) -> Result<(), Failure> {
             vec![NewEvent { kind, url, object, environment, timestamp: None, data }]
         }
         // clap requires them.
-        _ => return Err(Failure::configuration("an event needs TYPE and ABOUT")),
+        _ => return Err(Failure::configuration("the arguments TYPE and ABOUT are missing")),
     };
     let published = send(&client, &args.topic, &events).await?;
     args.remote.show(&published, |published| {

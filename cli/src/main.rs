@@ -93,7 +93,7 @@ enum Command {
     Tokens(tokens::Args),
     /// Show who changed what, log-ins, and refused calls
     Audit(audit::Args),
-    /// Call the API directly, for what has no command
+    /// Call the API directly, for calls without a command
     Api(api::Args),
     /// Manage names of systems, with their addresses and tokens
     #[command(visible_alias = "ctx")]
@@ -114,7 +114,7 @@ enum Command {
     /// Manage labels of state machines and explain why they wait
     #[command(visible_alias = "label")]
     Labels(labels::Args),
-    /// Create the tokens, keys and Redis users of a deployment, those that are missing (for containers and services)
+    /// Create the missing tokens, keys and Redis users of a deployment (for containers and services)
     Secrets(secrets::Args),
     /// Remove an incomplete transaction and zero bytes from a stopped Redis server's append-only files
     RepairAof(repair_aof::Args),

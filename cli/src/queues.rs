@@ -34,9 +34,9 @@ enum Command {
     Remove(Sure),
     /// Set the weight or the limits of an environment
     Tenant(Tenant),
-    /// Deliver nothing of an environment
+    /// Pause the delivery of an environment's messages
     Pause(OneTenant),
-    /// Deliver the messages of an environment again
+    /// Resume the delivery of an environment's messages
     Resume(OneTenant),
     /// List a queue's environments by depth, with age and dwell time
     Facets(One),
@@ -48,7 +48,7 @@ enum Command {
     Ack(Ack),
     /// Release pulled messages, so that they can be pulled again
     Nack(Nack),
-    /// Make dead letters of pulled messages
+    /// Reject pulled messages: they become dead letters
     Reject(Ack),
     /// Drop waiting messages
     Purge(Purge),

@@ -51,7 +51,7 @@ enum Command {
     Pause(One),
     /// Resume paused deliveries
     Resume(One),
-    /// Disable a subscription; no events are collected
+    /// Disable a subscription; new events are not stored for it
     Disable(Sure),
     /// Enable a disabled subscription
     Enable(One),

@@ -28,7 +28,7 @@ enum Command {
     List(Listing),
     /// Create a token and print it once
     Create(Create),
-    /// Give a token another secret and print it once; the one before stays valid for a while
+    /// Create another secret for a token and print it once; the previous one stays valid for a while
     Rotate(Rotate),
     /// Revoke a token
     Revoke(One),

@@ -1,4 +1,4 @@
-//! The daemon: connections, background work, the HTTP server, and their end.
+//! The daemon: connections, background work, the HTTP server, and the shutdown of all of them.
 
 use std::{
     sync::Arc,

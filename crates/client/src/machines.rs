@@ -248,7 +248,7 @@ impl Machines<'_> {
     ///
     /// # Errors
     /// `unknown_machine`, `unknown_label`, `label_deleted`, `invalid_metadata`.
-    pub async fn tell(
+    pub async fn update(
         &self,
         machine: &str,
         label: &str,
@@ -262,7 +262,7 @@ impl Machines<'_> {
         self.0.send_bytes("PATCH", &path, Some((kind, body))).await
     }
 
-    /// Creates a label with this metadata; the answer is like that of [`Machines::tell`].
+    /// Creates a label with this metadata; the answer is like that of [`Machines::update`].
     ///
     /// # Errors
     /// `unknown_machine`, `label_exists`, `label_deleted`, `invalid_metadata`.

@@ -1,7 +1,7 @@
 //! State machines: labels that move from state to state when their metadata changes.
 //!
 //! A machine is a definition (`signalbox_machine`). A label is a name that is in one of the machine's states, with metadata
-//! from clients and a history. No client moves a label: clients update metadata, and the definition decides.
+//! from clients and a history. Clients update metadata, and the definition decides where the label goes.
 //!
 //! ```text
 //!  PATCH metadata ─┐                               ┌─ not true: nothing ─┐

@@ -96,7 +96,7 @@ impl Runner {
         mut version: Version,
         mut turn: Turn,
     ) {
-        // A circle of actions that are done immediately pauses as other circles do.
+        // A loop of actions that are done immediately pauses as other loops do.
         let mut moved = turn.steps;
         loop {
             let done = if turn.attempt {

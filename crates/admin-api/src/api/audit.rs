@@ -102,7 +102,7 @@ async fn read(app: &App, asked: &Asked) -> Result<Page, Problem> {
     };
     let (direction, mut cursor) = match (&asked.before, &asked.after) {
         (Some(_), Some(_)) => {
-            return Err(Problem::unprocessable("invalid_cursor", "give either `before` or `after`"));
+            return Err(Problem::unprocessable("invalid_cursor", "`before` and `after` cannot be combined"));
         }
         (None, Some(after)) => (Direction::Newer, Some(parse(after)?)),
         (before, None) => (Direction::Older, before.as_ref().map(parse).transpose()?),

@@ -56,7 +56,7 @@ fn view(
     }
 }
 
-/// Put a certificate
+/// Upload a certificate
 ///
 /// Every router that has acknowledged the change uses it from the next handshake on, without a reload. The private key
 /// is encrypted before it is stored, and cannot be read again. Repeating the call changes nothing.

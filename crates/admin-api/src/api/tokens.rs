@@ -119,7 +119,7 @@ async fn create(
         names.is_empty() || names.len() > MAX_ENVIRONMENTS || !names.iter().all(|name| is_part(name))
     }) {
         let detail = format!(
-            "give between 1 and {MAX_ENVIRONMENTS} environments, each of 1 to 1024 printable characters without `:` and `|`"
+            "`environments` must contain 1 to {MAX_ENVIRONMENTS} names, each of 1 to 1024 printable characters without `:` and `|`"
         );
         return Err(Problem::unprocessable("invalid_environments", detail));
     }
@@ -127,7 +127,7 @@ async fn create(
         !(1..=MAX_MACHINES).contains(&names.len()) || !names.iter().all(|name| is_machine_name(name))
     }) {
         let detail =
-            format!("give between 1 and {MAX_MACHINES} machines, whose names match [A-Za-z0-9_-]{{1,64}}");
+            format!("`machines` must contain 1 to {MAX_MACHINES} names that match [A-Za-z0-9_-]{{1,64}}");
         return Err(Problem::unprocessable("invalid_machines", detail));
     }
     check_version_types(&scopes, version_types.as_deref())?;
@@ -180,7 +180,7 @@ async fn rotate(
             Err(Problem::new(StatusCode::CONFLICT, "too_many_secrets", detail))
         }
         Rotated::Expired => {
-            let detail = "the token has expired; give the new secret an `expires_at_ms` of its own";
+            let detail = "the token has expired; set `expires_at_ms` for the new secret";
             Err(Problem::unprocessable("invalid_expiry", detail))
         }
         Rotated::Busy => {
@@ -222,7 +222,7 @@ fn check_version_types(scopes: &[Scope], patterns: Option<&[String]>) -> Result<
         return Err(Problem::unprocessable("invalid_version_types", detail));
     }
     let detail = format!(
-        "give between 1 and {MAX_VERSION_TYPES} version types, such as `shop-1`, or `shop-*` for all that begin with `shop-`"
+        "`version_types` must contain 1 to {MAX_VERSION_TYPES} patterns, such as `shop-1`, or `shop-*` for all that begin with `shop-`"
     );
     Err(Problem::unprocessable("invalid_version_types", detail))
 }
@@ -288,7 +288,8 @@ fn check_name(name: &str) -> Result<(), Problem> {
 
 fn patterns(hosts: Vec<String>) -> Result<Vec<HostPattern>, Problem> {
     if hosts.is_empty() || hosts.len() > MAX_HOST_PATTERNS {
-        let detail = format!("give between 1 and {MAX_HOST_PATTERNS} host patterns, or leave them out");
+        let detail =
+            format!("`hosts` must contain 1 to {MAX_HOST_PATTERNS} patterns; leave it out for all hosts");
         return Err(Problem::unprocessable("too_many_hosts", detail));
     }
     let parse = |text: &String| Hostname::parse(text).map(HostPattern::new);

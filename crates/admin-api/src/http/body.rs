@@ -253,7 +253,7 @@ pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
     check_readable(bytes)?;
     let opening = bytes.trim_ascii_start().first().copied();
     if T::OPENING == b'{' && opening == Some(b'[') {
-        return Err(Problem::unprocessable("invalid_body", "an object is expected, not an array"));
+        return Err(Problem::unprocessable("invalid_body", "the body must be an object, not an array"));
     }
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         Category::Data => {

@@ -1,6 +1,6 @@
 //! Lists: search, sort order and pages, in one way for every list of the API and the dashboard.
 //!
-//! A list that fits into memory is a [`Listing`]: it says what is searched and by what it can be sorted. A cursor names the
+//! A list that fits into memory is a [`Listing`]: it defines what is searched, and the sort orders. A cursor names the
 //! last item of a page and the value that it was sorted by, so a page begins at the right place even if that item is gone.
 
 use std::cmp::Ordering;

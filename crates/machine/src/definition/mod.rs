@@ -10,7 +10,7 @@
 
 mod action;
 mod checks;
-mod circles;
+mod cycles;
 mod keys;
 mod load;
 mod model;

@@ -25,7 +25,7 @@ impl Builder<'_, '_> {
     pub(super) fn states(&mut self, node: &Node) -> Option<Vec<State>> {
         let items = self.reader.list(node, "`states`")?;
         if items.is_empty() {
-            self.reader.refuse(node.at, "a state machine has at least one state");
+            self.reader.refuse(node.at, "a state machine needs at least one state");
             return None;
         }
         // The names first: a state may lead to a later one.
@@ -42,7 +42,7 @@ impl Builder<'_, '_> {
             if let Some((name, at)) = named
                 && !seen.insert(name)
             {
-                self.reader.refuse(*at, format!("a state is called `{name}` already"));
+                self.reader.refuse(*at, format!("a state named `{name}` exists already"));
             }
         }
         let mut states = Vec::new();
@@ -65,7 +65,7 @@ impl Builder<'_, '_> {
 
     fn state_name(&mut self, node: &Node) -> Option<(String, Mark)> {
         let Value::Map(entries) = &node.value else {
-            self.reader.refuse_hint(node.at, "a state is a map", "write `gate: NAME` or `action: NAME`");
+            self.reader.refuse_hint(node.at, "a state must be a map", "write `gate: NAME` or `action: NAME`");
             return None;
         };
         let mut names = entries.iter().filter(|(key, _)| matches!(key.name.as_str(), "gate" | "action"));
@@ -78,7 +78,7 @@ impl Builder<'_, '_> {
             (Some(_), Some((key, _))) => {
                 self.reader.refuse_hint(
                     key.at,
-                    "a state is either a gate or an action",
+                    "a state cannot be both a gate and an action",
                     "begin another entry of the list, with a `-`",
                 );
                 None
@@ -87,7 +87,7 @@ impl Builder<'_, '_> {
                 let at = entries.first().map_or(node.at, |(key, _)| key.at);
                 self.reader.refuse_hint(
                     at,
-                    "a state is a gate or an action",
+                    "a state needs `gate` or `action`",
                     "write `gate: NAME` or `action: NAME`",
                 );
                 None
@@ -112,7 +112,7 @@ impl Builder<'_, '_> {
     fn deadline(&mut self, node: &Node) -> Option<Deadline> {
         if matches!(node.value, Value::Text(_)) {
             let hint = "write `deadline: {after: 2h, next: STATE}`";
-            self.reader.refuse_hint(node.at, "a deadline has a time and a next state", hint);
+            self.reader.refuse_hint(node.at, "a deadline needs a time and a next state", hint);
             return None;
         }
         let fields = self.reader.fields(node, "a deadline", &keys::DEADLINE)?;
@@ -123,7 +123,7 @@ impl Builder<'_, '_> {
             }
             (None, Some(node)) => self.reader.path(node, "`at`").map(DeadlineAt::At),
             _ => {
-                self.reader.refuse(fields.at, "a deadline has either `after` or `at`");
+                self.reader.refuse(fields.at, "a deadline needs exactly one of `after` and `at`");
                 None
             }
         };
@@ -162,7 +162,7 @@ impl Builder<'_, '_> {
         let triggers = fields.get("triggers").and_then(|node| {
             let items = self.reader.list(node, "`triggers`")?;
             if items.is_empty() && deadline.is_none() && fields.has("next") {
-                let hint = "add what makes it look: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {at: metadata.PATH}, {event: entry} or {topic: TOPIC}";
+                let hint = "add a trigger: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {at: metadata.PATH}, {event: entry} or {topic: TOPIC}";
                 let message = "this gate has no trigger: only an operator opens it (signalbox labels evaluate, or move)";
                 self.reader.warn(node.at, message, Some(hint.to_owned()));
             }
@@ -183,9 +183,9 @@ impl Builder<'_, '_> {
             let (at, message) = match kinds.get(1) {
                 Some(second) => (
                     fields.key(second),
-                    format!("a trigger is of one kind, and this one has {}", kinds.join(" and ")),
+                    format!("a trigger has exactly one kind, but this one has {}", kinds.join(" and ")),
                 ),
-                None => (fields.at, format!("a trigger is one of {}", KINDS.join(", "))),
+                None => (fields.at, format!("a trigger needs one of {}", KINDS.join(", "))),
             };
             self.reader.refuse_hint(at, message, "begin another entry of the list, with a `-`");
             return None;
@@ -209,7 +209,7 @@ impl Builder<'_, '_> {
                     self.reader.refuse_hint(
                         node.at,
                         message,
-                        "the event is called `entry`; events of the bus are `topic: TOPIC`",
+                        "the only event is `entry`; for events of the bus, write `topic: TOPIC`",
                     );
                     None
                 }
@@ -228,7 +228,7 @@ impl Builder<'_, '_> {
         };
         if time.is_none() {
             let hint = "write 18:30 or 18h30m, from 00:00 to 23:59:59";
-            self.reader.refuse_hint(node.at, "`time` is a time of day", hint);
+            self.reader.refuse_hint(node.at, "`time` must be a time of day", hint);
         }
         let machine = self.zone.clone();
         let zone = match fields.get("timezone").map(|node| (node, &node.value)) {

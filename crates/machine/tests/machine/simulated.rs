@@ -210,7 +210,7 @@ fn a_simulation_reports_why_it_ended() {
 }
 
 #[test]
-fn a_label_that_runs_in_a_circle_stops_after_a_thousand_steps() {
+fn a_label_that_runs_in_a_loop_stops_after_a_thousand_steps() {
     let machine = machine(
         "    states:\n      - {gate: a, exit_condition: 'true', triggers: [{event: entry}], next: b}\n      \
          - {gate: b, exit_condition: 'true', triggers: [{event: entry}], next: a}\n",

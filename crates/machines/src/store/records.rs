@@ -155,7 +155,7 @@ impl Records {
     pub(crate) async fn count_at_rest(&self, machine: &str, gates: &[&str]) -> Result<Vec<u64>, Error> {
         let mut counts = self.count_states(machine, gates).await?;
         for shard in 0..self.0.count() {
-            // A label loops for a second, so these are few unless many labels circle.
+            // A label loops for a second, so these are few unless many labels loop.
             let looping = self.with_status(shard, machine, "looping", None, MAX_LOOPING).await?;
             if looping.is_empty() || gates.is_empty() {
                 continue;

@@ -187,7 +187,7 @@ struct Told<'a> {
     naive: Naive<'a>,
 }
 
-/// `None` if the label would move in a circle.
+/// `None` if the label would move in a loop.
 fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Option<Told<'a>> {
     let name = format!("l{number}");
     let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 pub(super) const KEYS: [&str; 3] = ["x", "y", "z"];
 /// Zones that labels may name.
 pub(super) const ZONES: [&str; 3] = ["Asia/Tokyo", "Europe/London", "America/New_York"];
-/// Maximum number of transitions without a rest. Another test covers circles.
+/// Maximum number of transitions without a rest. Another test covers loops.
 const MAX_MOVES: usize = 18;
 
 /// Facts, by the number of their key.

@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// Members that are left out stay as they are: `callback` (waiting events go there, too), `uuid`, `max_attempts`,
 /// `max_age_seconds` (limits of a batch; null for the configured ones), `retry_seconds` (seconds before each retry, 1 to 50
 /// numbers up to 86,400 of which the last repeats; null for the default), `paused` (events wait until it is false), and
-/// for root `disabled` (no events are collected, and subscribing again does not enable it). Pauses after failures end.
+/// for root `disabled` (no new events are stored, and subscribing again does not enable it). Pauses after failures end.
 /// Also as `/subscriber`.
 #[utoipa::path(patch, path = "/subscription", tag = "bus", params(Whose), request_body = Object, responses(
     (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
@@ -51,7 +51,7 @@ pub(super) async fn alter(
     if change.disabled.is_some() && !caller.is_root() {
         return Err(Problem::forbidden(
             "not_yours",
-            "only root disables and enables a subscription; use `paused`",
+            "only root can disable or enable a subscription; use `paused`",
         ));
     }
     if let Some(callback) = &change.callback {

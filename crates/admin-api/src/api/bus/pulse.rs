@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(initialize))
 }
 
-/// The current time
+/// Show the current time
 #[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses(
     (status = 200, body = Pong)))]
 pub(super) async fn ping(State(app): State<App>) -> Answer<Pong> {
@@ -61,7 +61,7 @@ async fn scaling(_: Anyone, State(app): State<App>) -> Result<StatusCode, Proble
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The numbers of the event bus
+/// Show the counters of the event bus
 ///
 /// The same as in `/metrics`, as JSON, without the counters of this process.
 #[utoipa::path(get, path = "/bus/metrics", tag = "bus", responses((status = 200, body = Numbers)))]

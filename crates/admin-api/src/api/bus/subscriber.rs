@@ -287,7 +287,7 @@ async fn redrive(
     Ok(Answer(Redriven { redriven: app.bus.handle.redrive(&client).await? }))
 }
 
-/// Forget the dead letters
+/// Delete the dead letters
 #[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
     (status = 200, body = Dropped), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn drop_dead(

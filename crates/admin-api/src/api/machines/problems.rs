@@ -14,7 +14,7 @@ impl From<Error> for Problem {
             Error::NoSuchVersion => Self::not_found("unknown_version", text),
             Error::NoSuchLabel => Self::not_found("unknown_label", text),
             Error::NoSuchPlan => {
-                Self::not_found("unknown_plan", "unknown or expired plan; plans are kept for an hour")
+                Self::not_found("unknown_plan", "unknown or expired plan; a plan is stored for an hour")
             }
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
             Error::Exists => conflict("label_exists").with("hint", "use PATCH to update an existing label"),

@@ -274,7 +274,7 @@ async fn gaps(
     Ok(Answer(Gaps { gaps: gaps.into_iter().map(show).collect() }))
 }
 
-/// Forget which messages were dropped
+/// Delete the record of dropped messages
 #[utoipa::path(delete, path = "/queues/{name}/gaps", tag = "queues", params(("name" = String, Path)), responses(
     (status = 204), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn forget_gaps(

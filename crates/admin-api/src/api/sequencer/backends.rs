@@ -177,7 +177,7 @@ async fn dead(
     Ok(Answer(dead.into_iter().map(view).collect()))
 }
 
-/// Forget a backend's dead letters
+/// Delete a backend's dead letters
 #[utoipa::path(delete, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
     (status = 200, body = Dropped), (status = 400, description = "invalid_backend", body = Problem)))]
 async fn drop_dead(

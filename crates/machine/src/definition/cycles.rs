@@ -1,9 +1,9 @@
-//! Circles in a graph, in linear time and memory: a megabyte of YAML can contain ten thousand states.
+//! Cycles in a graph, in linear time and memory: a megabyte of YAML can contain ten thousand states.
 
 /// The lowest node of each group of nodes that all lead to each other, sorted. A node alone counts if it leads to itself.
 ///
 /// Tarjan's strongly connected components (SIAM J. Comput. 1972), with an explicit stack in place of recursion.
-pub(super) fn lowest_of_circles(edges: &[Vec<usize>]) -> Vec<usize> {
+pub(super) fn lowest_of_cycles(edges: &[Vec<usize>]) -> Vec<usize> {
     let mut search = Search {
         edges,
         number: vec![None; edges.len()],
@@ -105,14 +105,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn circles_are_those_of_the_slow_search(edges in vec(vec(0..12_usize, 0..4), 12)) {
-            prop_assert_eq!(lowest_of_circles(&edges), slowly(&edges));
+        fn cycles_are_those_of_the_slow_search(edges in vec(vec(0..12_usize, 0..4), 12)) {
+            prop_assert_eq!(lowest_of_cycles(&edges), slowly(&edges));
         }
     }
 
     #[test]
     fn a_long_way_needs_no_deep_stack() {
         let edges: Vec<Vec<usize>> = (0..200_000).map(|node| vec![(node + 1) % 200_000]).collect();
-        assert_eq!(lowest_of_circles(&edges), [0]);
+        assert_eq!(lowest_of_cycles(&edges), [0]);
     }
 }
