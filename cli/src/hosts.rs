@@ -83,7 +83,7 @@ struct Set {
     /// Field and value, such as retries.attempts=2; the value is JSON, or text if it is not valid JSON
     #[arg(value_name = "FIELD=VALUE", value_parser = field, required_unless_present = "remove")]
     fields: Vec<(Path, Value)>,
-    /// Remove this field, such as limits.rate; can be repeated
+    /// Remove this field, such as limits.requests; can be repeated
     #[arg(long, value_name = "FIELD", value_parser = path)]
     remove: Vec<Path>,
 }
@@ -118,7 +118,7 @@ struct Remove {
 
 fn path(text: &str) -> Result<Path, String> {
     let path = Path::parse(text)?;
-    if path.keys().is_empty() { Err("must name a field, such as limits.rate".to_owned()) } else { Ok(path) }
+    if path.keys().is_empty() { Err("must name a field, such as limits.requests".to_owned()) } else { Ok(path) }
 }
 
 fn field(text: &str) -> Result<(Path, Value), String> {

@@ -10,6 +10,7 @@ mod bulk;
 mod certificates;
 mod check;
 mod clients;
+mod completion;
 mod condition;
 mod contexts;
 mod deploy;
@@ -142,8 +143,11 @@ enum Command {
     Secrets(secrets::Args),
     /// Remove an incomplete transaction and zero bytes from a stopped Redis server's append-only files
     RepairAof(repair_aof::Args),
-    /// Print a shell completion script
-    Completions(pages::Completions),
+    /// Print a script that lets the shell complete commands, flags and names
+    Completions(completion::Scripts),
+    /// Print what can follow on the command line (used by the script of `completions`)
+    #[command(hide = true)]
+    Complete(completion::Args),
     /// Print the manual page
     Man(pages::Man),
     /// End the processes of a system after the process that started them has ended (used by `up`)
@@ -199,7 +203,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Labels(args) => asynchronously(labels::run(args)),
         Command::Secrets(args) => secrets::run(&args),
         Command::RepairAof(args) => repair_aof::run(&args),
-        Command::Completions(args) => pages::completions(&args),
+        Command::Completions(args) => completion::script(&args),
+        Command::Complete(args) => asynchronously(completion::run(args)),
         Command::Man(args) => pages::man(&args),
         Command::Guard => {
             signalbox_stack::guard_main();
