@@ -38,12 +38,15 @@ enum Command {
     /// List the machines of a running system
     #[command(visible_alias = "ls")]
     List(Listing),
+    /// Show a machine: its states, and its labels by state and status
+    #[command(visible_alias = "get")]
+    Show(plans::One),
     /// Show what a definition would change, without changing anything
     Plan(plans::Plan),
     /// Apply a definition: a planned one, or one from a file
     Apply(Box<plans::Apply>),
     /// List the versions of a machine's definition
-    Versions(plans::One),
+    Versions(plans::Rows),
     /// Show how a version differs from a file or from another version
     Diff(plans::Diff),
     /// Apply the definition of an earlier version again
@@ -91,6 +94,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             Ok(())
         }
         Command::List(listing) => plans::list(&listing).await,
+        Command::Show(args) => plans::show(args).await,
         Command::Plan(args) => plans::plan(args).await,
         Command::Apply(args) => plans::apply(*args).await,
         Command::Versions(args) => plans::versions(args).await,

@@ -11,6 +11,7 @@ pub mod metrics;
 pub(crate) mod observe;
 pub(crate) mod openapi;
 pub(crate) mod path;
+pub(crate) mod precondition;
 mod problem;
 pub(crate) mod rates;
 pub mod session;

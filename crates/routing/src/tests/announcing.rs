@@ -196,7 +196,7 @@ async fn policies_and_health_are_published_and_are_not_gaps() {
     let health = serde_json::from_value(json!({"path": "/"})).unwrap();
     rig.put("i", Spec { health: Some(health), ..spec(9001, &["a.example"], "1") }).await;
     let policy = serde_json::from_value(json!({"hold_ms": 1})).unwrap();
-    rig.registry.set_policy(&root, &host("a.example"), &policy).await.unwrap();
+    rig.registry.set_policy(&root, &host("a.example"), &policy, None).await.unwrap();
     let (id, fence) = (instance_id("i"), Fence { lease: "prober", epoch: 1 });
     for unhealthy in [Some("status 500"), None] {
         let diagnosis = Diagnosis { id: &id, address: "127.0.0.1:9001", unhealthy };

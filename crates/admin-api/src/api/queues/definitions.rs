@@ -3,8 +3,8 @@
 use axum::{
     Json as Answer,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::{HeaderMap, StatusCode},
+    response::Response,
 };
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -17,6 +17,7 @@ use crate::http::{
     body::{Body, Json, Query},
     list::{ListQuery, Listing, SortKey},
     path::Path,
+    precondition::{expected, tagged},
 };
 use signalbox_api::queues::{self as api, FacetSettings, NewQueue, Numbers, Queue, QueueList, QueuePatch};
 use signalbox_bus::Error;
@@ -79,31 +80,6 @@ fn patched(patch: &QueuePatch, known: &Definition) -> Wanted {
         overflow: patch.overflow.map_or(now.overflow, overflow),
         weights: Some(weights),
     }
-}
-
-/// The revision that a request requires of the queue: `If-Match` with the `ETag` of an earlier answer, or
-/// `If-None-Match: *` for a queue that does not exist, which is 0.
-pub(super) fn expected(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
-    let (matches, none) = (headers.get(header::IF_MATCH), headers.get(header::IF_NONE_MATCH));
-    let invalid = || {
-        let detail = "send `If-Match` with one `ETag` of an earlier answer, or `If-None-Match: *`";
-        Problem::bad_request("invalid_precondition", detail)
-    };
-    match (matches, none) {
-        (None, None) => Ok(None),
-        (None, Some(none)) if none.as_bytes() == b"*" => Ok(Some(0)),
-        (Some(tag), None) => {
-            let tag = tag.to_str().ok().and_then(|tag| tag.trim().strip_prefix('"')?.strip_suffix('"'));
-            let revision = tag.and_then(|tag| tag.parse().ok()).filter(|revision| *revision > 0);
-            revision.map(Some).ok_or_else(invalid)
-        }
-        _ => Err(invalid()),
-    }
-}
-
-/// The answer with the revision of the queue as `ETag`.
-pub(super) fn tagged(status: StatusCode, revision: u64, body: impl IntoResponse) -> Response {
-    (status, [(header::ETAG, format!("\"{revision}\""))], body).into_response()
 }
 
 /// The settings of an environment, as the API shows them.

@@ -10,9 +10,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Environment, ReadQueues, UseQueues,
-    definitions::{expected, tagged},
-    find,
+    Environment, ReadQueues, UseQueues, find,
     look::PageQuery,
 };
 use crate::http::auth::CheckEnvironment as _;
@@ -21,6 +19,7 @@ use crate::http::{
     auth::{Confined, Environments, Whole},
     body::{Body, Json, Query},
     path::Path,
+    precondition::{expected, tagged},
 };
 use signalbox_api::queues::{Count, Facet, FacetPage, FacetPatch, FacetSettings};
 use signalbox_bus::Error;

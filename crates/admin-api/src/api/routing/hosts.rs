@@ -25,6 +25,7 @@ use crate::http::{
     body::Query,
     list::{ListQuery, Listing, SortKey},
     path::Path,
+    precondition::tagged,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Host, HostList};
@@ -190,6 +191,8 @@ async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<A
 }
 
 /// Show a host
+///
+/// `ETag` is the revision of its policy, `"0"` without one.
 #[utoipa::path(get, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path)), responses(
     (status = 200, body = Host), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_host", body = Problem),
@@ -199,7 +202,7 @@ async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
-) -> Result<Answer<Host>, Problem> {
+) -> Result<Response, Problem> {
     if !caller.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
@@ -207,12 +210,15 @@ async fn get(
     let name = hostname.to_string();
     let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();
     let host = store.table_hosts(std::slice::from_ref(&name)).await?.pop().unwrap_or_default();
-    let rules = store.policy(&hostname).await?.map(|wanted| raw(&visible_policy(wanted.value, &caller)));
+    let wanted = store.policy(&hostname).await?;
+    let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
+    let rules = wanted.map(|wanted| raw(&visible_policy(wanted.value, &caller)));
     let registered = registered || rules.is_some();
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    Ok(Answer(Host { rules, ..view(name, host, registered, &caller) }))
+    let shown = Host { rules, ..view(name, host, registered, &caller) };
+    Ok(tagged(StatusCode::OK, revision, Answer(shown)))
 }
 
 /// Remove a host

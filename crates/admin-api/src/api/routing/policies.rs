@@ -3,7 +3,7 @@
 use axum::{
     Json as Answer,
     extract::State as AppState,
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -24,6 +24,7 @@ use crate::http::{
     auth::{Confined, Hosts, ManageRoutes},
     body::{Body, Json, Query},
     path::Path,
+    precondition::expected,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
@@ -58,10 +59,13 @@ pub(super) fn without_passwords(policy: &Policy) -> Policy {
 /// Set a host's policy
 ///
 /// Replaces the whole policy: missing fields get the edge's defaults. A policy can be set before the first instance is
-/// registered, stays when the last one is removed, and is removed with the host. Weights belong to instances.
+/// registered, stays when the last one is removed, and is removed with the host. Weights belong to instances. With `If-Match`
+/// only the policy with that `ETag` of `GET` is replaced, with `If-None-Match: *` the host must not have a policy.
 #[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Policy, responses(
-    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
+    (status = 200, body = RuledHost), (status = 400, description = "invalid_precondition", body = Problem),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 412, description = "policy_changed", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), automatic_https_off, \
         unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
@@ -71,13 +75,15 @@ pub(super) async fn put(
     notes: Notes,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
+    headers: HeaderMap,
     Json(policy): Json<Policy>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
+    let expected = expected(&headers)?;
     let policy = policy.check()?;
     app.acme.check(&hostname, &policy)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
+    let ruled = app.registry.set_policy(&caller, &hostname, &policy, expected).await?;
     app.acme.policy_changed(&hostname, &policy).await;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok(ruled_host(serial, &hostname, &policy, ruled))
