@@ -1,5 +1,6 @@
 //! `signalbox labels`: shows labels, their history and why they wait, and changes their metadata.
 
+mod activity;
 mod facts;
 pub(crate) mod operate;
 
@@ -33,8 +34,8 @@ enum Command {
     List(List),
     /// Show a label
     Show(One),
-    /// Show the history of a label
-    History(One),
+    /// Show the history of a label: its last transitions, or everything that is stored about it
+    History(History),
     /// Explain why a label is in its state, and what would move it
     Why(One),
     /// Change a label's metadata
@@ -81,6 +82,22 @@ struct One {
     machine: String,
     /// Label
     label: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct History {
+    /// Machine
+    machine: String,
+    /// Label
+    label: String,
+    /// Also show attempts with their answers, operations, and changes of metadata
+    #[arg(long)]
+    all: bool,
+    /// With --all, maximum number of lines; the newest are shown
+    #[arg(long, default_value_t = 100, requires = "all")]
+    max: usize,
     #[command(flatten)]
     remote: Remote,
 }
@@ -153,7 +170,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("  metadata    {}", label.metadata));
             })
         }
-        Command::History(One { machine, label, remote }) => {
+        Command::History(History { machine, label, all: true, max, remote }) => {
+            let mut activity = remote.client()?.machines().activity(&machine, &label, max).await?;
+            activity.reverse();
+            remote.show(&activity, |lines| activity::table(lines))
+        }
+        Command::History(History { machine, label, remote, .. }) => {
             let history = remote.client()?.machines().history(&machine, &label).await?;
             remote.show(&history, |moves| past(moves))
         }

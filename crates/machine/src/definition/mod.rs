@@ -27,7 +27,7 @@ mod zone;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use model::{
-    Action, Call, Daily, Deadline, DeadlineAt, Failure, Gate, Kind, Machine, Next, OnFailure, Path,
+    Action, Alert, Call, Daily, Deadline, DeadlineAt, Failure, Gate, Kind, Machine, Next, OnFailure, Path, Quiet,
     ResultPart, Retry, State, StateIndex, Trigger,
 };
 pub use outside::{
