@@ -145,9 +145,9 @@ impl Line {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Its place among the lines of a label: a move ends what belongs to the visit before it.
-    fn place(&self) -> (u64, u64) {
-        (self.at_ms, self.visit)
+    /// Its place among the lines of a label: a move begins the visit to which other lines belong.
+    fn place(&self) -> (u64, u64, bool) {
+        (self.at_ms, self.visit, !matches!(self.entry, Entry::Move { .. }))
     }
 }
 
@@ -208,7 +208,7 @@ impl Activity {
         lines.sort_by_key(Line::place);
         let mut numbered: Vec<(u64, u64, usize)> = Vec::with_capacity(lines.len());
         for line in &lines {
-            let (at_ms, visit) = line.place();
+            let (at_ms, visit) = (line.at_ms, line.visit);
             let same = numbered.last().filter(|last| (last.0, last.1) == (at_ms, visit));
             numbered.push((at_ms, visit, same.map_or(0, |last| last.2 + 1)));
         }

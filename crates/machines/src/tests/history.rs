@@ -135,7 +135,7 @@ async fn a_label_that_only_waits_has_no_log_and_a_task_names_the_client() {
     let world = World::new(&acting("http://127.0.0.1:9/")).await;
     world.create("a", json!({"x": 1})).await;
     let redis = world.servers.fabric();
-    let logs: Vec<String> = redis.command("KEYS").arg("*:log").query().await.unwrap();
+    let logs: Vec<String> = redis.command("KEYS").arg("object:*:log").query().await.unwrap();
     assert_eq!(logs, Vec::<String>::new());
     let tasks = &world.machines.tasks;
     let set = || Operation::Set { metadata: json!({"x": 2}), patch: false };
