@@ -1,5 +1,6 @@
 //! `signalbox labels`: shows labels, their history and why they wait, and changes their metadata.
 
+mod activity;
 mod facts;
 mod import;
 pub(crate) mod operate;
@@ -41,7 +42,7 @@ enum Command {
     /// Show a label
     #[command(visible_alias = "get")]
     Show(One),
-    /// Show the history of a label
+    /// Show the history of a label: its last transitions, or everything that is stored about it
     History(History),
     /// Show the states that a label is expected to enter, with times where they are known
     Route(One),
@@ -85,16 +86,6 @@ struct List {
 }
 
 #[derive(Debug, clap::Args)]
-struct History {
-    /// Machine
-    machine: String,
-    /// Label
-    label: String,
-    #[command(flatten)]
-    listing: Listing,
-}
-
-#[derive(Debug, clap::Args)]
 struct One {
     /// Machine
     machine: String,
@@ -102,6 +93,22 @@ struct One {
     label: String,
     #[command(flatten)]
     remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct History {
+    /// Machine
+    machine: String,
+    /// Label
+    label: String,
+    /// Also show attempts with their answers, operations, and changes of metadata
+    #[arg(long)]
+    all: bool,
+    /// With --all, maximum number of lines; the newest are shown
+    #[arg(long, default_value_t = 100, requires = "all")]
+    max: usize,
+    #[command(flatten)]
+    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
@@ -172,7 +179,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("  metadata    {}", label.metadata));
             })
         }
-        Command::History(History { machine, label, listing }) => {
+        Command::History(History { machine, label, all: true, max, listing }) => {
+            listing
+                .run(async || {
+                    let mut activity = listing.client()?.machines().activity(&machine, &label, max).await?;
+                    activity.reverse();
+                    listing.show(&activity, activity::COLUMNS, activity::row)
+                })
+                .await
+        }
+        Command::History(History { machine, label, listing, .. }) => {
             listing
                 .run(async || {
                     let history = listing.client()?.machines().history(&machine, &label).await?;

@@ -294,6 +294,13 @@ impl Filter {
     }
 }
 
+/// Prints a table that is a part of an answer.
+pub(crate) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
+    let head = heads.map(str::to_owned).to_vec();
+    let table: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(|row| row.to_vec())).collect();
+    laid_out(&table, terminal::width(), terminal::is_colored()).iter().for_each(|line| terminal::line(line));
+}
+
 /// The lines of a table. If it is wider than `width`, the widest columns are cut.
 fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<String> {
     let columns = table.first().map_or(0, Vec::len);

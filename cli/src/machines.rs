@@ -1,6 +1,7 @@
 //! `signalbox machines`: validates definitions of state machines and runs their scenarios without a running system; plans
 //! and applies them in a running system.
 
+mod flow;
 mod plans;
 
 use std::{
@@ -51,6 +52,8 @@ enum Command {
     Diff(plans::Diff),
     /// Apply the definition of an earlier version again
     Rollback(plans::Rollback),
+    /// Show how labels flow through a machine: transitions, time in states, and conversion
+    Flow(flow::Flow),
     /// Delete a machine with all of its labels
     Delete(plans::Delete),
     /// List the tasks of a machine (operations on many labels), or cancel one
@@ -100,6 +103,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Versions(args) => plans::versions(args).await,
         Command::Diff(args) => plans::diff(args).await,
         Command::Rollback(args) => plans::rollback(args).await,
+        Command::Flow(args) => flow::run(args).await,
         Command::Delete(args) => plans::delete(args).await,
         Command::Tasks(args) => plans::tasks(args).await,
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use signalbox_api::machines::{
-    self as wire, Apply, Facts, History, LabelPage, Retried, Tasks, VersionSource, Versions,
+    self as wire, Activity, Apply, Facts, History, LabelPage, Retried, Tasks, VersionSource, Versions,
 };
 
 pub use signalbox_api::machines::{
-    Applied, AssumedAnswer, Changed, Label, LabelFilter, LabelOperation, LabelRow, Machine, Move, NewTask,
-    Plan, Simulate, Task, Version,
+    ActivityLine, Applied, AssumedAnswer, Changed, EdgeFlow, Flow, Funnel, Label, LabelFilter,
+    LabelOperation, LabelRow, Machine, Move, NewTask, Plan, Simulate, Task, Version,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -34,6 +34,20 @@ impl Machines<'_> {
     /// `unknown_machine`.
     pub async fn show(&self, machine: &str) -> Result<Machine, Error> {
         self.0.get(&path(machine, "")).await
+    }
+
+    /// How labels flowed through a machine in the last hours; with a funnel from one state to another.
+    ///
+    /// # Errors
+    /// `unknown_machine`, `unknown_state`, `invalid_period`, `invalid_funnel`.
+    pub async fn flow(&self, machine: &str, hours: u64, funnel: Option<(&str, &str)>) -> Result<Flow, Error> {
+        let hours = hours.to_string();
+        let query = [
+            ("hours", Some(&*hours)),
+            ("from", funnel.map(|(from, _)| from)),
+            ("to", funnel.map(|(_, to)| to)),
+        ];
+        self.0.get(&with_query(&path(machine, "/flow"), &query)).await
     }
 
     /// The changes that a definition (YAML) would make. Nothing changes.
@@ -225,6 +239,26 @@ impl Machines<'_> {
     pub async fn history(&self, machine: &str, label: &str) -> Result<Vec<Move>, Error> {
         let list: History = self.0.get(&label_path(machine, label, "/history")).await?;
         Ok(list.history)
+    }
+
+    /// The newest `max` of everything that is stored about what happened to a label, the newest first.
+    ///
+    /// # Errors
+    /// `unknown_label`.
+    pub async fn activity(&self, machine: &str, label: &str, max: usize) -> Result<Vec<ActivityLine>, Error> {
+        let (mut found, mut cursor) = (Vec::new(), None::<String>);
+        while found.len() < max {
+            let limit = MAX_PAGE.min(max - found.len()).to_string();
+            let query = [("limit", Some(&*limit)), ("cursor", cursor.as_deref())];
+            let page: Activity =
+                self.0.get(&with_query(&label_path(machine, label, "/activity"), &query)).await?;
+            found.extend(page.activity);
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     /// Why a label is where it is, and what would move it.

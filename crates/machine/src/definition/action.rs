@@ -3,7 +3,7 @@
 use super::{
     keys,
     load::Builder,
-    model::{Action, Call, Failure, OnFailure, ResultPart, Retry},
+    model::{Action, Call, Failure, OnFailure, Quiet, ResultPart, Retry},
     read,
     template::{Template, Text},
     yaml::{Node, Value},
@@ -61,7 +61,12 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         None => Some(Vec::new()),
         Some(node) => on_error(builder, node),
     };
+    let quiet = match fields.get("quiet") {
+        None => Some(None),
+        Some(node) => quiet(builder, node).map(Some),
+    };
     Some(Action {
+        quiet: quiet?,
         call: call?,
         timeout: timeout?,
         retry: retry?,
@@ -69,6 +74,21 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         result: result?,
         on_error: on_error?,
     })
+}
+
+/// When no attempt begins.
+fn quiet(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Quiet> {
+    let fields = builder.reader.fields(node, "`quiet`", &keys::QUIET)?;
+    let mut time = |key: &str| {
+        let node = builder.reader.required(&fields, key, "`quiet`")?;
+        builder.time_of_day(node, &format!("`{key}`"))
+    };
+    let (from, to) = (time("from"), time("to"));
+    let zone = builder.zone_of(&fields);
+    if from.is_some() && from == to {
+        builder.reader.refuse(node.at, "`quiet` would last all day: `from` and `to` are equal");
+    }
+    Some(Quiet { from: from?, to: to?, zone: zone? })
 }
 
 /// Which parts of the answer become metadata.

@@ -122,7 +122,7 @@ fn states_that_are_none() {
 fn triggers_that_are_none() {
     let with =
         |triggers: &str| gate(&format!("exit_condition: metadata.a, next: two, triggers: [{triggers}]"));
-    refused(&with("{}"), "3:63 a trigger needs one of metadata, time, interval, at, event, topic");
+    refused(&with("{}"), "3:63 a trigger needs one of metadata, time, cron, interval, at, event, topic");
     refused(
         &with("{metadata: a, time: 18:30}"),
         "3:77 a trigger has exactly one kind, but this one has metadata and time",
@@ -132,7 +132,15 @@ fn triggers_that_are_none() {
     refused(&with("{time: 18:30, timezone: Mars/Olympus}"), "3:87 unknown time zone \"Mars/Olympus\"");
     refused(&with("{interval: 0s}"), "3:74 `interval` must be from 1s to 365d");
     refused(&with("{interval: 60}"), "3:74 `interval` must be a duration");
-    refused(&with("{interval: 5m, grace: 1h}"), "3:78 `grace` belongs to `time` only");
+    refused(&with("{interval: 5m, grace: 1h}"), "3:78 `grace` belongs to `time` and `cron` only");
+    refused(&with("{cron: '0 9 * *'}"), "3:70 a cron expression has five fields");
+    refused(&with("{cron: '0 25 * * *'}"), "3:70 `25` is not a valid hour");
+    refused(&with("{cron: '0 9 * * *', days: [monday]}"), "3:83 `days` belongs to `time` only");
+    refused(&with("{time: 09:00, days: [someday]}"), "3:83 `someday` is neither a weekday");
+    refused(
+        &with("{time: 09:00, days: [monday, 1]}"),
+        "3:83 `days` has either weekdays or days of the month",
+    );
     refused(&with("{event: exit}"), "3:71 unknown event `exit`");
     refused(&with("{topic: orders}"), "3:71 no input takes events of orders");
     refused(&with("{topic: Orders}"), "3:71 invalid topic name \"Orders\"");

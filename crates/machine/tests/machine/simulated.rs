@@ -38,7 +38,7 @@ fn second_by_second(
             });
             let daily = gate.daily().find(|(_, daily)| {
                 let zone = daily.zone.of(metadata).zone;
-                now > entered && zone.rules().to_datetime(now).time() == daily.time
+                now > entered && daily.schedule.last(zone.rules(), now) == Some(now)
             });
             interval.map(|(n, _)| Event::Trigger(n)).or(daily.map(|(n, _)| Event::Trigger(n)))
         });

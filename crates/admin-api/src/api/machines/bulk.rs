@@ -101,6 +101,14 @@ pub(super) fn age(name: &str, text: Option<&str>) -> Result<Option<u64>, Problem
     seconds.map(Some).ok_or_else(|| Problem::unprocessable("invalid_filter", detail()))
 }
 
+/// The length of a page.
+pub(super) fn limit(asked: Option<usize>) -> Result<usize, Problem> {
+    let limit = asked.unwrap_or(PAGE);
+    let detail = || format!("`limit` must be between 1 and {MAX_PAGE}");
+    let valid = (1..=MAX_PAGE).contains(&limit);
+    valid.then_some(limit).ok_or_else(|| Problem::unprocessable("invalid_limit", detail()))
+}
+
 /// The labels whose actions are retried.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -126,13 +134,7 @@ async fn list(
     Path(MachineName(machine)): Path<MachineName>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Answer<LabelPage>, Problem> {
-    let limit = wanted.limit.unwrap_or(PAGE);
-    if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Problem::unprocessable(
-            "invalid_limit",
-            format!("`limit` must be between 1 and {MAX_PAGE}"),
-        ));
-    }
+    let limit = limit(wanted.limit)?;
     let filter = wanted.filter()?;
     let (search, cursor) = (&app.machines.search, wanted.cursor.as_deref());
     let found = match wanted.sort.as_deref() {
@@ -195,7 +197,7 @@ async fn create_many(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
     (status = 422, description = "too_many_items", body = Problem)))]
 async fn update_many(
-    _: OfMachine<TellFacts>,
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     headers: HeaderMap,
@@ -203,12 +205,13 @@ async fn update_many(
 ) -> Result<Answer<Results>, Problem> {
     let patch = removes(&headers)?;
     let items = read(&app, &machine, &body).await?;
-    let (app, machine) = (&app, machine.as_str());
+    let labels = app.machines.labels.by(&caller.name);
+    let (labels, machine) = (&labels, machine.as_str());
     let work = |item: Item| async move {
         let key = item.idempotency_key.as_deref();
         let update = Update { metadata: &item.metadata, patch, key };
         let result = match label_name(&item.name) {
-            Ok(()) => app.machines.labels.update(machine, &item.name, &update).await.map_err(Problem::from),
+            Ok(()) => labels.update(machine, &item.name, &update).await.map_err(Problem::from),
             Err(problem) => Err(problem),
         };
         item_result(item.name, result, StatusCode::OK)
@@ -249,7 +252,7 @@ fn item_result(name: String, result: Result<signalbox_machines::Answer, Problem>
     (status = 404, description = "unknown_machine, unknown_state", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry_all(
-    _: OfMachine<ManageMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(which): Query<Which>,
@@ -258,6 +261,7 @@ async fn retry_all(
     if let Some(state) = which.state.as_ref().filter(|state| version.machine.state(state).is_none()) {
         return Err(Error::NoSuchState(state.clone()).into());
     }
+    let labels = app.machines.labels.by(&caller.name);
     let (mut retried, mut cursor) = (0, None::<String>);
     loop {
         let errored = Some(Status::Errored);
@@ -270,7 +274,7 @@ async fn retry_all(
                     continue;
                 }
             }
-            match app.machines.labels.retry(&machine, &name).await {
+            match labels.retry(&machine, &name).await {
                 Ok(_) => retried += 1,
                 // Another request was faster.
                 Err(Error::NotErrored | Error::Gone | Error::NoSuchLabel) => {}

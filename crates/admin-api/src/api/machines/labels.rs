@@ -79,7 +79,8 @@ async fn create(
     let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, _) = facts(&headers, &body)?;
     let recreate = asked.recreate.unwrap_or(false);
-    let mut answer = app.machines.labels.create(&machine, &label, &metadata, recreate, key).await?;
+    let mut answer =
+        app.machines.labels.by(&caller.name).create(&machine, &label, &metadata, recreate, key).await?;
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
@@ -112,7 +113,7 @@ async fn update(
     let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, patch) = facts(&headers, &body)?;
     let update = Update { metadata: &metadata, patch, key };
-    let mut answer = app.machines.labels.update(&machine, &label, &update).await?;
+    let mut answer = app.machines.labels.by(&caller.name).update(&machine, &label, &update).await?;
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
@@ -129,11 +130,11 @@ async fn update(
     (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn delete(
-    _: OfMachine<TellFacts>,
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<StatusCode, Problem> {
-    app.machines.labels.delete(&machine, &label).await?;
+    app.machines.labels.by(&caller.name).delete(&machine, &label).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -148,10 +149,10 @@ async fn delete(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry(
-    _: OfMachine<ManageMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Changed>, Problem> {
-    let answer = app.machines.labels.retry(&machine, &label).await?;
+    let answer = app.machines.labels.by(&caller.name).retry(&machine, &label).await?;
     Ok(Answer(changed(label.0, answer)))
 }

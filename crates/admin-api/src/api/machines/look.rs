@@ -4,23 +4,26 @@ use std::time::Duration;
 
 use axum::{Json as Answer, extract::State};
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     ReadMachines,
+    bulk::limit,
     confined::OfMachine,
     params::{LabelName, MachineName},
-    views::moved,
+    views::{line, moved},
 };
 use crate::http::{
     App, Problem,
     auth::Confined,
-    body::{Body, Json},
+    body::{Body, Json, Query},
     path::Path,
 };
 use signalbox_api::machines::{
-    AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines, Simulate,
+    Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
+    PassedLimit, Simulate,
 };
 use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
@@ -33,6 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(list))
         .routes(routes!(show))
         .routes(routes!(history))
+        .routes(routes!(activity))
         .routes(routes!(why))
         .routes(routes!(route))
         .routes(routes!(simulate))
@@ -61,7 +65,8 @@ async fn show(
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Machine>, Problem> {
-    let Counts { version, labels, busy, stuck } = app.machines.inspector.overview.counts(&name).await?;
+    let Counts { version, labels, busy, stuck, alerts } =
+        app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
             "action"
@@ -79,7 +84,14 @@ async fn show(
         MachineState { kind: kind.to_owned(), name: state.name().to_owned(), next, triggers }
     };
     let states = version.machine.states().iter().map(shape).collect();
-    Ok(Answer(Machine { name, version: version.number, states, labels, busy, stuck }))
+    let passed = |alert: signalbox_machines::Alert| PassedLimit {
+        state: alert.state,
+        limit: alert.limit.as_str().to_owned(),
+        value: alert.value,
+        most: alert.most,
+    };
+    let alerts = alerts.into_iter().map(passed).collect();
+    Ok(Answer(Machine { name, version: version.number, states, labels, busy, stuck, alerts }))
 }
 
 /// Show a label's history
@@ -96,6 +108,41 @@ async fn history(
 ) -> Result<Answer<History>, Problem> {
     let record = app.machines.label_store.label_or_tombstone(&machine, &label).await?;
     Ok(Answer(History { history: record.history.into_iter().map(moved).collect() }))
+}
+
+/// Which part of a label's activity.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Part {
+    /// The `next` of the previous page.
+    cursor: Option<String>,
+    /// 1 to 1,000; default 100.
+    limit: Option<usize>,
+}
+
+/// Show what happened to a label
+///
+/// Transitions, attempts of actions with their answers, operations with the token, and changes of metadata, the newest first;
+/// also of a label that was deleted within the last thirty days. `machines.history_hours` and `machines.history_lines` set how
+/// much is stored.
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/activity", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path), Part), responses(
+    (status = 200, body = Activity),
+    (status = 422, description = "invalid_label_name, invalid_limit, invalid_cursor", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem)))]
+async fn activity(
+    _: OfMachine<ReadMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
+    Query(part): Query<Part>,
+) -> Result<Answer<Activity>, Problem> {
+    let limit = limit(part.limit)?;
+    let found = app.machines.label_store.activity(&machine, &label, part.cursor.as_deref(), limit).await?;
+    let found = found.ok_or_else(|| {
+        Problem::unprocessable("invalid_cursor", "`cursor` must be the `next` of a page of this label")
+    })?;
+    Ok(Answer(Activity { activity: found.lines.into_iter().map(line).collect(), next: found.next }))
 }
 
 /// Explain a label's state

@@ -3,6 +3,7 @@
 mod bulk;
 mod confined;
 mod definitions;
+mod flow;
 mod labels;
 mod look;
 mod params;
@@ -58,6 +59,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(look::routes())
         .merge(definitions::routes())
         .merge(tasks::routes())
+        .merge(flow::routes())
         .layer(DefaultBodyLimit::max(MAX_BYTES))
 }
 

@@ -1,6 +1,10 @@
 //! Operations of operators: on one label, and on all that match a filter, in the background. Deletion of machines.
 
-use axum::{Json as Answer, extract::State, http::StatusCode};
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -9,6 +13,7 @@ use super::{
     ManageMachines, ReadMachines,
     bulk::age,
     confined::OfMachine,
+    key,
     params::{LabelName, MachineName},
     views::{changed, moment},
 };
@@ -60,17 +65,7 @@ fn operation(word: &str, to: Option<String>, metadata: Option<Value>) -> Result<
 fn word(job: &Job) -> &'static str {
     match job {
         Job::DeleteMachine => "delete_machine",
-        Job::Each(operation) => match operation {
-            Operation::Retry => "retry",
-            Operation::Evaluate => "evaluate",
-            Operation::Skip => "skip",
-            Operation::Cancel => "cancel",
-            Operation::Suspend => "suspend",
-            Operation::Resume => "resume",
-            Operation::Move { .. } => "move",
-            Operation::Set { .. } => "set",
-            Operation::Delete => "delete",
-        },
+        Job::Each(operation) => operation.word(),
     }
 }
 
@@ -140,7 +135,7 @@ async fn operate(
 ) -> Result<axum::response::Response, Problem> {
     use axum::response::IntoResponse as _;
     let operation = operation(&asked.operation, asked.to, asked.metadata)?;
-    let operated = app.machines.labels.operate(&machine, &label, &operation, &caller.name).await?;
+    let operated = app.machines.labels.by(&caller.name).operate(&machine, &label, &operation).await?;
     Ok(match operated.answer {
         Some(answer) => Answer(changed(label.0, answer)).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
@@ -149,18 +144,20 @@ async fn operate(
 
 /// Start a task
 ///
-/// Applies an operation to all labels that match a filter, in the background.
+/// Applies an operation to all labels that match a filter, in the background. With an `Idempotency-Key`, a repeat returns the
+/// task that was started first.
 #[utoipa::path(post, path = "/state-machines/{machine}/tasks", tag = "machines", params(("machine" = String, Path)),
     request_body = NewTask, responses(
     (status = 202, body = Task),
     (status = 404, description = "unknown_machine, unknown_state", body = Problem),
     (status = 409, description = "too_many_tasks", body = Problem),
-    (status = 422, description = "invalid_operation, invalid_filter, invalid_rate, unknown_field, missing_field, invalid_body",
-        body = Problem)))]
+    (status = 422, description = "invalid_operation, invalid_filter, invalid_rate, invalid_idempotency_key, \
+        idempotency_conflict, unknown_field, missing_field, invalid_body", body = Problem)))]
 async fn start(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
+    headers: HeaderMap,
     Json(asked): Json<NewTask>,
 ) -> Result<(StatusCode, Answer<Task>), Problem> {
     if asked.rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate)) {
@@ -169,7 +166,8 @@ async fn start(
     }
     let operation = operation(&asked.operation, asked.to, asked.metadata)?;
     let filter = filter(asked.filter)?;
-    let task = app.machines.tasks.start(&machine, operation, filter, asked.rate, &caller.name).await?;
+    let key = key(&headers)?;
+    let task = app.machines.tasks.start(&machine, operation, filter, asked.rate, &caller.name, key).await?;
     Ok((StatusCode::ACCEPTED, Answer(view(task))))
 }
 

@@ -1,8 +1,8 @@
 //! Labels as answers show them.
 
 use serde_json::{Value, json};
-use signalbox_api::machines::{Changed, Label, LabelRow, Move};
-use signalbox_machines::{Answer, Record, Row, instant};
+use signalbox_api::machines::{ActivityLine, Changed, Label, LabelRow, Move};
+use signalbox_machines::{Answer, Entry, Line, Record, Row, instant};
 
 /// A moment, as RFC 3339.
 pub(super) fn moment(unix_ms: u64) -> String {
@@ -59,5 +59,35 @@ pub(super) fn moved(row: Row) -> Move {
         trigger: row.trigger.map(|trigger| trigger.to_string()),
         version: row.version,
         event: row.event,
+    }
+}
+
+pub(super) fn line(line: Line) -> ActivityLine {
+    let kind = line.entry.kind().to_owned();
+    let shown = ActivityLine { at: moment(line.at_ms), visit: line.visit, kind, ..ActivityLine::default() };
+    match line.entry {
+        Entry::Move { from, to, cause, trigger, version, event } => ActivityLine {
+            from,
+            to,
+            cause: Some(cause),
+            trigger,
+            version: Some(version),
+            event: Some(event).filter(|event| *event > 0),
+            ..shown
+        },
+        Entry::Attempt { state, number, outcome, status, took_ms, answer, error } => ActivityLine {
+            state: Some(state),
+            attempt: Some(number),
+            outcome: Some(outcome),
+            status,
+            duration_ms: took_ms,
+            answer,
+            error,
+            ..shown
+        },
+        Entry::Operation { operation, by } => {
+            ActivityLine { operation: Some(operation), by: Some(by), ..shown }
+        }
+        Entry::Metadata { by, change, bytes } => ActivityLine { by: Some(by), change, bytes, ..shown },
     }
 }
