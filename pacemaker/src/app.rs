@@ -24,6 +24,7 @@ use crate::{
     http::{
         Problem,
         audit::ClientAddress,
+        cursor::Cursors,
         metrics::Metrics,
         rates::Rates,
         session::{Holder, Session, Sessions},
@@ -69,6 +70,8 @@ pub(crate) struct Parts {
     pub(crate) queues: signalbox_queues::Handle,
     /// Of browsers that have logged in.
     pub(crate) sessions: Sessions,
+    /// Of lists from which a token sees only a part.
+    pub(crate) cursors: Cursors,
     pub(crate) machines: signalbox_machines::Handle,
     pub(crate) presence: Presence,
     pub(crate) metrics: Metrics,

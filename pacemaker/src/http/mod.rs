@@ -5,6 +5,7 @@
 pub(crate) mod audit;
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod cursor;
 pub(crate) mod deadline;
 pub(crate) mod list;
 pub(crate) mod metrics;
