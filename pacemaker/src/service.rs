@@ -16,7 +16,7 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
-use signalbox_access::{AuditLog, Tokens};
+use signalbox_access::{AuditLog, SharedSecret, Tokens};
 use signalbox_acme::{self as acme, Acme};
 use signalbox_bus::{self as bus, Bus, FabricMemory, Handle, Webhooks};
 use signalbox_certificates::Certificates;
@@ -37,7 +37,7 @@ use signalbox_admin_api::{
         routing::{Directory, TableNames},
         sequencer,
     },
-    http::{metrics::Metrics, session::Sessions},
+    http::{cursor::Cursors, metrics::Metrics, session::Sessions},
 };
 
 use crate::{
@@ -140,6 +140,7 @@ async fn assemble(
     let acme = automatic_https(config, dependencies, &bus.handle, background);
     background.spawn(|idle| write_uses(tokens.clone(), idle));
     let sessions = signalbox_access::Sessions::new(fabric.clone());
+    let cursors = Cursors::new(SharedSecret::new(fabric.clone()));
     let audit = AuditLog::new(fabric.clone(), config.audit.records);
     let presence = Presence::new(fabric, background.who.clone());
     // It leaves the list when it accepts no more requests, not when its background work is done.
@@ -147,6 +148,7 @@ async fn assemble(
     background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), idle));
     let app = App::new(Parts {
         sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
+        cursors,
         tokens,
         attempts: Mutex::default(),
         audit,

@@ -25,6 +25,7 @@ use crate::{
     http::{
         Problem,
         audit::ClientAddress,
+        cursor::Cursors,
         metrics::Metrics,
         rates::Rates,
         session::{Holder, Session, Sessions},
@@ -81,6 +82,8 @@ pub struct Parts {
     pub queues: signalbox_queues::Handle,
     /// Of browsers that have logged in.
     pub sessions: Sessions,
+    /// Of lists from which a token sees only a part.
+    pub cursors: Cursors,
     /// State machines.
     pub machines: signalbox_machines::Handle,
     /// The running pacemakers.

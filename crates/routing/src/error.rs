@@ -59,6 +59,10 @@ pub enum Error {
         /// The host that is not covered.
         hostname: String,
     },
+    /// The instance serves hosts that the caller's token does not cover. They are not named, because they may belong to another
+    /// tenant.
+    #[error("the token does not cover all hosts of the instance")]
+    InstanceNotAllowed,
     /// The caller may register instances of other IDs only.
     #[error("the ID {0} belongs to another owner")]
     IdNotAllowed(InstanceId),

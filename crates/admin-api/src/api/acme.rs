@@ -21,6 +21,8 @@ use signalbox_routing::Error as TableError;
 
 /// Maximum number of names that one request examines for a confined token.
 const MAX_EXAMINED: usize = 10_000;
+/// The list to which cursors belong.
+const LIST: &str = "acme";
 
 /// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -60,7 +62,7 @@ async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<AutomaticCertificateList>, Problem> {
     let limit = page::limit(query.limit)?;
-    let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
     let mut found: Vec<Automatic> = Vec::new();
     let (mut examined, mut more) = (0, true);
@@ -77,10 +79,11 @@ async fn list(
     }
     let next = if found.len() > limit {
         found.truncate(limit);
-        found.last().map(|one| page::encode(&one.name))
+        found.last().map(|one| one.name.clone())
     } else {
-        after.filter(|_| more).map(|last| page::encode(&last))
+        after.filter(|_| more)
     };
+    let next = app.cursors.write(&caller, LIST, next).await?;
     let names = found.into_iter().map(view).collect();
     Ok(Answer(AutomaticCertificateList { directory: app.acme.directory().map(str::to_owned), names, next }))
 }

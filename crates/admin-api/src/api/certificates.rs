@@ -27,6 +27,8 @@ use signalbox_routing::Error as TableError;
 
 /// Maximum number of certificates that one request examines for a confined token.
 const MAX_LOOKED_AT: usize = 10_000;
+/// The list to which cursors belong.
+const LIST: &str = "certificates";
 
 /// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -123,7 +125,7 @@ async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<CertificateList>, Problem> {
     let limit = page::limit(query.limit)?;
-    let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
     let mut found: Vec<(String, Found)> = Vec::new();
     let mut looked_at = 0;
@@ -140,10 +142,11 @@ async fn list(
     }
     let next = if found.len() > limit {
         found.truncate(limit);
-        found.last().map(|(name, _)| page::encode(name))
+        found.last().map(|(name, _)| name.clone())
     } else {
-        after.filter(|_| more).map(|last| page::encode(&last))
+        after.filter(|_| more)
     };
+    let next = app.cursors.write(&caller, LIST, next).await?;
     let certificates =
         found.into_iter().map(|(name, found)| view(&app.certificates, name, found.facts, None)).collect();
     Ok(Answer(CertificateList { certificates, next }))

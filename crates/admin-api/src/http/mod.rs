@@ -5,6 +5,7 @@
 pub mod audit;
 pub mod auth;
 pub(crate) mod body;
+pub mod cursor;
 pub(crate) mod deadline;
 pub mod list;
 pub mod metrics;

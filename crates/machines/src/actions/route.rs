@@ -56,6 +56,7 @@ pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, rou
                 Error::Invalid(_)
                 | Error::NoHost
                 | Error::NoInstance(_)
+                | Error::InstanceNotAllowed
                 | Error::IdNotAllowed(_)
                 | Error::VersionTypeNotAllowed(_)
                 | Error::HostFull { .. }

@@ -6,7 +6,6 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -96,16 +95,19 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
     let ListQuery { state, environment, cursor, limit } = query;
-    let (after, limit) = PageQuery { cursor, limit }.read()?;
+    let (_, limit) = PageQuery { cursor: None, limit }.read()?;
     own_part(&caller, environment.as_deref())?;
     find(&app, &name).await?;
+    // It contains the environment and the ID of the last message that was read, whichever it was.
+    let list = format!("queues {name}");
+    let after = app.cursors.read(&caller, &list, cursor.as_deref()).await?.unwrap_or_default();
     let place = match state {
         Listable::Delayed => Place::Delayed,
         Listable::InFlight => Place::InFlight,
     };
     let page = app.queues.list(&name, place, environment.as_deref(), &after, limit).await?;
     let messages = page.items.iter().map(view).collect();
-    let next = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
+    let next = app.cursors.write(&caller, &list, page.next).await?;
     Ok(Answer(MessagePage { messages, next }).into_response())
 }
 

@@ -78,6 +78,7 @@ fn from_client(error: &Error) -> Option<Problem> {
             Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
                 .with("hostname", hostname.as_str())
         }
+        Error::InstanceNotAllowed => Problem::forbidden("host_not_allowed", error.to_string()),
         Error::VersionTypeNotAllowed(version_type) => {
             let detail =
                 format!("the token may not register instances under the version type `{version_type}`");

@@ -34,6 +34,8 @@ use signalbox_routing::Error;
 
 /// Maximum number of hosts that one request examines for a confined token.
 const MAX_LOOKED_AT: usize = 20_000;
+/// The list to which cursors belong.
+const LIST: &str = "hosts";
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, super::policies::put, remove))
@@ -166,7 +168,7 @@ async fn list(
 /// A page of hosts in the order of their names, which the table has an index of.
 async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<Answer<HostList>, Problem> {
     let limit = page::limit(query.limit)?;
-    let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let mut after = app.cursors.read(caller, LIST, query.cursor.as_deref()).await?;
     let store = app.registry.store();
     let mut names: Vec<String> = Vec::new();
     let mut looked_at = 0;
@@ -180,10 +182,11 @@ async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<A
     }
     let next = if names.len() > limit {
         names.truncate(limit);
-        names.last().map(|last| page::encode(last))
+        names.last().cloned()
     } else {
-        after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
+        after.filter(|_| looked_at >= MAX_LOOKED_AT)
     };
+    let next = app.cursors.write(caller, LIST, next).await?;
     let hosts = store.table_hosts(&names).await?;
     let view = |(name, host)| view(name, host, true, caller);
     let hosts = names.into_iter().zip(hosts).map(view).collect();

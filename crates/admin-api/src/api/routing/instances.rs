@@ -20,6 +20,8 @@ use signalbox_routing::{Error, Live, Stored, in_flight};
 /// Maximum number of instances that one request examines for its filter. A page may be short or empty and still have a
 /// cursor: then more instances have to be examined.
 const MAX_LOOKED_AT: usize = 20_000;
+/// The list to which cursors belong.
+const LIST: &str = "instances";
 const CHUNK: usize = 500;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -91,7 +93,7 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Answer<InstanceList>, Problem> {
     let limit = page::limit(query.limit)?;
-    let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let filter = Filter {
         host: query.host.as_deref().map(Hostname::parse).transpose()?,
         version_type: query.version_type.as_deref().map(|id| Label::parse(id, "version_type")).transpose()?,
@@ -113,10 +115,11 @@ async fn list(
     }
     let next = if found.len() > limit {
         found.truncate(limit);
-        found.last().map(|stored| page::encode(stored.id.as_str()))
+        found.last().map(|stored| stored.id.to_string())
     } else {
-        after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
+        after.filter(|_| looked_at >= MAX_LOOKED_AT)
     };
+    let next = app.cursors.write(&caller, LIST, next).await?;
     let ids: Vec<InstanceId> = found.iter().map(|stored| stored.id.clone()).collect();
     let live = live(&app, &ids).await;
     let specs: Vec<&Spec> = found.iter().map(|stored| &stored.record.desired.spec).collect();
@@ -178,9 +181,8 @@ async fn get(
     Path(id): Path<InstanceId>,
 ) -> Result<Answer<Instance>, Problem> {
     let stored = app.registry.store().stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
-    let hostnames = &stored.record.desired.spec.hostnames;
-    if let Some(hostname) = hostnames.iter().find(|hostname| !caller.may_touch(hostname)) {
-        return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
+    if !caller.may_touch_all(&stored.record.desired.spec.hostnames) {
+        return Err(Error::InstanceNotAllowed.into());
     }
     let live = live(&app, std::slice::from_ref(&id)).await.pop().flatten();
     let under_way = in_flight(app.registry.store(), &[&stored.record.desired.spec]).await.pop().flatten();

@@ -48,7 +48,7 @@ pub(super) struct ExplainQuery {
 /// By the rules of the edge, from the routes primary: which keys are candidates, which one decides, and which of its
 /// addresses get requests. With `header`, `cookie` or `address`, `request` shows the instance of such a request, if these
 /// attributes decide it (sessions, a version type that the request names, consistent hashing), otherwise the chances. If the
-/// token does not cover the name that decides, the instances are left out. With `path`, the rule for this path decides whose
+/// token does not cover the name that decides, its instances and rules are left out. With `path`, the rule for this path decides whose
 /// instances these are.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
@@ -88,9 +88,12 @@ async fn explain_host(
 /// The explanation as the caller may see it: a wildcard above the caller's hosts may belong to another tenant.
 pub fn visible_explanation(explanation: Explanation, caller: &Caller) -> Explanation {
     let covered = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
+    if !caller.is_unconfined() && !explanation.matched.as_deref().is_none_or(covered) {
+        // The policy with the rules for paths is that of the other tenant, too.
+        return without_instances(Explanation { path: None, checks: Vec::new(), ..explanation });
+    }
     let service = explanation.path.as_ref().and_then(|path| path.matched.as_deref());
-    let own = caller.is_unconfined()
-        || (explanation.matched.as_deref().is_none_or(covered) && service.is_none_or(covered));
+    let own = caller.is_unconfined() || service.is_none_or(covered);
     if own { explanation } else { without_instances(explanation) }
 }
 
