@@ -118,7 +118,11 @@ struct Remove {
 
 fn path(text: &str) -> Result<Path, String> {
     let path = Path::parse(text)?;
-    if path.keys().is_empty() { Err("must name a field, such as limits.requests".to_owned()) } else { Ok(path) }
+    if path.keys().is_empty() {
+        Err("must name a field, such as limits.requests".to_owned())
+    } else {
+        Ok(path)
+    }
 }
 
 fn field(text: &str) -> Result<(Path, Value), String> {

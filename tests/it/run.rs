@@ -68,7 +68,8 @@ impl Run {
     async fn control(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(program());
         command.arg("run").args(arguments).env_clear().env("SIGNALBOX_RUNTIME_DIR", folder.join("sockets"));
-        let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output()).await.unwrap().unwrap();
+        let output =
+            tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output()).await.unwrap().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     }

@@ -69,9 +69,9 @@ pub(super) type Request = oneshot::Sender<Result<(), String>>;
 /// The folder of all sockets of this user.
 fn folder() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("SIGNALBOX_RUNTIME_DIR").or_else(|| Some(set("XDG_RUNTIME_DIR")?.join("signalbox"))).unwrap_or_else(
-        || std::env::temp_dir().join(format!("signalbox-{}", nix::unistd::getuid().as_raw())),
-    )
+    set("SIGNALBOX_RUNTIME_DIR")
+        .or_else(|| Some(set("XDG_RUNTIME_DIR")?.join("signalbox")))
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("signalbox-{}", nix::unistd::getuid().as_raw())))
 }
 
 /// Creates the folder. In a folder of all users, another user may have created it first.

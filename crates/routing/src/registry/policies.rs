@@ -20,7 +20,8 @@ impl Registry {
         check_names(caller, std::slice::from_ref(hostname))?;
         check_services(caller, hostname, policy)?;
         if expected.is_some() || policy.clone().keep_hidden(None).is_err() {
-            let set = self.alter_policy_if(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
+            let set =
+                self.alter_policy_if(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
             return Ok(set.await?.0);
         }
         let policy = Some(policy).filter(|policy| !policy.is_empty());

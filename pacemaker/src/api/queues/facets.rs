@@ -9,10 +9,7 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    Environment, ReadQueues, UseQueues, find,
-    look::PageQuery,
-};
+use super::{Environment, ReadQueues, UseQueues, find, look::PageQuery};
 use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
     App, Problem,

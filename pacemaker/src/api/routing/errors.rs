@@ -68,7 +68,8 @@ fn from_client(error: &Error) -> Option<Problem> {
         }
         Error::PolicyChanged { revision } => {
             let detail = format!("the policy of the host has the revision {revision}; read it again");
-            Problem::new(StatusCode::PRECONDITION_FAILED, "policy_changed", detail).with("revision", *revision)
+            Problem::new(StatusCode::PRECONDITION_FAILED, "policy_changed", detail)
+                .with("revision", *revision)
         }
         Error::NoHost => {
             Problem::not_found("unknown_host", "unknown host: no instance was ever registered for it")
