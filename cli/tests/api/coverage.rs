@@ -1,17 +1,13 @@
 //! Every call of the API has a command. Each command runs against a server that records its calls.
-#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
     path::Path,
-    process::{Command, Stdio},
-    sync::{Arc, Mutex, mpsc},
-    thread,
+    process::Stdio,
     time::Duration,
 };
+
+use crate::server::Server;
 
 /// How often it is checked whether a command has ended without a call.
 const POLL: Duration = Duration::from_millis(20);
@@ -209,32 +205,6 @@ fn answer(call: &str) -> (u16, &'static str) {
     }
 }
 
-/// Reads a request, records its method and path, and answers it.
-fn serve(mut stream: TcpStream, calls: &Mutex<Vec<String>>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let (mut line, mut length) = (String::new(), 0);
-    reader.read_line(&mut line)?;
-    let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let call = format!("{method} {}", target.split('?').next().unwrap_or_default());
-    loop {
-        let mut head = String::new();
-        reader.read_line(&mut head)?;
-        if head.trim().is_empty() {
-            break;
-        }
-        if let Some((name, value)) = head.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
-            length = value.trim().parse().unwrap_or(0);
-        }
-    }
-    reader.take(length).read_to_end(&mut Vec::new())?;
-    let (status, body) = answer(&call);
-    calls.lock().unwrap().push(call);
-    write!(stream, "HTTP/1.1 {status} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
-}
-
 /// Whether a call is one of an operation, whose path may have parameters.
 fn is_call_of(operation: &str, call: &str) -> bool {
     let parts = |text: &str| text.split(['/', ' ']).map(str::to_owned).collect::<Vec<_>>();
@@ -278,25 +248,13 @@ fn every_command_makes_its_call() {
     ] {
         fs::write(folder.path().join(name), text).unwrap();
     }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let calls = Arc::new(Mutex::new(Vec::new()));
-    let (recorded, (called, call)) = (calls.clone(), mpsc::channel());
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            // A command that was ended in the middle of a call is of no interest here.
-            let _ended = stream.and_then(|stream| serve(stream, &recorded));
-            let _unread = called.send(());
-        }
-    });
+    let server = Server::start(answer);
     let mut wrong = BTreeMap::new();
     for (operation, words) in COMMANDS {
-        calls.lock().unwrap().clear();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"))
-            .args(words.split(' '))
+        server.take();
+        let mut command = server
+            .command(&words.split(' ').collect::<Vec<_>>())
             .current_dir(folder.path())
-            .env_clear()
-            .env("SIGNALBOX_URL", &url)
             .env("SIGNALBOX_CONFIG_DIR", folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -304,17 +262,17 @@ fn every_command_makes_its_call() {
             .spawn()
             .unwrap();
         // Commands that poll, and streams that are opened again, do not end here.
-        let made = || calls.lock().unwrap().iter().any(|call| is_call_of(operation, call));
+        let made = || server.names().iter().any(|call| is_call_of(operation, call));
         let mut ended = None;
         while ended.is_none() && !made() {
             ended = command.try_wait().unwrap();
-            let _called = call.recv_timeout(POLL);
+            let _called = server.called.recv_timeout(POLL);
         }
         let _gone = command.kill();
         let output = command.wait_with_output().unwrap();
         if !made() {
             let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            wrong.insert(*operation, (*words, calls.lock().unwrap().clone(), error));
+            wrong.insert(*operation, (*words, server.names(), error));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
