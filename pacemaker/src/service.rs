@@ -1,4 +1,4 @@
-//! The daemon: connections, background work, the HTTP server, and their end.
+//! The daemon: connections, background work, the HTTP server, and the shutdown of all of them.
 
 use std::{
     sync::Arc,
@@ -16,7 +16,7 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
-use signalbox_access::{AuditLog, Tokens};
+use signalbox_access::{AuditLog, SharedSecret, Tokens};
 use signalbox_acme::{self as acme, Acme};
 use signalbox_bus::{self as bus, Bus, FabricMemory, Handle, Webhooks};
 use signalbox_certificates::Certificates;
@@ -29,20 +29,21 @@ use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store,
 use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
-use crate::{
+use signalbox_admin_api::{
+    App, Limits, OwnEvents, Parts,
     api::{
         bus::Front,
         check::Checks,
         routing::{Directory, TableNames},
         sequencer,
     },
-    app::{App, Limits, Parts},
+    http::{cursor::Cursors, metrics::Metrics, session::Sessions},
+};
+
+use crate::{
     config::{Config, Routing},
-    dashboard::{Dashboard, Site},
-    http::{metrics::Metrics, session::Sessions},
+    dashboard::{self, Dashboard, Site},
     own_addresses,
-    own_events::OwnEvents,
-    router,
 };
 
 /// How long requests in flight may take after the shutdown was requested.
@@ -139,6 +140,7 @@ async fn assemble(
     let acme = automatic_https(config, dependencies, &bus.handle, background);
     background.spawn(|idle| write_uses(tokens.clone(), idle));
     let sessions = signalbox_access::Sessions::new(fabric.clone());
+    let cursors = Cursors::new(SharedSecret::new(fabric.clone()));
     let audit = AuditLog::new(fabric.clone(), config.audit.records);
     let presence = Presence::new(fabric, background.who.clone());
     // It leaves the list when it accepts no more requests, not when its background work is done.
@@ -146,6 +148,7 @@ async fn assemble(
     background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), idle));
     let app = App::new(Parts {
         sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
+        cursors,
         tokens,
         attempts: Mutex::default(),
         audit,
@@ -448,7 +451,7 @@ async fn serve(
     limits: ListenerLimits,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let server = serve::serve(listener, router::router(site), limits, shutdown.clone());
+    let server = serve::serve(listener, dashboard::router(site), limits, shutdown.clone());
     let mut server = std::pin::pin!(server);
     tokio::select! {
         () = &mut server => return Ok(()),

@@ -32,8 +32,8 @@ pub use external::{ExternalToken, ExternalTokens};
 pub use model::{Caller, HostPattern};
 pub use signalbox_api::tokens::Scope;
 pub use store::{
-    AuditLog, Created, Cursor, Direction, Error, Listed, MAX_SECRETS, Page, Rotated, Sessions, Tokens,
-    Wanted, digest,
+    AuditLog, Created, Cursor, Direction, Error, Listed, MAX_SECRETS, Page, Rotated, Sessions, SharedSecret,
+    Tokens, Wanted, digest,
 };
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Tokens in Redis.
 
 mod audit;
+mod secret;
 mod sessions;
 
 use std::{
@@ -17,6 +18,7 @@ use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
 use subtle::ConstantTimeEq as _;
 
 pub use audit::{AuditLog, Cursor, Direction, Page};
+pub use secret::SharedSecret;
 pub use sessions::Sessions;
 
 use super::{

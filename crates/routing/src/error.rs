@@ -41,6 +41,12 @@ pub enum Error {
     /// The compare-and-set lost against other clients too often.
     #[error("too many concurrent changes to the same instance or address")]
     Contended,
+    /// The policy does not have the revision that the client has read.
+    #[error("the policy has the revision {revision}")]
+    PolicyChanged {
+        /// The current revision; 0 without a policy.
+        revision: u64,
+    },
     /// The instance is not registered.
     #[error("unknown instance {0}")]
     NoInstance(InstanceId),
@@ -53,6 +59,10 @@ pub enum Error {
         /// The host that is not covered.
         hostname: String,
     },
+    /// The instance serves hosts that the caller's token does not cover. They are not named, because they may belong to another
+    /// tenant.
+    #[error("the token does not cover all hosts of the instance")]
+    InstanceNotAllowed,
     /// The caller may register instances of other IDs only.
     #[error("the ID {0} belongs to another owner")]
     IdNotAllowed(InstanceId),

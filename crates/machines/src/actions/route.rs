@@ -56,6 +56,7 @@ pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, rou
                 Error::Invalid(_)
                 | Error::NoHost
                 | Error::NoInstance(_)
+                | Error::InstanceNotAllowed
                 | Error::IdNotAllowed(_)
                 | Error::VersionTypeNotAllowed(_)
                 | Error::HostFull { .. }
@@ -88,7 +89,8 @@ fn not_allowed(hostname: &str) -> String {
 /// The parts of an action, each of which has been found to be valid.
 struct Judged {
     host: Hostname,
-    policy: Option<Policy>,
+    /// The policy, and the revision of the one that it replaces.
+    policy: Option<(Policy, u64)>,
     instances: Vec<(InstanceId, Spec)>,
     /// The version type to drain, and the seconds until its instances are removed.
     retire: Option<(Label, u32)>,
@@ -125,13 +127,14 @@ async fn judge(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange
     Ok(Judged { host, policy, instances, retire })
 }
 
-/// The policy of a host with other shares.
+/// The policy of a host with other shares, and the revision of the policy without them.
 async fn policy_with(
     routes: &Registry,
     host: &Hostname,
     shares: Vec<(String, f64)>,
-) -> Result<Policy, Failure> {
+) -> Result<(Policy, u64), Failure> {
     let wanted = routes.store().policy(host).await?;
+    let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
     let policy = wanted.map(|wanted| wanted.value).unwrap_or_default();
     let mut policy = serde_json::to_value(&policy).map_err(|error| Failure::Permanent(error.to_string()))?;
     let shares = shares
@@ -140,13 +143,14 @@ async fn policy_with(
     policy["shares"] = shares.collect();
     let policy: Policy = serde_json::from_value(policy)
         .map_err(|error| Failure::Permanent(format!("the shares cannot be read: {error}")))?;
-    Ok(policy.check()?)
+    Ok((policy.check()?, revision))
 }
 
 async fn change(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<(), Failure> {
     let Judged { host, policy, instances, retire } = judge(routes, caller, ids, route).await?;
-    if let Some(policy) = policy {
-        routes.set_policy(caller, &host, &policy).await?;
+    if let Some((policy, revision)) = policy {
+        // A change by another client in the meantime would be lost. The next attempt of the action keeps it.
+        routes.set_policy(caller, &host, &policy, Some(revision)).await?;
     }
     for (id, spec) in instances {
         routes.put(caller, &id, spec).await?;

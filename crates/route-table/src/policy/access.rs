@@ -148,10 +148,20 @@ fn networks(list: Option<&mut Vec<String>>, field: &'static str) -> Result<Vec<I
                 format!("`{shown}` is not a network such as 10.0.0.0/8, or an address"),
             ));
         };
-        networks.push(network.trunc());
-        *text = network.trunc().to_string();
+        let network = plain_network(network);
+        networks.push(network);
+        *text = network.to_string();
     }
     Ok(networks)
+}
+
+/// The network without the bits behind its prefix; as an IPv4 network if it consists of IPv4 addresses in IPv6 form, because
+/// clients are compared by their IPv4 addresses.
+fn plain_network(network: IpNet) -> IpNet {
+    let mapped = network.addr().to_canonical();
+    let prefix =
+        network.prefix_len().checked_sub(96).filter(|_| mapped.is_ipv4() && network.addr().is_ipv6());
+    prefix.and_then(|prefix| IpNet::new(mapped, prefix).ok()).unwrap_or(network).trunc()
 }
 
 impl Basic {
@@ -319,6 +329,21 @@ mod tests {
         ] {
             let error = check_hash(&hash).unwrap_err();
             assert!(hash.is_empty() || !error.contains(&*hash), "{error}");
+        }
+    }
+
+    #[test]
+    fn ipv4_networks_in_ipv6_form_are_ipv4_networks() {
+        for (given, stored) in [
+            ("::ffff:10.1.2.3/104", "10.0.0.0/8"),
+            ("::ffff:10.1.2.3", "10.1.2.3/32"),
+            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("::ffff:0:0/95", "::fffe:0:0/95"),
+            ("fd00::1/8", "fd00::/8"),
+        ] {
+            let mut list = vec![given.to_owned()];
+            networks(Some(&mut list), "access.deny").unwrap();
+            assert_eq!(list, [stored], "{given}");
         }
     }
 

@@ -77,16 +77,34 @@ pub(crate) struct ConnectionLimit {
 
 /// The key by which a limit counts separately: each client address (default), the whole host, or each value of a header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(untagged, expecting = r#"`by` must be "address", "host" or {"header": "X-Key"}"#)]
 pub(crate) enum By {
+    Client(Whole),
+    Header(ByHeader),
+}
+
+/// The whole of a client or of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Whole {
     Address,
     Host,
-    Header(String),
+}
+
+/// Each value of a header.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ByHeader {
+    #[schema(example = "X-Key")]
+    header: String,
+    /// Whether each address has a limit of its own for the same value, so that no client can use up the limit of another one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    address: bool,
 }
 
 fn check_by(by: Option<&By>, field: &'static str) -> Result<(), Invalid> {
     match by {
-        Some(By::Header(name)) => check_name(name, field),
+        Some(By::Header(by)) => check_name(&by.header, field),
         _ => Ok(()),
     }
 }

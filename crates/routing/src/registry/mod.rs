@@ -149,5 +149,6 @@ fn check_names(caller: &Caller, hostnames: &[Hostname]) -> Result<(), Error> {
 }
 
 fn check_record(caller: &Caller, record: &Record) -> Result<(), Error> {
-    check_names(caller, &record.desired.spec.hostnames)
+    let covered = caller.may_touch_all(&record.desired.spec.hostnames);
+    if covered { Ok(()) } else { Err(Error::InstanceNotAllowed) }
 }

@@ -13,7 +13,7 @@ use crate::Error;
 static ROUTERS: Script<StatsRole> = Script::new("routing/routers", include_str!("../scripts/routers.lua"));
 
 /// Time after the last alarm event until the published state is forgotten.
-const ALARMS_TOLD_SECONDS: u64 = 30 * 24 * 3600;
+const ALARMS_PUBLISHED_SECONDS: u64 = 30 * 24 * 3600;
 
 /// A router's latest report.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +89,7 @@ impl Store {
         let mut batch = self.fabric.batch();
         batch.add("HSET", &key, &[node, what]);
         // Router names change over time, so old ones must expire. An alarm that lasts longer is published again.
-        batch.add("EXPIRE", &key, &[ALARMS_TOLD_SECONDS]);
+        batch.add("EXPIRE", &key, &[ALARMS_PUBLISHED_SECONDS]);
         batch.query::<(u64, u64)>().await.map(drop).map_err(Error::Fabric)
     }
 

@@ -18,7 +18,7 @@ fn policy(json: Value) -> Policy {
 
 impl Rig {
     async fn set_policy(&self, json: Value) -> (bool, u64) {
-        let set = self.registry.set_policy(&Caller::root(), &host(HOST), &policy(json)).await.unwrap();
+        let set = self.registry.set_policy(&Caller::root(), &host(HOST), &policy(json), None).await.unwrap();
         (set.changed, set.serial)
     }
 
@@ -172,6 +172,22 @@ async fn a_change_that_was_interrupted_is_completed() {
 }
 
 #[tokio::test]
+async fn a_policy_that_another_client_changed_is_not_replaced() {
+    let rig = Rig::new().await;
+    let (root, name) = (Caller::root(), host(HOST));
+    let set = async |hold_ms: u64, expected: u64| {
+        let policy = policy(json!({"hold_ms": hold_ms}));
+        rig.registry.set_policy(&root, &name, &policy, Some(expected)).await
+    };
+    assert!(set(1, 0).await.unwrap().changed);
+    let read = rig.store.policy(&name).await.unwrap().unwrap().revision;
+    assert!(matches!(set(2, 0).await, Err(Error::PolicyChanged { revision }) if revision == read));
+    assert!(set(2, read).await.unwrap().changed);
+    assert!(matches!(set(3, read).await, Err(Error::PolicyChanged { revision }) if revision > read));
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 2})));
+}
+
+#[tokio::test]
 async fn a_table_that_was_lost_gets_its_policies_again() {
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &[HOST], "1")).await;
@@ -233,12 +249,12 @@ async fn a_confined_token_sets_policies_only_of_its_hosts() {
     let tenant = Caller::named("t".to_owned(), vec![signalbox_access::Scope::Routes], Some(hosts));
     let set = policy(json!({"hold_ms": 1}));
     for refused in [
-        rig.registry.set_policy(&tenant, &host(HOST), &set).await,
+        rig.registry.set_policy(&tenant, &host(HOST), &set, None).await,
         rig.registry.remove_policy(&tenant, &host(HOST)).await,
     ] {
         assert!(matches!(refused, Err(Error::HostNotAllowed { .. })));
     }
-    rig.registry.set_policy(&tenant, &host("b.example"), &set).await.unwrap();
+    rig.registry.set_policy(&tenant, &host("b.example"), &set, None).await.unwrap();
 }
 
 #[tokio::test]

@@ -37,6 +37,7 @@ pub const CATALOG: &[Entry] = &[
     row("tokens:used", "hash", "no expiry"),
     row("session:<digest>", "string", "12 hours, or until the log-out"),
     row("sessions", "string", "no expiry"),
+    row("cursors", "string", "no expiry"),
     row("audit", "stream", "no expiry, about the latest audit.records"),
     row("audit:refused", "stream", "no expiry, about the latest 10,000"),
     row("pacemakers", "hash", "no expiry, members for 30 s of silence"),
@@ -193,6 +194,11 @@ pub fn session(digest: &str) -> Key<FabricSpace> {
 /// STRING: the random name of this system in the name of its cookie.
 pub fn session_system() -> Key<FabricSpace> {
     Key::new("sessions")
+}
+
+/// STRING: the secret that encrypts cursors of confined tokens.
+pub fn cursor_secret() -> Key<FabricSpace> {
+    Key::new("cursors")
 }
 
 /// STREAM: who changed what, and log-ins, each as JSON in the field `record`.

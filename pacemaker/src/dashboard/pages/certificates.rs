@@ -15,6 +15,8 @@ use signalbox_route_table::Hostname;
 /// Certificates that are read by one call, and for one page.
 const CHUNK: usize = 200;
 const MAX_EXAMINED: usize = 5_000;
+/// The list to which cursors belong.
+const LIST: &str = "certificates";
 const DAY_SECONDS: u64 = 86_400;
 
 #[derive(Debug, Template)]
@@ -55,7 +57,8 @@ struct AutomaticRow {
 pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
     let wanted = view.search.trim().to_lowercase();
     let covered = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
-    let mut after = Some(view.cursor.clone()).filter(|after| !after.is_empty());
+    let cursor = Some(&*view.cursor).filter(|cursor| !cursor.is_empty());
+    let mut after = app.cursors.read(caller, LIST, cursor).await?;
     let (mut found, mut examined, mut ended) = (Vec::new(), 0, false);
     while found.len() <= ROWS && examined < MAX_EXAMINED && !ended {
         let chunk = app.certificates.after(after.as_deref(), CHUNK).await?;
@@ -64,13 +67,14 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
         after = chunk.last().map(|(name, _)| name.clone()).or(after);
         found.extend(chunk.into_iter().filter(|(name, _)| contains(&wanted, [&**name]) && covered(name)));
     }
-    let to = |cursor: String| View { cursor, ..view.clone() }.address();
-    let mut next = after.filter(|_| !ended).map(to);
+    let mut next = after.filter(|_| !ended);
     let examined = next.is_some() && found.len() <= ROWS;
     if found.len() > ROWS {
         found.truncate(ROWS);
-        next = found.last().map(|(name, _)| to(name.clone()));
+        next = found.last().map(|(name, _)| name.clone());
     }
+    let to = |cursor: String| View { cursor, ..view.clone() }.address();
+    let next = app.cursors.write(caller, LIST, next).await?.map(to);
     let now = app.dashboard.now_ms() / 1000;
     let rows = found.into_iter().map(|(name, found)| row(name, &found.facts, now)).collect();
     // Without the fabric there is no table.

@@ -14,6 +14,8 @@ use signalbox_routing::{Error, Live, Stored, in_flight};
 /// Instances that are read by one call, and for one page.
 const CHUNK: usize = 500;
 const MAX_EXAMINED: usize = 20_000;
+/// The list to which cursors belong.
+const LIST: &str = "instances";
 /// Minutes of response times.
 const MINUTES: i64 = 15;
 
@@ -101,7 +103,8 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
 async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let store = app.registry.store();
     let wanted = view.search.trim().to_lowercase();
-    let mut after = Some(view.cursor.clone()).filter(|after| !after.is_empty());
+    let cursor = Some(&*view.cursor).filter(|cursor| !cursor.is_empty());
+    let mut after = app.cursors.read(caller, LIST, cursor).await?;
     let mut found: Vec<Stored> = Vec::new();
     let (mut examined, mut ended) = (0, false);
     while found.len() <= ROWS && examined < MAX_EXAMINED && !ended {
@@ -116,13 +119,14 @@ async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Proble
             }),
         );
     }
-    let to = |cursor: String| View { cursor, ..view.clone() }.address();
-    let mut next = after.filter(|_| !ended).map(to);
+    let mut next = after.filter(|_| !ended);
     let examined = next.is_some() && found.len() <= ROWS;
     if found.len() > ROWS {
         found.truncate(ROWS);
-        next = found.last().map(|one| to(one.id.to_string()));
+        next = found.last().map(|one| one.id.to_string());
     }
+    let to = |cursor: String| View { cursor, ..view.clone() }.address();
+    let next = app.cursors.write(caller, LIST, next).await?.map(to);
     let ids: Vec<InstanceId> = found.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
     let rows = found.iter().zip(&live).map(|(stored, live)| row(stored, live)).collect();
@@ -143,8 +147,8 @@ async fn instance(app: &Site, caller: &Caller, view: &View) -> Result<String, Pr
     let store = app.registry.store();
     let stored = store.stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
     let spec = &stored.record.desired.spec;
-    if let Some(host) = spec.hostnames.iter().find(|host| !caller.may_touch(host)) {
-        return Err(Error::HostNotAllowed { hostname: host.to_string() }.into());
+    if !caller.may_touch_all(&spec.hostnames) {
+        return Err(Error::InstanceNotAllowed.into());
     }
     let live = store.live(std::slice::from_ref(&id)).await?.pop().unwrap_or_default();
     let now_ms = store.table_now_ms().await?;

@@ -1,0 +1,158 @@
+//! Automatic HTTPS over HTTP: the state of each name, and renewals on request.
+
+use axum::{Json as Answer, extract::State as AppState, http::StatusCode};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    api::routing::PageQuery,
+    http::{
+        App, Problem,
+        auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
+        body::Query,
+        list::contains,
+        path::Path,
+    },
+};
+use signalbox_access::Caller;
+use signalbox_acme::{Automatic, Error, State};
+use signalbox_api::acme::{AutomaticCertificate, AutomaticCertificateList, AutomaticState};
+use signalbox_route_table::{Hostname, page};
+use signalbox_routing::Error as TableError;
+
+/// Maximum number of names that one request examines for a confined token.
+const MAX_EXAMINED: usize = 10_000;
+/// The list to which cursors belong.
+const LIST: &str = "acme";
+
+/// The routes of this module.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(renew))
+}
+
+/// A name as clients see it.
+pub(crate) fn view(automatic: Automatic) -> AutomaticCertificate {
+    AutomaticCertificate {
+        server_name: automatic.name,
+        state: match automatic.state {
+            State::Ordering => AutomaticState::Ordering,
+            State::Issued => AutomaticState::Issued,
+            State::Failing => AutomaticState::Failing,
+            State::Off => AutomaticState::Off,
+        },
+        on_demand: automatic.on_demand,
+        not_after: automatic.not_after,
+        renews_at: automatic.renews_at,
+        issued_at: automatic.issued_at,
+        failures: automatic.failures,
+        last_error: automatic.last_error,
+        last_error_at: automatic.last_error_at,
+        next_attempt_at: automatic.next_attempt_at,
+    }
+}
+
+/// List the names with automatic HTTPS
+///
+/// With the state of each certificate, and why it could not be obtained or renewed.
+#[utoipa::path(get, path = "/acme/names", tag = "certificates", params(PageQuery), responses(
+    (status = 200, body = AutomaticCertificateList),
+    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem)))]
+async fn list(
+    caller: Confined<ReadRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Query(query): Query<PageQuery>,
+) -> Result<Answer<AutomaticCertificateList>, Problem> {
+    let limit = page::limit(query.limit)?;
+    let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
+    let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
+    let mut found: Vec<Automatic> = Vec::new();
+    let (mut examined, mut more) = (0, true);
+    while found.len() <= limit && examined < MAX_EXAMINED && more {
+        let chunk = app.acme.after(after.as_deref(), limit + 1).await?;
+        more = chunk.len() > limit;
+        examined += chunk.len();
+        after = chunk.last().map(|one| one.name.clone()).or(after);
+        let visible = |one: &Automatic| {
+            contains(&wanted, [&*one.name])
+                && Hostname::parse(&one.name).is_ok_and(|name| caller.may_touch(&name))
+        };
+        found.extend(chunk.into_iter().filter(visible));
+    }
+    let next = if found.len() > limit {
+        found.truncate(limit);
+        found.last().map(|one| one.name.clone())
+    } else {
+        after.filter(|_| more)
+    };
+    let next = app.cursors.write(&caller, LIST, next).await?;
+    let names = found.into_iter().map(view).collect();
+    Ok(Answer(AutomaticCertificateList { directory: app.acme.directory().map(str::to_owned), names, next }))
+}
+
+/// Show a name with automatic HTTPS
+#[utoipa::path(get, path = "/acme/names/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
+    responses(
+    (status = 200, body = AutomaticCertificate), (status = 403, description = "host_not_allowed", body = Problem),
+    (status = 404, description = "no_automatic_https", body = Problem),
+    (status = 422, description = "invalid_hostname", body = Problem)))]
+async fn get(
+    caller: Confined<ReadRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Path(name): Path<Hostname>,
+) -> Result<Answer<AutomaticCertificate>, Problem> {
+    may_touch(&caller, &name)?;
+    app.acme.get(&name).await?.map(|one| Answer(view(one))).ok_or_else(no_automatic_https)
+}
+
+/// Renew a certificate now
+///
+/// An attempt is made as soon as possible, whatever the schedule. The present certificate is served until another one has been
+/// obtained. The call can be repeated.
+#[utoipa::path(post, path = "/acme/names/{server_name}/renew", tag = "certificates",
+    params(("server_name" = String, Path)), responses(
+    (status = 202, description = "Requested"),
+    (status = 403, description = "host_not_allowed", body = Problem),
+    (status = 404, description = "no_automatic_https", body = Problem),
+    (status = 409, description = "automatic_https_off", body = Problem),
+    (status = 422, description = "invalid_hostname", body = Problem)))]
+async fn renew(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Path(name): Path<Hostname>,
+) -> Result<StatusCode, Problem> {
+    may_touch(&caller, &name)?;
+    if app.acme.directory().is_none() {
+        let detail = "automatic HTTPS is off: set `acme.directory` of the pacemaker";
+        return Err(Problem::new(StatusCode::CONFLICT, "automatic_https_off", detail));
+    }
+    if app.acme.renew(&name).await? { Ok(StatusCode::ACCEPTED) } else { Err(no_automatic_https()) }
+}
+
+fn may_touch(caller: &Caller, name: &Hostname) -> Result<(), Problem> {
+    if caller.may_touch(name) {
+        Ok(())
+    } else {
+        Err(TableError::HostNotAllowed { hostname: name.to_string() }.into())
+    }
+}
+
+fn no_automatic_https() -> Problem {
+    Problem::not_found(
+        "no_automatic_https",
+        "this name has no automatic HTTPS; set the policy \"tls\": \"auto\" of its host",
+    )
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Fabric(error) => TableError::Fabric(error).into(),
+            error @ (Error::Record(_) | Error::Reply) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "state of automatic HTTPS not processed"
+                );
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Single messages: list those that cannot be pulled now, and show, drop or redrive one.
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    ReadQueues, UseQueues, find,
+    look::{PageQuery, raw, take_dead},
+    own_part,
+};
+use crate::http::{
+    App, Problem,
+    auth::{Confined, Environments},
+    body::Query,
+    path::Path,
+};
+use signalbox_access::Caller;
+use signalbox_api::queues::{Count, MessagePage, MessageState, StoredMessage};
+use signalbox_queues::{Change, DeadLetters, Place, Stored};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(message, drop_message)).routes(routes!(redrive))
+}
+
+/// Messages that can be listed.
+#[derive(Debug, Clone, Copy, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Listable {
+    Delayed,
+    InFlight,
+}
+
+/// Which messages to list.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// `delayed` or `in_flight`.
+    #[param(inline)]
+    state: Listable,
+    /// Only of this environment. A token that is confined to environments has to name one of them.
+    environment: Option<String>,
+    /// The `next` of the previous page.
+    cursor: Option<String>,
+    /// Items of a page, 1 to 1000; default 100.
+    limit: Option<usize>,
+}
+
+/// Which environment a message is in.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct MessageQuery {
+    /// The environment of the message. Needed by a token that is confined to environments, and for a message that waits and
+    /// was redriven.
+    environment: Option<String>,
+}
+
+fn view(stored: &Stored) -> StoredMessage<Box<RawValue>> {
+    let (state, dead) = match stored.place {
+        Place::Delayed => (MessageState::Delayed, false),
+        Place::Waiting => (MessageState::Waiting, false),
+        Place::InFlight => (MessageState::InFlight, false),
+        Place::Dead => (MessageState::Dead, true),
+    };
+    StoredMessage {
+        state,
+        until_ms: stored.at_ms.filter(|_| !dead),
+        died_ms: stored.at_ms.filter(|_| dead),
+        reason: stored.reason.clone(),
+        message: raw(&stored.message),
+    }
+}
+
+/// List delayed messages or messages in flight
+///
+/// Those whose delay or lease ends first, first (in each shard). The answer: `{"messages": [{"state", "until_ms", "message"}],
+/// "next"}`. `POST /queues/{name}/peek` shows waiting messages, and `GET /queues/{name}/dead` dead letters.
+#[utoipa::path(get, path = "/queues/{name}/messages", tag = "queues", params(("name" = String, Path), ListQuery), responses(
+    (status = 200, body = Object),
+    (status = 403, description = "environment_missing", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "invalid_cursor, invalid_limit, invalid_environment", body = Problem)))]
+async fn list(
+    caller: Confined<ReadQueues, Environments>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let ListQuery { state, environment, cursor, limit } = query;
+    let (_, limit) = PageQuery { cursor: None, limit }.read()?;
+    own_part(&caller, environment.as_deref())?;
+    find(&app, &name).await?;
+    // It contains the environment and the ID of the last message that was read, whichever it was.
+    let list = format!("queues {name}");
+    let after = app.cursors.read(&caller, &list, cursor.as_deref()).await?.unwrap_or_default();
+    let place = match state {
+        Listable::Delayed => Place::Delayed,
+        Listable::InFlight => Place::InFlight,
+    };
+    let page = app.queues.list(&name, place, environment.as_deref(), &after, limit).await?;
+    let messages = page.items.iter().map(view).collect();
+    let next = app.cursors.write(&caller, &list, page.next).await?;
+    Ok(Answer(MessagePage { messages, next }).into_response())
+}
+
+/// The environment to search a message in: the one that the caller names, or that of the log's entry.
+async fn environment_of(
+    app: &App,
+    caller: &Caller,
+    queue: &str,
+    id: u64,
+    named: Option<String>,
+) -> Result<Option<String>, Problem> {
+    #[derive(Deserialize)]
+    struct Entry {
+        environment: String,
+    }
+    own_part(caller, named.as_deref())?;
+    find(app, queue).await?;
+    if named.is_some() {
+        return Ok(named);
+    }
+    let entry = app.queues.log_entry(id).await?;
+    Ok(entry.and_then(|entry| serde_json::from_slice::<Entry>(&entry).ok()).map(|entry| entry.environment))
+}
+
+fn unknown() -> Problem {
+    Problem::not_found(
+        "unknown_message",
+        "No such message in this queue. If it waits and was redriven, name its `environment`.",
+    )
+}
+
+/// A message that was found. Tokens that are confined to environments do not see dead letters.
+fn found(caller: &Caller, stored: Option<Stored>) -> Result<Stored, Problem> {
+    let hidden = |stored: &Stored| stored.place == Place::Dead && caller.environments().is_some();
+    stored.filter(|stored| !hidden(stored)).ok_or_else(unknown)
+}
+
+/// Show a message
+///
+/// Wherever in the queue it is: `{"state", "until_ms", "message"}`; of a dead letter `died_ms` and `reason`.
+#[utoipa::path(get, path = "/queues/{name}/messages/{id}", tag = "queues",
+    params(("name" = String, Path), ("id" = u64, Path), MessageQuery), responses(
+    (status = 200, body = Object),
+    (status = 403, description = "environment_missing", body = Problem),
+    (status = 404, description = "unknown_queue, unknown_message", body = Problem),
+    (status = 422, description = "invalid_environment", body = Problem)))]
+async fn message(
+    caller: Confined<ReadQueues, Environments>,
+    State(app): State<App>,
+    Path((name, id)): Path<(String, u64)>,
+    Query(query): Query<MessageQuery>,
+) -> Result<Response, Problem> {
+    let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
+    let stored = app.queues.message(&name, id, environment.as_deref()).await?;
+    Ok(Answer(view(&found(&caller, stored)?)).into_response())
+}
+
+/// Drop a message
+///
+/// Wherever in the queue it is. A consumer that has it cannot acknowledge it any more.
+#[utoipa::path(delete, path = "/queues/{name}/messages/{id}", tag = "queues",
+    params(("name" = String, Path), ("id" = u64, Path), MessageQuery), responses(
+    (status = 204),
+    (status = 403, description = "environment_missing", body = Problem),
+    (status = 404, description = "unknown_queue, unknown_message", body = Problem),
+    (status = 422, description = "invalid_environment", body = Problem)))]
+async fn drop_message(
+    caller: Confined<UseQueues, Environments>,
+    State(app): State<App>,
+    Path((name, id)): Path<(String, u64)>,
+    Query(query): Query<MessageQuery>,
+) -> Result<StatusCode, Problem> {
+    let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
+    let stored = app.queues.change_message(&name, id, environment.as_deref(), Change::Drop).await?;
+    if found(&caller, stored)?.place == Place::Dead {
+        let wanted = DeadLetters { ids: &[id], drop: true, ..DeadLetters::default() };
+        take_dead(&app, &name, wanted).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Redrive a message
+///
+/// Makes a delayed message or a dead letter available now. Returns 0 messages if it was available already.
+#[utoipa::path(post, path = "/queues/{name}/messages/{id}/redrive", tag = "queues",
+    params(("name" = String, Path), ("id" = u64, Path), MessageQuery), responses(
+    (status = 200, body = Count),
+    (status = 403, description = "environment_missing", body = Problem),
+    (status = 404, description = "unknown_queue, unknown_message", body = Problem),
+    (status = 409, description = "message_in_flight", body = Problem),
+    (status = 422, description = "invalid_environment", body = Problem)))]
+async fn redrive(
+    caller: Confined<UseQueues, Environments>,
+    State(app): State<App>,
+    Path((name, id)): Path<(String, u64)>,
+    Query(query): Query<MessageQuery>,
+) -> Result<Answer<Count>, Problem> {
+    let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
+    let stored = app.queues.change_message(&name, id, environment.as_deref(), Change::Advance).await?;
+    let messages = match found(&caller, stored)?.place {
+        Place::Delayed => 1,
+        Place::Waiting => 0,
+        Place::Dead => {
+            let wanted = DeadLetters { ids: &[id], ..DeadLetters::default() };
+            take_dead(&app, &name, wanted).await?
+        }
+        Place::InFlight => {
+            let detail = "a consumer has the message; it becomes available when the consumer returns it or the \
+                          lease ends";
+            return Err(Problem::new(StatusCode::CONFLICT, "message_in_flight", detail));
+        }
+    };
+    Ok(Answer(Count { messages }))
+}
