@@ -136,7 +136,9 @@ async fn change_versions(fleet: &Fleet, ledger: &Ledger, outside: &Receiver, see
         time::sleep(Duration::from_millis(random.random_range(300..2_500))).await;
         let next = 1 - turn;
         let definition = plan::definition(&outside.address.to_string(), TURNS[next]);
-        if apply_once(fleet, random.random_range(0..fleet.len()), &definition, (TURNS[turn], TURNS[next])).await {
+        if apply_once(fleet, random.random_range(0..fleet.len()), &definition, (TURNS[turn], TURNS[next]))
+            .await
+        {
             (turn, applied) = (next, applied + 1);
         }
     }
@@ -167,7 +169,8 @@ async fn apply_once(fleet: &Fleet, at: usize, definition: &str, (from, to): (&st
 /// A task changes all labels, while pacemakers die.
 async fn change_all_by_a_task(fleet: &Fleet, plans: &[Plan], random: &mut StdRng) {
     let target = format!("/state-machines/{MACHINE}/tasks");
-    let body = json!({"operation": "set", "metadata": {"bulk": true}, "filter": {}, "rate": plans.len() / 4 + 1});
+    let body =
+        json!({"operation": "set", "metadata": {"bulk": true}, "filter": {}, "rate": plans.len() / 4 + 1});
     let token = &fleet.system.token;
     let started = Request::new("POST", &fleet.address(0).to_string(), &target).token(token).json(&body);
     let started = started.header("Idempotency-Key", "bulk").send(fleet.address(0)).await.unwrap();
@@ -264,7 +267,8 @@ async fn run_with_faults(name: &str, measure: Measure) {
         }
     };
     let versions = change_versions(&fleet, &ledger, &door, seeds);
-    let ((), killed, versions) = tokio::join!(tell_all, kill(&fleet, &ledger, &measure, &mut random), versions);
+    let ((), killed, versions) =
+        tokio::join!(tell_all, kill(&fleet, &ledger, &measure, &mut random), versions);
     println!(
         "{name}: {:?}: everything is published; {killed:?} pacemakers and Redis killed, {versions} versions, {} moves by them",
         started.elapsed(),
@@ -328,7 +332,11 @@ async fn look(fleet: &Fleet, ledger: &Ledger, plan: &Plan) -> Option<String> {
     let state = &path[path.len() - 1];
     let called = path.iter().rposition(|state| state == "call");
     // The last call of a label that was turned away has no receipt, but the one before may have.
-    let called = if plan.gone { path.iter().take(called.unwrap_or(0)).rposition(|state| state == "call") } else { called };
+    let called = if plan.gone {
+        path.iter().take(called.unwrap_or(0)).rposition(|state| state == "call")
+    } else {
+        called
+    };
     let receipt = called.map(|place| plan::token(&plan.name, place as u64 + 1, "call"));
     let mut metadata = plan.metadata();
     metadata["bulk"] = json!(true);

@@ -47,7 +47,10 @@ mod tests {
     #[test]
     fn each_kind_is_described_in_a_line() {
         for (line, expected) in [
-            (json!({"kind": "move", "from": "a", "to": "b", "cause": "time", "trigger": "time 18:30"}), "a -> b: time (time 18:30)"),
+            (
+                json!({"kind": "move", "from": "a", "to": "b", "cause": "time", "trigger": "time 18:30"}),
+                "a -> b: time (time 18:30)",
+            ),
             (
                 json!({"kind": "attempt", "state": "act", "attempt": 2, "outcome": "failed", "status": 503, "duration_ms": 12,
                     "error": "answered 503", "answer": "busy"}),

@@ -42,8 +42,11 @@ fn print(flow: &machines::Flow) {
         })
         .collect();
     terminal::table(["STATE", "ENTERED", "LEFT", "P50", "P95"], &states);
-    let edges: Vec<_> =
-        flow.edges.iter().map(|edge| [edge.from.clone(), edge.to.clone(), edge.transitions.to_string()]).collect();
+    let edges: Vec<_> = flow
+        .edges
+        .iter()
+        .map(|edge| [edge.from.clone(), edge.to.clone(), edge.transitions.to_string()])
+        .collect();
     if !edges.is_empty() {
         terminal::table(["FROM", "TO", "TRANSITIONS"], &edges);
     }
@@ -58,7 +61,10 @@ fn print(flow: &machines::Flow) {
         ));
         for one in &funnel.versions {
             let share = percent(one.reached, one.entered);
-            terminal::line(&format!("  version {}: {} of {} ({share})", one.version, one.reached, one.entered));
+            terminal::line(&format!(
+                "  version {}: {} of {} ({share})",
+                one.version, one.reached, one.entered
+            ));
         }
     }
 }

@@ -8,8 +8,8 @@ use signalbox_api::machines::{
 };
 
 pub use signalbox_api::machines::{
-    ActivityLine, Applied, AssumedAnswer, Changed, EdgeFlow, Flow, Funnel, Label, LabelFilter, LabelOperation, LabelRow, Machine, Move, NewTask,
-    Plan, Simulate, Task, Version,
+    ActivityLine, Applied, AssumedAnswer, Changed, EdgeFlow, Flow, Funnel, Label, LabelFilter,
+    LabelOperation, LabelRow, Machine, Move, NewTask, Plan, Simulate, Task, Version,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -250,7 +250,8 @@ impl Machines<'_> {
         while found.len() < max {
             let limit = MAX_PAGE.min(max - found.len()).to_string();
             let query = [("limit", Some(&*limit)), ("cursor", cursor.as_deref())];
-            let page: Activity = self.0.get(&with_query(&label_path(machine, label, "/activity"), &query)).await?;
+            let page: Activity =
+                self.0.get(&with_query(&label_path(machine, label, "/activity"), &query)).await?;
             found.extend(page.activity);
             cursor = page.next;
             if cursor.is_none() {

@@ -116,7 +116,10 @@ pub fn machine(machine: &Machine) -> Vec<Finding> {
                 "A label of the machine {name} has been in the state {state} for {value} s; the definition allows {most} s."
             )
         } else {
-            format!("{} of the machine {name} are in the state {state}; the definition allows {most}.", labels(*value))
+            format!(
+                "{} of the machine {name} are in the state {state}; the definition allows {most}.",
+                labels(*value)
+            )
         };
         let fix = format!(
             "`signalbox labels list {name} --state {state} --sort oldest` lists them, and `signalbox labels why` shows \

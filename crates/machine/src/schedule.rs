@@ -30,12 +30,8 @@ const EVERY_MONTH_DAY: u32 = 0xffff_fffe;
 const EVERY_MONTH: u16 = 0x1ffe;
 
 impl Days {
-    const EVERY: Self = Self {
-        weekdays: EVERY_WEEKDAY,
-        month_days: EVERY_MONTH_DAY,
-        months: EVERY_MONTH,
-        either: false,
-    };
+    const EVERY: Self =
+        Self { weekdays: EVERY_WEEKDAY, month_days: EVERY_MONTH_DAY, months: EVERY_MONTH, either: false };
 
     fn contain(&self, date: civil::Date) -> bool {
         let weekday = self.weekdays >> date.weekday().to_monday_zero_offset() & 1 == 1;
@@ -68,8 +64,20 @@ pub struct Schedule {
 
 /// The names of weekdays, Monday first.
 const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
-const MONTHS: [&str; 12] =
-    ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"];
+const MONTHS: [&str; 12] = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+];
 
 impl Schedule {
     /// Every day at a time.
@@ -94,7 +102,9 @@ impl Schedule {
                 (Some(place), _) => set.weekdays |= 1 << place,
                 (None, Some(number)) => set.month_days |= 1 << number,
                 (None, None) => {
-                    return Err(format!("`{day}` is neither a weekday such as monday, nor 1 to 31, nor last"));
+                    return Err(format!(
+                        "`{day}` is neither a weekday such as monday, nor 1 to 31, nor last"
+                    ));
                 }
             }
         }
@@ -138,7 +148,12 @@ impl Schedule {
         let mut times = Vec::new();
         for hour in &hours {
             for minute in &minutes {
-                times.extend(civil::Time::new(i8::try_from(*hour).unwrap_or(0), i8::try_from(*minute).unwrap_or(0), 0, 0));
+                times.extend(civil::Time::new(
+                    i8::try_from(*hour).unwrap_or(0),
+                    i8::try_from(*minute).unwrap_or(0),
+                    0,
+                    0,
+                ));
             }
         }
         Ok(Self { times, days, text: format!("cron {}", fields.join(" ")).into() })
@@ -151,7 +166,8 @@ impl Schedule {
         let (mut found, mut ahead) = (None::<Timestamp>, MAX_DAYS);
         let mut days = -AROUND;
         while days <= ahead {
-            let moments = today.checked_add(days.days()).ok().into_iter().flat_map(|date| self.on(date, zone));
+            let moments =
+                today.checked_add(days.days()).ok().into_iter().flat_map(|date| self.on(date, zone));
             let first = moments.filter(|moment| *moment > after).min();
             if let Some(first) = first {
                 // A time of a day after it can be earlier only if a clock change is in between.
@@ -170,7 +186,8 @@ impl Schedule {
         let (mut found, mut back) = (None::<Timestamp>, MAX_DAYS);
         let mut days = -AROUND;
         while days <= back {
-            let moments = today.checked_sub(days.days()).ok().into_iter().flat_map(|date| self.on(date, zone));
+            let moments =
+                today.checked_sub(days.days()).ok().into_iter().flat_map(|date| self.on(date, zone));
             let last = moments.filter(|moment| *moment <= at).max();
             if let Some(last) = last {
                 back = back.min(days + AROUND);
@@ -184,9 +201,9 @@ impl Schedule {
     /// Its moments on a date.
     fn on<'a>(&'a self, date: civil::Date, zone: &'a TimeZone) -> impl Iterator<Item = Timestamp> + 'a {
         let times = if self.days.contain(date) { self.times.as_slice() } else { &[] };
-        times.iter().filter_map(move |time| {
-            zone.to_ambiguous_timestamp(date.to_datetime(*time)).compatible().ok()
-        })
+        times
+            .iter()
+            .filter_map(move |time| zone.to_ambiguous_timestamp(date.to_datetime(*time)).compatible().ok())
     }
 
     /// A text without spaces by which it is found again: equal schedules of a gate have the same.
@@ -212,7 +229,8 @@ pub(crate) fn clock(time: civil::Time) -> String {
 }
 
 /// Cron's weekdays.
-const CRON_WEEKDAYS: [&str; 7] = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
+const CRON_WEEKDAYS: [&str; 7] =
+    ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 
 /// The numbers of a field, in order. `names` begin with that of the smallest number of the range.
 fn cron_field(
@@ -228,7 +246,9 @@ fn cron_field(
     let number = |text: &str| -> Option<u8> {
         let named = || {
             let lower = text.to_ascii_lowercase();
-            let place = names.iter().position(|name| lower == *name || (lower.len() == 3 && name.starts_with(&lower)))?;
+            let place = names
+                .iter()
+                .position(|name| lower == *name || (lower.len() == 3 && name.starts_with(&lower)))?;
             u8::try_from(place).ok().map(|place| place + bounds.start())
         };
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -239,7 +259,9 @@ fn cron_field(
     for part in text.split(',') {
         let (range, step) = match part.split_once('/') {
             None => (part, None),
-            Some((range, step)) => (range, Some(step.parse::<u8>().ok().filter(|step| *step > 0).ok_or_else(wrong)?)),
+            Some((range, step)) => {
+                (range, Some(step.parse::<u8>().ok().filter(|step| *step > 0).ok_or_else(wrong)?))
+            }
         };
         let (first, last) = match range.split_once('-') {
             Some((first, last)) => (number(first).ok_or_else(wrong)?, number(last).ok_or_else(wrong)?),
@@ -292,7 +314,10 @@ mod tests {
             moments(&schedule, "Europe/London", "2026-03-25T00:00:00Z", 3),
             ["2026-03-27T18:30:00", "2026-03-30T18:30:00", "2026-04-03T18:30:00"]
         );
-        assert_eq!((schedule.to_string(), schedule.key()), ("18:30 monday,friday".into(), "18:30_monday,friday".into()));
+        assert_eq!(
+            (schedule.to_string(), schedule.key()),
+            ("18:30 monday,friday".into(), "18:30_monday,friday".into())
+        );
     }
 
     #[test]
@@ -328,9 +353,22 @@ mod tests {
 
     #[test]
     fn invalid_expressions_and_days_are_refused() {
-        for bad in ["", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "*/0 * * * *",
-            "5-1 * * * *", "a * * * *", "0 0 30 feb *", "0 0 31 4,6 *", "1,,2 * * * *", "+1 * * * *"]
-        {
+        for bad in [
+            "",
+            "* * * *",
+            "60 * * * *",
+            "* 24 * * *",
+            "* * 0 * *",
+            "* * * 13 *",
+            "* * * * 8",
+            "*/0 * * * *",
+            "5-1 * * * *",
+            "a * * * *",
+            "0 0 30 feb *",
+            "0 0 31 4,6 *",
+            "1,,2 * * * *",
+            "+1 * * * *",
+        ] {
             assert!(Schedule::cron(bad).is_err(), "{bad}");
         }
         for bad in [&["someday"][..], &["0"], &["32"], &["monday", "1"], &[]] {
@@ -355,14 +393,22 @@ mod tests {
     /// Any schedule that the formats can express.
     fn schedule() -> impl Strategy<Value = Schedule> {
         let time = (0..24_i8, 0..60_i8).prop_map(|(hour, minute)| civil::time(hour, minute, 0, 0));
-        let weekly = (time.clone(), proptest::sample::subsequence(&WEEKDAYS[..], 1..=7)).prop_map(|(time, days)| {
-            Schedule::on_days(time, &days.iter().map(|day| (*day).to_owned()).collect::<Vec<_>>()).unwrap()
-        });
+        let weekly =
+            (time.clone(), proptest::sample::subsequence(&WEEKDAYS[..], 1..=7)).prop_map(|(time, days)| {
+                Schedule::on_days(time, &days.iter().map(|day| (*day).to_owned()).collect::<Vec<_>>())
+                    .unwrap()
+            });
         let monthly = (time.clone(), proptest::collection::vec(0..=31_u8, 1..4)).prop_map(|(time, days)| {
             let day = |day: &u8| if *day == 0 { "last".to_owned() } else { day.to_string() };
             Schedule::on_days(time, &days.iter().map(day).collect::<Vec<_>>()).unwrap()
         });
-        let field = |most: u8| prop_oneof![Just("*".to_owned()), (1..=most).prop_map(|n| n.to_string()), (2..=most).prop_map(|n| format!("*/{n}"))];
+        let field = |most: u8| {
+            prop_oneof![
+                Just("*".to_owned()),
+                (1..=most).prop_map(|n| n.to_string()),
+                (2..=most).prop_map(|n| format!("*/{n}"))
+            ]
+        };
         let cron = (field(59), field(23), field(28), field(12), field(6))
             .prop_map(|(a, b, c, d, e)| Schedule::cron(&format!("{a} {b} {c} {d} {e}")).unwrap());
         prop_oneof![time.prop_map(Schedule::daily), weekly, monthly, cron]

@@ -414,7 +414,8 @@ impl<'m> Simulator<'m> {
             Rest::Acting => match self.unknown_answer() {
                 Some(state) => Wake::End(End::NeedsAnswer(state)),
                 None => {
-                    let quiet = self.machine.at(self.label.state).action().and_then(|action| action.quiet.as_ref());
+                    let quiet =
+                        self.machine.at(self.label.state).action().and_then(|action| action.quiet.as_ref());
                     let begins = again.max(self.now);
                     let until = quiet.and_then(|quiet| quiet.until(&self.label.metadata, begins));
                     Wake::At(until.unwrap_or(begins), Then::Act)
@@ -492,7 +493,7 @@ impl<'m> Simulator<'m> {
             metadata: &self.label.metadata,
         };
         let answer = self.webhooks.get(state.name()).cloned().unwrap_or(Assumption::from(200));
-        let (outcome, error) = match action.call.request(filling) {
+        let (outcome, error) = match action.request(filling) {
             Ok(_) => {
                 let (name, status) = (state.name().to_owned(), answer.status);
                 self.steps.push(Step { at: self.now, what: What::Tries { state: name, status } });

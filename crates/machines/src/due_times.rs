@@ -156,7 +156,8 @@ impl DueTimes {
 /// What the log says if the process that made an attempt has not written its outcome.
 fn lost_attempt(before: &Record, now_ms: u64) -> Note {
     let over = before.work.again_ms.is_some_and(|at_ms| at_ms <= now_ms);
-    let lost = before.status == Status::Acting && before.work.attempts > 0 && before.work.held.is_none() && over;
+    let lost =
+        before.status == Status::Acting && before.work.attempts > 0 && before.work.held.is_none() && over;
     let entry = lost.then(|| Entry::Attempt {
         state: before.state.to_string(),
         number: before.work.attempts,

@@ -14,7 +14,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::{Error, clock::Clock, definitions::Definitions, metrics::Metrics, record::Row, store::FlowCounts};
+use crate::{
+    Error, clock::Clock, definitions::Definitions, metrics::Metrics, record::Row, store::FlowCounts,
+};
 
 /// Hours that are kept.
 pub const KEPT_HOURS: u64 = 8 * 24;
@@ -66,7 +68,12 @@ impl Counted {
 const RANGES: f64 = 4.0;
 
 /// The range of a length.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small and positive")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "small and positive"
+)]
 fn range(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * RANGES) as u32
 }
@@ -79,7 +86,12 @@ fn middle(range: u32) -> f64 {
 /// The length below which this part of the stays is, seconds. `None` without stays.
 fn quantile(stays: &BTreeMap<u32, u64>, part: f64) -> Option<f64> {
     let all: u64 = stays.values().sum();
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a count")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a count"
+    )]
     let wanted = (all as f64 * part).ceil().max(1.0) as u64;
     let mut passed = 0;
     stays.iter().find_map(|(range, count)| {
@@ -111,7 +123,9 @@ impl Flow {
             count_row(&mut counts, &machine, history, place);
             let (before, row) = (place.checked_sub(1).and_then(|place| history.get(place)), &history[place]);
             if let Some(to) = &row.to {
-                let stayed = before.filter(|_| row.from.is_some()).map(|before| row.at_ms.saturating_sub(before.at_ms));
+                let stayed = before
+                    .filter(|_| row.from.is_some())
+                    .map(|before| row.at_ms.saturating_sub(before.at_ms));
                 self.metrics.entered(&machine, to, row.from.as_deref().zip(stayed));
             }
         }
@@ -335,8 +349,11 @@ mod tests {
             row(4, 3 * HOUR_MS, Some("a"), "c"),
         ];
         let counts = counted(&history);
-        let reached: Vec<(&str, u64)> =
-            counts.iter().filter(|(field, _)| field.contains(" r ")).map(|(field, count)| (&**field, *count)).collect();
+        let reached: Vec<(&str, u64)> = counts
+            .iter()
+            .filter(|(field, _)| field.contains(" r "))
+            .map(|(field, count)| (&**field, *count))
+            .collect();
         assert_eq!(
             reached,
             [("0 r 1 a b", 1), ("0 r 1 a c", 1), ("1 r 1 b a", 1), ("1 r 1 b c", 1), ("2 r 2 a c", 1)]

@@ -126,12 +126,12 @@ pub use feeds::Health;
 pub use flow::{Conversion, FlowReader, FlowReport, KEPT_HOURS, StateFlow};
 pub use handle::Handle;
 pub use inspector::{
-    Alert, Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Limit, Overview, Planner, Preview,
-    Wake, Waking,
+    Alert, Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Limit, Overview,
+    Planner, Preview, Wake, Waking,
 };
 pub use label_store::LabelStore;
-pub use log::{Activity, Entry, Line};
 pub use labels::{Labels, Operated, Operation, Update, is_label_name};
+pub use log::{Activity, Entry, Line};
 pub use options::Options;
 pub use record::{Cause, Record, Row, Status, Work};
 pub use search::{Filter, Found, Search, Total};

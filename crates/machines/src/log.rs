@@ -215,7 +215,8 @@ impl Activity {
         let mut older: Vec<(Line, (u64, u64, usize))> = lines.into_iter().zip(numbered).collect();
         older.retain(|(_, place)| before.is_none_or(|before| *place < before));
         let surplus = older.len().saturating_sub(limit);
-        let next = older.get(surplus).filter(|_| surplus > 0).map(|(_, (at, visit, n))| format!("{at}.{visit}.{n}"));
+        let next =
+            older.get(surplus).filter(|_| surplus > 0).map(|(_, (at, visit, n))| format!("{at}.{visit}.{n}"));
         let lines = older.drain(surplus..).rev().map(|(line, _)| line).collect();
         Some(Self { lines, next })
     }
@@ -238,12 +239,16 @@ mod tests {
     fn a_change_is_the_patch_from_before_to_after() {
         let before = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1]});
         let after = json!({"a": 1, "b": {"c": 4}, "e": [2], "f": null});
-        let Some(Entry::Metadata { by, change, bytes }) = Entry::change("ada", &before, &after) else { panic!() };
+        let Some(Entry::Metadata { by, change, bytes }) = Entry::change("ada", &before, &after) else {
+            panic!()
+        };
         assert_eq!((&*by, bytes), ("ada", None));
         assert_eq!(change, Some(json!({"b": {"c": 4, "d": null}, "e": [2], "f": null})));
         assert_eq!(Entry::change("ada", &after, &after), None);
         let large = json!({"text": "x".repeat(2_000)});
-        let Some(Entry::Metadata { change, bytes, .. }) = Entry::change("ada", &before, &large) else { panic!() };
+        let Some(Entry::Metadata { change, bytes, .. }) = Entry::change("ada", &before, &large) else {
+            panic!()
+        };
         assert!(change.is_none() && bytes.is_some_and(|bytes| bytes > 2_000));
     }
 

@@ -47,7 +47,7 @@ state_machines:
         deadline: {{after: 3s, next: call}}
         next: call
       - gate: due
-        exit_condition: system.now >= metadata.due
+        exit_condition: metadata.due is defined
         triggers: [{{at: metadata.due}}]
         next: call
       - gate: ask
@@ -135,7 +135,8 @@ impl Plan {
     pub(super) fn new(number: usize, random: &mut StdRng) -> Self {
         let kinds = [Kind::Call, Kind::Look, Kind::Ask, Kind::Late, Kind::Due];
         let laps = (0..random.random_range(1..=3)).map(|_| kinds[random.random_range(0..5)]).collect();
-        let (left, gone, refused) = (random.random_bool(0.5), random.random_bool(0.06), random.random_bool(0.3));
+        let (left, gone, refused) =
+            (random.random_bool(0.5), random.random_bool(0.06), random.random_bool(0.3));
         Self { name: format!("l{number:05}"), laps, left, gone, refused }
     }
 
@@ -203,7 +204,6 @@ impl Plan {
         // The first two are to another question.
         json!({"label": self.name, "lap": if number < ANSWERS / 2 { 0 } else { lap }, "of": lap, "number": number})
     }
-
 }
 
 /// The token of the attempts of a visit.

@@ -123,7 +123,8 @@ impl Builder<'_, '_> {
             let hint = "write `alert: {labels: 1000, age: 2h}`";
             self.reader.refuse_hint(fields.at, "an alert has a limit for `labels`, for `age`, or both", hint);
         }
-        let labels = fields.get("labels").and_then(|node| self.reader.whole(node, "`labels`", 0..=MAX_LABELS));
+        let labels =
+            fields.get("labels").and_then(|node| self.reader.whole(node, "`labels`", 0..=MAX_LABELS));
         let age = fields.get("age").and_then(|node| self.reader.duration(node, "`age`", 1..=3650 * DAY));
         Some(Alert { labels, age })
     }

@@ -150,10 +150,11 @@ impl Overview {
                 }
             }
         }
-        let gate = |((at_ms, gate, time, zone), [all, own]): ((u64, String, String, String), [u64; 2])| Wake {
-            at_ms,
-            what: Waking::Gate { gate, time: time.replace('_', " "), zone, labels: all.max(own) },
-        };
+        let gate =
+            |((at_ms, gate, time, zone), [all, own]): ((u64, String, String, String), [u64; 2])| Wake {
+                at_ms,
+                what: Waking::Gate { gate, time: time.replace('_', " "), zone, labels: all.max(own) },
+            };
         labels.extend(gates.into_iter().map(gate));
         labels.sort_by_key(|wake| wake.at_ms);
         Ok(labels)
@@ -250,7 +251,10 @@ fn alerts(machine: &Machine, labels: &BTreeMap<String, u64>, ages: &BTreeMap<Str
     for state in machine.states() {
         let Some(alert) = state.alert() else { continue };
         let of = |counts: &BTreeMap<String, u64>| counts.get(state.name()).copied().unwrap_or(0);
-        let limits = [(Limit::Labels, of(labels), alert.labels), (Limit::Age, of(ages), alert.age.map(|age| age.as_secs()))];
+        let limits = [
+            (Limit::Labels, of(labels), alert.labels),
+            (Limit::Age, of(ages), alert.age.map(|age| age.as_secs())),
+        ];
         for (limit, value, most) in limits {
             if let Some(most) = most.filter(|most| value > *most) {
                 found.push(Alert { state: state.name().to_owned(), limit, value, most });

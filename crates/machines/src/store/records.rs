@@ -31,7 +31,8 @@ impl Records {
     pub(crate) async fn oldest_in(&self, machine: &str, state: &str) -> Result<Option<u64>, Error> {
         let mut oldest: Option<u64> = None;
         for shard in 0..self.0.count() {
-            let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).since(machine, state));
+            let command =
+                self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).since(machine, state));
             let first: Vec<(String, f64)> = command.arg(0).arg(0).arg("WITHSCORES").query().await?;
             let here = first.first().map(|(_, score)| super::due::whole(*score));
             oldest = oldest.into_iter().chain(here).min();

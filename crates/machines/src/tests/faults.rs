@@ -194,12 +194,12 @@ impl<'a> Mortals<'a> {
     /// Applies a definition. An apply with an unknown outcome may be under way; then another pacemaker finishes it.
     async fn apply(&mut self, yaml: &str, base: u64, map: &BTreeMap<String, String>) {
         let definition = machine(yaml);
-        let apply = async |machines: &Machines| match machines.applier.apply(&definition, base, "test", map).await
-        {
-            Ok(_) => Ok(()),
-            Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
-            Err(error) => Err(error),
-        };
+        let apply =
+            async |machines: &Machines| match machines.applier.apply(&definition, base, "test", map).await {
+                Ok(_) => Ok(()),
+                Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
+                Err(error) => Err(error),
+            };
         self.insist("apply", apply).await;
     }
 
@@ -211,8 +211,7 @@ impl<'a> Mortals<'a> {
     async fn update(&mut self, label: &str, key: &str, facts: &Facts) {
         let metadata = tables::as_metadata(facts);
         let update = Update { metadata: &metadata, patch: false, key: Some(key) };
-        let update =
-            async |machines: &Machines| machines.labels.update(M, label, &update).await.map(drop);
+        let update = async |machines: &Machines| machines.labels.update(M, label, &update).await.map(drop);
         self.insist("update", update).await;
     }
 

@@ -431,7 +431,11 @@ impl<'a> Naive<'a> {
     fn enter(&mut self) {
         let is_gate = !matches!(
             self.states[self.at],
-            State::Action { .. } | State::Result { .. } | State::Refused { .. } | State::Hopeless { .. } | State::End
+            State::Action { .. }
+                | State::Result { .. }
+                | State::Refused { .. }
+                | State::Hopeless { .. }
+                | State::End
         );
         let informed = is_gate && std::mem::take(&mut self.pending);
         match &self.states[self.at] {

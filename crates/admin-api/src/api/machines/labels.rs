@@ -79,7 +79,8 @@ async fn create(
     let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, _) = facts(&headers, &body)?;
     let recreate = asked.recreate.unwrap_or(false);
-    let mut answer = app.machines.labels.by(&caller.name).create(&machine, &label, &metadata, recreate, key).await?;
+    let mut answer =
+        app.machines.labels.by(&caller.name).create(&machine, &label, &metadata, recreate, key).await?;
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }

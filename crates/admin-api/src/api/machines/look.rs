@@ -22,7 +22,8 @@ use crate::http::{
     path::Path,
 };
 use signalbox_api::machines::{
-    Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines, PassedLimit, Simulate,
+    Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
+    PassedLimit, Simulate,
 };
 use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
@@ -64,7 +65,8 @@ async fn show(
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Machine>, Problem> {
-    let Counts { version, labels, busy, stuck, alerts } = app.machines.inspector.overview.counts(&name).await?;
+    let Counts { version, labels, busy, stuck, alerts } =
+        app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
             "action"
