@@ -141,7 +141,7 @@ pub(crate) struct Until {
 
 #[derive(Debug, clap::Args)]
 struct Explain {
-    /// Host name of the request
+    /// Host name or URL of the request
     host: String,
     /// Path of the request
     #[arg(long)]
@@ -394,8 +394,23 @@ async fn paths(args: Paths) -> Result<(), Failure> {
 }
 
 async fn explain(args: Explain) -> Result<(), Failure> {
-    let explanation = args.remote.client()?.routes().explain(&args.host, args.path.as_deref()).await?;
+    let (host, path) = request_of(&args.host);
+    let path = args.path.as_deref().or(path);
+    let explanation = args.remote.client()?.routes().explain(host, path).await?;
     args.remote.show(&explanation, print)
+}
+
+/// Host and path of a URL; of any other text, the text as the host.
+fn request_of(text: &str) -> (&str, Option<&str>) {
+    let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) else {
+        return (text, None);
+    };
+    let rest = rest.split('#').next().unwrap_or(rest);
+    match rest.find(['/', '?']) {
+        Some(at) if rest[at..].starts_with('/') => (&rest[..at], Some(&rest[at..])),
+        Some(at) => (&rest[..at], Some("/")),
+        None => (rest, None),
+    }
 }
 
 fn print(explanation: &Explanation) {

@@ -71,9 +71,9 @@ struct Top {
     /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// Maximum number of rows
-    #[arg(long, value_name = "ROWS", default_value_t = 40)]
-    rows: usize,
+    /// Maximum number of rows [default: those that fit the terminal, otherwise 40]
+    #[arg(long, value_name = "ROWS")]
+    rows: Option<usize>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -88,6 +88,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 async fn show(args: Show) -> Result<(), Failure> {
     let totals = args.remote.client()?.stats().totals(&args.subject).await?;
+    if totals.requests == 0 {
+        terminal::error(&format!("no request was counted for {}", args.subject));
+    }
     args.remote.show(&totals, |totals| {
         let mean = |sum: u64, count: u64| terminal::or_dash(sum.checked_div(count));
         terminal::line(&format!("{} {}", totals.kind, totals.id));
@@ -155,7 +158,7 @@ impl Row {
             |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |number| format!("{number:.1}"));
         [
             self.version_type.clone(),
-            terminal::list(&self.hosts),
+            hosts(&self.hosts),
             one(Some(self.requests_per_second)),
             one(self.error_percent),
             one(self.mean_ms),
@@ -164,6 +167,24 @@ impl Row {
         ]
     }
 }
+
+/// The first host and the number of others: a version type with many hosts must not push the numbers off the screen.
+fn hosts(hosts: &[String]) -> String {
+    let short = |name: &str| match name.chars().count() {
+        0..=MAX_HOST => name.to_owned(),
+        _ => name.chars().take(MAX_HOST - 1).chain(['…']).collect(),
+    };
+    match hosts {
+        [] => "-".to_owned(),
+        [one] => short(one),
+        [first, others @ ..] => format!("{} +{}", short(first), others.len()),
+    }
+}
+
+/// Characters of a host name in a table.
+const MAX_HOST: usize = 32;
+/// Rows of a table without a terminal.
+const DEFAULT_ROWS: usize = 40;
 
 const HEADS: [&str; 7] = ["VERSION TYPE", "HOSTS", "REQ/S", "5XX %", "MEAN MS", "KIB/S", "REQUESTS"];
 
@@ -178,7 +199,8 @@ async fn top(args: Top) -> Result<(), Failure> {
         ticks.tick().await;
         let (now, then) = (look(&client).await?, at);
         at = time::Instant::now();
-        let rows = rows(&before, &now, (at - then).as_secs_f64(), args.rows);
+        let most = args.rows.unwrap_or_else(|| terminal::height().map_or(DEFAULT_ROWS, |rows| rows.saturating_sub(2)));
+        let rows = rows(&before, &now, (at - then).as_secs_f64(), most);
         before = now;
         if !draw(&args, &rows)? || args.once {
             return Ok(());
@@ -266,6 +288,13 @@ mod tests {
         assert_eq!(rows[0].cells(), ["2", "h", "5.0", "50.0", "4.0", "10.0", "20"]);
         // A new version type has no rates.
         assert_eq!(rows[2].cells(), ["3", "h", "0.0", "-", "-", "0.0", "7"]);
+    }
+
+    #[test]
+    fn many_hosts_and_long_names_take_little_space() {
+        let named = |names: &[&str]| hosts(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!([named(&[]), named(&["a"]), named(&["a", "b", "c"])], ["-", "a", "a +2"]);
+        assert_eq!(named(&["x".repeat(200).as_str(), "b"]).chars().count(), MAX_HOST + 3);
     }
 
     #[test]

@@ -36,6 +36,12 @@ pub(crate) fn width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
+/// The height of the terminal; nothing if standard output is not one.
+pub(crate) fn height() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_row)).filter(|height| *height > 0)
+}
+
 /// Whether output is colored: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
 pub(crate) fn is_colored() -> bool {
     let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());

@@ -123,7 +123,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
         }
         Command::Revoke(One { name, remote }) => {
-            remote.client()?.tokens().revoke(&name).await?;
+            let tokens = remote.client()?;
+            let tokens = tokens.tokens();
+            // The API accepts any name, because a revocation may be repeated. A typing error must not look like success.
+            if !tokens.list().await?.iter().any(|token| token.name == name) {
+                return Err(Failure::refused_because(format!(
+                    "no token has the name {name}; see `signalbox tokens list`"
+                )));
+            }
+            tokens.revoke(&name).await?;
             remote.show(&json!({"revoked": true}), |_| terminal::line(&format!("{name} revoked")))
         }
     }

@@ -38,18 +38,19 @@ mod slow_facts;
 mod store;
 mod stream;
 
-use std::{ops::Deref, time::SystemTime};
+use std::{ops::Deref, sync::Arc, time::SystemTime};
 
 use axum::{
     response::Redirect,
     routing::{get, post},
 };
+use parking_lot::Mutex;
 use signalbox_store::Stats;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{app::App, http::slots::Slots};
 use checkup::Checkups;
-use pages::Diagrams;
+use pages::{Changes, Diagrams};
 use slow_facts::SlowFactsCache;
 use store::Traffic;
 
@@ -70,6 +71,8 @@ pub(crate) struct Dashboard {
     /// One place per open stream.
     streams: Slots,
     now: fn() -> SystemTime,
+    /// Changes of routes that charts mark.
+    changes: Arc<Mutex<Changes>>,
     /// The name of this installation, which every page shows.
     environment: String,
 }
@@ -83,6 +86,7 @@ impl Dashboard {
             checkups: Checkups::default(),
             streams: Slots::new("open dashboard pages", MAX_STREAMS, MAX_STREAMS_PER_TOKEN),
             now,
+            changes: Arc::default(),
             environment,
         }
     }

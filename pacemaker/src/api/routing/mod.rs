@@ -19,7 +19,7 @@ pub(crate) use changes::WaitQuery;
 pub(crate) use directory::{Directory, HostSummary};
 pub(crate) use dump::TableNames;
 pub(crate) use hosts::{PageQuery, all as all_hosts, visible_policy};
-pub(crate) use table::visible_explanation;
+pub(crate) use table::{line, visible_explanation};
 pub(crate) use wait::wait;
 
 use crate::http::App;
