@@ -110,7 +110,7 @@ async fn one(
         let file = contender.file_of(&names, &places, instances);
         let before = CpuTime::of(&contender.pids);
         let begun = Instant::now();
-        contender.tell(&names[which], instances[from], (to, instances[to]), file).await?;
+        contender.apply(&names[which], instances[from], (to, instances[to]), file).await?;
         let at = served(&contender.proxy, &names[which], instances[to]).await?;
         rest(&contender.pids).await;
         after.push((at - begun).as_secs_f64() * 1e3);
@@ -182,7 +182,7 @@ impl Contender {
         }
     }
 
-    async fn tell(
+    async fn apply(
         &self,
         host: &str,
         from: SocketAddr,

@@ -1,16 +1,10 @@
-//! `signalbox api`: any call of the API, for what has no command of its own.
+//! `signalbox api`: makes any call of the API, for calls that have no command of their own.
 
-use std::{
-    fs,
-    io::{self, Read as _},
-};
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{exit::Failure, remote::Remote, terminal};
-
-/// The largest body that is sent.
-const MAX_BODY_BYTES: u64 = 64 * 1024 * 1024;
+use crate::{exit::Failure, input, remote::Remote, terminal};
 
 /// Flags of `signalbox api`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +24,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if !args.path.starts_with('/') || args.path.starts_with("//") {
-        return Err(Failure::configuration(format!("{}: a path begins with one /", args.path)));
+        return Err(Failure::configuration(format!("{}: a path must begin with a single /", args.path)));
     }
     let body = args.data.as_deref().map(body).transpose()?;
     let method = args.method.to_uppercase();
@@ -43,17 +37,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn body(text: &str) -> Result<Value, Failure> {
-    let failed =
-        |name: &str, error: &dyn std::fmt::Display| Failure::configuration(format!("{name}: {error}"));
-    let Some(file) = text.strip_prefix('@') else {
-        return serde_json::from_str(text).map_err(|error| failed("--data", &error));
-    };
-    let mut text = String::new();
-    let read = if file == "-" {
-        io::stdin().take(MAX_BODY_BYTES).read_to_string(&mut text)
-    } else {
-        fs::File::open(file).and_then(|open| open.take(MAX_BODY_BYTES).read_to_string(&mut text))
-    };
-    read.map_err(|error| failed(file, &error))?;
-    serde_json::from_str(&text).map_err(|error| failed(file, &error))
+    match text.strip_prefix('@') {
+        Some(file) => input::json(Path::new(file)),
+        None => input::flag_json(text).map_err(|error| Failure::configuration(format!("--data: {error}"))),
+    }
 }

@@ -5,7 +5,12 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use signalbox_client::audit::{Query, Record};
 
-use crate::{exit::Failure, remote::Remote, terminal, tokens::time};
+use crate::{
+    exit::Failure,
+    listing::{Cell, Listing},
+    terminal,
+    tokens::time,
+};
 
 /// How often the log is asked for new records.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -26,14 +31,16 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
     /// Continue with new records until Ctrl-C
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     follow: bool,
     #[command(flatten)]
-    remote: Remote,
+    listing: Listing,
 }
 
+const HEADS: [&str; 8] = ["AT", "KIND", "WHO", "ADDRESS", "METHOD", "TARGET", "STATUS", "+ROUTE"];
+
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let client = args.remote.client()?;
+    let client = args.listing.client()?;
     let query = Query {
         kind: args.kind.as_deref(),
         who: args.who.as_deref(),
@@ -41,18 +48,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         limit: Some(args.limit.into()),
         ..Query::default()
     };
-    let mut page = client.audit().page(&query).await?;
     // The newest record is the last line, as in a log file.
-    page.records.reverse();
+    let read = async || {
+        let mut page = client.audit().page(&query).await?;
+        page.records.reverse();
+        Ok::<_, Failure>(page)
+    };
     if !args.follow {
-        return args
-            .remote
-            .show(&page.records, |records| records.iter().for_each(|one| terminal::line(&row(one))));
+        return args.listing.run(async || args.listing.show(&read().await?.records, HEADS, cells)).await;
     }
+    let mut page = read().await?;
     let mut newest = page.newest;
     loop {
         for record in &page.records {
-            let line = if args.remote.is_json() { json(record)? } else { row(record) };
+            let line = if args.listing.is_json() { json(record)? } else { row(record) };
             if !terminal::line_is_read(&line) {
                 return Ok(());
             }
@@ -68,10 +77,29 @@ fn json(record: &Record) -> Result<String, Failure> {
         .map_err(|error| Failure::internal(format!("cannot write the record as JSON: {error}")))
 }
 
+/// The person, if the caller is a proxy that signs people in.
+fn who(record: &Record) -> String {
+    let who = record.who.as_deref().unwrap_or("-");
+    record.person.as_ref().map_or_else(|| who.to_owned(), |person| format!("{person} ({who})"))
+}
+
+fn cells(record: &Record) -> [Cell; 8] {
+    let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
+    [
+        Cell::Time(record.at_ms),
+        record.kind.as_str().into(),
+        who(record).into(),
+        record.address.clone().into(),
+        record.method.clone().into(),
+        record.target.clone().into(),
+        format!("{}{code}", record.status).into(),
+        record.route.clone().into(),
+    ]
+}
+
 /// A record as a line: when, who, from where, what, and with what result.
 fn row(record: &Record) -> String {
-    let who = record.who.as_deref().unwrap_or("-");
-    let who = record.person.as_ref().map_or_else(|| who.to_owned(), |person| format!("{person} ({who})"));
+    let who = who(record);
     let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
     format!(
         "{}  {:<8} {who:<16} {:<15} {} {} {}{code}",

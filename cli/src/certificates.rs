@@ -1,23 +1,21 @@
 //! `signalbox certificates`: lists and uploads certificates, and renews those that are obtained automatically.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Subcommand;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use signalbox_client::{
-    Client,
+    Client, Error,
     certificates::{AutomaticCertificate, AutomaticState, NewCertificate},
     segment,
 };
 
 use crate::{
     exit::Failure,
+    input::{self, Sure},
     listing::{Cell, Listing},
+    outline,
     remote::Remote,
     routes::Until,
     terminal,
@@ -35,6 +33,9 @@ enum Command {
     /// List certificates, with the state of automatic ones and why they could not be obtained
     #[command(visible_alias = "ls")]
     List(Listing),
+    /// Show a certificate, without its private key
+    #[command(visible_alias = "get")]
+    Show(One),
     /// Remove a certificate
     #[command(visible_alias = "rm")]
     Remove(Removal),
@@ -48,9 +49,8 @@ enum Command {
 struct Removal {
     /// Server name of the certificate
     name: String,
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
+    #[command(flatten)]
+    sure: Sure,
     #[command(flatten)]
     remote: Remote,
 }
@@ -100,10 +100,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 })
                 .await
         }
-        Command::Remove(Removal { name, yes: _, remote }) => {
-            remote.client()?.call("DELETE", &format!("/certificates/{}", segment(&name)), None).await?;
-            remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{name} removed")))
+        Command::Remove(Removal { name, sure: _, remote }) => {
+            let path = format!("/certificates/{}", segment(&name));
+            remote.change("DELETE", &path, None, |_| format!("certificate of {name} removed")).await
         }
+        Command::Show(One { name, remote }) => show(&name, &remote).await,
         Command::Upload(args) => upload(args).await,
         Command::Renew(One { name, remote }) => {
             remote.client()?.certificates().renew(&name).await?;
@@ -114,8 +115,33 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
+/// A certificate, and the state of its renewal if it is automatic.
+async fn show(name: &str, remote: &Remote) -> Result<(), Failure> {
+    let client = remote.client()?;
+    let absent = |code: &str, answer: Result<Value, Error>| match answer {
+        Err(error) if error.code() == Some(code) => Ok(Value::Null),
+        answer => answer,
+    };
+    let stored = client.call("GET", &format!("/certificates/{}", segment(name)), None).await;
+    let automatic = client.call("GET", &format!("/acme/names/{}", segment(name)), None).await;
+    let automatic = absent("no_automatic_https", automatic)?;
+    // Until the first certificate was obtained, only its state is known.
+    let mut shown = if automatic.is_null() { stored? } else { absent("unknown_certificate", stored)? };
+    if shown.is_null() {
+        shown = json!({"server_name": name});
+    }
+    if !automatic.is_null() {
+        shown["automatic"] = automatic;
+    }
+    remote.show(&shown, |shown| {
+        let mut short = shown.clone();
+        short.as_object_mut().map(|members| members.remove("chain"));
+        outline::print(&short);
+    })
+}
+
 async fn upload(args: Upload) -> Result<(), Failure> {
-    let new = NewCertificate { chain: read(&args.chain)?, key: read(&args.key)? };
+    let new = NewCertificate { chain: input::text(&args.chain)?, key: input::text(&args.key)? };
     let client = args.remote.client()?;
     let progress = args.until.progress();
     let changed = client.certificates().upload(&args.name, &new, args.until.wait).await?;
@@ -125,10 +151,6 @@ async fn upload(args: Upload) -> Result<(), Failure> {
         let days = changed.certificate.days_left;
         terminal::line(&format!("certificate of {} {done}, valid for {days} days", args.name));
     })
-}
-
-fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map_err(|error| Failure::configuration(format!("{}: {error}", file.display())))
 }
 
 /// All names, with their certificates.

@@ -138,6 +138,11 @@ impl Store {
         toml::from_str(&text).map_err(|error| failed(&file, &error))
     }
 
+    /// The names of all contexts; none if the file cannot be read.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.read().map(|all| all.contexts.into_keys().collect()).unwrap_or_default()
+    }
+
     fn write(&self, contexts: &Contexts) -> Result<(), Failure> {
         let text = toml::to_string(contexts).map_err(|error| Failure::internal(error.to_string()))?;
         write_private(&self.file(), &text)

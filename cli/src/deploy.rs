@@ -5,7 +5,7 @@
 //!                                            └─ no, or Ctrl-C ─▶ remove them again
 //! ```
 //!
-//! The pacemaker checks the targets and switches the host. So a deploy that was interrupted is completed by repeating it.
+//! The pacemaker checks the targets and switches the host. So repeating the command completes a deploy that was interrupted.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Path that must be answered with a status of 200 to 399; without it, accepting a connection is enough
     #[arg(long, value_name = "PATH")]
     health_path: Option<String>,
-    /// Give up when the new instances are not healthy after this time
+    /// Fail if the new instances are not healthy after this time
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
     /// Let the old instances finish their requests for this time, then remove them

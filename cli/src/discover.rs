@@ -80,7 +80,7 @@ struct Records {
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// Beginning of the IDs of the instances; each discovery of a system needs another one [default: the source and the host name]
+    /// Prefix of the IDs of the instances; each discovery process of a system needs its own [default: the source and the host name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Read the source at least this often

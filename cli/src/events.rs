@@ -1,9 +1,6 @@
 //! `signalbox events`: lists topics, publishes events and watches them.
 
-use std::{
-    fs,
-    io::{self, Read as _},
-};
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -14,7 +11,7 @@ use signalbox_client::{
 
 use crate::{
     exit::Failure,
-    listing::Listing,
+    input::{self, Sure},
     remote::Remote,
     terminal::{self, Progress},
 };
@@ -35,8 +32,8 @@ enum Command {
     Tail(Tail),
     /// Publish an event, or all events in a file
     Publish(Box<Publish>),
-    /// List topics
-    Topics(Listing),
+    /// Accept the fabric's Redis as a new, empty one: after a loss of all its data
+    Initialize(Initialize),
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +61,18 @@ struct Tail {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Publishing is rejected while the fabric is empty or is not the one used before. Restore a backup if there is one: \
+                        this command declares that there is none."
+)]
+struct Initialize {
+    #[command(flatten)]
+    sure: Sure,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
 struct Publish {
     /// Topic
     topic: String,
@@ -80,24 +89,22 @@ struct Publish {
     #[arg(long)]
     environment: Option<String>,
     /// Data, as JSON
-    #[arg(long, value_name = "JSON", value_parser = json)]
+    #[arg(long, value_name = "JSON", value_parser = input::flag_json)]
     data: Option<Value>,
     /// File with one JSON event per line; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "about", "object", "environment", "data"])]
-    file: Option<String>,
+    file: Option<PathBuf>,
     #[command(flatten)]
     remote: Remote,
-}
-
-fn json(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Tail(args) => tail(args).await,
         Command::Publish(args) => publish(*args).await,
-        Command::Topics(listing) => topics(&listing).await,
+        Command::Initialize(Initialize { sure: _, remote }) => {
+            remote.change("POST", "/bus/initialize", None, |_| "the fabric accepts events".to_owned()).await
+        }
     }
 }
 
@@ -160,7 +167,7 @@ async fn publish(args: Publish) -> Result<(), Failure> {
             vec![NewEvent { kind, url, object, environment, timestamp: None, data }]
         }
         // clap requires them.
-        _ => return Err(Failure::configuration("an event needs TYPE and ABOUT")),
+        _ => return Err(Failure::configuration("name TYPE and ABOUT, or --file")),
     };
     let published = send(&client, &args.topic, &events).await?;
     args.remote.show(&published, |published| {
@@ -187,33 +194,12 @@ async fn send(client: &Client, topic: &str, events: &[NewEvent]) -> Result<Vec<P
     Ok(published)
 }
 
-fn read(file: &str) -> Result<Vec<NewEvent>, Failure> {
-    let text = if file == "-" {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        fs::read_to_string(file)
+fn read(file: &Path) -> Result<Vec<NewEvent>, Failure> {
+    let event = |(at, item)| {
+        serde_json::from_value(item)
+            .map_err(|error| input::failed(file, &format_args!("event {}: {error}", at + 1)))
     };
-    let text = text.map_err(|error| Failure::configuration(format!("cannot read {file}: {error}")))?;
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines
-        .map(|(index, line)| {
-            serde_json::from_str(line)
-                .map_err(|error| Failure::configuration(format!("{file}:{}: {error}", index + 1)))
-        })
-        .collect()
-}
-
-async fn topics(listing: &Listing) -> Result<(), Failure> {
-    listing
-        .run(async || {
-            let topics = listing.client()?.events().topics().await?;
-            listing.show(&topics, ["TOPIC", "PUBLISHER", "EVENTS"], |topic| {
-                let publisher = terminal::or_dash(topic.publisher.as_ref());
-                [topic.name.clone().into(), publisher.into(), topic.events.to_string().into()]
-            })
-        })
-        .await
+    input::items(file)?.into_iter().enumerate().map(event).collect()
 }
 
 #[cfg(test)]
@@ -235,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_events_names_its_bad_line() {
+    fn a_file_of_events_names_its_bad_event() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("events");
-        fs::write(&file, "{\"type\":\"noop\",\"url\":\"u\"}\n\n{\n").unwrap();
-        let error = format!("{:?}", read(&file.display().to_string()).unwrap_err());
-        assert!(error.contains("events:3: "), "{error}");
-        fs::write(&file, "{\"type\":\"noop\",\"url\":\"u\"}\n").unwrap();
-        assert_eq!(read(&file.display().to_string()).unwrap().len(), 1);
+        std::fs::write(&file, "{\"type\":\"noop\",\"url\":\"u\"}\n\n{}\n").unwrap();
+        let error = read(&file).unwrap_err();
+        assert!(error.message().contains("events: event 2: missing field"), "{}", error.message());
+        std::fs::write(&file, "{\"type\":\"noop\",\"url\":\"u\"}\n").unwrap();
+        assert_eq!(read(&file).unwrap().len(), 1);
     }
 }

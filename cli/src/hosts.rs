@@ -1,21 +1,23 @@
 //! `signalbox hosts`: shows hosts, and changes their policies, traffic splits and versions.
 
-use std::{fs, io::Read as _, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Subcommand;
 use serde_json::{Value, json};
-use signalbox_client::{Client, routes::Host, segment};
+use signalbox_client::{routes::Host, segment};
+use signalbox_machine::definition::Path;
 
 use crate::{
     exit::Failure,
+    input::{self, Sure},
     listing::Listing,
     remote::{Remote, duration},
     routes::Until,
     terminal,
 };
 
-/// The largest policy that is read from a file.
-const MAX_POLICY_BYTES: u64 = 1024 * 1024;
+/// The revision of a policy that does not exist.
+const NO_POLICY: &str = "\"0\"";
 
 /// Flags of `signalbox hosts`.
 #[derive(Debug, clap::Args)]
@@ -29,11 +31,13 @@ enum Command {
     /// List host names and the addresses that serve them
     #[command(visible_alias = "ls")]
     List(Listing),
-    /// Show a host with its policy, as JSON
+    /// Show a host with its policy
     #[command(visible_alias = "get")]
     Show(One),
     /// Replace the policy of a host by that of a JSON file
     SetPolicy(SetPolicy),
+    /// Change fields of the policy of a host; the other fields stay
+    Set(Box<Set>),
     /// Remove the policy of a host
     ResetPolicy(Change),
     /// Divide the requests of a host between version types, by percentages
@@ -73,6 +77,18 @@ struct SetPolicy {
 }
 
 #[derive(Debug, clap::Args)]
+struct Set {
+    #[command(flatten)]
+    change: Change,
+    /// Field and value, such as retries.attempts=2; the value is JSON, or text if it is not valid JSON
+    #[arg(value_name = "FIELD=VALUE", value_parser = field, required_unless_present = "remove")]
+    fields: Vec<(Path, Value)>,
+    /// Remove this field, such as limits.requests; can be repeated
+    #[arg(long, value_name = "FIELD", value_parser = path)]
+    remove: Vec<Path>,
+}
+
+#[derive(Debug, clap::Args)]
 struct Split {
     #[command(flatten)]
     change: Change,
@@ -96,9 +112,42 @@ struct Promote {
 struct Remove {
     #[command(flatten)]
     change: Change,
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
+    #[command(flatten)]
+    sure: Sure,
+}
+
+fn path(text: &str) -> Result<Path, String> {
+    let path = Path::parse(text)?;
+    if path.keys().is_empty() {
+        Err("must name a field, such as limits.requests".to_owned())
+    } else {
+        Ok(path)
+    }
+}
+
+fn field(text: &str) -> Result<(Path, Value), String> {
+    let (name, value) = text.split_once('=').ok_or("must be FIELD=VALUE, such as retries.attempts=2")?;
+    Ok((path(name)?, input::value(value)))
+}
+
+/// Sets a member, or removes it. An object that becomes empty is removed, too, because it would not be a policy's part.
+fn put(policy: &mut Value, keys: &[Box<str>], value: Option<&Value>) {
+    let Some((first, rest)) = keys.split_first() else { return };
+    if !policy.is_object() {
+        *policy = json!({});
+    }
+    let Some(members) = policy.as_object_mut() else { return };
+    if let (true, Some(value)) = (rest.is_empty(), value) {
+        members.insert(first.to_string(), value.clone());
+    } else if rest.is_empty() {
+        members.remove(&**first);
+    } else if value.is_some() || members.contains_key(&**first) {
+        let below = members.entry(first.to_string()).or_insert_with(|| json!({}));
+        put(below, rest, value);
+        if value.is_none() && below.as_object().is_some_and(serde_json::Map::is_empty) {
+            members.remove(&**first);
+        }
+    }
 }
 
 fn share(text: &str) -> Result<(String, f64), String> {
@@ -113,32 +162,43 @@ fn share(text: &str) -> Result<(String, f64), String> {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::List(listing) => list(&listing).await,
-        Command::Show(One { host, remote }) => {
-            let host = remote.client()?.routes().host(&host).await?;
-            remote.show(&host, |host| terminal::line(&format!("{:#}", json!(host))))
-        }
+        Command::Show(One { host, remote }) => remote.document(&format!("/hosts/{}", segment(&host))).await,
         Command::SetPolicy(SetPolicy { change, file }) => {
-            let policy = read(&file)?;
+            let policy = input::json(&file)?;
             let answer = change.call("PUT", "", Some(&policy)).await?;
             change.report(&answer, "policy set")
+        }
+        Command::Set(args) => {
+            let Set { change, fields, remove } = *args;
+            let answer = change.edit(|policy| {
+                fields.iter().for_each(|(path, value)| put(policy, path.keys(), Some(value)));
+                remove.iter().for_each(|path| put(policy, path.keys(), None));
+            });
+            let answer = answer.await?;
+            change.report(&answer, "policy changed")
         }
         Command::ResetPolicy(change) => {
             let answer = change.call("DELETE", "/policy", None).await?;
             change.report(&answer, "policy removed")
         }
         Command::Split(Split { change, shares }) => {
-            let mut policy = policy(&change.remote.client()?, &change.host).await?;
-            policy["shares"] = shares
-                .into_iter()
-                .map(|(version, percent)| json!({"version_type": version, "percent": percent}))
-                .collect();
-            if policy["shares"].as_array().is_some_and(Vec::is_empty) {
-                for member in ["shares", "shares_by"] {
-                    policy.as_object_mut().map(|policy| policy.remove(member));
+            let share =
+                |(version, percent): &(String, f64)| json!({"version_type": version, "percent": percent});
+            let answer = change.edit(|policy| {
+                if let Some(policy) = policy.as_object_mut() {
+                    if shares.is_empty() {
+                        policy.remove("shares");
+                        policy.remove("shares_by");
+                    } else {
+                        policy.insert("shares".to_owned(), shares.iter().map(share).collect());
+                    }
                 }
-            }
-            let answer = change.call("PUT", "", Some(&policy)).await?;
-            change.report(&answer, "traffic split changed")
+            });
+            let answer = answer.await?;
+            change.report(
+                &answer,
+                if shares.is_empty() { "traffic split removed" } else { "traffic split changed" },
+            )
         }
         Command::Promote(Promote { change, version_type, drain }) => {
             let routes = change.remote.client()?;
@@ -150,7 +210,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("{text} (serial {}); draining: {drained}", switched.serial));
             })
         }
-        Command::Remove(Remove { change, yes: _ }) => {
+        Command::Remove(Remove { change, sure: _ }) => {
             change.call("DELETE", "", None).await?;
             change.report(&json!({"hostname": change.host, "removed": true}), "removed")
         }
@@ -179,36 +239,46 @@ async fn list(listing: &Listing) -> Result<(), Failure> {
         .await
 }
 
-/// The policy as it was set. A host without one has an empty policy.
-async fn policy(client: &Client, host: &str) -> Result<Value, Failure> {
-    let rules = match client.routes().host(host).await {
-        Ok(host) => host.rules,
-        Err(error) if error.code() == Some("unknown_host") => None,
-        Err(error) => return Err(error.into()),
-    };
-    let rules = rules.map(|rules| serde_json::from_str(rules.get())).transpose();
-    Ok(rules.map_err(|error| Failure::internal(error.to_string()))?.unwrap_or_else(|| json!({})))
-}
-
-fn read(file: &PathBuf) -> Result<Value, Failure> {
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::configuration(format!("{}: {error}", file.display()));
-    let mut text = String::new();
-    let read = if file.as_os_str() == "-" {
-        std::io::stdin().take(MAX_POLICY_BYTES).read_to_string(&mut text)
-    } else {
-        fs::File::open(file).and_then(|open| open.take(MAX_POLICY_BYTES).read_to_string(&mut text))
-    };
-    read.map_err(|error| failed(&error))?;
-    serde_json::from_str(&text).map_err(|error| failed(&error))
-}
-
 impl Change {
-    async fn call(&self, method: &str, below: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    fn path(&self, below: &str) -> String {
         let wait = self.until.wait.map_or_else(String::new, |wait| format!("?wait={}ms", wait.as_millis()));
-        let path = format!("/hosts/{}{below}{wait}", segment(&self.host));
+        format!("/hosts/{}{below}{wait}", segment(&self.host))
+    }
+
+    /// Reads the policy, changes it, and writes it unless another client changed it in the meantime.
+    async fn edit(&self, change: impl FnOnce(&mut Value)) -> Result<Value, Failure> {
+        let client = self.remote.client()?;
+        let (mut policy, etag) = match client
+            .tagged::<Value>(&format!("/hosts/{}", segment(&self.host)))
+            .await
+        {
+            Ok((mut host, etag)) => (host["rules"].take(), etag),
+            // A policy can be set before the first instance is registered.
+            Err(error) if error.code() == Some("unknown_host") => (Value::Null, Some(NO_POLICY.to_owned())),
+            Err(error) => return Err(error.into()),
+        };
+        if policy.is_null() {
+            policy = json!({});
+        }
+        change(&mut policy);
         let progress = self.until.progress();
-        let answer = self.remote.client()?.call(method, &path, body).await?;
+        let written = client.call_if("PUT", &self.path(""), Some(&policy), etag.as_deref()).await;
+        drop(progress);
+        written.map_err(|error| {
+            if error.status() != Some(412) {
+                return error.into();
+            }
+            Failure::refused_because(format!(
+                "nothing was changed, because another client changed the policy of {0} at the same time; look at it with \
+                 `signalbox hosts show {0}`, and repeat the command",
+                self.host
+            ))
+        })
+    }
+
+    async fn call(&self, method: &str, below: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let progress = self.until.progress();
+        let answer = self.remote.client()?.call(method, &self.path(below), body).await?;
         drop(progress);
         Ok(answer)
     }
@@ -225,6 +295,26 @@ impl Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_a_policy_are_set_and_removed() {
+        let mut policy = json!({"retries": {"attempts": 3}, "limits": {"rate": 5}, "hold_ms": 10});
+        let keys = |text: &str| path(text).unwrap().keys().to_vec();
+        for (name, value) in [
+            ("retries.attempts", Some(json!(2))),
+            ("access.allow", Some(json!(["10.0.0.0/8"]))),
+            ("limits.rate", None),
+            ("hold_ms", None),
+            ("none.at.all", None),
+        ] {
+            put(&mut policy, &keys(name), value.as_ref());
+        }
+        assert_eq!(policy, json!({"retries": {"attempts": 2}, "access": {"allow": ["10.0.0.0/8"]}}));
+        assert_eq!(field("redirect.to=https://a.test/?x=1").unwrap().1, "https://a.test/?x=1");
+        for bad in ["retries", "=1", ".a=1"] {
+            field(bad).unwrap_err();
+        }
+    }
 
     #[test]
     fn a_share_is_a_version_type_and_a_percentage() {

@@ -1,6 +1,8 @@
 //! `signalbox labels`: shows labels, their history and why they wait, and changes their metadata.
 
+mod activity;
 mod facts;
+mod import;
 pub(crate) mod operate;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -8,10 +10,15 @@ use std::{collections::BTreeMap, time::Duration};
 use clap::Subcommand;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use signalbox_client::machines::{AssumedAnswer, Move, Simulate as Assumptions};
+use signalbox_client::{
+    machines::{AssumedAnswer, LabelRow, Move, Simulate as Assumptions},
+    segment,
+};
 
 use crate::{
     exit::Failure,
+    listing::{Bounded, Cell, Listing},
+    outline,
     remote::Remote,
     terminal::{self, Progress},
     why,
@@ -29,12 +36,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the names of labels
+    /// List labels with their state, status and last error
+    #[command(visible_alias = "ls")]
     List(List),
     /// Show a label
+    #[command(visible_alias = "get")]
     Show(One),
-    /// Show the history of a label
-    History(One),
+    /// Show the history of a label: its last transitions, or everything that is stored about it
+    History(History),
+    /// Show the states that a label is expected to enter, with times where they are known
+    Route(One),
+    /// Create the labels in a file, or update their metadata
+    Import(import::Import),
     /// Explain why a label is in its state, and what would move it
     Why(One),
     /// Change a label's metadata
@@ -65,14 +78,11 @@ struct List {
     machine: String,
     #[command(flatten)]
     which: operate::Which,
-    /// Order: name, oldest or newest (by the time in their state)
-    #[arg(long)]
-    sort: Option<String>,
-    /// Maximum number of labels
-    #[arg(long, default_value_t = 1000)]
-    max: usize,
+    /// Which labels are read first: by name, or by the time in their state
+    #[arg(long, value_parser = ["name", "oldest", "newest"])]
+    first: Option<String>,
     #[command(flatten)]
-    remote: Remote,
+    listing: Bounded,
 }
 
 #[derive(Debug, clap::Args)]
@@ -83,6 +93,22 @@ struct One {
     label: String,
     #[command(flatten)]
     remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct History {
+    /// Machine
+    machine: String,
+    /// Label
+    label: String,
+    /// Also show attempts with their answers, operations, and changes of metadata
+    #[arg(long)]
+    all: bool,
+    /// With --all, maximum number of lines; the newest are shown
+    #[arg(long, default_value_t = 100, requires = "all")]
+    max: usize,
+    #[command(flatten)]
+    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
@@ -148,21 +174,43 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                     label.name, label.state, label.status, label.since
                 ));
                 if let Some(error) = &label.error {
-                    terminal::line(&format!("  last error  {}", word(error)));
+                    terminal::line(&format!("  last error  {}", outline::word(error)));
                 }
                 terminal::line(&format!("  metadata    {}", label.metadata));
             })
         }
-        Command::History(One { machine, label, remote }) => {
-            let history = remote.client()?.machines().history(&machine, &label).await?;
-            remote.show(&history, |moves| past(moves))
+        Command::History(History { machine, label, all: true, max, listing }) => {
+            listing
+                .run(async || {
+                    let mut activity = listing.client()?.machines().activity(&machine, &label, max).await?;
+                    activity.reverse();
+                    listing.show(&activity, activity::COLUMNS, activity::row)
+                })
+                .await
         }
+        Command::History(History { machine, label, listing, .. }) => {
+            listing
+                .run(async || {
+                    let history = listing.client()?.machines().history(&machine, &label).await?;
+                    listing.show(
+                        &history,
+                        ["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER", "+VERSION"],
+                        past,
+                    )
+                })
+                .await
+        }
+        Command::Route(One { machine, label, remote }) => {
+            let path = format!("/state-machines/{}/labels/{}/route", segment(&machine), segment(&label));
+            remote.document(&path).await
+        }
+        Command::Import(args) => import::run(args).await,
         Command::Why(One { machine, label, remote }) => {
             let why = remote.client()?.machines().why(&machine, &label).await?;
             remote.show(&why, |why| {
-                why::lines(why, |more| outlined(more, 0))
+                why::lines(why, outline::lines)
                     .iter()
-                    .for_each(|line| terminal::line(&printable(line)));
+                    .for_each(|line| terminal::line(&outline::printable(line)));
             })
         }
         Command::Set(args) => facts::set(*args).await,
@@ -179,30 +227,29 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn list(args: List) -> Result<(), Failure> {
-    let List { machine, which, sort, max, remote } = args;
-    let client = remote.client()?;
-    let (labels, total) = client.machines().search(&machine, &which.filter(), sort.as_deref(), max).await?;
-    let shown = labels.len() as u64;
-    remote.show(&labels, |labels| {
-        let rows: Vec<_> = labels
-            .iter()
-            .map(|label| {
-                let suspended = if label.suspended { ", suspended" } else { "" };
-                let status = format!("{}{suspended}", label.status);
+    let List { machine, which, first, listing } = args;
+    let filter = which.filter();
+    listing
+        .run(async || {
+            let client = listing.client()?;
+            let (labels, _) =
+                client.machines().search(&machine, &filter, first.as_deref(), listing.limit()).await?;
+            listing.show(&labels, ["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], |label: &LabelRow| {
+                let status = if label.suspended {
+                    format!("{}, suspended", label.status)
+                } else {
+                    label.status.clone()
+                };
                 [
-                    label.name.clone(),
-                    label.state.clone(),
-                    status,
-                    label.since.clone(),
-                    terminal::or_dash(label.error.as_ref()),
+                    label.name.clone().into(),
+                    label.state.clone().into(),
+                    status.into(),
+                    Cell::at(&label.since),
+                    terminal::or_dash(label.error.as_ref()).into(),
                 ]
             })
-            .collect();
-        terminal::table(["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], &rows);
-        if total > shown {
-            terminal::error(&format!("{shown} of {total} labels shown; --max shows more"));
-        }
-    })
+        })
+        .await
 }
 
 async fn simulate(args: Simulate) -> Result<(), Failure> {
@@ -214,7 +261,7 @@ async fn simulate(args: Simulate) -> Result<(), Failure> {
         webhooks: args.webhooks.unwrap_or_default(),
     };
     let told = args.remote.client()?.machines().simulate(&args.machine, &args.label, &assumed).await?;
-    args.remote.show(&told, print)
+    args.remote.show(&told, outline::print)
 }
 
 async fn retry(args: Retry) -> Result<(), Failure> {
@@ -234,92 +281,14 @@ async fn retry(args: Retry) -> Result<(), Failure> {
     })
 }
 
-fn past(moves: &[Move]) {
-    let rows: Vec<_> = moves
-        .iter()
-        .map(|one| {
-            [
-                one.visit.to_string(),
-                one.at.clone(),
-                terminal::or_dash(one.from.as_ref()),
-                terminal::or_dash(one.to.as_ref()),
-                one.cause.clone(),
-                terminal::or_dash(one.trigger.as_ref()),
-            ]
-        })
-        .collect();
-    terminal::table(["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER"], &rows);
-}
-
-fn print(value: &Value) {
-    outlined(value, 0).iter().for_each(|line| terminal::line(line));
-}
-
-/// Formats a text. It is quoted only if it is empty or could move the cursor.
-fn word(text: &str) -> String {
-    let plain = !text.is_empty() && !text.contains(char::is_control);
-    // JSON permits unescaped control characters above 0x7f.
-    if plain { text.to_owned() } else { format!("{text:?}") }
-}
-
-/// A line without characters that could move the cursor.
-fn printable(line: &str) -> String {
-    line.chars()
-        .map(|one| if one.is_control() { one.escape_default().to_string() } else { one.to_string() })
-        .collect()
-}
-
-fn outlined(value: &Value, depth: usize) -> Vec<String> {
-    let space = "  ".repeat(depth);
-    let plain = |value: &Value| match value {
-        Value::String(text) => word(text),
-        other => other.to_string(),
-    };
-    let nested = |value: &Value| match value {
-        Value::Object(members) => !members.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        _ => false,
-    };
-    match value {
-        Value::Object(members) => members
-            .iter()
-            .flat_map(|(name, member)| {
-                if nested(member) {
-                    [vec![format!("{space}{}:", word(name))], outlined(member, depth + 1)].concat()
-                } else {
-                    vec![format!("{space}{}: {}", word(name), plain(member))]
-                }
-            })
-            .collect(),
-        Value::Array(items) => items
-            .iter()
-            .flat_map(|item| {
-                let mut lines = if nested(item) { outlined(item, depth + 1) } else { vec![plain(item)] };
-                if let Some(first) = lines.first_mut() {
-                    *first = format!("{space}- {}", first.trim_start());
-                }
-                lines
-            })
-            .collect(),
-        other => vec![format!("{space}{}", plain(other))],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_outline_leaves_nothing_out() {
-        let why = json!({"state": "asked", "leaves": [{"path": "metadata.a", "value": null}, 7], "none": []});
-        let lines = outlined(&why, 0);
-        let text = lines.join("\n");
-        for part in
-            ["state: asked", "leaves:", "  - path: metadata.a", "    value: null", "  - 7", "none: []"]
-        {
-            assert!(lines.iter().any(|line| line == part), "{part:?} in\n{text}");
-        }
-        assert_eq!(outlined(&json!("a\u{1b}[2J"), 0), [r#""a\u{1b}[2J""#]);
-        assert_eq!(outlined(&json!({"": {"\u{9b}": 1}}), 0), ["\"\":", "  \"\\u{9b}\": 1"]);
-    }
+fn past(one: &Move) -> [Cell; 7] {
+    [
+        one.visit.to_string().into(),
+        Cell::at(&one.at),
+        terminal::or_dash(one.from.as_ref()).into(),
+        terminal::or_dash(one.to.as_ref()).into(),
+        one.cause.clone().into(),
+        terminal::or_dash(one.trigger.as_ref()).into(),
+        one.version.to_string().into(),
+    ]
 }

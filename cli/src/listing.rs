@@ -19,10 +19,10 @@ use crate::{
 /// No column is cut below this width.
 const MIN_WIDTH: usize = 8;
 
-/// Flags of every command that prints a list.
+/// Flags of every command that prints a table.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "List")]
-pub(crate) struct Listing {
+pub(crate) struct Table {
     /// Only rows with this text: TEXT in any column, COLUMN=TEXT or COLUMN!=TEXT; can be repeated
     #[arg(long, value_name = "FILTER", action = ArgAction::Append)]
     filter: Vec<String>,
@@ -32,18 +32,73 @@ pub(crate) struct Listing {
     /// Omit the head of the table
     #[arg(long)]
     no_headers: bool,
-    /// Repeat the list until Ctrl-C [default interval: 2s]
-    #[arg(long, value_name = "DURATION", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
-    watch: Option<Duration>,
     #[command(flatten)]
     remote: Remote,
 }
 
-impl Deref for Listing {
+impl Deref for Table {
     type Target = Remote;
 
     fn deref(&self) -> &Remote {
         &self.remote
+    }
+}
+
+/// Flags of every command that prints a list.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "List")]
+pub(crate) struct Listing {
+    /// Repeat the list until Ctrl-C [default interval: 2s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    table: Table,
+}
+
+impl Deref for Listing {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+/// A list that may be long, so that only its beginning is read.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Bounded {
+    /// Maximum number of items that are read
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, help_heading = "List")]
+    max: usize,
+    #[command(flatten)]
+    listing: Listing,
+}
+
+impl Deref for Bounded {
+    type Target = Listing;
+
+    fn deref(&self) -> &Listing {
+        &self.listing
+    }
+}
+
+impl Bounded {
+    /// How many items to read: one more than are shown, which tells whether there are more.
+    pub(crate) fn limit(&self) -> usize {
+        self.max.saturating_add(1)
+    }
+
+    /// As [`Listing::show`], for at most `max` items.
+    pub(crate) fn show<T: Serialize, const N: usize>(
+        &self,
+        items: &[T],
+        heads: [&str; N],
+        row: impl Fn(&T) -> [Cell; N],
+    ) -> Result<(), Failure> {
+        self.listing.show(items.get(..self.max).unwrap_or(items), heads, row)?;
+        if items.len() > self.max {
+            terminal::error(&format!("the first {} are shown; --max shows more", self.max));
+        }
+        Ok(())
     }
 }
 
@@ -65,6 +120,17 @@ impl Cell {
     /// A time that may be missing.
     pub(crate) fn time(ms: Option<u64>) -> Self {
         ms.map_or_else(|| Self::Text("-".to_owned()), Self::Time)
+    }
+
+    /// A time as in RFC 3339.
+    pub(crate) fn at(text: &str) -> Self {
+        let at = text.parse::<Timestamp>().ok().and_then(|at| u64::try_from(at.as_millisecond()).ok());
+        at.map_or_else(|| Self::Text(text.to_owned()), Self::Time)
+    }
+
+    /// A time that was `ms` milliseconds ago.
+    pub(crate) fn ago(ms: u64) -> Self {
+        Self::Time(now_ms().saturating_sub(ms))
     }
 
     fn shown(&self, wide: bool, now_ms: u64) -> String {
@@ -89,6 +155,10 @@ impl Cell {
             _ => Ordering::Greater,
         }
     }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default()
 }
 
 /// How long ago, or in how long: `3m ago`, `in 12d`.
@@ -117,10 +187,11 @@ impl Listing {
         let Some(interval) = self.watch else { return print().await };
         let repeat = async {
             loop {
-                if terminal::is_watched() {
-                    let _unwritten = terminal::text("\x1b[H\x1b[2J");
-                }
+                terminal::clear();
                 print().await?;
+                if terminal::reader_is_gone() {
+                    return Ok(());
+                }
                 time::sleep(interval.max(Duration::from_millis(200))).await;
             }
         };
@@ -128,6 +199,13 @@ impl Listing {
             failed = repeat => failed,
             _ = signal::ctrl_c() => Err(Failure::interrupted()),
         }
+    }
+}
+
+impl Table {
+    /// Whether the rows are sorted by a column that the user chose.
+    pub(crate) fn is_sorted(&self) -> bool {
+        self.sort.is_some()
     }
 
     /// Prints the items in the selected format.
@@ -138,7 +216,7 @@ impl Listing {
         row: impl Fn(&T) -> [Cell; N],
     ) -> Result<(), Failure> {
         let mut rows: Vec<(&T, [Cell; N])> = items.iter().map(|item| (item, row(item))).collect();
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        let now_ms = now_ms();
         let filters =
             self.filter.iter().map(|text| Filter::parse(text, &heads)).collect::<Result<Vec<_>, _>>()?;
         rows.retain(|(_, cells)| filters.iter().all(|filter| filter.accepts(cells, now_ms)));
@@ -188,7 +266,7 @@ fn typed(head: &str) -> String {
 fn place(column: &str, heads: &[&str]) -> Result<usize, Failure> {
     heads.iter().position(|head| typed(head) == column.to_lowercase()).ok_or_else(|| {
         let known: Vec<String> = heads.iter().map(|head| typed(head)).collect();
-        Failure::configuration(format!("there is no column {column}; expected one of {}", known.join(", ")))
+        Failure::configuration(format!("unknown column `{column}`; the columns are {}", known.join(", ")))
     })
 }
 
@@ -214,6 +292,13 @@ impl Filter {
             None => cells.iter().any(contains),
         }
     }
+}
+
+/// Prints a table that is a part of an answer.
+pub(crate) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
+    let head = heads.map(str::to_owned).to_vec();
+    let table: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(|row| row.to_vec())).collect();
+    laid_out(&table, terminal::width(), terminal::is_colored()).iter().for_each(|line| terminal::line(line));
 }
 
 /// The lines of a table. If it is wider than `width`, the widest columns are cut.
@@ -320,7 +405,7 @@ mod tests {
         assert!(accepts("shop") && accepts("version-type=sho") && accepts("ID!=8"));
         assert!(!accepts("id=shop") && !accepts("id!=7") && !accepts("bank"));
         let error = Filter::parse("color=red", &heads).map(drop).unwrap_err();
-        assert_eq!(error.message(), "there is no column color; expected one of id, version-type");
+        assert_eq!(error.message(), "unknown column `color`; the columns are id, version-type");
     }
 
     #[test]

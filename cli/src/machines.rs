@@ -1,6 +1,7 @@
 //! `signalbox machines`: validates definitions of state machines and runs their scenarios without a running system; plans
 //! and applies them in a running system.
 
+mod flow;
 mod plans;
 
 use std::{
@@ -38,16 +39,21 @@ enum Command {
     /// List the machines of a running system
     #[command(visible_alias = "ls")]
     List(Listing),
+    /// Show a machine: its states, and its labels by state and status
+    #[command(visible_alias = "get")]
+    Show(plans::One),
     /// Show what a definition would change, without changing anything
     Plan(plans::Plan),
     /// Apply a definition: a planned one, or one from a file
     Apply(Box<plans::Apply>),
     /// List the versions of a machine's definition
-    Versions(plans::One),
+    Versions(plans::Rows),
     /// Show how a version differs from a file or from another version
     Diff(plans::Diff),
     /// Apply the definition of an earlier version again
     Rollback(plans::Rollback),
+    /// Show how labels flow through a machine: transitions, time in states, and conversion
+    Flow(flow::Flow),
     /// Delete a machine with all of its labels
     Delete(plans::Delete),
     /// List the tasks of a machine (operations on many labels), or cancel one
@@ -91,11 +97,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             Ok(())
         }
         Command::List(listing) => plans::list(&listing).await,
+        Command::Show(args) => plans::show(args).await,
         Command::Plan(args) => plans::plan(args).await,
         Command::Apply(args) => plans::apply(*args).await,
         Command::Versions(args) => plans::versions(args).await,
         Command::Diff(args) => plans::diff(args).await,
         Command::Rollback(args) => plans::rollback(args).await,
+        Command::Flow(args) => flow::run(args).await,
         Command::Delete(args) => plans::delete(args).await,
         Command::Tasks(args) => plans::tasks(args).await,
     }

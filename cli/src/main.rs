@@ -5,8 +5,12 @@
 
 mod api;
 mod audit;
+mod backends;
+mod bulk;
 mod certificates;
 mod check;
+mod clients;
+mod completion;
 mod condition;
 mod contexts;
 mod deploy;
@@ -16,16 +20,20 @@ mod edge;
 mod events;
 mod exit;
 mod hosts;
+mod input;
 mod labels;
 mod listing;
 mod machines;
 #[cfg(test)]
 mod manual;
 mod objects;
+mod outline;
+mod pacemakers;
 mod pages;
 mod queues;
 mod remote;
 mod repair_aof;
+mod routers;
 mod routes;
 mod run;
 mod secrets;
@@ -35,6 +43,7 @@ mod status;
 mod subscribers;
 mod terminal;
 mod tokens;
+mod topics;
 mod up;
 mod upgrade;
 mod why;
@@ -69,6 +78,12 @@ enum Command {
     /// Manage hosts: policies, traffic splits, promotion
     #[command(visible_alias = "host")]
     Hosts(Box<hosts::Args>),
+    /// List routers, and how far each follows the route table
+    #[command(visible_alias = "router")]
+    Routers(routers::Args),
+    /// List the running pacemakers
+    #[command(visible_alias = "pacemaker")]
+    Pacemakers(pacemakers::Args),
     /// Replace the instances of a host with those of a new version: all of them, or none if one is not healthy
     Deploy(Box<deploy::Args>),
     /// Run an application and keep its processes registered: health, leases, restarts, replacement without failed requests
@@ -77,8 +92,15 @@ enum Command {
     Discover(discover::Args),
     /// Show request statistics
     Stats(stats::Args),
-    /// List topics, publish events, and watch them
+    /// Publish events, and watch them
+    #[command(visible_alias = "event")]
     Events(events::Args),
+    /// Manage topics and their publishers
+    #[command(visible_alias = "topic")]
+    Topics(topics::Args),
+    /// Manage the clients of the event bus and their tokens
+    #[command(visible_alias = "client")]
+    Clients(clients::Args),
     /// Manage subscribers and their dead letters
     #[command(visible_alias = "subscriber")]
     Subscribers(subscribers::Args),
@@ -88,6 +110,9 @@ enum Command {
     /// Manage objects with a backend, and show what blocks them
     #[command(visible_alias = "object")]
     Objects(objects::Args),
+    /// Manage the backends of objects and their dead letters
+    #[command(visible_alias = "backend")]
+    Backends(backends::Args),
     /// List and upload certificates, and renew those that are obtained automatically
     #[command(visible_alias = "certificate")]
     Certificates(certificates::Args),
@@ -96,7 +121,7 @@ enum Command {
     Tokens(tokens::Args),
     /// Show who changed what, log-ins, and refused calls
     Audit(audit::Args),
-    /// Call the API directly, for what has no command
+    /// Call the API directly, for calls without a command
     Api(api::Args),
     /// Manage names of systems, with their addresses and tokens
     #[command(visible_alias = "ctx")]
@@ -117,12 +142,15 @@ enum Command {
     /// Manage labels of state machines and explain why they wait
     #[command(visible_alias = "label")]
     Labels(labels::Args),
-    /// Create the tokens, keys and Redis users of a deployment, those that are missing (for containers and services)
+    /// Create the missing tokens, keys and Redis users of a deployment (for containers and services)
     Secrets(secrets::Args),
     /// Remove an incomplete transaction and zero bytes from a stopped Redis server's append-only files
     RepairAof(repair_aof::Args),
-    /// Print a shell completion script
-    Completions(pages::Completions),
+    /// Print a script that lets the shell complete commands, flags and names
+    Completions(completion::Scripts),
+    /// Print what can follow on the command line (used by the script of `completions`)
+    #[command(hide = true)]
+    Complete(completion::Args),
     /// Print the manual page
     Man(pages::Man),
     /// End the processes of a system after the process that started them has ended (used by `up`)
@@ -167,14 +195,19 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Status(args) => asynchronously(status::run(args)),
         Command::Routes(args) => asynchronously(routes::run(args)),
         Command::Hosts(args) => asynchronously(hosts::run(*args)),
+        Command::Routers(args) => asynchronously(routers::run(args)),
+        Command::Pacemakers(args) => asynchronously(pacemakers::run(args)),
         Command::Deploy(args) => asynchronously(deploy::run(*args)),
         Command::Run(args) => asynchronously(run::run(*args)),
         Command::Discover(args) => asynchronously(discover::run(args)),
         Command::Stats(args) => asynchronously(stats::run(args)),
         Command::Events(args) => asynchronously(events::run(args)),
+        Command::Topics(args) => asynchronously(topics::run(args)),
+        Command::Clients(args) => asynchronously(clients::run(args)),
         Command::Subscribers(args) => asynchronously(subscribers::run(args)),
         Command::Queues(args) => asynchronously(queues::run(args)),
         Command::Objects(args) => asynchronously(objects::run(args)),
+        Command::Backends(args) => asynchronously(backends::run(args)),
         Command::Certificates(args) => asynchronously(certificates::run(args)),
         Command::Tokens(args) => asynchronously(tokens::run(args)),
         Command::Audit(args) => asynchronously(audit::run(args)),
@@ -189,7 +222,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Labels(args) => asynchronously(labels::run(args)),
         Command::Secrets(args) => secrets::run(&args),
         Command::RepairAof(args) => repair_aof::run(&args),
-        Command::Completions(args) => pages::completions(&args),
+        Command::Completions(args) => completion::script(&args),
+        Command::Complete(args) => asynchronously(completion::run(args)),
         Command::Man(args) => pages::man(&args),
         Command::Guard => {
             signalbox_stack::guard_main();

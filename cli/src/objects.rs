@@ -1,11 +1,14 @@
 //! `signalbox objects`: shows objects with a backend and what blocks them.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
-use serde_json::json;
-use signalbox_client::objects::{Backend, ObjectState};
+use serde_json::{Map, Value, json};
+use signalbox_client::{objects::ObjectState, segment};
 
 use crate::{
     exit::Failure,
+    input,
     listing::{Cell, Listing},
     remote::Remote,
     terminal,
@@ -20,16 +23,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// List the parked objects: those that wait for `unpark` or `skip`
+    #[command(visible_alias = "ls")]
+    List(Listing),
     /// Show an object's queue
+    #[command(visible_alias = "get")]
     Show(One),
+    /// Publish events of an object, all of them or none, with its new state
+    Publish(Publish),
     /// Retry a parked object
     Unpark(One),
     /// Drop the next event of an object
     Skip(Skip),
-    /// List backends with their waiting events
-    Backends(Listing),
-    /// List a backend's dead letters, as JSON
-    Dead(Dead),
 }
 
 #[derive(Debug, clap::Args)]
@@ -52,9 +57,24 @@ struct Skip {
 }
 
 #[derive(Debug, clap::Args)]
-struct Dead {
-    /// Backend
-    backend: String,
+struct Publish {
+    /// Object
+    object: String,
+    /// Topic of the event
+    #[arg(required_unless_present = "file")]
+    topic: Option<String>,
+    /// Type of the event
+    #[arg(value_name = "TYPE", value_parser = ["create", "update", "delete", "noop"], required_unless_present = "file")]
+    kind: Option<String>,
+    /// Events as in the API, up to 100: a JSON array, or one per line; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["topic", "kind"])]
+    file: Option<PathBuf>,
+    /// New state of the object, as JSON
+    #[arg(long, value_name = "JSON", value_parser = input::flag_json)]
+    state: Option<Value>,
+    /// Text that makes a repeated call have no effect
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -75,20 +95,41 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("event {id} dropped; {object} continues"));
             })
         }
-        Command::Backends(listing) => {
+        Command::Publish(args) => publish(args).await,
+        Command::List(listing) => {
             listing
                 .run(async || {
-                    let backends = listing.client()?.objects().backends().await?;
-                    let heads = ["BACKEND", "PREFIX", "OBJECTS", "EVENTS", "DEAD", "CALLBACK", "DISABLED"];
-                    listing.show(&backends, heads, row)
+                    let objects = listing.client()?.objects().parked().await?;
+                    listing.show(
+                        &objects,
+                        ["OBJECT", "BACKEND", "PARKED", "WAITING", "ATTEMPTS", "ERROR"],
+                        row,
+                    )
                 })
                 .await
         }
-        Command::Dead(Dead { backend, remote }) => {
-            let dead = remote.client()?.objects().dead(&backend).await?;
-            remote.show(&dead, |dead| terminal::line(&format!("{:#}", json!(dead))))
-        }
     }
+}
+
+async fn publish(args: Publish) -> Result<(), Failure> {
+    let events = match (&args.file, args.topic, args.kind) {
+        (Some(file), ..) => input::items(file)?,
+        (None, topic, kind) => vec![json!({"topic": topic, "type": kind})],
+    };
+    let mut body = Map::new();
+    body.insert("events".to_owned(), events.into());
+    if let Some(state) = args.state {
+        body.insert("data".to_owned(), state);
+    }
+    if let Some(key) = args.idempotency_key {
+        body.insert("idempotency_key".to_owned(), key.into());
+    }
+    let path = format!("/objects/{}/events", segment(&args.object));
+    let done = |answer: &Value| {
+        let ids: Vec<String> = answer["ids"].as_array().into_iter().flatten().map(Value::to_string).collect();
+        format!("published {}", ids.join(", "))
+    };
+    args.remote.change("POST", &path, Some(&body.into()), done).await
 }
 
 fn print(object: &ObjectState) {
@@ -109,14 +150,13 @@ fn print(object: &ObjectState) {
     }
 }
 
-fn row(backend: &Backend) -> [Cell; 7] {
+fn row(object: &ObjectState) -> [Cell; 6] {
     [
-        backend.name.clone().into(),
-        backend.prefix.clone().into(),
-        backend.objects.to_string().into(),
-        backend.events.to_string().into(),
-        backend.dead.to_string().into(),
-        backend.callback.clone().into(),
-        terminal::or_dash(backend.disabled.as_ref()).into(),
+        object.object.clone().into(),
+        terminal::or_dash(object.backend.as_ref()).into(),
+        Cell::time(object.parked_since_ms),
+        object.queued.to_string().into(),
+        object.attempts.to_string().into(),
+        terminal::or_dash(object.last_error.as_ref()).into(),
     ]
 }

@@ -1,18 +1,10 @@
-//! `signalbox completions` and `signalbox man`: generated from the definition of the command line.
+//! `signalbox man`: generated from the definition of the command line.
 
 use std::{fs, path::PathBuf};
 
 use clap::{Command, CommandFactory as _};
-use clap_complete::Shell;
 
 use crate::{Cli, exit::Failure, terminal};
-
-/// Flags of `signalbox completions`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Completions {
-    /// Shell
-    shell: Shell,
-}
 
 /// Flags of `signalbox man`.
 #[derive(Debug, clap::Args)]
@@ -27,12 +19,6 @@ fn command() -> Command {
     let mut command = Cli::command();
     command.build();
     command
-}
-
-pub(crate) fn completions(args: &Completions) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "signalbox", &mut script);
-    print(script)
 }
 
 pub(crate) fn man(args: &Man) -> Result<(), Failure> {
@@ -80,14 +66,5 @@ mod tests {
         assert!(page.contains("Register or update an instance"), "{page}");
         assert!(folder.path().join("signalbox.1").exists());
         assert!(!folder.path().join("signalbox-guard.1").exists(), "a hidden command has no page");
-    }
-
-    #[test]
-    fn every_shell_gets_a_script_that_knows_the_commands() {
-        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "signalbox", &mut script);
-            assert!(String::from_utf8(script).unwrap().contains("explain"), "{shell}");
-        }
     }
 }

@@ -3,15 +3,20 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use serde_json::json;
-use signalbox_client::queues::{
-    FacetPatch, Message, MessageState, NewQueue, Outcome, Overflow, Pull as PullBody, Queue,
-    Redrive as Letters,
+use serde_json::{Value, json};
+use signalbox_client::{
+    queues::{
+        DeadLetter, Facet, FacetPatch, Gap, Message, MessageState, NewQueue, Outcome, Overflow,
+        Pull as PullBody, PullFrom, PullSource, Queue, QueuePatch, Redrive as Letters, StoredMessage,
+    },
+    segment,
 };
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Listing},
+    input::{self, Sure},
+    listing::{Bounded, Cell, Listing},
+    outline,
     remote::{Remote, duration},
     terminal::{self, Progress},
 };
@@ -28,46 +33,60 @@ enum Command {
     /// List queues
     #[command(visible_alias = "ls")]
     List(Listing),
-    /// Create or update a queue
-    Create(Create),
+    /// Show a queue: its definition and its numbers
+    #[command(visible_alias = "get")]
+    Show(One),
+    /// Create a queue, or replace its definition
+    Create(Box<Create>),
+    /// Change parts of a queue's definition; the others stay
+    Set(Box<Change>),
     /// Delete a queue and its messages
-    Remove(Sure),
-    /// Set the weight or the limits of an environment
+    #[command(visible_alias = "rm")]
+    Remove(Confirmed),
+    /// Show an environment of a queue, or set its weight or limits
     Tenant(Tenant),
-    /// Deliver nothing of an environment
+    /// Pause the delivery of an environment's messages
     Pause(OneTenant),
-    /// Deliver the messages of an environment again
+    /// Resume the delivery of an environment's messages
     Resume(OneTenant),
     /// List a queue's environments by depth, with age and dwell time
-    Facets(One),
+    Facets(Rows),
+    /// Publish a message to the queues whose patterns match
+    Publish(Publish),
     /// Show the next messages without pulling them
     Peek(Peek),
-    /// Pull messages
+    /// Pull messages, from one queue or from several
     Pull(Pull),
+    /// Extend the leases of pulled messages
+    Extend(Extend),
     /// Acknowledge pulled messages
     Ack(Ack),
     /// Release pulled messages, so that they can be pulled again
     Nack(Nack),
-    /// Make dead letters of pulled messages
+    /// Reject pulled messages: they become dead letters
     Reject(Ack),
     /// Drop waiting messages
     Purge(Purge),
-    /// List dead letters, as JSON
-    Dead(Page),
+    /// Drop all messages of an environment, in flight or not
+    DropTenant(DropTenant),
+    /// List dead letters
+    Dead(LongRows),
     /// Return dead letters to the queue
     Redrive(Redrive),
     /// Drop dead letters
     DropDead(DropDead),
-    /// List delayed messages or messages in flight, as JSON
+    /// List delayed messages or messages in flight
     Messages(Messages),
-    /// Show a message, wherever in the queue it is, as JSON
+    /// Show a message, wherever in the queue it is
     ShowMessage(OneMessage),
     /// Drop a message, wherever in the queue it is
     DropMessage(DropMessage),
     /// Make a delayed message or a dead letter available now
     RedriveMessage(OneMessage),
     /// List messages that were dropped because too many waited
-    Gaps(One),
+    Gaps(Rows),
+    /// Forget which messages were dropped because too many waited
+    DropGaps(Confirmed),
 }
 
 #[derive(Debug, clap::Args)]
@@ -80,11 +99,8 @@ struct Messages {
     /// Only messages of this environment
     #[arg(long)]
     environment: Option<String>,
-    /// Cursor of the next page
-    #[arg(long)]
-    cursor: Option<String>,
     #[command(flatten)]
-    remote: Remote,
+    listing: Bounded,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -110,9 +126,8 @@ struct OneMessage {
 struct DropMessage {
     #[command(flatten)]
     message: OneMessage,
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
+    #[command(flatten)]
+    sure: Sure,
 }
 
 #[derive(Debug, clap::Args)]
@@ -185,9 +200,8 @@ struct DropDead {
     /// Only this message
     #[arg(long)]
     id: Option<u64>,
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
+    #[command(flatten)]
+    sure: Sure,
     #[command(flatten)]
     remote: Remote,
 }
@@ -201,12 +215,72 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Sure {
+struct Rows {
     /// Queue
     queue: String,
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
+    #[command(flatten)]
+    listing: Listing,
+}
+
+#[derive(Debug, clap::Args)]
+struct LongRows {
+    /// Queue
+    queue: String,
+    #[command(flatten)]
+    listing: Bounded,
+}
+
+#[derive(Debug, clap::Args)]
+struct Publish {
+    /// Environment (tenant) of the message
+    environment: String,
+    /// Type of the message
+    #[arg(value_name = "TYPE")]
+    kind: String,
+    /// Name of the message
+    name: String,
+    /// Payload, as JSON
+    #[arg(long, value_name = "JSON", value_parser = input::flag_json)]
+    payload: Option<Value>,
+    /// Time after which the message becomes available
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    delay: Option<Duration>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Extend {
+    /// Queue
+    queue: String,
+    /// Receipts, as printed by `pull`
+    #[arg(required = true)]
+    receipts: Vec<String>,
+    /// Time from now after which the leases expire
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    lease: Duration,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct DropTenant {
+    /// Queue
+    queue: String,
+    /// Environment
+    environment: String,
+    #[command(flatten)]
+    sure: Sure,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Confirmed {
+    /// Queue
+    queue: String,
+    #[command(flatten)]
+    sure: Sure,
     #[command(flatten)]
     remote: Remote,
 }
@@ -218,9 +292,37 @@ struct Create {
     /// Regular expression over environment:type:topic
     #[arg(long, value_name = "REGEX")]
     pattern: String,
+    #[command(flatten)]
+    definition: Definition,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    /// Queue
+    queue: String,
+    /// Regular expression over environment:type:topic
+    #[arg(long, value_name = "REGEX")]
+    pattern: Option<String>,
+    #[command(flatten)]
+    definition: Definition,
+    /// Remove this limit; can be repeated
+    #[arg(long, value_name = "LIMIT", value_parser = ["in-flight-limit", "max-waiting", "max-waiting-per-tenant"])]
+    unlimited: Vec<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// The parts of a definition apart from the pattern.
+#[derive(Debug, clap::Args)]
+struct Definition {
     /// Lease of a pulled message
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lease: Option<Duration>,
+    /// Messages of one environment that may be in flight
+    #[arg(long, value_name = "COUNT")]
+    in_flight_limit: Option<u64>,
     /// Maximum number of attempts before a message becomes a dead letter
     #[arg(long, value_name = "COUNT")]
     max_attempts: Option<u32>,
@@ -230,6 +332,9 @@ struct Create {
     /// Time before the second delivery of a message; it doubles with each further one
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     backoff: Option<Duration>,
+    /// Maximum of this time
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    max_backoff: Option<Duration>,
     /// Maximum number of waiting messages
     #[arg(long, value_name = "COUNT")]
     max_waiting: Option<u64>,
@@ -239,8 +344,19 @@ struct Create {
     /// Drop the oldest messages beyond these limits, in place of rejecting new ones
     #[arg(long)]
     drop_oldest: bool,
-    #[command(flatten)]
-    remote: Remote,
+    /// Reject new messages beyond these limits
+    #[arg(long, conflicts_with = "drop_oldest")]
+    reject_new: bool,
+}
+
+impl Definition {
+    fn overflow(&self) -> Option<Overflow> {
+        match (self.drop_oldest, self.reject_new) {
+            (true, _) => Some(Overflow::DropOldest),
+            (false, true) => Some(Overflow::Reject),
+            (false, false) => None,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -259,8 +375,9 @@ struct Peek {
 
 #[derive(Debug, clap::Args)]
 struct Pull {
-    /// Queue
-    queue: String,
+    /// Queue; name several to pull from all of them, in turns
+    #[arg(required = true, value_name = "QUEUE")]
+    queues: Vec<String>,
     /// Maximum number of messages
     #[arg(long, default_value_t = 1)]
     max: usize,
@@ -298,20 +415,8 @@ struct Purge {
     /// Only messages of this environment
     #[arg(long)]
     environment: Option<String>,
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
     #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-struct Page {
-    /// Queue
-    queue: String,
-    /// Cursor of the next page
-    #[arg(long)]
-    cursor: Option<String>,
+    sure: Sure,
     #[command(flatten)]
     remote: Remote,
 }
@@ -330,8 +435,26 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 })
                 .await
         }
-        Command::Create(args) => create(args).await,
-        Command::Remove(Sure { queue, yes: _, remote }) => {
+        Command::Show(One { queue, remote }) => remote.document(&path(&queue, "")).await,
+        Command::Create(args) => create(*args).await,
+        Command::Set(args) => change(*args).await,
+        Command::Publish(args) => publish(args).await,
+        Command::Extend(Extend { queue, receipts, lease, remote }) => {
+            let answer = remote.client()?.queues().extend(&queue, &receipts, lease).await?;
+            remote.show(&answer, |answer| print_outcomes(&answer.results))
+        }
+        Command::DropTenant(DropTenant { queue, environment, sure: _, remote }) => {
+            let done = |answer: &Value| format!("{} messages dropped", answer["messages"]);
+            remote
+                .change("DELETE", &path(&queue, &format!("/facets/{}", segment(&environment))), None, done)
+                .await
+        }
+        Command::DropGaps(Confirmed { queue, sure: _, remote }) => {
+            remote
+                .change("DELETE", &path(&queue, "/gaps"), None, |_| format!("gaps of {queue} forgotten"))
+                .await
+        }
+        Command::Remove(Confirmed { queue, sure: _, remote }) => {
             remote.client()?.queues().remove(&queue).await?;
             remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{queue} deleted")))
         }
@@ -342,13 +465,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Pull(args) => pull(args).await,
         Command::Ack(args) => ack(args).await,
-        Command::Purge(Purge { queue, environment, yes: _, remote }) => {
+        Command::Purge(Purge { queue, environment, sure: _, remote }) => {
             let count = remote.client()?.queues().purge(&queue, environment.as_deref()).await?;
             counted(&remote, count, "messages dropped")
         }
-        Command::Dead(Page { queue, cursor, remote }) => {
-            let page = remote.client()?.queues().dead(&queue, cursor.as_deref()).await?;
-            remote.show(&page, |page| terminal::line(&format!("{:#}", json!(page))))
+        Command::Dead(LongRows { queue, listing }) => {
+            listing
+                .run(async || {
+                    let dead = listing.client()?.queues().dead(&queue, listing.limit()).await?;
+                    listing.show(&dead, DEAD, dead_row)
+                })
+                .await
         }
         Command::Redrive(Redrive { queue, environment, ids, rate, remote }) => {
             let which =
@@ -356,10 +483,18 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let count = remote.client()?.queues().redrive(&queue, &which).await?;
             counted(&remote, count, "messages returned to the queue")
         }
-        Command::DropDead(DropDead { queue, environment, id, yes: _, remote }) => {
+        Command::DropDead(DropDead { queue, environment, id, sure: _, remote }) => {
             let count = remote.client()?.queues().drop_dead(&queue, environment.as_deref(), id).await?;
             counted(&remote, count, "dead letters dropped")
         }
+        Command::Tenant(Tenant {
+            queue,
+            environment,
+            weight: None,
+            in_flight_limit: None,
+            rate: None,
+            remote,
+        }) => remote.document(&path(&queue, &format!("/facets/{}", segment(&environment)))).await,
         Command::Tenant(Tenant { queue, environment, weight, in_flight_limit, rate, remote }) => {
             let patch = FacetPatch {
                 weight: weight.map(Some),
@@ -388,9 +523,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Messages(args) => messages(args).await,
         Command::ShowMessage(OneMessage { queue, id, environment, remote }) => {
             let message = remote.client()?.queues().message(&queue, id, environment.as_deref()).await?;
-            remote.show(&message, |message| terminal::line(&format!("{:#}", json!(message))))
+            remote.show(&message, |message| outline::print(&json!(message)))
         }
-        Command::DropMessage(DropMessage { message, yes: _ }) => {
+        Command::DropMessage(DropMessage { message, sure: _ }) => {
             let OneMessage { queue, id, environment, remote } = message;
             remote.client()?.queues().drop_message(&queue, id, environment.as_deref()).await?;
             counted(&remote, 1, "messages dropped")
@@ -399,32 +534,81 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let count = remote.client()?.queues().redrive_message(&queue, id, environment.as_deref()).await?;
             counted(&remote, count, "messages made available")
         }
-        Command::Gaps(One { queue, remote }) => {
-            let gaps = remote.client()?.queues().gaps(&queue).await?;
-            remote.show(&gaps, |gaps| {
-                let rows: Vec<_> = gaps
-                    .iter()
-                    .map(|gap| {
-                        let environment = gap.environment.clone().unwrap_or_else(|| "(others)".to_owned());
-                        [environment, gap.messages.to_string(), gap.first.to_string(), gap.last.to_string()]
-                    })
-                    .collect();
-                terminal::table(["ENVIRONMENT", "DROPPED", "FIRST", "LAST"], &rows);
-            })
+        Command::Gaps(Rows { queue, listing }) => {
+            listing
+                .run(async || {
+                    let gaps = listing.client()?.queues().gaps(&queue).await?;
+                    listing.show(&gaps, ["ENVIRONMENT", "MESSAGES", "FIRST", "LAST", "DROPPED"], gap_row)
+                })
+                .await
         }
     }
 }
 
+fn path(queue: &str, below: &str) -> String {
+    format!("/queues/{}{below}", segment(queue))
+}
+
+fn gap_row(gap: &Gap) -> [Cell; 5] {
+    [
+        gap.environment.clone().unwrap_or_else(|| "(others)".to_owned()).into(),
+        gap.messages.to_string().into(),
+        gap.first.to_string().into(),
+        gap.last.to_string().into(),
+        Cell::Time(gap.dropped_ms),
+    ]
+}
+
+const DEAD: [&str; 7] = ["ID", "ENVIRONMENT", "TYPE", "NAME", "DIED", "REASON", "+PAYLOAD"];
+
+fn dead_row(letter: &DeadLetter<Message>) -> [Cell; 7] {
+    let [id, environment, kind, name, payload] = message_cells(letter.message.as_ref());
+    [id, environment, kind, name, Cell::Time(letter.died_ms), letter.reason.clone().into(), payload]
+}
+
+/// ID, environment, type, name and payload.
+fn message_cells(message: Option<&Message>) -> [Cell; 5] {
+    let text = |value: &Value| Cell::from(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    let Some(message) = message else { return std::array::from_fn(|_| "-".into()) };
+    [
+        message.id.to_string().into(),
+        text(&message.environment),
+        text(&message.kind),
+        text(&message.name),
+        message.payload.as_ref().map_or_else(|| "-".into(), |payload| payload.to_string().into()),
+    ]
+}
+
 async fn messages(args: Messages) -> Result<(), Failure> {
-    let Messages { queue, state, environment, cursor, remote } = args;
+    let Messages { queue, state, environment, listing } = args;
     let state = match state {
         State::Delayed => MessageState::Delayed,
         State::InFlight => MessageState::InFlight,
     };
-    let client = remote.client()?;
-    let (messages, next) =
-        client.queues().messages(&queue, state, environment.as_deref(), cursor.as_deref()).await?;
-    remote.show(&json!({"messages": messages, "next": next}), |page| terminal::line(&format!("{page:#}")))
+    let heads = ["ID", "ENVIRONMENT", "TYPE", "NAME", "UNTIL", "ATTEMPT", "+PAYLOAD"];
+    let row = |stored: &StoredMessage<Message>| {
+        let [id, environment, kind, name, payload] = message_cells(stored.message.as_ref());
+        let attempt = terminal::or_dash(stored.message.as_ref().map(|message| message.attempt));
+        [id, environment, kind, name, Cell::time(stored.until_ms), attempt.into(), payload]
+    };
+    listing
+        .run(async || {
+            let client = listing.client()?;
+            let all =
+                client.queues().messages(&queue, state, environment.as_deref(), listing.limit()).await?;
+            listing.show(&all, heads, row)
+        })
+        .await
+}
+
+async fn publish(args: Publish) -> Result<(), Failure> {
+    let Publish { environment, kind, name, payload, delay, remote } = args;
+    let mut message = json!({"environment": environment, "type": kind, "name": name, "payload": payload});
+    if let Some(delay) = delay {
+        message["delay_seconds"] = json!(delay.as_secs_f64());
+    }
+    let done = |answer: &Value| format!("published {}", answer["id"]);
+    remote.change("POST", "/messages", Some(&message), done).await
 }
 
 async fn set(remote: &Remote, queue: &str, environment: &str, patch: &FacetPatch) -> Result<(), Failure> {
@@ -452,44 +636,75 @@ fn row(queue: &Queue) -> [Cell; 6] {
 }
 
 async fn create(args: Create) -> Result<(), Failure> {
-    let Create { queue: name, pattern, lease, max_attempts, retention, backoff, .. } = args;
-    let Create { max_waiting, max_waiting_per_tenant, drop_oldest, remote, .. } = args;
+    let Create { queue: name, pattern, definition, remote } = args;
+    let seconds = |time: Duration| time.as_secs_f64();
     let queue = NewQueue {
         pattern,
-        lease_seconds: lease.map(|lease| lease.as_secs_f64()),
-        max_attempts,
-        retention_seconds: retention.map(|retention| retention.as_secs()),
-        backoff_seconds: backoff.map(|backoff| backoff.as_secs_f64()),
-        max_waiting,
-        max_waiting_per_tenant,
-        overflow: if drop_oldest { Overflow::DropOldest } else { Overflow::Reject },
-        ..NewQueue::default()
+        lease_seconds: definition.lease.map(seconds),
+        in_flight_limit: definition.in_flight_limit,
+        max_attempts: definition.max_attempts,
+        retention_seconds: definition.retention.map(|retention| retention.as_secs()),
+        backoff_seconds: definition.backoff.map(seconds),
+        max_backoff_seconds: definition.max_backoff.map(seconds),
+        max_waiting: definition.max_waiting,
+        max_waiting_per_tenant: definition.max_waiting_per_tenant,
+        overflow: definition.overflow().unwrap_or_default(),
+        weights: None,
     };
     let queue = remote.client()?.queues().put(&name, &queue).await?;
     remote.show(&queue, |queue| terminal::line(&format!("{} matches {}", queue.name, queue.pattern)))
 }
 
-async fn facets(args: One) -> Result<(), Failure> {
-    let mut facets = args.remote.client()?.queues().facets(&args.queue).await?;
-    facets.sort_by(|a, b| b.waiting.cmp(&a.waiting).then_with(|| a.environment.cmp(&b.environment)));
-    args.remote.show(&facets, |facets| {
-        let rows: Vec<_> = facets
-            .iter()
-            .map(|facet| {
+async fn change(args: Change) -> Result<(), Failure> {
+    let Change { queue: name, pattern, definition, unlimited, remote } = args;
+    let seconds = |time: Duration| time.as_secs_f64();
+    let limit = |limit: Option<u64>, name: &str| {
+        if unlimited.iter().any(|one| one == name) { Some(None) } else { limit.map(Some) }
+    };
+    let patch = QueuePatch {
+        pattern,
+        lease_seconds: definition.lease.map(seconds),
+        in_flight_limit: limit(definition.in_flight_limit, "in-flight-limit"),
+        max_attempts: definition.max_attempts,
+        retention_seconds: definition.retention.map(|retention| retention.as_secs()),
+        backoff_seconds: definition.backoff.map(seconds),
+        max_backoff_seconds: definition.max_backoff.map(seconds),
+        max_waiting: limit(definition.max_waiting, "max-waiting"),
+        max_waiting_per_tenant: limit(definition.max_waiting_per_tenant, "max-waiting-per-tenant"),
+        overflow: definition.overflow(),
+        weights: std::collections::BTreeMap::new(),
+    };
+    if json!(patch) == json!({}) {
+        return Err(Failure::configuration("nothing to change: set at least one flag, such as --lease 30s"));
+    }
+    let queue = remote.client()?.queues().change(&name, &patch).await?;
+    remote.show(&queue, |queue| {
+        terminal::line(&format!("{} changed (revision {})", queue.name, queue.revision))
+    })
+}
+
+const FACETS: [&str; 8] =
+    ["ENVIRONMENT", "STATE", "WEIGHT", "WAITING", "IN FLIGHT", "DELAYED", "OLDEST", "DWELL"];
+
+async fn facets(Rows { queue, listing }: Rows) -> Result<(), Failure> {
+    listing
+        .run(async || {
+            let mut facets = listing.client()?.queues().facets(&queue).await?;
+            facets.sort_by(|a, b| b.waiting.cmp(&a.waiting).then_with(|| a.environment.cmp(&b.environment)));
+            listing.show(&facets, FACETS, |facet: &Facet| {
                 [
-                    facet.environment.clone(),
-                    if facet.paused { "paused".to_owned() } else { facet.weight.to_string() },
-                    facet.waiting.to_string(),
-                    facet.in_flight.to_string(),
-                    facet.delayed.to_string(),
-                    terminal::or_dash(facet.oldest_age_ms.map(terminal::span)),
-                    terminal::or_dash(facet.dwell_ms.map(terminal::span)),
+                    facet.environment.clone().into(),
+                    if facet.paused { "paused" } else { "active" }.into(),
+                    facet.weight.to_string().into(),
+                    facet.waiting.to_string().into(),
+                    facet.in_flight.to_string().into(),
+                    facet.delayed.to_string().into(),
+                    facet.oldest_age_ms.map_or_else(|| "-".into(), Cell::ago),
+                    terminal::or_dash(facet.dwell_ms.map(terminal::span)).into(),
                 ]
             })
-            .collect();
-        let heads = ["ENVIRONMENT", "WEIGHT", "WAITING", "IN FLIGHT", "DELAYED", "OLDEST", "DWELL"];
-        terminal::table(heads, &rows);
-    })
+        })
+        .await
 }
 
 async fn pull(args: Pull) -> Result<(), Failure> {
@@ -498,14 +713,22 @@ async fn pull(args: Pull) -> Result<(), Failure> {
     if !args.wait.is_zero() {
         progress.say(&format!("waiting up to {} s for a message", args.wait.as_secs()));
     }
-    let pull = PullBody {
-        max: Some(args.max),
-        wait_seconds: Some(args.wait.as_secs_f64()),
-        auto_ack: args.ack,
-        environment: args.environment,
-        lease_seconds: args.lease.map(|lease| lease.as_secs_f64()),
+    let lease_seconds = args.lease.map(|lease| lease.as_secs_f64());
+    let (max, wait_seconds) = (Some(args.max), Some(args.wait.as_secs_f64()));
+    let messages = match args.queues.as_slice() {
+        [queue] => {
+            let (auto_ack, environment) = (args.ack, args.environment);
+            let pull = PullBody { max, wait_seconds, auto_ack, environment, lease_seconds };
+            client.queues().pull_with(queue, &pull).await?
+        }
+        queues => {
+            let source = |name: &String| PullSource { name: name.clone(), weight: None };
+            let (auto_ack, environment) = (args.ack, args.environment);
+            let queues = queues.iter().map(source).collect();
+            let pull = PullFrom { queues, max, wait_seconds, auto_ack, environment, lease_seconds };
+            client.queues().pull_from(&pull).await?
+        }
     };
-    let messages = client.queues().pull_with(&args.queue, &pull).await?;
     drop(progress);
     args.remote.show(&messages, |messages| list(messages))
 }

@@ -4,13 +4,14 @@ use std::{fs, io, net::IpAddr, ops::Deref, os::unix::fs::MetadataExt as _, path:
 
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::{Value, json};
 use signalbox_client::{Client, Error};
 use signalbox_stack::Description;
 
 use crate::{
     contexts::{Context, Store, read_token},
     exit::Failure,
-    terminal, yaml,
+    outline, terminal, yaml,
 };
 
 /// The data folder of `signalbox up`.
@@ -230,6 +231,27 @@ impl Remote {
     /// Whether a program reads the output, so that commands without an end print a JSON document per line.
     pub(crate) fn is_json(&self) -> bool {
         self.format() == Format::Json
+    }
+
+    /// Makes a call that changes something, and prints `done`, or the answer as JSON or YAML.
+    pub(crate) async fn change(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        done: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Failure> {
+        let mut answer = self.client()?.call(method, path, body).await?;
+        if answer.is_null() {
+            answer = json!({"done": true});
+        }
+        self.show(&answer, |answer| terminal::line(&done(answer)))
+    }
+
+    /// Prints the document at `path`: its members, one per line.
+    pub(crate) async fn document(&self, path: &str) -> Result<(), Failure> {
+        let document = self.client()?.call("GET", path, None).await?;
+        self.show(&document, outline::print)
     }
 
     /// Prints the answer: as JSON or YAML if requested, otherwise by `text`.

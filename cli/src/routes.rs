@@ -1,11 +1,15 @@
 //! `signalbox routes`: manages instances, and shows which routers have the newest table.
 
+mod bulk;
+mod explain;
+
 use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
-use signalbox_client::routes::{
-    Answer, ChangedInstance, Convergence, Explanation, Filter, Instance, Liveness, NewInstance,
+use signalbox_client::{
+    routes::{ChangedInstance, Convergence, Filter, Instance, Liveness, NewInstance},
+    segment, with_query,
 };
 use tokio::time::{Instant, sleep};
 
@@ -28,21 +32,30 @@ enum Command {
     /// List instances
     #[command(visible_alias = "ls")]
     List(List),
+    /// Show an instance: its state, its last health check and its faults
+    #[command(visible_alias = "get")]
+    Show(One),
     /// Register or update an instance
     Add(Box<Add>),
+    /// Register or update the instances in a file
+    Import(bulk::Import),
     /// Remove an instance immediately
     #[command(visible_alias = "rm")]
     Remove(Remove),
     /// Drain an instance: send it no new requests
     Drain(Drain),
+    /// Drain all instances of a node, or send them requests again
+    DrainNode(bulk::DrainNode),
     /// List or replace the rules that lead paths of a host to other hosts
     Paths(Paths),
     /// Pause a host: its requests wait until it is resumed
     Pause(Pause),
     /// Resume a paused host
     Resume(Resume),
-    /// Explain the routing decision for a host
-    Explain(Explain),
+    /// Explain the routing decision for a host, or for the request to a URL
+    Explain(explain::Explain),
+    /// Print the whole route table
+    Dump(bulk::Dump),
     /// Wait until every router serves the newest table
     Wait(Wait),
 }
@@ -140,12 +153,9 @@ pub(crate) struct Until {
 }
 
 #[derive(Debug, clap::Args)]
-struct Explain {
-    /// Host name or URL of the request
-    host: String,
-    /// Path of the request
-    #[arg(long)]
-    path: Option<String>,
+struct One {
+    /// Instance
+    id: String,
     #[command(flatten)]
     remote: Remote,
 }
@@ -170,7 +180,7 @@ struct Paths {
     #[command(flatten)]
     until: Until,
     #[command(flatten)]
-    remote: Remote,
+    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
@@ -216,13 +226,17 @@ struct Wait {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::List(args) => list(args).await,
+        Command::Show(One { id, remote }) => remote.document(&format!("/instances/{}", segment(&id))).await,
         Command::Add(args) => add(*args).await,
+        Command::Import(args) => bulk::import(args).await,
+        Command::DrainNode(args) => bulk::drain_node(args).await,
+        Command::Dump(args) => bulk::dump(args).await,
         Command::Remove(args) => remove(args).await,
         Command::Drain(args) => drain(args).await,
         Command::Paths(args) => paths(args).await,
         Command::Pause(args) => pause(args).await,
         Command::Resume(args) => resume(args).await,
-        Command::Explain(args) => explain(args).await,
+        Command::Explain(args) => explain::run(args).await,
         Command::Wait(args) => wait(args).await,
     }
 }
@@ -314,6 +328,12 @@ async fn drain(args: Drain) -> Result<(), Failure> {
 }
 
 impl Until {
+    /// The path of a change, with the time to wait.
+    pub(crate) fn path(&self, path: &str) -> String {
+        let wait = self.wait.map(|wait| format!("{}ms", wait.as_millis()));
+        with_query(path, &[("wait", wait.as_deref())])
+    }
+
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.wait.map(|wait| {
             let progress = Progress::new();
@@ -349,7 +369,7 @@ async fn resume(args: Resume) -> Result<(), Failure> {
 }
 
 async fn paths(args: Paths) -> Result<(), Failure> {
-    let client = args.remote.client()?;
+    let client = args.listing.client()?;
     let rule = |(path, service): &(String, String), of: Value| {
         let mut rule = json!({"path": path, "service": service});
         if let (Some(rule), Value::Object(of)) = (rule.as_object_mut(), of) {
@@ -361,102 +381,35 @@ async fn paths(args: Paths) -> Result<(), Failure> {
     let exact = args.exact.iter().map(|one| rule(one, json!({"match": "exact"})));
     let strip = args.strip.iter().map(|one| rule(one, json!({"strip": true})));
     let rules: Vec<Value> = prefix.chain(exact).chain(strip).collect();
+    let progress = args.until.progress();
     if args.clear {
-        let progress = args.until.progress();
         client.routes().remove_paths(&args.host, args.until.wait).await?;
         drop(progress);
-        return args.remote.show(&json!({"hostname": args.host, "paths": []}), |_| {
-            terminal::line(&format!("{} serves all paths itself", args.host));
-        });
+        let answer = json!({"hostname": args.host, "paths": []});
+        let text = format!("{} serves all paths itself", args.host);
+        return Remote::show(&args.listing, &answer, |_| terminal::line(&text));
     }
-    let rules = if rules.is_empty() {
-        client.routes().host(&args.host).await?.rules
-    } else {
-        let progress = args.until.progress();
-        let set = client.routes().set_paths(&args.host, &json!(rules), args.until.wait).await?;
-        drop(progress);
-        set.rules
-    };
-    let policy: Value = rules.and_then(|rules| serde_json::from_str(rules.get()).ok()).unwrap_or_default();
-    let list = policy["paths"].as_array().cloned().unwrap_or_default();
-    args.remote.show(&json!({"hostname": args.host, "paths": list}), |_| {
-        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-        let rows: Vec<_> = list
-            .iter()
-            .map(|rule| {
-                let matched = rule["match"].as_str().unwrap_or("prefix").to_owned();
-                let strip = if rule["strip"] == true { "removed" } else { "kept" };
-                [text(&rule["path"]), matched, text(&rule["service"]), strip.to_owned()]
+    if !rules.is_empty() {
+        client.routes().set_paths(&args.host, &json!(rules), args.until.wait).await?;
+    }
+    drop(progress);
+    args.listing
+        .run(async || {
+            let rules = client.routes().host(&args.host).await?.rules;
+            let policy: Value =
+                rules.and_then(|rules| serde_json::from_str(rules.get()).ok()).unwrap_or_default();
+            let rules = policy["paths"].as_array().cloned().unwrap_or_default();
+            args.listing.show(&rules, ["PATH", "MATCH", "SERVICE", "PREFIX"], |rule| {
+                let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+                [
+                    text(&rule["path"]).into(),
+                    rule["match"].as_str().unwrap_or("prefix").into(),
+                    text(&rule["service"]).into(),
+                    if rule["strip"] == true { "removed" } else { "kept" }.into(),
+                ]
             })
-            .collect();
-        terminal::table(["PATH", "MATCH", "SERVICE", "PREFIX"], &rows);
-    })
-}
-
-async fn explain(args: Explain) -> Result<(), Failure> {
-    let (host, path) = request_of(&args.host);
-    let path = args.path.as_deref().or(path);
-    let explanation = args.remote.client()?.routes().explain(host, path).await?;
-    args.remote.show(&explanation, print)
-}
-
-/// Host and path of a URL; of any other text, the text as the host.
-fn request_of(text: &str) -> (&str, Option<&str>) {
-    let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) else {
-        return (text, None);
-    };
-    let rest = rest.split('#').next().unwrap_or(rest);
-    match rest.find(['/', '?']) {
-        Some(at) if rest[at..].starts_with('/') => (&rest[..at], Some(&rest[at..])),
-        Some(at) => (&rest[..at], Some("/")),
-        None => (rest, None),
-    }
-}
-
-fn print(explanation: &Explanation) {
-    let answer = match explanation.answer {
-        Answer::Proxied => "is routed to an instance",
-        Answer::NoInstance => "is answered 503: no instance is available",
-        Answer::NoRoute => "is answered 404: the host is not in the table",
-    };
-    terminal::line(&format!("A request for {} {answer}.", explanation.host));
-    for candidate in &explanation.candidates {
-        let found = match (candidate.exists, explanation.matched.as_deref() == Some(&candidate.name)) {
-            (true, true) => "matches",
-            (true, false) => "is in the table, but a more specific name matches",
-            (false, _) => "is not in the table",
-        };
-        terminal::line(&format!("  {} {found}", candidate.name));
-    }
-    if let Some(path) = &explanation.path {
-        let why = match (&path.rule, &path.service) {
-            (Some(rule), Some(service)) => format!("the rule {rule} leads it to {service}"),
-            (Some(rule), None) => format!("the rule {rule} applies"),
-            (None, _) => "no rule matches".to_owned(),
-        };
-        terminal::line(&format!("  The instance receives the path {}: {why}.", path.sent));
-    }
-    if !explanation.checks.is_empty() {
-        terminal::line(&format!("  Checked first: {}.", explanation.checks.join(", ")));
-    }
-    for instance in &explanation.instances {
-        let id = terminal::or_dash(instance.id.as_ref());
-        let why = match (&instance.reason, instance.usable) {
-            (_, true) => "receives requests".to_owned(),
-            (Some(reason), false) => format!("receives no requests: {reason}"),
-            (None, false) => "receives no requests".to_owned(),
-        };
-        terminal::line(&format!("  {} ({id}) {why}", instance.address));
-    }
-    if explanation.fail_open {
-        terminal::line("  More than half of the instances are unhealthy, so health checks are ignored.");
-    }
-    if let Some(key) = &explanation.log_key {
-        terminal::line(&format!(
-            "Counted under version type {key}; instance chosen by {}.",
-            explanation.algorithm
-        ));
-    }
+        })
+        .await
 }
 
 async fn wait(args: Wait) -> Result<(), Failure> {

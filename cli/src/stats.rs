@@ -1,5 +1,7 @@
 //! `signalbox stats`: shows request statistics.
 
+mod instances;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::Subcommand;
@@ -8,12 +10,16 @@ use serde::Serialize;
 use signalbox_client::{
     Client,
     routes::Filter,
-    stats::{self, Subject, Totals},
+    segment,
+    stats::{self, Point, Subject, Totals},
+    with_query,
 };
 use tokio::time::{self, MissedTickBehavior};
 
 use crate::{
     exit::Failure,
+    listing::{Cell, Table},
+    outline,
     remote::{Remote, duration, past, seconds},
     terminal,
 };
@@ -31,7 +37,11 @@ enum Command {
     Show(Show),
     /// Show the history of a metric
     History(History),
-    /// Watch requests, errors and response times of all version types, busiest first
+    /// Show the p50, p90, p95 and p99 of response times
+    Latency(Latency),
+    /// Watch a metric: a line per second, until Ctrl-C
+    Watch(Watch),
+    /// Watch requests, errors and response times of all version types, busiest first, or of the instances of one
     Top(Top),
 }
 
@@ -64,36 +74,83 @@ struct History {
 }
 
 #[derive(Debug, clap::Args)]
+struct Latency {
+    /// Subject, as for `show`, or instance/ID
+    #[arg(value_parser = latency_subject)]
+    subject: String,
+    /// Start: a time, or a duration before now [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    start: Option<Timestamp>,
+    /// End: a time, or a duration before now [default: now]
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    end: Option<Timestamp>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Watch {
+    /// Subject, as for `show`
+    subject: Subject,
+    /// Metric, such as requests, bytes, 5xx
+    #[arg(long, default_value = "requests")]
+    metric: String,
+    /// Exit after this many lines
+    #[arg(long, value_name = "COUNT")]
+    count: Option<u64>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// The path of a subject whose response times are known.
+fn latency_subject(text: &str) -> Result<String, String> {
+    match text.strip_prefix("instance/") {
+        Some(id) if !id.is_empty() => Ok(format!("/stats/instance/{}", segment(id))),
+        _ => Ok(format!("/stats/{}/latency", text.parse::<Subject>()?)),
+    }
+}
+
+#[derive(Debug, clap::Args)]
 struct Top {
+    /// Version type whose instances are shown, with their response times of the last minute
+    version_type: Option<String>,
     /// Interval that each table covers
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
     interval: Duration,
     /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// Maximum number of rows [default: those that fit the terminal, otherwise 40]
+    /// Maximum number of rows [default: as many as the terminal shows, or 40]
     #[arg(long, value_name = "ROWS")]
     rows: Option<usize>,
     #[command(flatten)]
-    remote: Remote,
+    table: Table,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Show(args) => show(args).await,
         Command::History(args) => history(args).await,
+        Command::Latency(args) => latency(args).await,
+        Command::Watch(args) => watch(args).await,
+        Command::Top(Top { version_type: Some(id), interval, once, table, .. }) => {
+            instances::run(&id, interval, once, &table).await
+        }
         Command::Top(args) => top(args).await,
     }
 }
 
 async fn show(args: Show) -> Result<(), Failure> {
     let totals = args.remote.client()?.stats().totals(&args.subject).await?;
-    if totals.requests == 0 {
-        terminal::error(&format!("no request was counted for {}", args.subject));
-    }
     args.remote.show(&totals, |totals| {
         let mean = |sum: u64, count: u64| terminal::or_dash(sum.checked_div(count));
         terminal::line(&format!("{} {}", totals.kind, totals.id));
+        if totals.requests == 0 {
+            terminal::line(
+                "  no request was counted; `signalbox routes list` shows the version types of instances",
+            );
+            return;
+        }
         terminal::line(&format!("  requests        {}", totals.requests));
         terminal::line(&format!("  bytes           {}", totals.bytes));
         terminal::line(&format!("  mean ms         {}", mean(totals.nginxtime, totals.requests)));
@@ -102,6 +159,40 @@ async fn show(args: Show) -> Result<(), Failure> {
             terminal::line(&format!("  {code}             {count}"));
         }
     })
+}
+
+async fn latency(args: Latency) -> Result<(), Failure> {
+    let second = |at: Option<Timestamp>| at.map(|at| at.as_second().to_string());
+    let (start, end) = (second(args.start), second(args.end));
+    let path = with_query(&args.subject, &[("start", start.as_deref()), ("end", end.as_deref())]);
+    let latency = args.remote.client()?.call("GET", &path, None).await?;
+    args.remote.show(&latency, |latency| {
+        let mut short = latency.clone();
+        short.as_object_mut().map(|members| members.remove("buckets"));
+        outline::print(&short);
+    })
+}
+
+async fn watch(args: Watch) -> Result<(), Failure> {
+    let mut stream = args.remote.client()?.stats().stream(&args.subject, &args.metric).await?;
+    let mut seen = 0;
+    while args.count.is_none_or(|count| seen < count) {
+        let Some(message) = stream.next().await? else {
+            return Err(Failure::unavailable("the stream ended; repeat the command"));
+        };
+        let Ok((second, value)) = serde_json::from_str::<Point>(&message.data) else { continue };
+        let line = if args.remote.is_json() { message.data } else { format!("{} {value}", time(second)) };
+        if !terminal::line_is_read(&line) {
+            break;
+        }
+        seen += 1;
+    }
+    Ok(())
+}
+
+fn time(second: u64) -> Timestamp {
+    let at = i64::try_from(second).ok().and_then(|second| Timestamp::from_second(second).ok());
+    at.unwrap_or_default()
 }
 
 async fn history(args: History) -> Result<(), Failure> {
@@ -115,8 +206,7 @@ async fn history(args: History) -> Result<(), Failure> {
     let points = args.remote.client()?.stats().history(&args.subject, &range).await?;
     args.remote.show(&points, |points| {
         for (second, value) in points {
-            let at = i64::try_from(*second).ok().and_then(|second| Timestamp::from_second(second).ok());
-            terminal::line(&format!("{} {value}", at.unwrap_or_default()));
+            terminal::line(&format!("{} {value}", time(*second)));
         }
     })
 }
@@ -153,43 +243,34 @@ impl Row {
         }
     }
 
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [Cell; 7] {
         let one =
             |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |number| format!("{number:.1}"));
         [
-            self.version_type.clone(),
-            hosts(&self.hosts),
-            one(Some(self.requests_per_second)),
-            one(self.error_percent),
-            one(self.mean_ms),
-            format!("{:.1}", self.bytes_per_second / 1024.0),
-            self.requests.to_string(),
+            self.version_type.clone().into(),
+            names(&self.hosts).into(),
+            one(Some(self.requests_per_second)).into(),
+            one(self.error_percent).into(),
+            one(self.mean_ms).into(),
+            format!("{:.1}", self.bytes_per_second / 1024.0).into(),
+            self.requests.to_string().into(),
         ]
     }
 }
 
-/// The first host and the number of others: a version type with many hosts must not push the numbers off the screen.
-fn hosts(hosts: &[String]) -> String {
-    let short = |name: &str| match name.chars().count() {
-        0..=MAX_HOST => name.to_owned(),
-        _ => name.chars().take(MAX_HOST - 1).chain(['…']).collect(),
-    };
+/// The first host names, and how many others there are.
+fn names(hosts: &[String]) -> String {
     match hosts {
         [] => "-".to_owned(),
-        [one] => short(one),
-        [first, others @ ..] => format!("{} +{}", short(first), others.len()),
+        [only] => only.clone(),
+        [first, others @ ..] => format!("{first} +{}", others.len()),
     }
 }
-
-/// Characters of a host name in a table.
-const MAX_HOST: usize = 32;
-/// Rows of a table without a terminal.
-const DEFAULT_ROWS: usize = 40;
 
 const HEADS: [&str; 7] = ["VERSION TYPE", "HOSTS", "REQ/S", "5XX %", "MEAN MS", "KIB/S", "REQUESTS"];
 
 async fn top(args: Top) -> Result<(), Failure> {
-    let client = args.remote.client()?;
+    let client = args.table.client()?;
     let mut ticks = time::interval(args.interval.max(Duration::from_millis(200)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
@@ -199,10 +280,14 @@ async fn top(args: Top) -> Result<(), Failure> {
         ticks.tick().await;
         let (now, then) = (look(&client).await?, at);
         at = time::Instant::now();
-        let most = args.rows.unwrap_or_else(|| terminal::height().map_or(DEFAULT_ROWS, |rows| rows.saturating_sub(2)));
-        let rows = rows(&before, &now, (at - then).as_secs_f64(), most);
+        let rows = rows(&before, &now, (at - then).as_secs_f64());
         before = now;
-        if !draw(&args, &rows)? || args.once {
+        // Without the head, and the line of the next prompt.
+        let fit = || terminal::height().map_or(40, |height| height.saturating_sub(2));
+        let most =
+            if args.table.is_sorted() { rows.len() } else { args.rows.unwrap_or_else(fit).min(rows.len()) };
+        draw(&args.table, args.once, &rows[..most], HEADS, Row::cells)?;
+        if args.once || terminal::reader_is_gone() {
             return Ok(());
         }
     }
@@ -231,7 +316,7 @@ async fn look(client: &Client) -> Result<Look, Failure> {
 }
 
 /// Sorts by request rate. A version type that is missing in the first sample has no rates.
-fn rows(before: &Look, now: &Look, seconds: f64, most: usize) -> Vec<Row> {
+fn rows(before: &Look, now: &Look, seconds: f64) -> Vec<Row> {
     let mut rows: Vec<Row> = now
         .iter()
         .map(|(id, (hosts, totals))| {
@@ -240,23 +325,27 @@ fn rows(before: &Look, now: &Look, seconds: f64, most: usize) -> Vec<Row> {
         })
         .collect();
     rows.sort_by(|a, b| b.requests_per_second.total_cmp(&a.requests_per_second));
-    rows.truncate(most);
     rows
 }
 
-/// Prints a table, and returns whether the reader still exists.
-fn draw(args: &Top, rows: &[Row]) -> Result<bool, Failure> {
-    if args.remote.is_json() {
-        // One table per line, so that a program can read them one by one.
+/// Prints a table. Of a command without an end, a program gets one JSON document per line.
+fn draw<T: Serialize, const N: usize>(
+    table: &Table,
+    once: bool,
+    rows: &[T],
+    heads: [&str; N],
+    cells: impl Fn(&T) -> [Cell; N],
+) -> Result<(), Failure> {
+    if table.is_json() && !once {
         let line = serde_json::to_string(rows)
             .map_err(|error| Failure::internal(format!("cannot write the table as JSON: {error}")))?;
-        return Ok(terminal::line_is_read(&line));
+        terminal::line(&line);
+        return Ok(());
     }
-    if terminal::is_watched() && !args.once {
-        let _unwritten = terminal::text("\x1b[H\x1b[2J");
+    if !once {
+        terminal::clear();
     }
-    let cells: Vec<_> = rows.iter().map(Row::cells).collect();
-    Ok(terminal::line_is_read(&terminal::laid_out(HEADS, &cells).join("\n")))
+    table.show(rows, heads, cells)
 }
 
 #[cfg(test)]
@@ -282,24 +371,32 @@ mod tests {
     fn rows_are_what_happened_in_between_busiest_first() {
         let before = look(&[totals("1", 100, 0, 0), totals("2", 10, 0, 100)]);
         let now = look(&[totals("1", 102, 0, 0), totals("2", 20, 5, 140), totals("3", 7, 7, 7)]);
-        let rows = rows(&before, &now, 2.0, 10);
+        let rows = rows(&before, &now, 2.0);
         let ids: Vec<&str> = rows.iter().map(|row| &*row.version_type).collect();
         assert_eq!(ids, ["2", "1", "3"]);
-        assert_eq!(rows[0].cells(), ["2", "h", "5.0", "50.0", "4.0", "10.0", "20"]);
+        assert_eq!(rows[0].cells(), ["2", "h", "5.0", "50.0", "4.0", "10.0", "20"].map(Cell::from));
         // A new version type has no rates.
-        assert_eq!(rows[2].cells(), ["3", "h", "0.0", "-", "-", "0.0", "7"]);
+        assert_eq!(rows[2].cells(), ["3", "h", "0.0", "-", "-", "0.0", "7"].map(Cell::from));
     }
 
     #[test]
-    fn many_hosts_and_long_names_take_little_space() {
-        let named = |names: &[&str]| hosts(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        assert_eq!([named(&[]), named(&["a"]), named(&["a", "b", "c"])], ["-", "a", "a +2"]);
-        assert_eq!(named(&["x".repeat(200).as_str(), "b"]).chars().count(), MAX_HOST + 3);
+    fn many_hosts_are_counted() {
+        let hosts = |names_of: &[&str]| names_of.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(&hosts(&[])), "-");
+        assert_eq!(names(&hosts(&["a.test"])), "a.test");
+        assert_eq!(names(&hosts(&["a.test", "b.test", "c.test"])), "a.test +2");
+    }
+
+    #[test]
+    fn response_times_are_known_of_instances_too() {
+        assert_eq!(latency_subject("instance/a b").unwrap(), "/stats/instance/a%20b");
+        assert_eq!(latency_subject("version_type/7").unwrap(), "/stats/version_type/7/latency");
+        latency_subject("instance/").unwrap_err();
     }
 
     #[test]
     fn restarted_counters_give_no_rate() {
-        let rows = rows(&look(&[totals("1", 100, 0, 0)]), &look(&[totals("1", 1, 0, 0)]), 1.0, 1);
-        assert_eq!(rows[0].cells()[2], "0.0");
+        let rows = rows(&look(&[totals("1", 100, 0, 0)]), &look(&[totals("1", 1, 0, 0)]), 1.0);
+        assert_eq!(rows[0].cells()[2], Cell::from("0.0"));
     }
 }

@@ -5,12 +5,18 @@ use std::time::Duration;
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::json;
-use signalbox_client::events::{DeadLetters, DeliveryAttempt, SubscriberNumbers, Subscription};
+use serde_json::{Map, Value, json};
+use signalbox_client::{
+    Client,
+    events::{DeadLetter, DeliveryAttempt, SubscriberNumbers, Subscription},
+    segment, with_query,
+};
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Listing},
+    input::Sure,
+    listing::{Bounded, Cell, Listing},
+    outline,
     remote::{Remote, duration, past},
     terminal::{self, Progress},
 };
@@ -27,6 +33,20 @@ enum Command {
     /// List subscribers with their backlog and health
     #[command(visible_alias = "ls")]
     List(Listing),
+    /// Show a subscriber: its topics, its limits and its numbers
+    #[command(visible_alias = "get")]
+    Show(One),
+    /// Create or replace the subscription of the token's client
+    Subscribe(Box<Subscribe>),
+    /// Unsubscribe the token's client from a topic
+    Unsubscribe(Unsubscribe),
+    /// End a subscription; waiting events are dropped
+    #[command(visible_alias = "rm")]
+    Remove(Confirmed),
+    /// Show the secret that signs deliveries
+    Secret(One),
+    /// Replace the secret that signs deliveries; the ones before sign as well for a while
+    RotateSecret(RotateSecret),
     /// Send a test delivery
     Test(One),
     /// List dead letters
@@ -34,11 +54,11 @@ enum Command {
     /// Redeliver all dead letters
     Redrive(One),
     /// Drop all dead letters
-    DropDead(Sure),
+    DropDead(Confirmed),
     /// Redeliver the events of a period
     Replay(Replay),
     /// List the last attempts to deliver, newest first
-    Deliveries(One),
+    Deliveries(Rows),
     /// Retry failed deliveries now
     Retry(One),
     /// Skip an event that the receiver rejects; it becomes a dead letter
@@ -51,8 +71,8 @@ enum Command {
     Pause(One),
     /// Resume paused deliveries
     Resume(One),
-    /// Disable a subscription; no events are collected
-    Disable(Sure),
+    /// Disable a subscription; new events are not stored for it
+    Disable(Confirmed),
     /// Enable a disabled subscription
     Enable(One),
 }
@@ -66,23 +86,73 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
+struct Rows {
+    /// Subscriber
+    name: String,
+    #[command(flatten)]
+    listing: Listing,
+}
+
+#[derive(Debug, clap::Args)]
 struct Dead {
     /// Subscriber
     name: String,
-    /// Cursor of the next page
-    #[arg(long)]
-    cursor: Option<String>,
+    #[command(flatten)]
+    listing: Bounded,
+}
+
+#[derive(Debug, clap::Args)]
+struct Confirmed {
+    /// Subscriber
+    name: String,
+    #[command(flatten)]
+    sure: Sure,
     #[command(flatten)]
     remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
-struct Sure {
+struct Subscribe {
+    /// Topic; repeat it for several. Other topics are unsubscribed
+    #[arg(long = "topic", value_name = "TOPIC", required = true)]
+    topics: Vec<String>,
+    /// URL to deliver to
+    #[arg(long, value_name = "URL")]
+    callback: String,
+    /// User name of deliveries [default: as before, or generated]
+    #[arg(long, value_name = "NAME")]
+    uuid: Option<String>,
+    /// Time that a batch waits to fill, at most 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    batch_time: Option<Duration>,
+    /// Maximum number of events in a batch
+    #[arg(long, value_name = "COUNT")]
+    batch_events: Option<u32>,
+    /// Batches that are delivered at the same time
+    #[arg(long, value_name = "COUNT")]
+    concurrency: Option<u32>,
+    /// What happens to a batch whose attempts all failed
+    #[arg(long, value_parser = ["dead", "block"])]
+    on_exhausted: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Unsubscribe {
+    /// Topic
+    topic: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct RotateSecret {
     /// Subscriber
     name: String,
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
+    /// Time for which the secrets before sign as well
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1d")]
+    overlap: Duration,
     #[command(flatten)]
     remote: Remote,
 }
@@ -140,15 +210,41 @@ struct Set {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::List(listing) => list(&listing).await,
+        Command::Show(One { name, remote }) => show(&name, &remote).await,
+        Command::Subscribe(args) => subscribe(*args).await,
+        Command::Unsubscribe(Unsubscribe { topic, remote }) => {
+            let path = format!("/subscriber/topics/{}", segment(&topic));
+            remote.change("DELETE", &path, None, |_| format!("unsubscribed from {topic}")).await
+        }
+        Command::Remove(Confirmed { name, sure: _, remote }) => {
+            remote
+                .change("DELETE", &of("/subscription", &name), None, |_| {
+                    format!("subscription of {name} ended")
+                })
+                .await
+        }
+        Command::Secret(One { name, remote }) => remote.document(&of("/subscriber/secret", &name)).await,
+        Command::RotateSecret(RotateSecret { name, overlap, remote }) => {
+            let body = json!({"overlap_seconds": overlap.as_secs()});
+            let secret = |answer: &Value| answer["secret"].as_str().unwrap_or("-").to_owned();
+            remote.change("POST", &of("/subscriber/secret", &name), Some(&body), secret).await
+        }
         Command::Test(args) => test(args).await,
-        Command::Dead(args) => dead(args).await,
+        Command::Dead(Dead { name, listing }) => {
+            listing
+                .run(async || {
+                    let dead = listing.client()?.events().all_dead(&name, listing.limit()).await?;
+                    listing.show(&dead, ["ID", "TOPIC", "URL", "DIED", "ATTEMPTS", "REASON"], dead_row)
+                })
+                .await
+        }
         Command::Redrive(One { name, remote }) => {
             let redriven = remote.client()?.events().redrive(&name).await?;
             remote.show(&json!({"redriven": redriven}), |_| {
                 terminal::line(&format!("redelivering {redriven} events to {name}"));
             })
         }
-        Command::DropDead(Sure { name, yes: _, remote }) => {
+        Command::DropDead(Confirmed { name, sure: _, remote }) => {
             let dropped = remote.client()?.events().drop_dead(&name).await?;
             remote.show(&json!({"dropped": dropped}), |_| {
                 terminal::line(&format!("{dropped} events dropped"));
@@ -161,9 +257,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("redelivering the events of that period to {name}"));
             })
         }
-        Command::Deliveries(One { name, remote }) => {
-            let deliveries = remote.client()?.events().deliveries(&name).await?;
-            remote.show(&json!({"deliveries": deliveries}), |_| print_deliveries(&deliveries))
+        Command::Deliveries(Rows { name, listing }) => {
+            listing
+                .run(async || {
+                    let deliveries = listing.client()?.events().deliveries(&name).await?;
+                    listing.show(&deliveries, DELIVERY, delivery_row)
+                })
+                .await
         }
         Command::Retry(One { name, remote }) => {
             let retried = remote.client()?.events().retry(&name).await?;
@@ -190,7 +290,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Resume(One { name, remote }) => {
             alter(&name, &remote, &json!({"paused": false}), "deliveries continue").await
         }
-        Command::Disable(Sure { name, yes: _, remote }) => {
+        Command::Disable(Confirmed { name, sure: _, remote }) => {
             alter(&name, &remote, &json!({"disabled": true}), "subscription disabled").await
         }
         Command::Enable(One { name, remote }) => {
@@ -218,29 +318,50 @@ async fn alter(name: &str, remote: &Remote, change: &serde_json::Value, what: &s
     remote.show(change, |_| terminal::line(&format!("{name}: {what}")))
 }
 
-fn print_deliveries(deliveries: &[DeliveryAttempt]) {
-    let time = |ms: u64| {
-        let at = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-        at.map_or_else(|| ms.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+fn of(path: &str, subscriber: &str) -> String {
+    with_query(path, &[("subscriber", Some(subscriber))])
+}
+
+async fn subscribe(args: Subscribe) -> Result<(), Failure> {
+    let mut body = Map::new();
+    body.insert("topics".to_owned(), json!(args.topics));
+    body.insert("callback".to_owned(), args.callback.into());
+    let mut put =
+        |member: &str, value: Option<Value>| value.map(|value| body.insert(member.to_owned(), value));
+    put("uuid", args.uuid.map(Value::from));
+    put("timeout", args.batch_time.and_then(|time| u64::try_from(time.as_millis()).ok()).map(Value::from));
+    put("max", args.batch_events.map(Value::from));
+    put("concurrency", args.concurrency.map(Value::from));
+    put("on_exhausted", args.on_exhausted.map(Value::from));
+    let done = |_: &Value| format!("subscribed to {}", args.topics.join(", "));
+    args.remote.change("PUT", "/subscription", Some(&body.into()), done).await
+}
+
+/// One subscriber. The API only lists them.
+async fn show(name: &str, remote: &Remote) -> Result<(), Failure> {
+    let all = subscribers(&remote.client()?).await?;
+    let Some(one) = all.into_iter().find(|one| one.subscription.subscriber == name) else {
+        return Err(Failure::refused_because(format!(
+            "unknown subscriber {name}; `signalbox subscribers list` shows all"
+        )));
     };
-    let rows: Vec<_> = deliveries
-        .iter()
-        .map(|one| {
-            let events =
-                if one.events == 1 { one.first.to_string() } else { format!("{} events", one.events) };
-            [
-                time(one.at),
-                format!("{:?}", one.result).to_lowercase(),
-                terminal::or_dash(one.status),
-                terminal::span(one.duration_ms),
-                one.attempt.to_string(),
-                events,
-                terminal::or_dash(one.next.map(time)),
-                terminal::or_dash(one.response.as_ref().or(one.why.as_ref())),
-            ]
-        })
-        .collect();
-    terminal::table(["AT", "RESULT", "STATUS", "TOOK", "ATTEMPT", "EVENT", "NEXT TRY", "RESPONSE"], &rows);
+    remote.show(&one, |one| outline::print(&json!(one)))
+}
+
+const DELIVERY: [&str; 8] = ["AT", "RESULT", "STATUS", "TOOK", "ATTEMPT", "EVENT", "NEXT TRY", "RESPONSE"];
+
+fn delivery_row(one: &DeliveryAttempt) -> [Cell; 8] {
+    let events = if one.events == 1 { one.first.to_string() } else { format!("{} events", one.events) };
+    [
+        Cell::Time(one.at),
+        format!("{:?}", one.result).to_lowercase().into(),
+        terminal::or_dash(one.status).into(),
+        terminal::span(one.duration_ms).into(),
+        one.attempt.to_string().into(),
+        events.into(),
+        Cell::time(one.next),
+        terminal::or_dash(one.response.as_ref().or(one.why.as_ref())).into(),
+    ]
 }
 
 /// A subscription with its numbers.
@@ -254,35 +375,45 @@ struct Subscriber {
 async fn list(listing: &Listing) -> Result<(), Failure> {
     listing
         .run(async || {
-            let client = listing.client()?;
-            let subscriptions = client.events().subscriptions().await?;
-            let mut numbers = client.events().numbers().await?;
-            let with_numbers = |subscription: Subscription| {
-                let numbers = numbers.subscribers.remove(&subscription.subscriber);
-                Subscriber { subscription, numbers }
-            };
-            let all: Vec<Subscriber> = subscriptions.into_iter().map(with_numbers).collect();
+            let all = subscribers(&listing.client()?).await?;
             listing.show(&all, HEADS, row)
         })
         .await
 }
 
-const HEADS: [&str; 8] =
-    ["SUBSCRIBER", "HEALTH", "SENT", "WAITING", "DEAD", "TOPICS", "CALLBACK", "DISABLED"];
+async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Failure> {
+    let subscriptions = client.events().subscriptions().await?;
+    let mut numbers = client.events().numbers().await?;
+    let with_numbers = |subscription: Subscription| {
+        let numbers = numbers.subscribers.remove(&subscription.subscriber);
+        Subscriber { subscription, numbers }
+    };
+    Ok(subscriptions.into_iter().map(with_numbers).collect())
+}
 
-fn row(one: &Subscriber) -> [Cell; 8] {
+const HEADS: [&str; 10] =
+    ["SUBSCRIBER", "STATE", "HEALTH", "WAITING", "OLDEST", "FAILED", "DEAD", "TOPICS", "CALLBACK", "+SENT"];
+
+fn row(one: &Subscriber) -> [Cell; 10] {
     let count =
         |of: fn(&SubscriberNumbers) -> u64| Cell::from(terminal::or_dash(one.numbers.as_ref().map(of)));
     let subscription = &one.subscription;
+    let state = match (&subscription.disabled, subscription.paused) {
+        (Some(_), _) => "disabled",
+        (None, true) => "paused",
+        (None, false) => "active",
+    };
     [
         subscription.subscriber.clone().into(),
+        state.into(),
         subscription.health.to_string().into(),
-        count(|numbers| numbers.sent),
         count(|numbers| numbers.events),
+        Cell::time(one.numbers.as_ref().and_then(|numbers| numbers.oldest_ms)),
+        count(|numbers| numbers.failed),
         count(|numbers| numbers.dead),
         terminal::list(&subscription.topics).into(),
         subscription.callback.clone().into(),
-        terminal::or_dash(subscription.disabled.as_ref()).into(),
+        count(|numbers| numbers.sent),
     ]
 }
 
@@ -305,26 +436,18 @@ async fn test(args: One) -> Result<(), Failure> {
     Err(Failure::broken(format!("{}: {why}", args.name)))
 }
 
-async fn dead(args: Dead) -> Result<(), Failure> {
-    let page = args.remote.client()?.events().dead(&args.name, args.cursor.as_deref()).await?;
-    args.remote.show(&page, print)
-}
-
-fn print(page: &DeadLetters) {
-    let rows: Vec<_> = page
-        .dead
-        .iter()
-        .map(|letter| {
-            let event: serde_json::Value = serde_json::from_str(letter.event.get()).unwrap_or_default();
-            let word = |name: &str| match &event[name] {
-                serde_json::Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            [word("id"), word("topic"), word("url"), letter.attempts.to_string(), letter.reason.clone()]
-        })
-        .collect();
-    terminal::table(["ID", "TOPIC", "URL", "ATTEMPTS", "REASON"], &rows);
-    if let Some(cursor) = &page.cursor {
-        terminal::line(&format!("next page: --cursor {cursor}"));
-    }
+fn dead_row(letter: &DeadLetter) -> [Cell; 6] {
+    let event: Value = serde_json::from_str(letter.event.get()).unwrap_or_default();
+    let word = |name: &str| match &event[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    [
+        word("id").into(),
+        word("topic").into(),
+        word("url").into(),
+        Cell::Time(letter.died_at),
+        letter.attempts.to_string().into(),
+        letter.reason.clone().into(),
+    ]
 }

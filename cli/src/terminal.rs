@@ -1,10 +1,24 @@
 //! Output for the operator. If the reader is gone (`signalbox up | head`), the command continues.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Whether a write to standard output failed.
+static READER_IS_GONE: AtomicBool = AtomicBool::new(false);
 
 /// Writes a line to standard output.
 pub(crate) fn line(text: &str) {
-    let _unwritten = writeln!(io::stdout(), "{text}");
+    if writeln!(io::stdout(), "{text}").is_err() {
+        READER_IS_GONE.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the reader of standard output is gone. Commands without an end then end.
+pub(crate) fn reader_is_gone() -> bool {
+    let flushed = io::stdout().flush();
+    flushed.is_err() || READER_IS_GONE.load(Ordering::Relaxed)
 }
 
 /// Writes a line to standard output, and returns whether the reader still exists. For commands without an end.
@@ -42,6 +56,13 @@ pub(crate) fn height() -> Option<usize> {
     Some(usize::from(size.ws_row)).filter(|height| *height > 0)
 }
 
+/// Clears the screen, if standard output is a terminal.
+pub(crate) fn clear() {
+    if is_watched() {
+        let _unwritten = text("\x1b[H\x1b[2J");
+    }
+}
+
 /// Whether output is colored: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
 pub(crate) fn is_colored() -> bool {
     let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
@@ -76,33 +97,6 @@ impl Drop for Progress {
     }
 }
 
-/// Prints a table: a header row and rows below, each column as wide as its widest cell, without trailing spaces.
-pub(crate) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
-    for row in laid_out(heads, rows) {
-        line(&row);
-    }
-}
-
-pub(crate) fn laid_out<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> Vec<String> {
-    let heads = heads.map(str::to_owned);
-    let all = || std::iter::once(&heads).chain(rows);
-    let widths: [usize; N] =
-        std::array::from_fn(|column| all().map(|row| row[column].chars().count()).max().unwrap_or(0));
-    all()
-        .map(|row| {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{}  ", padded(cell, width)));
-            cells.collect::<String>().trim_end().to_owned()
-        })
-        .collect()
-}
-
-/// Control characters (which come from names that others chose) would move the cursor.
-fn padded(cell: &str, width: usize) -> String {
-    let cell: String = cell.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
-    let missing = width.saturating_sub(cell.chars().count());
-    cell + &" ".repeat(missing)
-}
-
 /// Names side by side; `-` for none.
 pub(crate) fn list<T: AsRef<str>>(names: &[T]) -> String {
     if names.is_empty() {
@@ -130,13 +124,6 @@ pub(crate) fn span(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_table_has_columns_and_no_control_characters() {
-        let rows = [["a".to_owned(), "long one".to_owned()], ["bb\u{1b}[2J".to_owned(), "x".to_owned()]];
-        let lines = laid_out(["ID", "WHAT"], &rows);
-        assert_eq!(lines, ["ID      WHAT", "a       long one", "bb\u{fffd}[2J  x"]);
-    }
 
     #[test]
     fn spans_are_words() {

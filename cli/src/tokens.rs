@@ -28,7 +28,7 @@ enum Command {
     List(Listing),
     /// Create a token and print it once
     Create(Create),
-    /// Give a token another secret and print it once; the one before stays valid for a while
+    /// Create another secret for a token and print it once; the previous one stays valid for a while
     Rotate(Rotate),
     /// Revoke a token
     Revoke(One),
@@ -123,15 +123,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
         }
         Command::Revoke(One { name, remote }) => {
-            let tokens = remote.client()?;
-            let tokens = tokens.tokens();
-            // The API accepts any name, because a revocation may be repeated. A typing error must not look like success.
-            if !tokens.list().await?.iter().any(|token| token.name == name) {
+            let client = remote.client()?;
+            // The API accepts any name, so that a repeated call is no error. A typing error should be one.
+            if !client.tokens().list().await?.iter().any(|token| token.name == name) {
                 return Err(Failure::refused_because(format!(
-                    "no token has the name {name}; see `signalbox tokens list`"
+                    "nothing was revoked: unknown token {name}; `signalbox tokens list` shows all"
                 )));
             }
-            tokens.revoke(&name).await?;
+            client.tokens().revoke(&name).await?;
             remote.show(&json!({"revoked": true}), |_| terminal::line(&format!("{name} revoked")))
         }
     }
@@ -174,7 +173,7 @@ pub(crate) fn time(at_ms: u64) -> String {
 }
 
 /// A point in time, as a duration from now or as a timestamp, in unix milliseconds.
-fn expiry(text: &str) -> Result<u64, String> {
+pub(crate) fn expiry(text: &str) -> Result<u64, String> {
     let at = match text.parse::<Timestamp>() {
         Ok(at) => at,
         Err(_) => {

@@ -324,7 +324,8 @@ local function drop_named_headers()
 end
 
 -- $edge_unusual describes a request, or the answer of its instance (response.lua). Answers a request that may not pass.
-local function unusual(kind)
+-- tried: whether an instance got it before.
+local function unusual(kind, tried)
     if kind == "interim" then
         uncount()
         return answer.problem(502, "interim_response",
@@ -344,17 +345,20 @@ local function unusual(kind)
     elseif kind == "port" then
         return answer.problem(400, "bad_request", "The port in the Host header is not valid.")
     end
-    drop_named_headers()
+    if not tried then
+        -- Once, because guards set headers afterwards.
+        drop_named_headers()
+    end
 end
 
 function _M.access()
     -- The line in the log is not that of the hot path (log.conf).
     ngx.var.edge_name = ""
     local kind = ngx.var.edge_unusual
-    if kind ~= "" then
-        unusual(kind)
-    end
     local tried, last, count = attempts.addresses()
+    if kind ~= "" then
+        unusual(kind, tried)
+    end
     if not tried and ngx.var.upstream_status then
         ngx.var.edge_declined = "1"
     end

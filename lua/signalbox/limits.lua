@@ -25,20 +25,27 @@ local _M = {}
 local CLAIM_LIFETIME_SECONDS = 3600
 local MAX_KEY_BYTES = 32
 
--- The client that a limit counts this request for.
-local function client(by)
+-- The address of the client, for counting. A client with one IPv6 address usually has its whole /64.
+local function address_key()
+    local address = var.binary_remote_addr
+    return (#address == 16 and byte(address, 1) ~= 0) and "6" .. sub(address, 1, 8) or "4" .. address
+end
+_M.address = address_key
+
+-- The client that a limit counts this request for. with_address: whether a value of the header is counted for each
+-- address separately, so that no client can use up the limit of another one by sending its value.
+local function client(by, with_address)
     if not by then
         return ""
     end
     local key = by ~= "address" and var[by] or nil
     if key and key ~= "" then
         -- A header may be of any length.
-        return "k" .. (#key > MAX_KEY_BYTES and md5(key) or key)
+        key = "k" .. (#key > MAX_KEY_BYTES and md5(key) or key)
+        return with_address and address_key() .. key or key
     end
     -- A client without the header is counted by address. Otherwise leaving it out would avoid the limit.
-    local address = var.binary_remote_addr
-    -- A client with one IPv6 address usually has its whole /64.
-    return (#address == 16 and byte(address, 1) ~= 0) and "6" .. sub(address, 1, 8) or "4" .. address
+    return address_key()
 end
 
 local warned = false
@@ -52,7 +59,7 @@ end
 
 -- Returns nil when the request may pass, otherwise the seconds after which it may.
 function _M.request(name, rules)
-    local key = "r|" .. name .. "|" .. client(rules.rate_by)
+    local key = "r|" .. name .. "|" .. client(rules.rate_by, rules.rate_by_address)
     local time, interval = now() * 1000, 1000 / rules.rate
     local due = dict:get(key)
     if not due or due < time then
@@ -86,7 +93,7 @@ end
 
 -- Returns what release() takes when the request ends, or nil when there are too many requests.
 function _M.claim(name, rules)
-    local key = "c|" .. name .. "|" .. client(rules.connections_by)
+    local key = "c|" .. name .. "|" .. client(rules.connections_by, rules.connections_by_address)
     local count, err = increment(key)
     if not count then
         full(err)

@@ -1,9 +1,9 @@
 -- Whether the table that Redis shows may replace the one that the edge has accepted so far.
 --
 -- `epoch` is the lineage of the table: random tokens, newest first, to which the pacemaker adds one when it seeds a
--- master again. `serial` counts its changes. A master that lost its data or was restored from an old backup shows
+-- primary again. `serial` counts its changes. A primary that lost its data or was restored from an old backup shows
 -- another lineage or a lower serial; following it would cut off every application. So the edge keeps the last good
--- table and raises an alarm, until the pacemaker has seeded the master again (it writes the epoch last) or an operator
+-- table and raises an alarm, until the pacemaker has seeded the primary again (it writes the epoch last) or an operator
 -- accepts the table.
 --
 -- A table without an epoch was written by hand. It is accepted as long as no epoch was ever seen; if it has a serial,

@@ -164,9 +164,10 @@ end
 function _M.read(name, text)
     local given, err = json.decode(text)
     if type(given) ~= "table" then
-        -- The instances alone are enough to route. An unreadable policy must not take the host down.
+        -- The instances alone are enough to route. An unreadable policy must not take the host down, unless it may have
+        -- protected the host.
         log(WARN, "the policy of ", name, " is not a JSON object and is ignored: ", err or "not an object")
-        given = {}
+        given = find(text, '"access"', 1, true) and { access = false } or {}
     end
     complaints = {}
     local rules = {}

@@ -1,8 +1,8 @@
 -- Limits how often a request is sent, and chooses the instance after a failure, for the hot path and for @full. nginx
 -- must know before a try whether another may follow. Tries are therefore granted one ahead: the second together with
--- the first, and each further one with the retry before it. After a refused connection, the further try is granted
--- without a check of the budget. If the try before it fails after it was sent, the further one costs budget all the
--- same, so the budget can be exceeded by one.
+-- the first, the third together with the second, and so on. The try after a refused connection is granted without a
+-- check of the budget. If a request was sent and failed in the meantime, that try costs budget after all, so the
+-- budget can be exceeded by one.
 
 local attempts = require("signalbox.attempts")
 local base = require("resty.core.base")

@@ -82,6 +82,11 @@ return function(run)
         end
         local mapped = ("\0"):rep(10) .. "\255\255\10\0\0\1"
         equal(networks.contain({ networks.parse("10.0.0.0/8") }, mapped), true)
+        for _, address in ipairs({ mapped, "\10\0\0\1" }) do
+            equal(networks.contain({ networks.parse("::ffff:10.0.0.0/104") }, address), true)
+            equal(networks.contain({ networks.parse("::ffff:10.0.0.1") }, address), true)
+            equal(networks.contain({ networks.parse("::ffff:11.0.0.0/104") }, address), false)
+        end
         equal(networks.contain({ networks.parse("10.0.0.0/8") }, ""), false)
         for _, text in ipairs({ "", "10.0.0.0/33", "::/129", "10.0.0/8", "a.test", "10.0.0.0/x", "10.0.0.0/-1" }) do
             equal(networks.parse(text), nil, text)
@@ -137,6 +142,20 @@ return function(run)
         equal(get("/", credentials("ann:secret")).status, 200)
     end)
 
+    it("keeps no address from logging in because another one guesses", function()
+        put(BASIC)
+        local function try(address, text)
+            local headers = credentials(text)
+            headers["X-Test-Address"] = address
+            return get("/", headers).status
+        end
+        for n = 1, 60 do
+            try("10.0.0.9", "ann:guess" .. n)
+        end
+        equal(try("10.0.0.9", "ann:another"), 429)
+        equal(try("10.0.0.10", "ann:another"), 401)
+    end)
+
     -- ── forward authentication ──
 
     local function forward(more, service)
@@ -185,6 +204,14 @@ return function(run)
         for name, behavior in pairs({
             status = app.status(500), close = app.close, slow = function() ngx.sleep(0.3) end,
             large = function() ngx.print(("x"):rep(70000)) end,
+            endless = function() ngx.header["X-Long"] = ("x"):rep(40000) ngx.print("yes") end,
+            dripping = function()
+                for _ = 1, 20 do
+                    ngx.print("x")
+                    ngx.flush(true)
+                    ngx.sleep(0.02)
+                end
+            end,
         }) do
             forward(',"timeout_ms":100')
             app.behavior.two = behavior
@@ -199,6 +226,46 @@ return function(run)
         end
         equal(refused(get("/")), { 503, "access_unavailable" })
         equal(app.counts().one, nil)
+    end)
+
+    it("shows the application every line of a header, because the instance receives all of them", function()
+        forward(',"send":["X-Tenant"]')
+        app.behavior.two = record_request()
+        get("/", { ["X-Tenant"] = "mine\r\nX-Tenant: theirs", Cookie = "a=1\r\nCookie: b=2" })
+        equal({ received["x-tenant"], received.cookie }, { "mine, theirs", "a=1; b=2" })
+    end)
+
+    it("names the edge in its question, so that a policy cannot lead back to it without end", function()
+        forward()
+        app.behavior.two = record_request()
+        get("/")
+        equal(received["cdn-loop"], "signalbox-spec")
+        get("/", { ["CDN-Loop"] = "other" })
+        equal(received["cdn-loop"], "other, signalbox-spec")
+    end)
+
+    it("rejects with any status from 300 to 499, also without a body", function()
+        forward()
+        for _, status in ipairs({ 300, 304, 399, 400, 403, 404, 405, 413, 418, 419, 421, 429, 444, 494, 497, 499 }) do
+            app.behavior.two = function()
+                ngx.header["Content-Length"] = 0
+                ngx.status = status
+                ngx.send_headers()
+            end
+            local response = get("/")
+            equal({ response.status, response.body }, { status, "" }, tostring(status))
+        end
+        equal(app.counts().one, nil)
+    end)
+
+    it("needs no body in an answer that cannot have one", function()
+        forward(',"timeout_ms":300')
+        app.behavior.two = function()
+            ngx.status = 204
+            ngx.header["Connection"] = "keep-alive"
+            ngx.send_headers()
+        end
+        equal(get("/").body, "one")
     end)
 
     it("asks a second instance when the first does not answer", function()
@@ -264,7 +331,7 @@ return function(run)
     it("permits nobody if the policy cannot be read", function()
         for _, access in ipairs({ "5", '{"allow":["x"]}', '{"allow":[]}', '{"basic":{"users":{}}}',
             '{"deny":"10.0.0.1"}', '{"basic":{"users":{"ann":"plain"}}}', '{"forward":{"service":"a b"}}',
-            '{"forward":{}}' }) do
+            '{"forward":{}}', '{"allow":["127.0.0.1"],"certificate":{}}' }) do
             put('{"access":' .. access .. "}")
             truthy(runner.logged("invalid parts of the policy of app.test are ignored: access"), access)
             equal(refused(get("/")), { 503, "access_unavailable" }, access)
@@ -274,6 +341,15 @@ return function(run)
         end
         put('{"paths":[{"path":"/x","service":"a b","access":{}}]}')
         equal(refused(get("/x/y")), { 503, "access_unavailable" })
+    end)
+
+    it("permits nobody if a rule for a path, or the whole policy, cannot be read but has access rules", function()
+        local denied = '"access":{"deny":["0.0.0.0/0"]}'
+        for _, policy in ipairs({ '{"paths":[{"path":"x",' .. denied .. "}]}", "{" .. denied }) do
+            put(policy)
+            truthy(runner.logged("app.test"), policy)
+            equal(refused(get("/")), { 503, "access_unavailable" }, policy)
+        end
     end)
 
     it("ignores a redirect that is not valid", function()

@@ -73,6 +73,23 @@ return function(it)
         equal(limits.request("e", { rate = 0.001, burst = 0, rate_by = false }), nil)
     end)
 
+    it("counts a header for each address separately, if both are named", function()
+        local rules = { rate = 0.001, burst = 0, rate_by = "http_x_key", rate_by_address = true,
+            max_connections = 1, connections_by = "http_x_key", connections_by_address = true }
+        local function is_limited(address, key)
+            vars.binary_remote_addr, vars.http_x_key = address, key
+            local limited, claim = limits.request("both", rules) ~= nil, limits.claim("both", rules)
+            equal(claim == nil, limited)
+            return limited
+        end
+        equal(is_limited("\1\2\3\4", "key"), false)
+        equal(is_limited("\1\2\3\4", "key"), true)
+        -- A stranger that knows the key uses up a limit of its own.
+        equal(is_limited("\9\9\9\9", "key"), false)
+        equal(is_limited("\1\2\3\4", "other"), false)
+        vars.http_x_key = nil
+    end)
+
     it("takes back a claim, and never counts below zero", function()
         local rules = { max_connections = 2, connections_by = false }
         local one, two = limits.claim("f", rules), limits.claim("f", rules)

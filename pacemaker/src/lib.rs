@@ -1,18 +1,14 @@
 //! The control plane of Signalbox.
 //!
-//! The subsystems are separate crates; this crate combines them. `config` reads their configuration, `service` starts
-//! and ends them, `api` has their HTTP handlers and `router` names all routes, `dashboard` has the pages at `/`,
-//! `http` the shared code of all handlers, and `own_events` publishes changes of the route table on the bus.
+//! The subsystems and the API are separate crates; this crate combines them. `config` reads their configuration, `service`
+//! starts and ends them, and `dashboard` has the pages at `/`.
 
-mod api;
-mod app;
 mod config;
 mod dashboard;
-mod http;
 mod own_addresses;
-mod own_events;
-mod router;
 mod service;
+#[cfg(test)]
+mod tests;
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -29,6 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use config::{Args, Config};
+use signalbox_admin_api::{App, api, http};
 
 /// The program: reads its configuration and serves until it is stopped.
 pub fn main() -> ExitCode {
@@ -43,7 +40,7 @@ pub fn main() -> ExitCode {
         return print(&text);
     }
     if args.print_openapi {
-        return print(&router::document());
+        return print(&signalbox_admin_api::document(dashboard::described()));
     }
     match start(&args) {
         Ok(()) => ExitCode::SUCCESS,

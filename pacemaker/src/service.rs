@@ -1,4 +1,4 @@
-//! The daemon: connections, background work, the HTTP server, and their end.
+//! The daemon: connections, background work, the HTTP server, and the shutdown of all of them.
 
 use std::{
     sync::Arc,
@@ -29,20 +29,21 @@ use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store,
 use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
-use crate::{
+use signalbox_admin_api::{
+    App, Limits, OwnEvents, Parts,
     api::{
         bus::Front,
         check::Checks,
         routing::{Directory, TableNames},
         sequencer,
     },
-    app::{App, Limits, Parts},
-    config::{Config, Routing},
-    dashboard::{Dashboard, Site},
     http::{metrics::Metrics, session::Sessions},
+};
+
+use crate::{
+    config::{Config, Routing},
+    dashboard::{self, Dashboard, Site},
     own_addresses,
-    own_events::OwnEvents,
-    router,
 };
 
 /// How long requests in flight may take after the shutdown was requested.
@@ -448,7 +449,7 @@ async fn serve(
     limits: ListenerLimits,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let server = serve::serve(listener, router::router(site), limits, shutdown.clone());
+    let server = serve::serve(listener, dashboard::router(site), limits, shutdown.clone());
     let mut server = std::pin::pin!(server);
     tokio::select! {
         () = &mut server => return Ok(()),

@@ -10,11 +10,12 @@ import * as login from "./login.mjs";
 import * as machines from "./machines.mjs";
 import * as objects from "./objects.mjs";
 import * as overview from "./overview.mjs";
+import * as policy from "./policy.mjs";
 import * as queues from "./queues.mjs";
 import * as scale from "./scale.mjs";
 
 const suites = {
-    pages: { login, overview, host, events, queues, objects, machines, liveness },
+    pages: { login, overview, host, policy, events, queues, objects, machines, liveness },
     scale: { login, scale },
 };
 const { browser, context } = await start();

@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 
 /// Crates that serve HTTP. No other crate of the product may depend on axum, not even indirectly.
-const SERVERS: &[&str] = &["demo", "pacemaker", "sidecar"];
+const SERVERS: &[&str] = &["admin-api", "demo", "pacemaker", "sidecar"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

@@ -169,7 +169,7 @@ async fn a_session_is_resumed_after_a_restart_and_by_a_router_with_another_certi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_master_gets_its_certificates_again_and_subscribers_are_notified() {
+async fn an_emptied_primary_gets_its_certificates_again_and_subscribers_are_notified() {
     let (system, tls) = start("certificates-reseed").await;
     let receiver = Receiver::start().await;
     let body = json!({"topics": ["signalbox.certificates"], "callback": receiver.url(), "timeout": 0, "concurrency": 1});

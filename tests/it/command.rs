@@ -137,7 +137,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     client.queues().ack("mail", &receipts).await.unwrap();
     assert_eq!(client.queues().purge("mail", None).await.unwrap(), 1);
     assert_eq!(client.queues().redrive("mail", &Redrive::default()).await.unwrap(), 0);
-    assert!(client.queues().dead("mail", None).await.unwrap().dead.is_empty());
+    assert!(client.queues().dead("mail", 10).await.unwrap().is_empty());
     assert_eq!(client.queues().list().await.unwrap().len(), 1);
     client.queues().remove("mail").await.unwrap();
     assert_eq!(client.queues().show("mail").await.unwrap_err().code(), Some("unknown_queue"));

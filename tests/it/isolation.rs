@@ -51,7 +51,7 @@ async fn routing_continues_without_the_pacemaker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routing_continues_without_the_master() {
+async fn routing_continues_without_the_primary() {
     let system = System::start("no-master").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.register("i-1", &known, "known.test", "1").await;
@@ -196,7 +196,7 @@ async fn a_damaged_snapshot_is_rejected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
+async fn a_primary_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
     let system = System::start("master-empty").await;
     let [app, cold] = [App::start("app").await, App::start("cold").await];
     system.register("i-1", &app, "app.test", "17").await;
@@ -239,7 +239,7 @@ async fn a_master_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_pacemaker_seeds_an_empty_master_automatically() {
+async fn a_running_pacemaker_seeds_an_empty_primary_automatically() {
     let system = System::start("seeded").await;
     let mut apps = Vec::new();
     for n in 0..20 {

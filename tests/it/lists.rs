@@ -206,9 +206,9 @@ async fn a_mistyped_command_never_looks_like_success() {
 
     let revoked = type_in(&system, &["tokens", "revoke", "nosuch"]).await;
     assert_eq!((revoked.code, &*revoked.out), (Some(65), ""), "{}", revoked.wrong);
-    assert!(revoked.wrong.contains("no token has the name nosuch"), "{}", revoked.wrong);
+    assert!(revoked.wrong.contains("unknown token nosuch"), "{}", revoked.wrong);
     let counted = type_in(&system, &["stats", "show", "version_type/nosuch"]).await.done();
-    assert!(counted.wrong.contains("no request was counted for version_type/nosuch"), "{}", counted.wrong);
+    assert!(counted.out.contains("no request was counted"), "{}", counted.out);
 
     // A short flag for the file, and a usage that requires nothing that the environment has.
     let missing = type_in(&system, &["machines", "apply", "orders", "-f", "/nonexistent.yaml"]).await;
@@ -223,10 +223,10 @@ async fn a_mistyped_command_never_looks_like_success() {
     let file = folder.path().join("m.yaml");
     fs::write(&file, machine).unwrap();
     type_in(&system, &["machines", "apply", "m", "-f", file.to_str().unwrap()]).await.done();
-    for label in ["one", "two", "three"] {
-        let body = json!({"metadata": {"y": 1}});
-        system.api("PATCH", &format!("/state-machines/m/labels/{label}"), Some(body)).await;
-    }
+    let labels: Vec<Value> =
+        ["one", "two", "three"].map(|name| json!({"name": name, "metadata": {}})).into();
+    let made = system.api("POST", "/state-machines/m/labels", Some(json!({"labels": labels}))).await;
+    assert!(matches!(made.status, 200 | 201), "{}", made.text());
     let listed = type_in(&system, &["labels", "list", "m", "--max", "2"]).await.done();
     assert!(listed.wrong.contains("2 of 3 labels shown; --max shows more"), "{}", listed.wrong);
     system.stop().await;

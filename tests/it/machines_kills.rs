@@ -1,5 +1,6 @@
 //! Labels end in the right state, whichever part is killed: three pacemakers are killed at random, as is Redis. Actions and
-//! feeds hang, fail, and answer nonsense or too much. Facts arrive by HTTP and through the bus.
+//! feeds hang, fail, and answer nonsense or too much. Facts arrive by HTTP and through the bus. Meanwhile versions of the
+//! definition replace one another and are rolled back, and at the end a task changes all labels while pacemakers die.
 //!
 //! The expected path of each label is computed in advance (`plan.rs`), as a single thread that receives one fact after the
 //! other would produce it. The published events are recorded in a ledger as they arrive.
@@ -35,7 +36,7 @@ use tokio::{
 use self::{
     ledger::Ledger,
     outside::Outside,
-    plan::{MACHINE, Plan},
+    plan::{MACHINE, Plan, TURNS},
     updates::Updates,
 };
 
@@ -94,7 +95,7 @@ async fn soak_labels_end_in_the_states_of_the_reference() {
 async fn apply(fleet: &Fleet, outside: &Receiver) {
     let to = fleet.address(0);
     let target = format!("/state-machines/{MACHINE}/plan");
-    let definition = plan::definition(&outside.address.to_string());
+    let definition = plan::definition(&outside.address.to_string(), TURNS[0]);
     let request = Request::new("POST", &to.to_string(), &target).token(&fleet.system.token);
     let request = request.header("Content-Type", "application/yaml").body(definition.as_bytes());
     let planned = request.send(to).await.unwrap();
@@ -124,6 +125,70 @@ async fn listen(fleet: &Fleet, ledger: &Arc<Ledger>) -> Receiver {
         json!({"topics": topics, "callback": receiver.url(), "concurrency": 8, "max": 500, "timeout": 0});
     fleet.subscribe(&client, &wanted).await;
     receiver
+}
+
+/// Replaces the definition by the version with the other name of a gate, and that by the first one, until all labels are
+/// there. Requests fail now and then, and are repeated. Returns how often another version was applied.
+async fn change_versions(fleet: &Fleet, ledger: &Ledger, outside: &Receiver, seed: u64) -> usize {
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut turn, mut applied) = (0, 0);
+    while ledger.progress().0 < ledger.len() {
+        time::sleep(Duration::from_millis(random.random_range(300..2_500))).await;
+        let next = 1 - turn;
+        let definition = plan::definition(&outside.address.to_string(), TURNS[next]);
+        if apply_once(fleet, random.random_range(0..fleet.len()), &definition, (TURNS[turn], TURNS[next]))
+            .await
+        {
+            (turn, applied) = (next, applied + 1);
+        }
+    }
+    applied
+}
+
+/// Whether a pacemaker has applied a definition. If it is not known, it is asked for again.
+async fn apply_once(fleet: &Fleet, at: usize, definition: &str, (from, to): (&str, &str)) -> bool {
+    let send = async |target: &str, kind: &str, body: &[u8]| {
+        let address = fleet.address(at);
+        let target = format!("/state-machines/{MACHINE}{target}");
+        let request = Request::new("POST", &address.to_string(), &target).token(&fleet.system.token);
+        request.header("Content-Type", kind).body(body).send(address).await.ok()
+    };
+    let Some(planned) = send("/plan", "application/yaml", definition.as_bytes()).await else { return false };
+    if planned.status != 200 {
+        return false;
+    }
+    let planned = planned.json();
+    // An apply without an answer was made after all.
+    if planned["states"]["removed"] == json!([]) {
+        return true;
+    }
+    let body = json!({"plan": planned["plan"], "map": {from: to}}).to_string();
+    send("/apply", "application/json", body.as_bytes()).await.is_some_and(|applied| applied.status == 200)
+}
+
+/// A task changes all labels, while pacemakers die.
+async fn change_all_by_a_task(fleet: &Fleet, plans: &[Plan], random: &mut StdRng) {
+    let target = format!("/state-machines/{MACHINE}/tasks");
+    let body =
+        json!({"operation": "set", "metadata": {"bulk": true}, "filter": {}, "rate": plans.len() / 4 + 1});
+    let token = &fleet.system.token;
+    let started = Request::new("POST", &fleet.address(0).to_string(), &target).token(token).json(&body);
+    let started = started.header("Idempotency-Key", "bulk").send(fleet.address(0)).await.unwrap();
+    assert_eq!(started.status, 202, "{}", started.text());
+    for _ in 0..3 {
+        let victim = random.random_range(0..PACEMAKERS);
+        let mut victim = Victim::new(fleet.pacemaker(victim));
+        victim.die(Duration::from_millis(random.random_range(0..200))).await;
+        time::sleep(Duration::from_millis(random.random_range(0..600))).await;
+        victim.recover().await;
+    }
+    let id = started.json()["id"].as_str().unwrap_or_default().to_owned();
+    let task = eventually_within(Duration::from_secs(120), "the task to end", || async {
+        let task = fleet.call(0, token, "GET", &format!("{target}/{id}"), None).await.json();
+        if task["state"] == "done" { Ok(task) } else { Err(task.to_string()) }
+    })
+    .await;
+    assert_eq!((&task["failed"], task["checked"].as_u64()), (&json!(0), Some(plans.len() as u64)), "{task}");
 }
 
 /// Kills, stops and confuses at random until all labels are there; how often pacemakers and Redis were killed.
@@ -201,16 +266,20 @@ async fn run_with_faults(name: &str, measure: Measure) {
             updaters.join_next().await.expect("a teller").unwrap_or_else(|error| panic!("{error}"));
         }
     };
-    let ((), killed) = tokio::join!(tell_all, kill(&fleet, &ledger, &measure, &mut random));
+    let versions = change_versions(&fleet, &ledger, &door, seeds);
+    let ((), killed, versions) =
+        tokio::join!(tell_all, kill(&fleet, &ledger, &measure, &mut random), versions);
     println!(
-        "{name}: {:?}: everything is published; {killed:?} pacemakers and Redis killed",
-        started.elapsed()
+        "{name}: {:?}: everything is published; {killed:?} pacemakers and Redis killed, {versions} versions, {} moves by them",
+        started.elapsed(),
+        ledger.migrated()
     );
 
     settle(&fleet, &ledger, &plans, measure.patience).await;
+    change_all_by_a_task(&fleet, &plans, &mut random).await;
     let mut flaws = ledger.audit();
-    flaws.extend(outside.audit());
-    flaws.extend(look_at_all(&fleet, &plans).await);
+    flaws.extend(outside.audit(&ledger.tokens()));
+    flaws.extend(look_at_all(&fleet, &ledger, &plans).await);
     let again = updates.again.load(std::sync::atomic::Ordering::Relaxed);
     let (labels, moves) = ledger.progress();
     println!(
@@ -227,14 +296,14 @@ async fn run_with_faults(name: &str, measure: Measure) {
 }
 
 /// Everything that is wrong with the labels now.
-async fn look_at_all(fleet: &Arc<Fleet>, plans: &[Plan]) -> Vec<String> {
+async fn look_at_all(fleet: &Arc<Fleet>, ledger: &Arc<Ledger>, plans: &[Plan]) -> Vec<String> {
     let mut looks = JoinSet::new();
     for some in plans.chunks(plans.len().div_ceil(LOOKING)) {
-        let (fleet, some) = (Arc::clone(fleet), some.to_vec());
+        let (fleet, ledger, some) = (Arc::clone(fleet), Arc::clone(ledger), some.to_vec());
         looks.spawn(async move {
             let mut flaws = Vec::new();
             for plan in &some {
-                flaws.extend(look(&fleet, plan).await);
+                flaws.extend(look(&fleet, &ledger, plan).await);
             }
             flaws
         });
@@ -256,14 +325,32 @@ async fn settle(fleet: &Fleet, ledger: &Ledger, plans: &[Plan], patience: Durati
 }
 
 /// The problem of a label now, if it has one.
-async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
+async fn look(fleet: &Fleet, ledger: &Ledger, plan: &Plan) -> Option<String> {
     let target = format!("/state-machines/{MACHINE}/labels/{}", plan.name);
     let token = &fleet.system.token;
-    let path = plan.path();
-    let (state, _) = path[path.len() - 1];
+    let path = ledger.path(&plan.name);
+    let state = &path[path.len() - 1];
+    let called = path.iter().rposition(|state| state == "call");
+    // The last call of a label that was turned away has no receipt, but the one before may have.
+    let called = if plan.gone {
+        path.iter().take(called.unwrap_or(0)).rposition(|state| state == "call")
+    } else {
+        called
+    };
+    let receipt = called.map(|place| plan::token(&plan.name, place as u64 + 1, "call"));
+    let mut metadata = plan.metadata();
+    metadata["bulk"] = json!(true);
+    if let Some(receipt) = receipt {
+        metadata["receipt"] = json!(receipt);
+    }
     eventually(&format!("{} to be as it should", plan.name), || async {
-        let found = fleet.call(1, token, "GET", &target, None).await.json();
-        let expected = (json!(state), json!(plan.status()), plan.metadata(), json!(path.len()));
+        let mut found = fleet.call(1, token, "GET", &target, None).await.json();
+        if let Some(metadata) = found["metadata"].as_object_mut() {
+            metadata.remove("due");
+            let failure = metadata.get_mut("failure").and_then(Value::as_object_mut);
+            failure.map(|failure| failure.remove("attempts"));
+        }
+        let expected = (json!(state), json!(plan.status()), metadata.clone(), json!(path.len()));
         let stands = (&found["state"], &found["status"], &found["metadata"], &found["visit"]);
         if stands == (&expected.0, &expected.1, &expected.2, &expected.3) {
             Ok(())
@@ -277,7 +364,7 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     let reported: Vec<(Option<u64>, Option<&str>)> =
         rows.iter().map(|row| (row["visit"].as_u64(), row["to"].as_str())).collect();
     let all: Vec<(Option<u64>, Option<&str>)> =
-        path.iter().enumerate().map(|(place, (state, _))| (Some(place as u64 + 1), Some(*state))).collect();
+        path.iter().enumerate().map(|(place, state)| (Some(place as u64 + 1), Some(&**state))).collect();
     let newest = &all[all.len().saturating_sub(20)..];
     let why = fleet.call(0, token, "GET", &format!("{target}/why"), None).await.json();
     let (said, expected) = if plan.gone {
@@ -300,10 +387,12 @@ async fn expect_counts(fleet: &Fleet, plans: &[Plan]) {
     let target = format!("/state-machines/{MACHINE}");
     let machine = fleet.call(0, &fleet.system.token, "GET", &target, None).await.json();
     let gone = plans.iter().filter(|plan| plan.gone).count();
+    let refused = plans.iter().filter(|plan| plan.is_refused()).count();
     for (state, count) in machine["labels"].as_object().unwrap_or_else(|| panic!("{machine}")) {
         let expected = match &**state {
             "call" => gone,
-            "done" => plans.len() - gone,
+            "done" => plans.len() - gone - refused,
+            "rejected" => refused,
             _ => 0,
         };
         assert_eq!(count, &json!(expected), "{machine}");

@@ -250,7 +250,7 @@ async fn events_that_can_no_longer_be_published_become_one_resync() {
     let app = App::start("app").await;
     put(system, system.admin, "before", at(&app, &["a.test"])).await;
     until_published(&receiver, &["instance.registered before"]).await;
-    let told_up_to = announced(system).await;
+    let published_up_to = announced(system).await;
     hold_the_lease(system).await;
     for n in 0..5 {
         put(system, system.admin, "between", at(&app, &[&format!("h{n}.test")])).await;
@@ -268,7 +268,7 @@ async fn events_that_can_no_longer_be_published_become_one_resync() {
     let epoch: String = system.cli(System::MASTER, "GET epoch").await;
     assert_eq!(
         resynced["data"],
-        json!({"from": told_up_to + 1, "to": told_up_to + 5, "reason": "gap", "epoch": epoch})
+        json!({"from": published_up_to + 1, "to": published_up_to + 5, "reason": "gap", "epoch": epoch})
     );
     let url = resynced["url"].as_str().unwrap();
     assert_eq!(system.api("GET", url, None).await.status, 200, "{url} can be read");
@@ -287,7 +287,7 @@ async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
     // The published events must be on its disk, or they would correctly be published again.
     system.cli::<()>(System::FABRIC, "SAVE").await;
     system.restart(System::FABRIC).await;
-    let told_up_to = serial(system).await;
+    let published_up_to = serial(system).await;
     system.kill(System::FABRIC).await;
     // Only an operator can change the table now, and no pacemaker knows how.
     for n in 0..3 {
@@ -301,7 +301,7 @@ async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
     let resyncs: Vec<&Value> = events.iter().filter(|event| event["topic"] == RESYNCED).collect();
     assert_eq!(resyncs.len(), 1, "{resyncs:?}");
     let data = &resyncs[0]["data"];
-    assert_eq!((&data["from"], &data["to"]), (&json!(told_up_to + 1), &json!(told_up_to + 3)));
+    assert_eq!((&data["from"], &data["to"]), (&json!(published_up_to + 1), &json!(published_up_to + 3)));
     bus.system.stop().await;
 }
 

@@ -146,7 +146,7 @@ async fn one_prober_finds_an_unhealthy_instance_and_notifies_all_routers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_routes_master_gets_its_policies_again() {
+async fn an_emptied_routes_primary_gets_its_policies_again() {
     let system = System::start("policies-reseed").await;
     let app = App::start("one").await;
     system.register("one", &app, "shop.test", "17").await;

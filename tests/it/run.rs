@@ -36,7 +36,8 @@ impl Run {
         command.env("PATH", format!("{}:{path}", program().parent().unwrap().display()));
         command
             .env("SIGNALBOX_URL", format!("http://{}", system.admin))
-            .env("SIGNALBOX_TOKEN", &system.token);
+            .env("SIGNALBOX_TOKEN", &system.token)
+            .env("SIGNALBOX_RUNTIME_DIR", folder.join("sockets"));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = Arc::default();
         collect(child.stdout.take().unwrap(), &lines);
@@ -61,6 +62,16 @@ impl Run {
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// `signalbox run` with other arguments: exit code, output and errors.
+    async fn control(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(program());
+        command.arg("run").args(arguments).env_clear().env("SIGNALBOX_RUNTIME_DIR", folder.join("sockets"));
+        let output =
+            tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output()).await.unwrap().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
     /// Ends it as a service manager does.
@@ -136,18 +147,30 @@ async fn a_rolling_replacement_under_load_fails_no_request() {
     .await;
     load.pass(50).await;
 
+    // A command of the same user does the same, and reports the result.
+    let listed = Run::control(folder.path(), &["list", "-o", "name"]).await;
+    assert_eq!(listed, (Some(0), "shop\n".to_owned(), String::new()));
+    write(folder.path(), "three", 4, SERVER);
+    let replaced = Run::control(folder.path(), &["replace", "shop"]).await;
+    assert_eq!(replaced, (Some(0), "every copy of shop was replaced\n".to_owned(), String::new()));
+    let answer = system.get(HOST, "/").await.text();
+    assert!(answer.starts_with("Hello from three, "), "{answer}");
+    let (code, _, reason) = Run::control(folder.path(), &["replace", "other"]).await;
+    assert!(code == Some(69) && reason.contains("`signalbox run list`"), "{reason}");
+
     // A version that does not start replaces no copy.
-    write(folder.path(), "three", 4, "echo broken >&2; exit 7");
-    run.signal(Signal::SIGHUP);
+    write(folder.path(), "four", 4, "echo broken >&2; exit 7");
+    let (code, _, failure) = Run::control(folder.path(), &["replace"]).await;
     let reason = run.until(1, "the replacement ended early").await;
     assert!(reason.contains("web.1 ended with exit code 7; the previous copy stays"), "{reason}");
+    assert!(code == Some(65) && failure.contains("web.1 ended with exit code 7"), "{failure}");
     run.until(1, "web.1     | broken").await;
     std::fs::write(folder.path().join("signalbox.app.toml"), "nonsense").unwrap();
     run.signal(Signal::SIGHUP);
     run.until(1, "nothing was replaced: signalbox.app.toml: ").await;
     load.pass(50).await;
     let answer = system.get(HOST, "/").await.text();
-    assert!(answer.starts_with("Hello from two, "), "{answer}");
+    assert!(answer.starts_with("Hello from three, "), "{answer}");
 
     let account = load.stop().await;
     assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
@@ -155,7 +178,7 @@ async fn a_rolling_replacement_under_load_fails_no_request() {
     assert!(lines.last().is_some_and(|line| line == "signalbox | stopped"), "{lines:#?}");
     assert_eq!(instances(&system).await, [""; 0]);
     let left: Vec<&String> = lines.iter().filter(|line| line.contains("(process ")).collect();
-    assert!(left.len() >= 8 && !left.iter().any(|line| lives(process(line))), "{left:#?}");
+    assert!(left.len() >= 12 && !left.iter().any(|line| lives(process(line))), "{left:#?}");
     system.stop().await;
 }
 

@@ -90,7 +90,7 @@ fn only_a_store_talks_to_redis() {
     assert!(stores > 0, "no store module found: check the paths of this test");
 }
 
-/// Every handler of the API states whose data it uses by one of the extractors of `pacemaker/src/http/auth.rs`, unless it is open to
+/// Every handler of the API states whose data it uses by one of the extractors of `admin-api` (`http/auth.rs`), unless it is open to
 /// all. One that accepts confined tokens gives the caller a name, so that the compiler reports it if it does not filter.
 #[test]
 fn every_handler_states_whether_a_confined_token_may_call_it() {
@@ -105,7 +105,7 @@ fn every_handler_states_whether_a_confined_token_may_call_it() {
         "Result<Anyone,",
     ];
     let mut handlers = 0;
-    for (path, text) in with_extension("pacemaker/src/api", "rs") {
+    for (path, text) in with_extension("crates/admin-api/src/api", "rs") {
         let code = code(&text);
         assert!(
             !code.contains("_: Confined<"),

@@ -149,7 +149,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
         let answer = match effect {
             Effect::Lost => return None,
             Effect::Unanswered => {
-                let _nobody_is_told = again().await;
+                let _unanswered = again().await;
                 return None;
             }
             Effect::Doubled => tokio::join!(again(), again()).0,
@@ -157,7 +157,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
                 let request = Arc::clone(&request);
                 let echo = async move {
                     time::sleep(delay).await;
-                    let _nobody_listens = forward(to, &request).await;
+                    let _unanswered = forward(to, &request).await;
                 };
                 shared.echoes.lock().unwrap_or_else(PoisonError::into_inner).spawn(echo);
                 again().await

@@ -6,8 +6,8 @@
 mod evaluating;
 mod moving;
 mod parked;
-mod telling;
 mod testbed;
+mod updating;
 
 use testbed::Machines;
 
@@ -22,7 +22,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     let mut machines = Machines::start().await?;
     let mut table = testbed::table();
     moving::measure(session, &machines, &mut table).await?;
-    telling::measure(session, &mut machines, &mut table).await?;
+    updating::measure(session, &mut machines, &mut table).await?;
     machines.testbed.stack.stop().await;
     output.table(table)?;
     // On a separate fabric: data of the other measurements would be counted among its bytes.

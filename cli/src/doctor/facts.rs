@@ -12,7 +12,7 @@ use signalbox_diagnosis::{
     Checked, Diagnosis, Facts, Skipped,
     certificates::Certificate,
     installation::{Pacemaker, Part},
-    machines::{Held, Machine},
+    machines::{Held, Machine, Passed},
     messages::{Backend, Bus, Queue, Subscriber},
     redis::Role,
     routers::{Nginx, Router, Table},
@@ -314,7 +314,7 @@ async fn machines(client: &Client) -> Result<Vec<Machine>, Error> {
 
 async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
     let machines = client.machines();
-    let signalbox_client::machines::Machine { busy, stuck, .. } = machines.show(name).await?;
+    let signalbox_client::machines::Machine { busy, stuck, alerts, .. } = machines.show(name).await?;
     let count = |status: &str| busy.get(status).copied().unwrap_or(0);
     let mut found = Machine { name: name.to_owned(), looping: count("looping"), ..Machine::default() };
     for (status, held) in [("errored", &mut found.failed), ("choosing", &mut found.waiting_for_feed)] {
@@ -328,6 +328,13 @@ async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
             held.example = error.map(|error| (label, error));
         }
     }
+    let passed = alerts.into_iter().map(|alert| Passed {
+        state: alert.state,
+        limit: alert.limit,
+        value: alert.value,
+        most: alert.most,
+    });
+    found.passed = passed.collect();
     found.stuck = Held { count: stuck.values().sum(), example: None };
     if let Some(gate) = stuck.keys().next() {
         let label = machines.labels(name, Some(gate), None, 1).await?.pop();

@@ -89,14 +89,14 @@ pub(super) async fn set(set: Set) -> Result<(), Failure> {
     let client = remote.client()?;
     let machines = client.machines();
     let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
-    let told = machines.tell(machine, label, &update, !remove.is_empty(), wait.as_deref()).await;
-    let changed = match told {
+    let updated = machines.update(machine, label, &update, !remove.is_empty(), wait.as_deref()).await;
+    let changed = match updated {
         Err(error) if *create && error.code() == Some("unknown_label") => {
             // A new label has nothing that could be removed.
             let facts = if remove.is_empty() { update } else { without_null(&update) };
             machines.create(machine, label, &facts, wait.as_deref()).await?
         }
-        told => told?,
+        updated => updated?,
     };
     remote.show(&changed, |changed| {
         terminal::line(&format!("{label}: {} ({}) since {}", changed.state, changed.status, changed.since));

@@ -103,7 +103,9 @@ pub(super) async fn run(operation: &str, to: Option<String>, target: Target) -> 
     let client = target.remote.client()?;
     if let Some(label) = target.label {
         if target.all || filter != LabelFilter::default() {
-            return Err(Failure::configuration("name a label or describe many, not both"));
+            return Err(Failure::configuration(
+                "name one label, or select labels with flags; the two cannot be combined",
+            ));
         }
         return one(&client, &target.remote, (&target.machine, &label), operation, to).await;
     }

@@ -1,20 +1,18 @@
 //! `signalbox machines list|plan|apply|versions`: definitions of machines in a running system.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use signalbox_client::{
     Client,
     machines::{Applied, Plan as Planned, Task, Version},
+    segment,
 };
 
 use crate::{
     exit::Failure,
+    input,
     labels::operate,
-    listing::Listing,
+    listing::{Cell, Listing},
     remote::Remote,
     terminal::{self, Progress},
 };
@@ -28,6 +26,14 @@ pub(super) struct One {
     machine: String,
     #[command(flatten)]
     remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Rows {
+    /// Machine
+    machine: String,
+    #[command(flatten)]
+    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
@@ -112,7 +118,7 @@ pub(super) struct Tasks {
     #[arg(long, value_name = "TASK")]
     cancel: Option<String>,
     #[command(flatten)]
-    remote: Remote,
+    listing: Listing,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -120,12 +126,8 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((old.to_owned(), new.to_owned()))
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map_err(|error| Failure::configuration(format!("{}: {error}", file.display())))
-}
-
 pub(super) async fn plan(args: Plan) -> Result<(), Failure> {
-    let definition = read(&args.file)?;
+    let definition = input::text(&args.file)?;
     let progress = Progress::new();
     progress.say("checking labels");
     let plan = args.remote.patient(PATIENCE)?.machines().plan(&args.machine, &definition).await?;
@@ -133,20 +135,26 @@ pub(super) async fn plan(args: Plan) -> Result<(), Failure> {
     args.remote.show(&plan, print)
 }
 
-pub(super) async fn versions(args: One) -> Result<(), Failure> {
-    let versions = args.remote.client()?.machines().versions(&args.machine).await?;
-    args.remote.show(&versions, |versions| table(versions))
+pub(super) async fn show(args: One) -> Result<(), Failure> {
+    args.remote.document(&format!("/state-machines/{}", segment(&args.machine))).await
 }
 
-fn table(versions: &[Version]) {
-    let rows: Vec<_> = versions
-        .iter()
-        .map(|one| {
-            let current = if one.current { "active" } else { "" };
-            [one.version.to_string(), one.at.clone(), one.by.clone(), one.hash.clone(), current.to_owned()]
+pub(super) async fn versions(args: Rows) -> Result<(), Failure> {
+    let Rows { machine, listing } = args;
+    listing
+        .run(async || {
+            let versions = listing.client()?.machines().versions(&machine).await?;
+            listing.show(&versions, ["VERSION", "AT", "BY", "HASH", "STATE"], |one: &Version| {
+                [
+                    one.version.to_string().into(),
+                    Cell::at(&one.at),
+                    one.by.clone().into(),
+                    one.hash.clone().into(),
+                    if one.current { "active" } else { "-" }.into(),
+                ]
+            })
         })
-        .collect();
-    terminal::table(["VERSION", "AT", "BY", "HASH", ""], &rows);
+        .await
 }
 
 pub(super) async fn list(listing: &Listing) -> Result<(), Failure> {
@@ -204,7 +212,7 @@ pub(super) async fn apply(args: Apply) -> Result<(), Failure> {
     let client = args.remote.patient(PATIENCE)?;
     let plan = match (args.plan, args.definition.as_ref().or(args.file.as_ref())) {
         (Some(plan), _) => plan,
-        (None, Some(file)) => client.machines().plan(&args.machine, &read(file)?).await?.plan,
+        (None, Some(file)) => client.machines().plan(&args.machine, &input::text(file)?).await?.plan,
         // clap requires one of them.
         (None, None) => return Err(Failure::configuration("name a file, or set --plan")),
     };
@@ -234,7 +242,7 @@ pub(super) async fn diff(args: Diff) -> Result<(), Failure> {
     };
     let old = client.machines().source(&args.machine, from).await?;
     let new = match (&args.file, args.to) {
-        (Some(file), _) => read(file)?,
+        (Some(file), _) => input::text(file)?,
         (None, Some(to)) => client.machines().source(&args.machine, to).await?,
         (None, None) => return Err(Failure::configuration("name a file, or set --to")),
     };
@@ -274,29 +282,32 @@ pub(super) async fn delete(args: Delete) -> Result<(), Failure> {
     args.remote.show(&task, |task| terminal::line(&operate::summary(task)))
 }
 
+const TASKS: [&str; 8] = ["TASK", "OPERATION", "STATE", "CHECKED", "CHANGED", "FAILED", "BY", "STARTED"];
+
 pub(super) async fn tasks(args: Tasks) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    if let Some(id) = args.cancel {
-        let task = client.machines().cancel_task(&args.machine, &id).await?;
-        return args.remote.show(&task, |task| terminal::line(&format!("task {} ends", task.id)));
+    let Tasks { machine, cancel, listing } = args;
+    if let Some(id) = cancel {
+        let task = listing.client()?.machines().cancel_task(&machine, &id).await?;
+        let text = format!("task {} ends; labels that it has changed stay changed", task.id);
+        return Remote::show(&listing, &task, |_| terminal::line(&text));
     }
-    let tasks = client.machines().tasks(&args.machine).await?;
-    args.remote.show(&tasks, |tasks| {
-        let row = |task: &Task| {
-            [
-                task.id.clone(),
-                task.operation.clone(),
-                task.state.clone(),
-                format!("{}/{}", task.checked, task.labels),
-                task.changed.to_string(),
-                task.failed.to_string(),
-                task.by.clone(),
-                task.created.clone(),
-            ]
-        };
-        let heads = ["TASK", "OPERATION", "STATE", "CHECKED", "CHANGED", "FAILED", "BY", "STARTED"];
-        terminal::table(heads, &tasks.iter().map(row).collect::<Vec<_>>());
-    })
+    listing
+        .run(async || {
+            let tasks = listing.client()?.machines().tasks(&machine).await?;
+            listing.show(&tasks, TASKS, |task: &Task| {
+                [
+                    task.id.clone().into(),
+                    task.operation.clone().into(),
+                    task.state.clone().into(),
+                    format!("{}/{}", task.checked, task.labels).into(),
+                    task.changed.to_string().into(),
+                    task.failed.to_string().into(),
+                    task.by.clone().into(),
+                    Cell::at(&task.created),
+                ]
+            })
+        })
+        .await
 }
 
 /// Lines above which only the differing middle of two texts is shown as removed and added.

@@ -4,12 +4,13 @@
 //!
 //! | signal | effect |
 //! |---|---|
-//! | SIGHUP | reads the application again, and replaces one copy after the other |
+//! | SIGHUP, `signalbox run replace` | reads the application again, and replaces one copy after the other |
 //! | SIGTERM, Ctrl-C | drains all copies, and ends them when their requests are finished |
 //! | a second one | ends immediately |
 
 mod app;
 mod child;
+mod control;
 mod output;
 mod ready;
 mod registration;
@@ -23,11 +24,14 @@ use std::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram},
     },
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -35,13 +39,20 @@ use crate::{
     remote::{System, duration},
 };
 use app::{App, Source};
+pub(crate) use control::groups;
+use control::{Request, Socket, Status};
 use output::Output;
 use slot::{Context, Slot, Version};
 
 /// Flags of `signalbox run`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "SIGHUP replaces the copies one after the other; SIGTERM drains and ends them.")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "`signalbox run replace` and SIGHUP replace the copies one after the other; SIGTERM drains and ends them."
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<control::Command>,
     #[command(flatten)]
     source: Source,
     /// IP address of this machine at which routers reach the copies
@@ -76,6 +87,9 @@ fn whole_seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    if let Some(command) = args.command {
+        return control::run(command).await;
+    }
     let app = args.source.read()?;
     let longest = app.processes.iter().map(|process| process.name.len() + 3).max().unwrap_or_default();
     let context = Context {
@@ -91,9 +105,18 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         draining: TaskTracker::new(),
     };
     let (mut signals, mut replace) = (Signals::listen()?, listen(SignalKind::hangup())?);
-    let mut fleet = Fleet { context: Arc::new(context), slots: BTreeMap::new(), colors: 0 };
-    let outcome = serve(&mut fleet, app, &args.source, &mut signals, &mut replace).await;
-    let output = fleet.context.output.clone();
+    let status =
+        Arc::new(Mutex::new(Status { name: app.name.clone(), pid: std::process::id(), ..Status::default() }));
+    let (sender, mut requests) = mpsc::channel(1);
+    let output = context.output.clone();
+    let socket = Socket::listen(&app.name, status.clone(), sender).await;
+    if let Err(reason) = &socket {
+        output.say(&format!("only SIGHUP can replace copies: {reason}"));
+    }
+    let mut fleet = Fleet { context: Arc::new(context), slots: BTreeMap::new(), colors: 0, status };
+    let mut wishes = Wishes { signals: &mut replace, requests: &mut requests };
+    let outcome = serve(&mut fleet, app, &args.source, &mut signals, &mut wishes).await;
+    drop(socket);
     output.say("stopping; press Ctrl-C again to stop immediately");
     notify("STOPPING=1");
     tokio::select! {
@@ -109,7 +132,7 @@ async fn serve(
     app: App,
     source: &Source,
     signals: &mut Signals,
-    replace: &mut Signal,
+    wishes: &mut Wishes<'_>,
 ) -> Result<(), Failure> {
     let output = fleet.context.output.clone();
     tokio::select! {
@@ -121,24 +144,39 @@ async fn serve(
     }
     notify("READY=1");
     loop {
-        tokio::select! {
+        let wish = tokio::select! {
             end = signals.end() => return end,
-            _ = replace.recv() => {}
-        }
-        output.say("replacing every copy, one after the other");
-        let app = match source.read() {
-            Ok(app) => app,
-            Err(failure) => {
-                output.say(&format!("nothing was replaced: {}", failure.message()));
-                continue;
-            }
+            wish = wishes.next() => wish,
         };
-        tokio::select! {
-            end = signals.end() => return end,
-            replaced = fleet.change(app) => match replaced {
-                Ok(()) => output.say("every copy was replaced"),
-                Err(reason) => output.say(&format!("the replacement ended early: {reason}")),
+        output.say("replacing every copy, one after the other");
+        let result = match source.read() {
+            Err(failure) => Err(format!("nothing was replaced: {}", failure.message())),
+            Ok(app) => tokio::select! {
+                end = signals.end() => return end,
+                replaced = fleet.change(app) => {
+                    replaced.map_err(|reason| format!("the replacement ended early: {reason}"))
+                }
             },
+        };
+        output.say(result.as_ref().map_or_else(String::as_str, |()| "every copy was replaced"));
+        if let Some(reply) = wish {
+            let _gone = reply.send(result);
+        }
+    }
+}
+
+/// What asks for a replacement.
+struct Wishes<'a> {
+    signals: &'a mut Signal,
+    requests: &'a mut mpsc::Receiver<Request>,
+}
+
+impl Wishes<'_> {
+    /// Waits for the next wish. A client of the socket waits for the result; a signal has no sender.
+    async fn next(&mut self) -> Option<Request> {
+        tokio::select! {
+            _ = self.signals.recv() => None,
+            Some(request) = self.requests.recv() => Some(request),
         }
     }
 }
@@ -148,12 +186,26 @@ struct Fleet {
     context: Arc<Context>,
     slots: BTreeMap<String, Vec<Slot>>,
     colors: usize,
+    /// What `signalbox run list` shows.
+    status: Arc<Mutex<Status>>,
 }
 
 impl Fleet {
     /// Replaces the copies that run, one after the other; then starts those that are missing, and ends those that are too many.
     /// The first failure ends it, so that a version that does not start leaves the other copies as they are.
     async fn change(&mut self, app: App) -> Result<(), String> {
+        let version = app.version.clone();
+        let changed = self.change_slots(app).await;
+        if let Ok(mut status) = self.status.lock() {
+            status.copies = self.slots.values().map(Vec::len).sum();
+            if changed.is_ok() || status.version.is_empty() {
+                status.version = version;
+            }
+        }
+        changed
+    }
+
+    async fn change_slots(&mut self, app: App) -> Result<(), String> {
         let mut started = Vec::new();
         let mut removed: Vec<String> = self.slots.keys().cloned().collect();
         for process in app.processes {

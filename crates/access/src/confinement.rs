@@ -3,7 +3,7 @@
 //! A confined token reaches only data that belongs to one of the hosts or environments of its list. Data that belongs to
 //! neither cannot be divided between tenants, so a confined token does not reach it at all. Two places keep this rule: a
 //! token whose scope could never be confined is not created ([`check`]), and a handler states in its signature which
-//! dimension its data belongs to (`pacemaker/src/http/auth.rs`).
+//! dimension its data belongs to (`crates/admin-api/src/http/auth.rs`).
 
 use std::fmt;
 

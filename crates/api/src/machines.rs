@@ -40,6 +40,100 @@ pub struct Machine {
     pub busy: BTreeMap<String, u64>,
     /// Labels at gates that are evaluated on entry only, by gate: these are not evaluated again.
     pub stuck: BTreeMap<String, u64>,
+    /// Limits of its states that are passed.
+    #[serde(default)]
+    pub alerts: Vec<PassedLimit>,
+}
+
+/// A limit of a state that is passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct PassedLimit {
+    /// The state.
+    pub state: String,
+    /// `labels`: how many are in it. `age`: for how long the oldest is, in seconds.
+    pub limit: String,
+    /// The current number.
+    pub value: u64,
+    /// The most that the definition allows.
+    pub most: u64,
+}
+
+/// How labels flowed through a machine in a period.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineFlow))]
+pub struct Flow {
+    /// The beginning, a whole hour, RFC 3339.
+    pub since: String,
+    /// The end, RFC 3339.
+    pub until: String,
+    /// Transitions in the period.
+    pub transitions: u64,
+    /// Transitions per second, on average.
+    pub per_second: f64,
+    /// By state, in the order of the definition.
+    pub states: Vec<StateFlow>,
+    /// By the states before and after, the most frequent first.
+    pub edges: Vec<EdgeFlow>,
+    /// How many labels reached a state from another, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub funnel: Option<Funnel>,
+}
+
+/// The flow through a state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct StateFlow {
+    /// Its name.
+    pub state: String,
+    /// Entries in the period.
+    pub entered: u64,
+    /// Labels that left it in the period.
+    pub left: u64,
+    /// Median of the time that these were in it, seconds.
+    pub p50_seconds: Option<f64>,
+    /// 95th percentile of that time, seconds.
+    pub p95_seconds: Option<f64>,
+}
+
+/// Transitions from a state to another.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct EdgeFlow {
+    /// The state before.
+    pub from: String,
+    /// The state after.
+    pub to: String,
+    /// How many in the period.
+    pub transitions: u64,
+}
+
+/// Of the entries into a state in the period, how many reached another state until now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Funnel {
+    /// The state that was entered.
+    pub from: String,
+    /// The state that is to be reached.
+    pub to: String,
+    /// Entries.
+    pub entered: u64,
+    /// Entries after which it was reached.
+    pub reached: u64,
+    /// By the version of the definition under which `from` was entered.
+    pub versions: Vec<VersionFunnel>,
+}
+
+/// A funnel under one version of the definition.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct VersionFunnel {
+    /// The version.
+    pub version: u64,
+    /// Entries.
+    pub entered: u64,
+    /// Entries after which it was reached.
+    pub reached: u64,
 }
 
 /// A state of a machine.
@@ -244,6 +338,82 @@ pub struct Move {
     pub version: u64,
     /// The id of its event.
     pub event: u64,
+}
+
+/// A page of what happened to a label, the newest first.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelActivity))]
+pub struct Activity {
+    /// Transitions, attempts, operations and changes of metadata.
+    pub activity: Vec<ActivityLine>,
+    /// The cursor of the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Something that happened to a label. Members that do not apply to its kind are absent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ActivityLine {
+    /// When, RFC 3339.
+    pub at: String,
+    /// The visit in which it happened, or that began with it.
+    pub visit: u64,
+    /// `move`, `attempt`, `operation` or `metadata`.
+    pub kind: String,
+    /// Of a move: the state before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Of a move: the state after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Of a move: why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Of a move: details of the cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
+    /// Of a move: the version of the definition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
+    /// Of a move: the id of its event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<u64>,
+    /// Of an attempt: the state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Of an attempt: its number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Of an attempt: `done`, `failed`, `refused`, or `unknown` if the process that made it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// Of an attempt: the status of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Of an attempt: how long it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Of an attempt: the beginning of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+    /// Of an attempt: why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Of an operation: its word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// Of an operation or a change of metadata: the token, topic or state that it comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Of a change of metadata: the change, as JSON Merge Patch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub change: Option<Value>,
+    /// Of a change of metadata that is too large to be stored: its size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<usize>,
 }
 
 /// Metadata of a label.

@@ -10,7 +10,7 @@ use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
 /// How many calls are remembered: more than a replica that is connected can be behind.
-const MOST: usize = 4096;
+const MAX_CALLS: usize = 4096;
 /// How long a call is remembered. The fabric keeps the last sequence longer (`REPLY_MS` in publish.lua), so it is not absent
 /// because it expired.
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -29,7 +29,7 @@ struct Call {
 impl Acknowledged {
     /// Remembers a call with its number of accepted events.
     pub(super) fn note(&mut self, sequence: u64, events: u64) {
-        if self.0.len() == MOST {
+        if self.0.len() == MAX_CALLS {
             self.0.pop_front();
         }
         self.0.push_back(Call { sequence, events, at: Instant::now() });

@@ -20,6 +20,19 @@ pub struct Change {
     pub ttl_ms: Option<u64>,
     /// The changes of the indexes.
     pub indexes: Vec<Index>,
+    /// What is appended to the label's log.
+    pub log: Log,
+}
+
+/// Lines that are appended to the log of a label. Without lines the log stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Log {
+    /// The lines, the oldest first.
+    pub lines: Vec<Vec<u8>>,
+    /// How many lines are kept.
+    pub keep: usize,
+    /// After how many milliseconds without another line the log is forgotten.
+    pub ttl_ms: u64,
 }
 
 /// A member that enters or leaves a sorted set.
@@ -43,5 +56,6 @@ impl Change {
             + self.tail.len()
             + 128
             + indexes.sum::<usize>()
+            + self.log.lines.iter().map(|line| line.len() + 16).sum::<usize>()
     }
 }

@@ -405,7 +405,7 @@ impl Committer {
             shard,
             calls,
             events,
-            "the fabric lost accepted events in a failover; set wait_replicas in redis.fabric to prevent this"
+            "the promoted primary of the fabric does not have accepted events; their publishers must send them again"
         );
         if let Err(error) = self.store.count_lost(events).await {
             tracing::debug!(%error, "the lost events cannot be counted");

@@ -155,7 +155,7 @@ impl Core {
 
     /// Trusts the fabric as it is now, and lays a registry where there is none.
     pub(super) async fn initialize(&self) -> Result<Arc<View>, Error> {
-        let _nobody_reloads = self.reloading.lock().await;
+        let _reload_lock = self.reloading.lock().await;
         let wanted = Stored {
             fabric: self.rng.characters(20),
             stamp: format!("1.{}", self.rng.characters(8)),
@@ -177,7 +177,7 @@ impl Core {
 
     /// Trusts the fabric of this identity, and no other.
     pub(super) async fn adopt(&self, fabric: &str) -> Result<(), Error> {
-        let _nobody_reloads = self.reloading.lock().await;
+        let _reload_lock = self.reloading.lock().await;
         self.trust(fabric);
         self.read_registry().await.map(drop)
     }
@@ -216,7 +216,7 @@ impl Core {
         }
         let _one_at_a_time = self.changing.lock().await;
         let view = {
-            let _nobody_reloads = self.reloading.lock().await;
+            let _reload_lock = self.reloading.lock().await;
             self.read_registry().await?
         };
         if view.state == State::Uninitialized || !is_outdated(view.credentials) {
@@ -251,7 +251,7 @@ impl Core {
         let _one_at_a_time = self.changing.lock().await;
         for attempt in 0..CHANGE_TRIES {
             let view = {
-                let _nobody_reloads = self.reloading.lock().await;
+                let _reload_lock = self.reloading.lock().await;
                 self.read_registry().await?
             };
             if view.state == State::Uninitialized {

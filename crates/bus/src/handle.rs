@@ -1,4 +1,4 @@
-//! The one door to the bus.
+//! The interface of the bus for request handlers and other crates.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -129,7 +129,7 @@ mod window;
 mod worker;
 
 pub use backend::{Backend, WantedBackend};
-pub use change::{Change, Index};
+pub use change::{Change, Index, Log};
 pub use deliver::{BatchContents, Deliverer, Webhooks, rendered};
 pub use error::{Error, Refusal};
 pub use event::{Delay, Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};

@@ -1,5 +1,4 @@
-//! The registry as a pacemaker holds it in memory: with its stamp, and turned round so that a topic finds its
-//! subscribers.
+//! The registry as a pacemaker holds it in memory: with its stamp, and indexed by topic to find subscribers.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -1,7 +1,7 @@
 //! Whether handshakes would work with a chain and a private key. Pure.
 //!
-//! Whether clients trust the authority is theirs to decide: a company's own is as good here as a public one. Everything
-//! else that would make every handshake fail is refused, with a code for each.
+//! It is not checked whether clients trust the authority, so certificates of a company's own authority are accepted.
+//! Everything else that would make every handshake fail is rejected, with a code for each.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use data_encoding::HEXLOWER;

@@ -4,7 +4,7 @@ use serde_json::json;
 use signalbox_api::events::{DeliveryLog, Dropped, EventChoice, Redriven, Replay, Retried};
 
 pub use signalbox_api::events::{
-    DeadLetter, DeadLetters, DeliveryAttempt, DeliveryResult, NewEvent, Numbers, Published,
+    ClientToken, DeadLetter, DeadLetters, DeliveryAttempt, DeliveryResult, NewEvent, Numbers, Published,
     SubscriberNumbers, Subscription, Tested, Topic,
 };
 
@@ -43,6 +43,11 @@ impl Events<'_> {
         self.0.get("/topics").await
     }
 
+    /// All clients of the bus with tokens. Only root lists them.
+    pub async fn clients(&self) -> Result<Vec<ClientToken>, Error> {
+        self.0.get("/api_tokens").await
+    }
+
     /// All subscriptions.
     pub async fn subscriptions(&self) -> Result<Vec<Subscription>, Error> {
         self.0.get("/subscriptions").await
@@ -53,10 +58,19 @@ impl Events<'_> {
         self.0.get("/bus/metrics").await
     }
 
-    /// A page of a subscriber's dead letters.
-    pub async fn dead(&self, subscriber: &str, cursor: Option<&str>) -> Result<DeadLetters, Error> {
-        let pairs = [("subscriber", Some(subscriber)), ("cursor", cursor)];
-        self.0.get(&with_query("/subscriber/dead", &pairs)).await
+    /// Up to `most` dead letters of a subscriber, oldest first.
+    pub async fn all_dead(&self, subscriber: &str, most: usize) -> Result<Vec<DeadLetter>, Error> {
+        let (mut all, mut cursor) = (Vec::new(), None::<String>);
+        loop {
+            let pairs = [("subscriber", Some(subscriber)), ("cursor", cursor.as_deref())];
+            let page: DeadLetters = self.0.get(&with_query("/subscriber/dead", &pairs)).await?;
+            all.extend(page.dead);
+            cursor = page.cursor;
+            if cursor.is_none() || all.len() >= most {
+                all.truncate(most);
+                return Ok(all);
+            }
+        }
     }
 
     /// Delivers all dead letters of a subscriber again; how many.

@@ -61,8 +61,7 @@ impl Health<'_> {
 
     /// The metrics of all parts, as Prometheus reads them.
     pub async fn metrics(&self) -> Result<String, Error> {
-        let answer = self.0.transport.call("GET", "/metrics", None).await?;
-        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+        self.0.text("/metrics").await
     }
 
     /// The version of the pacemaker, from its API's description.

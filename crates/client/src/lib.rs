@@ -176,6 +176,49 @@ impl Client {
         self.send(method, path, body).await
     }
 
+    /// As [`Client::call`] with GET, and the `ETag` of the answer: the revision that [`Client::call_if`] requires.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<(T, Option<String>), Error> {
+        let answer = self.transport.call("GET", path, None).await?;
+        Ok((self.read(path, &answer)?, answer.etag))
+    }
+
+    /// As [`Client::call`], if the revision of the target is still `etag` (`If-Match`). Without one, the call is unconditional.
+    ///
+    /// # Errors
+    /// As every call; 412 if it has another revision by now. Read it again, and repeat the change.
+    pub async fn call_if(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        etag: Option<&str>,
+    ) -> Result<Value, Error> {
+        let headers: Vec<(&str, &str)> = etag.iter().map(|etag| ("if-match", *etag)).collect();
+        let body = body.map(|body| ("application/json", body.to_string().into_bytes()));
+        let answer = self.transport.call_with(method, path, body, &headers).await?;
+        self.read(path, &answer)
+    }
+
+    /// An answer that is not JSON, as text.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn text(&self, path: &str) -> Result<String, Error> {
+        let answer = self.transport.call("GET", path, None).await?;
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+    }
+
+    /// A stream of messages.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn stream(&self, path: &str) -> Result<Stream, Error> {
+        Stream::open(self, path, &[]).await
+    }
+
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.send("GET", path, None).await
     }
@@ -201,7 +244,10 @@ impl Client {
     }
 
     /// All pages of a list. `split` takes a page apart: its items, and the cursor of the next page.
-    pub(crate) async fn all<P: DeserializeOwned, T>(
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn all<P: DeserializeOwned, T>(
         &self,
         path: &str,
         pairs: &[(&str, Option<&str>)],
@@ -237,6 +283,10 @@ impl Client {
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<T, Error> {
         let answer = self.transport.call(method, path, body).await?;
+        self.read(path, &answer)
+    }
+
+    fn read<T: DeserializeOwned>(&self, path: &str, answer: &transport::Answer) -> Result<T, Error> {
         // 204 has no body; callers then expect `()` or a `Value`, and both parse `null`.
         let text: &[u8] = if answer.body.is_empty() { b"null" } else { &answer.body };
         serde_json::from_slice(text)
@@ -270,7 +320,8 @@ pub fn segment(text: &str) -> String {
 }
 
 /// `path?name=value&…` with those of `pairs` that have a value.
-pub(crate) fn with_query(path: &str, pairs: &[(&str, Option<&str>)]) -> String {
+#[must_use]
+pub fn with_query(path: &str, pairs: &[(&str, Option<&str>)]) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     for (name, value) in pairs {
         if let Some(value) = value {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use signalbox_api::machines::{
-    self as wire, Apply, Facts, History, LabelPage, Retried, Tasks, VersionSource, Versions,
+    self as wire, Activity, Apply, Facts, History, LabelPage, Retried, Tasks, VersionSource, Versions,
 };
 
 pub use signalbox_api::machines::{
-    Applied, AssumedAnswer, Changed, Label, LabelFilter, LabelOperation, LabelRow, Machine, Move, NewTask,
-    Plan, Simulate, Task, Version,
+    ActivityLine, Applied, AssumedAnswer, Changed, EdgeFlow, Flow, Funnel, Label, LabelFilter,
+    LabelOperation, LabelRow, Machine, Move, NewTask, Plan, Simulate, Task, Version,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -34,6 +34,20 @@ impl Machines<'_> {
     /// `unknown_machine`.
     pub async fn show(&self, machine: &str) -> Result<Machine, Error> {
         self.0.get(&path(machine, "")).await
+    }
+
+    /// How labels flowed through a machine in the last hours; with a funnel from one state to another.
+    ///
+    /// # Errors
+    /// `unknown_machine`, `unknown_state`, `invalid_period`, `invalid_funnel`.
+    pub async fn flow(&self, machine: &str, hours: u64, funnel: Option<(&str, &str)>) -> Result<Flow, Error> {
+        let hours = hours.to_string();
+        let query = [
+            ("hours", Some(&*hours)),
+            ("from", funnel.map(|(from, _)| from)),
+            ("to", funnel.map(|(_, to)| to)),
+        ];
+        self.0.get(&with_query(&path(machine, "/flow"), &query)).await
     }
 
     /// The changes that a definition (YAML) would make. Nothing changes.
@@ -227,6 +241,26 @@ impl Machines<'_> {
         Ok(list.history)
     }
 
+    /// The newest `max` of everything that is stored about what happened to a label, the newest first.
+    ///
+    /// # Errors
+    /// `unknown_label`.
+    pub async fn activity(&self, machine: &str, label: &str, max: usize) -> Result<Vec<ActivityLine>, Error> {
+        let (mut found, mut cursor) = (Vec::new(), None::<String>);
+        while found.len() < max {
+            let limit = MAX_PAGE.min(max - found.len()).to_string();
+            let query = [("limit", Some(&*limit)), ("cursor", cursor.as_deref())];
+            let page: Activity =
+                self.0.get(&with_query(&label_path(machine, label, "/activity"), &query)).await?;
+            found.extend(page.activity);
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     /// Why a label is where it is, and what would move it.
     ///
     /// # Errors
@@ -248,7 +282,7 @@ impl Machines<'_> {
     ///
     /// # Errors
     /// `unknown_machine`, `unknown_label`, `label_deleted`, `invalid_metadata`.
-    pub async fn tell(
+    pub async fn update(
         &self,
         machine: &str,
         label: &str,
@@ -262,7 +296,7 @@ impl Machines<'_> {
         self.0.send_bytes("PATCH", &path, Some((kind, body))).await
     }
 
-    /// Creates a label with this metadata; the answer is like that of [`Machines::tell`].
+    /// Creates a label with this metadata; the answer is like that of [`Machines::update`].
     ///
     /// # Errors
     /// `unknown_machine`, `label_exists`, `label_deleted`, `invalid_metadata`.

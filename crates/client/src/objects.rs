@@ -1,7 +1,7 @@
 //! Objects with a backend: one order for each, and one call at a time.
 
 use serde_json::json;
-use signalbox_api::objects::Skip;
+use signalbox_api::objects::{ObjectList, Skip};
 
 pub use signalbox_api::objects::{Backend, DeadEvent, ObjectState};
 
@@ -12,6 +12,11 @@ use crate::{Client, Error, segment};
 pub struct Objects<'a>(pub(crate) &'a Client);
 
 impl Objects<'_> {
+    /// The parked objects, page by page.
+    pub async fn parked(&self) -> Result<Vec<ObjectState>, Error> {
+        self.0.all("/objects", &[], |page: ObjectList| (page.objects, page.next)).await
+    }
+
     /// One object.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use signalbox_api::queues::{
-    Count, FacetPage, Gaps, MessagePage, Nack, Peek, Peeked, Pulled, Purge, QueueList, Receipts,
+    Count, Extend, FacetPage, Gaps, MessagePage, Nack, Peek, Peeked, Pulled, Purge, QueueList, Receipts,
 };
 
 pub use signalbox_api::queues::{
@@ -126,7 +126,7 @@ impl Queues<'_> {
         Ok(peeked.messages)
     }
 
-    /// A page of the messages that are delayed or in flight (no other state can be listed), and the cursor of the next one.
+    /// Up to `most` messages that are delayed or in flight (no other state can be listed).
     ///
     /// # Errors
     /// `unknown_queue`.
@@ -135,12 +135,20 @@ impl Queues<'_> {
         name: &str,
         state: MessageState,
         environment: Option<&str>,
-        cursor: Option<&str>,
-    ) -> Result<(Vec<StoredMessage<Message>>, Option<String>), Error> {
-        let state = json!(state);
-        let pairs = [("state", state.as_str()), ("environment", environment), ("cursor", cursor)];
-        let page: MessagePage<Message> = self.0.get(&with_query(&path(name, "/messages"), &pairs)).await?;
-        Ok((page.messages, page.next))
+        most: usize,
+    ) -> Result<Vec<StoredMessage<Message>>, Error> {
+        let (state, mut all, mut cursor) = (json!(state), Vec::new(), None::<String>);
+        loop {
+            let pairs =
+                [("state", state.as_str()), ("environment", environment), ("cursor", cursor.as_deref())];
+            let page: MessagePage<Message> =
+                self.0.get(&with_query(&path(name, "/messages"), &pairs)).await?;
+            all.extend(page.messages);
+            cursor = page.next;
+            if cursor.is_none() || all.len() >= most {
+                return Ok(all);
+            }
+        }
     }
 
     /// One message, wherever in the queue it is.
@@ -203,6 +211,15 @@ impl Queues<'_> {
         self.0.post(&path(name, "/nack"), Some(&json!(body))).await
     }
 
+    /// Extends the leases of messages: they expire after `lease` from now.
+    ///
+    /// # Errors
+    /// As every call; the answer has the result of each receipt.
+    pub async fn extend(&self, name: &str, receipts: &[String], lease: Duration) -> Result<Outcomes, Error> {
+        let body = Extend { receipts: receipts.to_vec(), lease_seconds: lease.as_secs_f64() };
+        self.0.post(&path(name, "/extend"), Some(&json!(body))).await
+    }
+
     /// Makes dead letters of messages.
     ///
     /// # Errors
@@ -231,12 +248,21 @@ impl Queues<'_> {
         Ok(count.messages)
     }
 
-    /// A page of dead letters.
+    /// Up to `most` dead letters, oldest first in each shard.
     ///
     /// # Errors
     /// `unknown_queue`.
-    pub async fn dead(&self, name: &str, cursor: Option<&str>) -> Result<DeadPage<Message>, Error> {
-        self.0.get(&with_query(&path(name, "/dead"), &[("cursor", cursor)])).await
+    pub async fn dead(&self, name: &str, most: usize) -> Result<Vec<DeadLetter<Message>>, Error> {
+        let (mut all, mut cursor) = (Vec::new(), None::<String>);
+        loop {
+            let target = with_query(&path(name, "/dead"), &[("cursor", cursor.as_deref())]);
+            let page: DeadPage<Message> = self.0.get(&target).await?;
+            all.extend(page.dead);
+            cursor = page.next;
+            if cursor.is_none() || all.len() >= most {
+                return Ok(all);
+            }
+        }
     }
 
     /// Redrives dead letters, and returns how many.

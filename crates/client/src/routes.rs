@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use signalbox_api::routes::{Drain, HostList, InstanceList, Switch};
 
 pub use signalbox_api::routes::{
-    Answer, ChangedInstance, Convergence, Explanation, Health, Heartbeat, Host, Instance, Liveness,
-    NewInstance, Router, RuledHost, State, SwitchedHost,
+    Answer, By, ChangedInstance, Choice, Convergence, Explanation, Health, Heartbeat, Host, Instance,
+    Liveness, NewInstance, Router, RuledHost, State, SwitchedHost,
 };
 
 use crate::{Client, Error, segment, with_query};

@@ -34,6 +34,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) body: Bytes,
+    /// The revision of what the body shows.
+    pub(crate) etag: Option<String>,
 }
 
 #[derive(Debug)]
@@ -90,8 +92,19 @@ impl Transport {
         path: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<Answer, Error> {
+        self.call_with(method, path, body, &[]).await
+    }
+
+    /// As `call`, with headers.
+    pub(crate) async fn call_with(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+        headers: &[(&str, &str)],
+    ) -> Result<Answer, Error> {
         let work = async {
-            let response = self.send(method, path, body, &[]).await?;
+            let response = self.send(method, path, body, headers).await?;
             self.read(path, response).await
         };
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
@@ -160,9 +173,11 @@ impl Transport {
     }
 
     async fn collect(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
+        let etag =
+            response.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         let silent = |why| Error::Silent { url: self.address(path), why };
-        Ok(Answer { body: body.map_err(|error| silent(innermost(&*error)))?.to_bytes() })
+        Ok(Answer { body: body.map_err(|error| silent(innermost(&*error)))?.to_bytes(), etag })
     }
 
     fn late(&self, path: &str) -> Error {

@@ -1,5 +1,5 @@
-//! A condition as it was understood. The evaluator walks this very tree: paths are split, roots are known, literals are
-//! values, so nothing is left to be looked up by name but the facts themselves.
+//! A parsed condition. Paths are split, roots are known, and literals are values, so the evaluator walks this tree and looks
+//! up nothing by name except the facts.
 
 use crate::{error::Span, instant::TimeOfDay, number::Number};
 

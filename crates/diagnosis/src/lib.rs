@@ -5,7 +5,7 @@
 //! and reads no clock.
 //!
 //! # Invariants
-//! The same facts give the same findings, independent of the caller.
+//! * The same facts give the same findings, independent of the caller.
 //! * A check whose facts are [`Checked::Skipped`] is reported as skipped and never as healthy. A caller starts from
 //!   [`Facts::skipped`], so a fact that it does not collect is skipped by default.
 //! * A finding's [`Finding::id`] is stable: programs compare it, and documentation links to it.

@@ -20,6 +20,21 @@ pub struct Machine {
     pub stuck: Held,
     /// Labels that made the largest allowed number of moves in a row.
     pub looping: u64,
+    /// Limits of its states that are passed.
+    pub passed: Vec<Passed>,
+}
+
+/// A limit of a state that is passed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// The state.
+    pub state: String,
+    /// `labels`, or `age`, which is in seconds.
+    pub limit: String,
+    /// The current number.
+    pub value: u64,
+    /// The most that the definition allows.
+    pub most: u64,
 }
 
 /// Labels with the same problem.
@@ -52,7 +67,7 @@ pub struct Evaluation {
 
 /// Checks a machine.
 pub fn machine(machine: &Machine) -> Vec<Finding> {
-    let Machine { name, failed, waiting_for_feed, stuck, looping } = machine;
+    let Machine { name, failed, waiting_for_feed, stuck, looping, passed } = machine;
     let labels = |count| text::count(count, "label", "labels");
     let mut found = Vec::new();
     let mut add = |severity, id, problem: String, fix: String| {
@@ -95,6 +110,23 @@ pub fn machine(machine: &Machine) -> Vec<Finding> {
         let fix = "The label continues a second later. Make a gate in the loop wait for a condition.";
         add(Warning, "labels-looping", problem, fix.to_owned());
     }
+    for Passed { state, limit, value, most } in passed {
+        let problem = if limit == "age" {
+            format!(
+                "A label of the machine {name} has been in the state {state} for {value} s; the definition allows {most} s."
+            )
+        } else {
+            format!(
+                "{} of the machine {name} are in the state {state}; the definition allows {most}.",
+                labels(*value)
+            )
+        };
+        let fix = format!(
+            "`signalbox labels list {name} --state {state} --sort oldest` lists them, and `signalbox labels why` shows \
+             what they wait for. If it is expected, raise `alert` of the state."
+        );
+        add(Warning, "state-limit-passed", problem, fix);
+    }
     found
 }
 
@@ -135,6 +167,13 @@ mod tests {
             ((|one, held| one.failed = held) as fn(&mut Machine, Held), "labels-failed"),
             (|one, held| one.waiting_for_feed = held, "feed-failing"),
             (|one, held| one.stuck = held, "labels-stuck"),
+            (
+                |one, held| {
+                    let (state, limit) = ("asked".to_owned(), "labels".to_owned());
+                    one.passed = vec![Passed { state, limit, value: held.count, most: 2 }];
+                },
+                "state-limit-passed",
+            ),
         ] {
             let found = found(change);
             assert_eq!((found.len(), found[0].id, found[0].severity), (1, id, Critical));

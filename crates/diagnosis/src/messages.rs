@@ -151,7 +151,7 @@ pub fn backend(one: &Backend) -> Vec<Finding> {
         let fix = format!("Fix the receiver, then define the backend again (PUT /backends/{name}).");
         found.push(Finding::new(Critical, "backend-disabled", Subject::Backend(name.clone()), problem, fix));
     }
-    let fix = format!("`signalbox objects dead {name}` lists them.");
+    let fix = format!("`signalbox backends dead {name}` lists them.");
     found.extend(dead_letters(one.dead, &format!("backend {name}"), Subject::Backend(name.clone()), fix));
     found
 }

@@ -90,7 +90,7 @@ fn subscriber() -> impl Strategy<Value = Subscriber> {
 fn machine() -> impl Strategy<Value = Machine> {
     let held = || (0..3_u64).prop_map(|count| Held { count, example: None });
     (name(), held(), held(), held(), 0..2_u64).prop_map(|(name, failed, waiting_for_feed, stuck, looping)| {
-        Machine { name, failed, waiting_for_feed, stuck, looping }
+        Machine { name, failed, waiting_for_feed, stuck, looping, passed: Vec::new() }
     })
 }
 

@@ -1,8 +1,8 @@
 //! Outgoing HTTP calls: webhooks, feeds and calls of backends.
 //!
 //! Clients of Signalbox choose the URLs, and the calls start inside the operator's network. Every connection therefore
-//! goes to an address that was checked against the allowed networks ([`Client`]), and every POST is signed as
-//! Standard Webhooks 1.0 defines it ([`Secret`]).
+//! goes to an address that was checked against the allowed networks ([`Client`]). Deliveries are signed as Standard
+//! Webhooks 1.0 defines it ([`Secret`]); feeds and webhooks of state machines are not signed.
 
 mod address;
 mod answer;

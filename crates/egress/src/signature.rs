@@ -1,7 +1,7 @@
 //! Signatures of deliveries, as Standard Webhooks 1.0 has them, and the secrets behind them.
 //!
-//! The signed text is `webhook-id.webhook-timestamp.body`, with HMAC-SHA256. While a secret is being replaced, the old
-//! one signs as well, and a receiver that knows either of them is content.
+//! The signed text is `webhook-id.webhook-timestamp.body`, with HMAC-SHA256. While a secret is being replaced, a delivery
+//! has a signature with each of the two, and a receiver can verify it with either.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};

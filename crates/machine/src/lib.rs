@@ -10,6 +10,7 @@
 //! | [`mod@import`] | What does a definition of Routemaster become? |
 //! | [`merge`] | What becomes of metadata, and which paths does an update mention? |
 //! | [`time`] | When is a gate evaluated because of time? |
+//! | [`schedule`] | Which times does a calendar repeat? |
 //! | [`step`] | Something happened: where does the label go? ([`step::decide`]) |
 //! | [`render`] | What is sent: address, body, token, headers? |
 //! | [`attempt`] | An attempt ended: done, again, or errored? |
@@ -30,6 +31,7 @@ pub mod merge;
 pub mod plan;
 pub mod render;
 pub mod scenario;
+pub mod schedule;
 pub mod simulate;
 pub mod step;
 pub mod time;

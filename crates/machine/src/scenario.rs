@@ -108,10 +108,7 @@ fn scenario<'m>(reader: &mut Reader<'_>, node: &Node, machines: &'m [Arc<Machine
         }
         None if machines.len() == 1 => machines.first(),
         None => {
-            reader.refuse(
-                fields.at,
-                "the definition has several machines: a scenario names its own by `machine`",
-            );
+            reader.refuse(fields.at, "the definition has several machines, so `machine` must name one");
             None
         }
     }?;
@@ -143,7 +140,7 @@ fn instant(reader: &mut Reader<'_>, node: &Node) -> Option<Timestamp> {
 
 fn object(reader: &mut Reader<'_>, node: &Node) -> Option<Json> {
     let Value::Map(_) = node.value else {
-        reader.refuse(node.at, format!("metadata is a map, and this is {}", node.kind()));
+        reader.refuse(node.at, format!("metadata must be a map, not {}", node.kind()));
         return None;
     };
     Some(node.to_json())
@@ -203,8 +200,8 @@ fn moment(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Mom
         _ => {
             reader.refuse_hint(
                 fields.at,
-                "a step has either `at` or `after`",
-                "`after` counts from the step before",
+                "a step needs exactly one of `at` and `after`",
+                "`after` counts from the previous step",
             );
             None
         }
@@ -255,7 +252,7 @@ fn expect(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Exp
             let status = reader.text(node, "a status")?;
             let known = ["waiting", "acting", "choosing", "errored", "looping", "ended"];
             if !known.contains(&status) {
-                reader.refuse(node.at, format!("a status is one of {}", known.join(", ")));
+                reader.refuse(node.at, format!("a status must be one of {}", known.join(", ")));
             }
             Some(status.to_owned())
         }
@@ -283,7 +280,7 @@ impl Scenario<'_> {
                 When::After(wait) => clock.checked_add(wait).unwrap_or(Timestamp::MAX),
             };
             if at < clock {
-                return Err(wrong(step.place, format!("{at} is before the step above, at {clock}")));
+                return Err(wrong(step.place, format!("{at} is before the previous step, at {clock}")));
             }
             clock = at;
             // Up to the time, then the updates of that time, then their immediate consequences.
@@ -335,9 +332,9 @@ fn needs(end: End, place: Mark, reader: &Reader<'_>) -> Result<(), Box<Problem>>
     let message = match end {
         End::NeedsFeed(feed) => format!("the scenario needs an answer of the feed `{feed}`"),
         End::NeedsAnswer(state) => format!(
-            "the answer to `{state}` becomes metadata, so the scenario has to give it: `webhooks: {{{state}: {{status: 200, body: …}}}}`"
+            "the answer to `{state}` becomes metadata, so the scenario must specify it: `webhooks: {{{state}: {{status: 200, body: …}}}}`"
         ),
-        End::Steps => "the label never settles".to_owned(),
+        End::Steps => "the label makes transitions without end".to_owned(),
         _ => return Ok(()),
     };
     Err(Box::new(reader.problem(place, message, None)))

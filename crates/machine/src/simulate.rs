@@ -413,7 +413,13 @@ impl<'m> Simulator<'m> {
             Rest::Acting if self.label.status == Status::Errored => Wake::End(End::Errored),
             Rest::Acting => match self.unknown_answer() {
                 Some(state) => Wake::End(End::NeedsAnswer(state)),
-                None => Wake::At(again, Then::Act),
+                None => {
+                    let quiet =
+                        self.machine.at(self.label.state).action().and_then(|action| action.quiet.as_ref());
+                    let begins = again.max(self.now);
+                    let until = quiet.and_then(|quiet| quiet.until(&self.label.metadata, begins));
+                    Wake::At(until.unwrap_or(begins), Then::Act)
+                }
             },
             // A feed that is assumed to fail keeps failing, but time passes between the queries.
             Rest::Waiting { failed_feed: Some(_) } => match self.next_look() {

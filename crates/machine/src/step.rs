@@ -324,7 +324,7 @@ pub fn decide(
 }
 
 /// Decides for a label with this many transitions since its last rest: actions that are done immediately, and feeds
-/// that answer, are not rests, so a circle through them is detected too.
+/// that answer, are not rests, so a loop through them is detected too.
 #[must_use]
 pub fn decide_after(
     moved: usize,

@@ -1,15 +1,14 @@
 //! When a gate is evaluated because of time.
 //!
-//! A time of day that is skipped by a clock change is delayed by the length of the change; one that occurs twice is
-//! used the first time. An interval starts at the entry.
+//! [`crate::schedule`] has the times that a calendar repeats. An interval starts at the entry.
 
 use std::time::Duration;
 
-use jiff::{Timestamp, ToSpan, civil, tz::TimeZone};
+use jiff::{Timestamp, ToSpan, tz::TimeZone};
 use serde_json::Value as Json;
 use signalbox_condition::{Earliest, Facts};
 
-use crate::definition::{Daily, DeadlineAt, Gate, Path, State, Zone, ZoneRule};
+use crate::definition::{Daily, DeadlineAt, Gate, Path, Quiet, State, Zone, ZoneRule};
 
 /// The zone that a rule gives for a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,38 +47,33 @@ impl ZoneRule {
     }
 }
 
-/// The moment of a time of day on a date.
-fn on(date: civil::Date, time: civil::Time, zone: &TimeZone) -> Option<Timestamp> {
-    zone.to_ambiguous_timestamp(date.to_datetime(time)).compatible().ok()
-}
-
-/// The moments of a time of day on the days around one, in order.
-fn around(time: civil::Time, zone: &TimeZone, at: Timestamp) -> impl Iterator<Item = Timestamp> {
-    let today = zone.to_datetime(at).date();
-    // A zone may skip a day (Samoa did), and a skipped time is later than its date.
-    (-3..=3_i64).filter_map(move |days| on(today.checked_add(days.days()).ok()?, time, zone))
-}
-
-/// The first moment after `after` at which it is this time of day there. None at the end of the calendar.
-#[must_use]
-pub fn next_daily(time: civil::Time, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
-    around(time, zone, after).filter(|moment| *moment > after).min()
-}
-
-/// The last moment, `at` included, at which it was this time of day there.
-#[must_use]
-pub fn last_daily(time: civil::Time, zone: &TimeZone, at: Timestamp) -> Option<Timestamp> {
-    around(time, zone, at).filter(|moment| *moment <= at).max()
-}
-
 impl Daily {
     /// Whether a wake time that is processed only now is still valid: its last moment is no older than the grace.
     #[must_use]
     pub fn still_counts(&self, zone: &TimeZone, now: Timestamp) -> bool {
-        last_daily(self.time, zone, now).is_some_and(|last| {
+        self.schedule.last(zone, now).is_some_and(|last| {
             let passed = now.as_nanosecond() - last.as_nanosecond();
             u128::try_from(passed).is_ok_and(|passed| passed <= self.grace.as_nanos())
         })
+    }
+}
+
+impl Quiet {
+    /// The end of the quiet time in which a moment is, for a label with this metadata; `None` if it is in none. In an hour that
+    /// a clock change repeats, the end is the first time that the clock shows it.
+    #[must_use]
+    pub fn until(&self, metadata: &Json, at: Timestamp) -> Option<Timestamp> {
+        let zone = self.zone.of(metadata).zone;
+        let local = zone.rules().to_datetime(at);
+        let (time, over_midnight) = (local.time(), self.from > self.to);
+        let (before_end, after_begin) = (time < self.to, time >= self.from);
+        let end_date = match (over_midnight, before_end, after_begin) {
+            (false, true, true) | (true, true, _) => local.date(),
+            (true, false, true) => local.date().tomorrow().ok()?,
+            _ => return None,
+        };
+        let end = zone.rules().to_ambiguous_timestamp(end_date.to_datetime(self.to)).compatible().ok()?;
+        (end > at).then_some(end)
     }
 }
 
@@ -152,16 +146,18 @@ impl Gate {
     /// When a time of day comes next for a label with this metadata: which trigger, and when.
     #[must_use]
     pub fn next_daily(&self, metadata: &Json, now: Timestamp) -> Option<(usize, Timestamp)> {
-        let next = |daily: &Daily| next_daily(daily.time, daily.zone.of(metadata).zone.rules(), now);
+        let next = |daily: &Daily| daily.schedule.next(daily.zone.of(metadata).zone.rules(), now);
         self.daily().filter_map(|(n, daily)| Some((n, next(daily)?))).min_by_key(|(_, at)| *at)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::civil;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::schedule::Schedule;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -172,11 +168,11 @@ mod tests {
     }
 
     fn days(name: &str, time: (i8, i8), from: &str, count: usize) -> Vec<String> {
-        let time = civil::time(time.0, time.1, 0, 0);
+        let daily = Schedule::daily(civil::time(time.0, time.1, 0, 0));
         let mut now = at(from);
         let mut moments = Vec::new();
         for _ in 0..count {
-            now = next_daily(time, &zone(name), now).unwrap();
+            now = daily.next(&zone(name), now).unwrap();
             moments.push(now.to_string());
         }
         moments
@@ -233,7 +229,7 @@ mod tests {
     fn a_missed_time_is_valid_within_the_grace() {
         let utc = Zone::utc();
         let daily = Daily {
-            time: civil::time(18, 30, 0, 0),
+            schedule: Schedule::daily(civil::time(18, 30, 0, 0)),
             zone: ZoneRule::Fixed(utc.clone()),
             grace: Duration::from_secs(3600),
         };
@@ -244,6 +240,30 @@ mod tests {
             ("2026-01-31T18:29:59Z", false),
         ] {
             assert_eq!(daily.still_counts(utc.rules(), at(now)), counts, "{now}");
+        }
+    }
+
+    #[test]
+    fn quiet_hours_end_in_the_morning_and_follow_the_clocks() {
+        let quiet = |from: (i8, i8), to: (i8, i8), name: &str| Quiet {
+            from: civil::time(from.0, from.1, 0, 0),
+            to: civil::time(to.0, to.1, 0, 0),
+            zone: ZoneRule::Fixed(Zone::named(name).unwrap()),
+        };
+        let night = quiet((22, 0), (7, 0), "Europe/London");
+        let noon = quiet((12, 0), (14, 0), "Asia/Tokyo");
+        for (quiet, now, end) in [
+            (&night, "2026-01-31T21:59:59Z", None),
+            (&night, "2026-01-31T22:00:00Z", Some("2026-02-01T07:00:00Z")),
+            (&night, "2026-02-01T06:59:59Z", Some("2026-02-01T07:00:00Z")),
+            (&night, "2026-02-01T07:00:00Z", None),
+            // The clocks go forward in this night.
+            (&night, "2026-03-28T23:00:00Z", Some("2026-03-29T06:00:00Z")),
+            (&noon, "2026-01-31T03:30:00Z", Some("2026-01-31T05:00:00Z")),
+            (&noon, "2026-01-31T05:00:00Z", None),
+            (&noon, "2026-01-31T02:59:59Z", None),
+        ] {
+            assert_eq!(quiet.until(&Json::Null, at(now)), end.map(at), "{now}");
         }
     }
 
@@ -268,18 +288,18 @@ mod tests {
             hour in 0..24_i8, minute in 0..60_i8, start in 1_600_000_000..1_900_000_000_i64,
         ) {
             let zone = zone(zone_name);
-            let time = civil::time(hour, minute, 0, 0);
+            let daily = Schedule::daily(civil::time(hour, minute, 0, 0));
             let start = Timestamp::from_second(start).unwrap();
-            let next = next_daily(time, &zone, start).unwrap();
+            let next = daily.next(&zone, start).unwrap();
             prop_assert!(next > start);
             // Never two days without one.
             prop_assert!(next.as_second() - start.as_second() <= 26 * 3600);
-            prop_assert_eq!(last_daily(time, &zone, next), Some(next));
-            let before = last_daily(time, &zone, start).unwrap();
+            prop_assert_eq!(daily.last(&zone, next), Some(next));
+            let before = daily.last(&zone, start).unwrap();
             prop_assert!(before <= start);
-            prop_assert_eq!(next_daily(time, &zone, before), Some(next));
+            prop_assert_eq!(daily.next(&zone, before), Some(next));
             let date = zone.to_datetime(next).date();
-            let again = zone.to_datetime(next_daily(time, &zone, next).unwrap()).date();
+            let again = zone.to_datetime(daily.next(&zone, next).unwrap()).date();
             prop_assert_eq!(date.tomorrow().unwrap(), again);
         }
     }

@@ -77,7 +77,8 @@ impl Applier {
     }
 
     /// Applies a definition that was planned from version `base` (0 for a new machine). `map` names the target state for the
-    /// labels of each removed state. A definition with the same content as the active one makes no new version.
+    /// labels of each removed state. A definition with the same content as the active one makes no new version, so that a
+    /// request may be repeated.
     ///
     /// # Errors
     /// [`Error::BeingDeleted`], [`Error::BadMap`], [`Error::Unmapped`], [`Error::DefinitionChanged`], [`Error::ApplyUnderWay`], or a failure of the
@@ -93,11 +94,19 @@ impl Applier {
         if self.tasks.is_deleting(machine.name()).await? {
             return Err(Error::BeingDeleted);
         }
-        if base > 0 {
-            let current = self.definitions.current(machine.name()).await?;
-            if current.number == base && current.machine.hash() == machine.hash() && map.is_empty() {
-                return Ok(Applied { version: base, changed: false });
+        match self.definitions.current(machine.name()).await {
+            // Without a map nothing changes; a later version with this content is the result of the same request, which is
+            // repeated because its answer was lost.
+            Ok(now) if now.machine.hash() == machine.hash() && (now.number > base || map.is_empty()) => {
+                for under_way in self.versions.applying().await? {
+                    if under_way.machine == machine.name() && under_way.version == now.number {
+                        self.finish(&under_way).await?;
+                    }
+                }
+                return Ok(Applied { version: now.number, changed: false });
             }
+            Ok(_) | Err(Error::NoSuchMachine) => {}
+            Err(error) => return Err(error),
         }
         self.check_map(machine, base, map).await?;
         let mark = format!("{:016x}", rand::rng().random::<u64>());

@@ -19,16 +19,18 @@ use crate::{
     due_times::DueTimes,
     faults::Faults,
     feeds::Feeds,
+    flow::{Flow, FlowReader},
     handle::Handle,
     inputs::Inputs,
     inspector::{Checker, Explainer, Inspector, Overview, Planner},
     label_store::LabelStore,
     labels::Labels,
+    log::Retention,
     metrics::Metrics,
     reconcile::SweepReconciler,
     runner::{self, Runner},
     search::Search,
-    store::{DueSet, Records, Shards, Statistics, TakenEvents, Tasks, Versions},
+    store::{DueSet, FlowCounts, Records, Shards, Statistics, TakenEvents, Tasks, Versions},
     sweep_entries::SweepEntries,
     sweeps::Sweeps,
     tasks::TaskRunner,
@@ -92,6 +94,7 @@ pub(crate) struct Parts {
     labels: Labels,
     feeds: Arc<Feeds>,
     pub(crate) runner: Arc<Runner>,
+    pub(crate) flow: Flow,
     redefined: Arc<Notify>,
 }
 
@@ -105,13 +108,17 @@ impl Parts {
         let versions = Versions(shards.clone());
         let definitions = Definitions::new(versions.clone());
         let sweep_entries = SweepEntries::new(due.clone(), clock.clone());
+        let flow = Flow::new(FlowCounts(shards.clone()), metrics.clone());
+        let retention =
+            Retention { lines: options.history_lines, ms: options.history_hours.saturating_mul(3_600_000) };
         let label_store = Arc::new(LabelStore::new(
             records.clone(),
             definitions.clone(),
-            Committer::new(bus.clone(), hooks.faults),
+            Committer::new(bus.clone(), hooks.faults, retention),
             sweep_entries.clone(),
             clock.clone(),
             metrics.clone(),
+            flow.clone(),
             options.labels,
         ));
         let actions = Arc::new(Actions::new(client.clone(), bus.clone(), routes, environment));
@@ -141,6 +148,7 @@ impl Parts {
             labels,
             feeds,
             runner,
+            flow,
             redefined: Arc::default(),
         }
     }
@@ -206,6 +214,11 @@ impl Parts {
                 definitions: self.definitions.clone(),
                 shards: self.shards.clone(),
                 feeds: Arc::clone(&self.feeds),
+                clock: self.clock.clone(),
+            },
+            flow: FlowReader {
+                store: FlowCounts(self.shards.clone()),
+                definitions: self.definitions.clone(),
                 clock: self.clock.clone(),
             },
             overview: Overview {

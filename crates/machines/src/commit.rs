@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{json, value::to_raw_value};
 
-use signalbox_bus::{self as bus, Change, EventId, Index, Kind, NewEvent, Refusal};
+use signalbox_bus::{self as bus, Change, EventId, Index, Kind, Log, NewEvent, Refusal};
 
 use crate::{
     faults::Faults,
+    log::{Line, Retention},
     record::{HEADER, Record, Row, Status},
     store::{Due, object},
 };
@@ -34,6 +35,9 @@ pub(crate) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(S
     }
     if record.suspended {
         add(format!("{machine}:is:{SUSPENDED}"), label.to_owned(), 0);
+    }
+    if record.timed {
+        add(format!("{machine}:since:{}", record.state), label.to_owned(), record.entered_ms);
     }
     for digest in &record.indexed {
         add(format!("{machine}:by:{digest:016x}"), label.to_owned(), 0);
@@ -103,16 +107,32 @@ fn escaped(text: &str) -> String {
 pub(crate) struct Committer {
     bus: bus::Handle,
     faults: Faults,
+    retention: Retention,
 }
 
 impl Committer {
     /// A committer that writes through `bus`.
-    pub(crate) fn new(bus: bus::Handle, faults: Faults) -> Self {
-        Self { bus, faults }
+    pub(crate) fn new(bus: bus::Handle, faults: Faults, retention: Retention) -> Self {
+        Self { bus, faults, retention }
+    }
+
+    /// How much of the log of a label is kept.
+    pub(crate) fn retention(&self) -> Retention {
+        self.retention
+    }
+
+    /// What is appended to the log of a label: these lines, and the rows that its record has no room for.
+    fn log(&self, lines: &[Line], rows: &[Row]) -> Log {
+        let Retention { lines: keep, ms: ttl_ms } = self.retention;
+        if ttl_ms == 0 {
+            return Log::default();
+        }
+        let rows = rows.iter().map(|row| Line::of_row(row).packed());
+        Log { lines: rows.chain(lines.iter().map(Line::packed)).collect(), keep, ttl_ms }
     }
 
     /// Writes a label. `after` was computed from `before`, which is `None` if there was no record. The newest `rows` rows of
-    /// `after` are new, and each becomes an event. On success `after` is equal to the stored record.
+    /// `after` are new, and each becomes an event; `lines` are for the log. On success `after` is equal to the stored record.
     pub(crate) async fn commit(
         &self,
         (machine, label): (&str, &str),
@@ -120,11 +140,12 @@ impl Committer {
         before: Option<&Record>,
         after: &mut Record,
         rows: usize,
+        lines: &[Line],
     ) -> Result<(), Refusal> {
         after.revision = before.map_or(0, |before| before.revision) + 1;
         let fresh = after.history[after.history.len().saturating_sub(rows)..].iter();
         let events: Vec<NewEvent> = fresh.map(|row| event(machine, label, after.incarnation, row)).collect();
-        after.trim();
+        let trimmed = after.trim();
         let head = after.header();
         debug_assert_eq!(head.len(), HEADER);
         let change = Change {
@@ -135,6 +156,7 @@ impl Committer {
             tail: after.tail(rows),
             ttl_ms: (after.status == Status::Deleted).then_some(TOMBSTONE_MS),
             indexes: indexes(machine, label, before, after),
+            log: self.log(lines, &trimmed),
         };
         if self.faults.fail_commit() {
             return Err(Refusal::Unavailable);

@@ -14,7 +14,8 @@ use crate::{
     clock::Clock,
     evaluator::{Happened, ms},
     feeds::FeedAnswers,
-    label_store::{Edit, LabelStore},
+    label_store::{Edit, LabelStore, Note},
+    log::Entry,
     record::{Record, Status},
     runner::Runner,
     store::{Due, DueSet},
@@ -130,7 +131,7 @@ impl DueTimes {
             .labels
             .change((machine, label), &FeedAnswers::default(), |before, _, now_ms| match before {
                 Some(before) if before.due_ms().is_some_and(|due_ms| due_ms <= now_ms) => {
-                    Ok(Edit::evaluate(before, Happened::Due))
+                    Ok(Edit::evaluate(before, Happened::Due).noted(lost_attempt(before, now_ms)))
                 }
                 _ => Ok(Edit::Leave),
             })
@@ -150,4 +151,21 @@ impl DueTimes {
         let due_ms = due_ms.map(|due_ms| if due_ms <= now_ms { now_ms + STILL_DUE_PAUSE_MS } else { due_ms });
         Ok(self.due.correct((machine, label), &header, due_ms).await?)
     }
+}
+
+/// What the log says if the process that made an attempt has not written its outcome.
+fn lost_attempt(before: &Record, now_ms: u64) -> Note {
+    let over = before.work.again_ms.is_some_and(|at_ms| at_ms <= now_ms);
+    let lost =
+        before.status == Status::Acting && before.work.attempts > 0 && before.work.held.is_none() && over;
+    let entry = lost.then(|| Entry::Attempt {
+        state: before.state.to_string(),
+        number: before.work.attempts,
+        outcome: "unknown".to_owned(),
+        status: None,
+        took_ms: None,
+        answer: None,
+        error: Some("its outcome was not stored: the process that made it has ended".to_owned()),
+    });
+    Note { by: String::new(), entry }
 }

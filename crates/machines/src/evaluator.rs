@@ -15,7 +15,6 @@ use signalbox_machine::{
     definition::{Daily, Path, Zone},
     merge,
     step::{self, Decision, Event, Rest},
-    time,
 };
 
 use crate::{
@@ -23,6 +22,8 @@ use crate::{
     store::Due,
 };
 
+/// What a label's work holds while it waits for its next attempt.
+pub(crate) const RETRY: &str = "retry";
 /// How long a label that loops pauses, ms.
 const LOOP_PAUSE_MS: u64 = 1_000;
 /// How long after its timeout an attempt without an outcome is considered lost, ms.
@@ -409,6 +410,12 @@ impl Evaluator<'_> {
             record.work.again_ms = Some(self.now_ms);
             return;
         }
+        let quiet = action.quiet.as_ref();
+        if let Some(end) = quiet.and_then(|quiet| quiet.until(&record.metadata, instant(self.now_ms))) {
+            record.work.again_ms = Some(unix_ms(end));
+            record.work.held = Some(RETRY.into());
+            return;
+        }
         record.work.attempts += 1;
         record.work.again_ms = Some(self.now_ms + ms(action.timeout) + ATTEMPT_SLACK_MS);
         turn.attempt = true;
@@ -417,6 +424,10 @@ impl Evaluator<'_> {
     /// Adapts a label to a definition in which its state has changed.
     fn settle(&self, record: &mut Record, turn: &mut Turn) {
         let Some(state) = self.state(record) else { return };
+        // A label that came to the state under this definition has been evaluated under it.
+        if record.history.last().is_some_and(|row| row.version == self.version) {
+            return;
+        }
         let fits = match (state.gate(), state.action()) {
             // A label that looped before an action does not wait at a gate.
             (Some(_), _) if record.status == Status::Looping => {
@@ -468,6 +479,8 @@ impl Evaluator<'_> {
         let deadline =
             state.and_then(|state| state.deadline_of(instant(record.entered_ms), &record.metadata));
         record.work.deadline_ms = deadline.map(unix_ms);
+        let alert = self.state(record).and_then(State::alert).and_then(|alert| alert.age);
+        record.timed = alert.is_some() && record.status != Status::Deleted;
         let gate = self.state(record).and_then(State::gate).filter(|_| record.status != Status::Deleted);
         let Some((gate, label)) = gate.zip(self.label(record)) else {
             record.zones.clear();
@@ -536,11 +549,11 @@ pub(crate) fn sweep_entry(
     let due = Due::Sweep {
         machine: machine.to_owned(),
         gate: gate.to_owned(),
-        time: daily.time.to_string(),
+        time: daily.schedule.key(),
         zone: zone.name().to_owned(),
         own,
     };
-    let next = time::next_daily(daily.time, zone.rules(), instant(now_ms))?;
+    let next = daily.schedule.next(zone.rules(), instant(now_ms))?;
     Some((due.member(), unix_ms(next)))
 }
 

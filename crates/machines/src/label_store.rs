@@ -18,6 +18,8 @@ use crate::{
     definitions::Definitions,
     evaluator::{Evaluator, Happened, Turn},
     feeds::FeedAnswers,
+    flow::Flow,
+    log::{Activity, Entry, Line},
     metrics::Metrics,
     population::Population,
     record::{Record, Status},
@@ -42,13 +44,55 @@ pub(crate) enum Edit<'a> {
     /// Nothing.
     Leave,
     /// Write `record` after it was evaluated for `happened`. The newest `rows` of its rows are new.
-    Write { record: Record, happened: Option<Happened<'a>>, rows: usize },
+    Write { record: Record, happened: Option<Happened<'a>>, rows: usize, note: Note },
+}
+
+/// What the log of a label says about a change, apart from moves.
+#[derive(Debug, Default)]
+pub(crate) struct Note {
+    /// Where a change of the metadata comes from: a client, a topic or a state. Empty: the label's state.
+    pub(crate) by: String,
+    /// The line of the change itself.
+    pub(crate) entry: Option<Entry>,
+}
+
+impl Note {
+    /// A change of the metadata from there.
+    pub(crate) fn by(by: &str) -> Self {
+        Self { by: by.to_owned(), entry: None }
+    }
+
+    /// The lines for the log. The metadata of a creation and of a deletion is not logged.
+    fn lines(self, before: Option<&Record>, after: &Record, now_ms: u64) -> Vec<Line> {
+        let Some(before) = before.filter(|_| after.status != Status::Deleted) else {
+            let visit = after.visit;
+            return self.entry.into_iter().map(|entry| Line { at_ms: now_ms, visit, entry }).collect();
+        };
+        let by = if self.by.is_empty() { &*before.state } else { &self.by };
+        let changed = || Entry::change(by, &before.metadata, &after.metadata);
+        let changed = if before.incarnation == after.incarnation { changed() } else { None };
+        let entries = self.entry.into_iter().chain(changed);
+        entries.map(|entry| Line { at_ms: now_ms, visit: before.visit, entry }).collect()
+    }
 }
 
 impl<'a> Edit<'a> {
     /// Evaluates the stored record for an occurrence, without another change.
     pub(crate) fn evaluate(record: &Record, happened: Happened<'a>) -> Self {
-        Self::Write { record: record.clone(), happened: Some(happened), rows: 0 }
+        Self::write(record.clone(), Some(happened))
+    }
+
+    /// Writes a record after it was evaluated, without rows of its own.
+    pub(crate) fn write(record: Record, happened: Option<Happened<'a>>) -> Self {
+        Self::Write { record, happened, rows: 0, note: Note::default() }
+    }
+
+    /// With this in the log.
+    pub(crate) fn noted(mut self, new: Note) -> Self {
+        if let Self::Write { note, .. } = &mut self {
+            *note = new;
+        }
+        self
     }
 }
 
@@ -72,6 +116,7 @@ pub struct LabelStore {
     sweeps: SweepEntries,
     clock: Clock,
     metrics: Metrics,
+    flow: Flow,
     unreadable: UnreadableLabels,
     population: Population,
 }
@@ -84,11 +129,12 @@ impl LabelStore {
         sweeps: SweepEntries,
         clock: Clock,
         metrics: Metrics,
+        flow: Flow,
         max_labels: u64,
     ) -> Self {
         let unreadable = UnreadableLabels::new(metrics.clone());
         let population = Population::new(records.clone(), max_labels);
-        Self { records, definitions, committer, sweeps, clock, metrics, unreadable, population }
+        Self { records, definitions, committer, sweeps, clock, metrics, flow, unreadable, population }
     }
 
     /// The record of a label, also of a deleted one.
@@ -125,7 +171,7 @@ impl LabelStore {
             let repeated =
                 request.is_some_and(|request| before.as_ref().is_some_and(|before| request.is_in(before)));
             let edit = if repeated { Edit::Leave } else { edit(before.as_ref(), &version, now_ms)? };
-            let Edit::Write { mut record, happened, rows } = edit else {
+            let Edit::Write { mut record, happened, rows, note } = edit else {
                 return Ok(Done { record: before, version, turn: Turn::default(), changed: false });
             };
             let turn = {
@@ -159,9 +205,13 @@ impl LabelStore {
             self.sweeps.ensure(shard, &version, &turn.sweeps).await?;
             let new_rows = rows + turn.moves;
             let (place, number) = ((machine, label), Some(version.number));
-            match self.committer.commit(place, number, before.as_ref(), &mut record, new_rows).await {
+            let lines = note.lines(before.as_ref(), &record, now_ms);
+            let committed =
+                self.committer.commit(place, number, before.as_ref(), &mut record, new_rows, &lines).await;
+            match committed {
                 Ok(()) => {
                     self.metrics.moved(new_rows);
+                    self.flow.count(machine, &record.history, new_rows);
                     return Ok(Done { record: Some(record), version, turn, changed: true });
                 }
                 Err(Refusal::Outdated) => {
@@ -187,7 +237,7 @@ impl LabelStore {
             }
             let version = before.history.last().map_or(0, |row| row.version);
             let mut record = before.deleted(version, self.clock.now_ms().await?);
-            match self.committer.commit((machine, label), None, Some(&before), &mut record, 1).await {
+            match self.committer.commit((machine, label), None, Some(&before), &mut record, 1, &[]).await {
                 Err(Refusal::Outdated) => {}
                 other => return Ok(other?),
             }
@@ -221,6 +271,23 @@ impl LabelStore {
     /// [`Error::NoSuchLabel`], or a failure of the fabric.
     pub async fn label_or_tombstone(&self, machine: &str, label: &str) -> Result<Record, Error> {
         self.read(machine, label).await?.ok_or(Error::NoSuchLabel)
+    }
+
+    /// A page of what happened to a label, the newest first; also of a deleted one. `None` if the cursor is not valid.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLabel`], or a failure of the fabric.
+    pub async fn activity(
+        &self,
+        machine: &str,
+        label: &str,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Option<Activity>, Error> {
+        let record = self.label_or_tombstone(machine, label).await?;
+        let log = self.records.log(machine, label).await?;
+        let since_ms = self.clock.now_ms().await?.saturating_sub(self.committer.retention().ms);
+        Ok(Activity::page(&log, &record.history, since_ms, cursor, limit))
     }
 
     /// The records of labels, ordered by name, without deleted and unreadable ones.

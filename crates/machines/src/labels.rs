@@ -9,11 +9,12 @@ use signalbox_machine::merge;
 use crate::{
     Error, Version,
     answer::{Answer, KeyedRequest},
-    evaluator::Happened,
+    evaluator::{Happened, RETRY},
     feeds::FeedAnswers,
-    label_store::{Edit, LabelStore},
+    label_store::{Edit, LabelStore, Note},
+    log::{Entry, shortened},
     record::{Record, Status},
-    runner::{RETRY, Runner},
+    runner::Runner,
 };
 
 /// Maximum length of a name, bytes.
@@ -55,11 +56,19 @@ pub fn is_label_name(name: &str) -> bool {
 pub struct Labels {
     store: Arc<LabelStore>,
     runner: Arc<Runner>,
+    /// The client, for the log.
+    by: Arc<str>,
 }
 
 impl Labels {
     pub(crate) fn new(store: Arc<LabelStore>, runner: Arc<Runner>) -> Self {
-        Self { store, runner }
+        Self { store, runner, by: Arc::from("a client") }
+    }
+
+    /// For this client, which the log of a label names.
+    #[must_use]
+    pub fn by(&self, client: &str) -> Self {
+        Self { by: client.into(), ..self.clone() }
     }
 
     /// Creates a label. With `recreate`, also one whose name was deleted.
@@ -90,7 +99,7 @@ impl Labels {
             record.visit = before.map_or(0, |before| before.visit);
             record.taken = before.map(|before| before.taken.clone()).unwrap_or_default();
             record.history = before.map(|before| before.history.clone()).unwrap_or_default();
-            Ok(Edit::Write { record, happened: Some(Happened::Created), rows: 0 })
+            Ok(Edit::write(record, Some(Happened::Created)))
         })
         .await
     }
@@ -119,7 +128,7 @@ impl Labels {
                 merge::merge(&mut record.metadata, metadata);
             }
             check(&record)?;
-            Ok(Edit::Write { record, happened: Some(Happened::Facts(metadata)), rows: 0 })
+            Ok(Edit::write(record, Some(Happened::Facts(metadata))).noted(Note::by(&self.by)))
         })
         .await
     }
@@ -143,7 +152,7 @@ impl Labels {
                 check(&record)?;
             }
             record.take(taken);
-            Ok(Edit::Write { record, happened: Some(happened), rows: 0 })
+            Ok(Edit::write(record, Some(happened)).noted(Note::by(&format!("topic {}", event.topic))))
         });
         changed.await.map(drop)
     }
@@ -184,7 +193,8 @@ impl Labels {
                     return Ok(Edit::Leave);
                 };
                 let record = before.deleted(version.number, now_ms);
-                Ok(Edit::Write { record, happened: None, rows: 1 })
+                let note = Operation::Delete.logged(&self.by);
+                Ok(Edit::Write { record, happened: None, rows: 1, note })
             })
             .await
             .map(|done| done.changed)
@@ -195,11 +205,11 @@ impl Labels {
     /// # Errors
     /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::NotErrored`], or a failure of the fabric.
     pub async fn retry(&self, machine: &str, label: &str) -> Result<Answer, Error> {
-        let operated = self.operate(machine, label, &Operation::Retry, "").await?;
+        let operated = self.operate(machine, label, &Operation::Retry).await?;
         operated.answer.ok_or(Error::NoSuchLabel)
     }
 
-    /// Applies an operation of the client `by` to a label.
+    /// Applies an operation to a label.
     ///
     /// # Errors
     /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::NotErrored`], [`Error::NotActing`], [`Error::NoSuchState`],
@@ -209,28 +219,38 @@ impl Labels {
         machine: &str,
         label: &str,
         operation: &Operation,
-        by: &str,
+    ) -> Result<Operated, Error> {
+        self.operate_once(machine, label, operation, None).await
+    }
+
+    /// Applies an operation to a label; with a key, at most once.
+    pub(crate) async fn operate_once(
+        &self,
+        machine: &str,
+        label: &str,
+        operation: &Operation,
+        key: Option<&str>,
     ) -> Result<Operated, Error> {
         match operation {
             Operation::Delete => {
                 return Ok(Operated { changed: self.delete(machine, label).await?, answer: None });
             }
             Operation::Set { metadata, patch } => {
-                let update = Update { metadata, patch: *patch, key: None };
+                let update = Update { metadata, patch: *patch, key };
                 let answer = self.update(machine, label, &update).await?;
-                return Ok(Operated { changed: true, answer: Some(answer) });
+                return Ok(Operated { changed: !answer.repeated, answer: Some(answer) });
             }
             _ => {}
         }
-        let note = operation.note(by);
-        let done = self
-            .store
-            .change((machine, label), &FeedAnswers::default(), |before, version, _| match before {
-                None => Err(Error::NoSuchLabel),
-                Some(before) if before.status == Status::Deleted => Err(Error::Gone),
-                Some(before) => operation.edit(before, version, &note),
-            })
-            .await?;
+        let note = operation.note(&self.by);
+        let request = key.map(|key| KeyedRequest::new(key, operation.word(), &[]));
+        let edit = |before: Option<&Record>, version: &Version, _| match before {
+            None => Err(Error::NoSuchLabel),
+            Some(before) if before.status == Status::Deleted => Err(Error::Gone),
+            Some(before) => Ok(operation.edit(before, version, &note)?.noted(operation.logged(&self.by))),
+        };
+        let answers = FeedAnswers::default();
+        let done = self.store.change_keyed((machine, label), &answers, request, edit).await?;
         self.runner.follow(machine, label, &done);
         let answer = done.record.as_ref().map(Answer::of);
         Ok(Operated { changed: done.changed, answer })
@@ -279,6 +299,27 @@ pub struct Operated {
 }
 
 impl Operation {
+    /// Its word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Evaluate => "evaluate",
+            Self::Skip => "skip",
+            Self::Cancel => "cancel",
+            Self::Suspend => "suspend",
+            Self::Resume => "resume",
+            Self::Move { .. } => "move",
+            Self::Set { .. } => "set",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// Its line in the log.
+    fn logged(&self, by: &str) -> Note {
+        let entry = Entry::Operation { operation: self.word().to_owned(), by: shortened(by) };
+        Note { by: by.to_owned(), entry: Some(entry) }
+    }
+
     /// Whether a repetition could act on the state that follows.
     pub(crate) fn moves_on(&self) -> bool {
         matches!(self, Self::Skip | Self::Move { .. } | Self::Cancel)
@@ -317,17 +358,13 @@ impl Operation {
                     (record.work.again_ms, record.work.held) = (None, None);
                     record.work.error = Some(note.into());
                 }
-                Ok(Edit::Write { record, happened: None, rows: 0 })
+                Ok(Edit::write(record, None))
             }
-            Self::Suspend => Ok(Edit::Write {
-                record: Record { suspended: true, ..before.clone() },
-                happened: None,
-                rows: 0,
-            }),
+            Self::Suspend => Ok(Edit::write(Record { suspended: true, ..before.clone() }, None)),
             Self::Resume if !before.suspended => Ok(Edit::Leave),
             Self::Resume => {
                 let record = Record { suspended: false, ..before.clone() };
-                Ok(Edit::Write { record, happened: Some(Happened::Resumption), rows: 0 })
+                Ok(Edit::write(record, Some(Happened::Resumption)))
             }
             Self::Move { to } => {
                 let state = version.machine.state(to).ok_or_else(|| Error::NoSuchState(to.clone()))?;

@@ -1,7 +1,7 @@
 //! State machines: labels that move from state to state when their metadata changes.
 //!
 //! A machine is a definition (`signalbox_machine`). A label is a name that is in one of the machine's states, with metadata
-//! from clients and a history. No client moves a label: clients update metadata, and the definition decides.
+//! from clients and a history. Clients update metadata, and the definition decides where the label goes.
 //!
 //! ```text
 //!  PATCH metadata ─┐                               ┌─ not true: nothing ─┐
@@ -19,13 +19,14 @@
 //! | module | contents |
 //! |---|---|
 //! | `options`, `secrets`, `faults` | configuration; values of environment variables for headers; fault injection |
-//! | `record`, `error` | a label's record, and how it is packed; errors |
+//! | `record`, `log`, `error` | a label's record, and how it is packed; the lines of its log; errors |
 //! | `answer` | answers to clients, and idempotency keys |
 //! | `store` | every access to the fabric, one small type per kind of data |
 //! | `clock` | the fabric's clock |
 //! | `definitions` | versions of definitions, cached |
 //! | `evaluator` | [pure] applies an occurrence to a record |
 //! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
+//! | `flow` | counts of transitions, times in states, and conversions |
 //! | `commit`, `sweep_entries`, `unreadable` | parts of a change: the commit, the sweeps it needs, labels to skip |
 //! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
 //! | `runner` | `Runner`: the consequences of a change, in the background |
@@ -85,11 +86,13 @@ mod error;
 mod evaluator;
 mod faults;
 mod feeds;
+mod flow;
 mod handle;
 mod inputs;
 mod inspector;
 mod label_store;
 mod labels;
+mod log;
 mod metrics;
 mod options;
 mod population;
@@ -120,13 +123,15 @@ pub use definitions::{Definitions, StoredPlan, StoredVersion, Version, parse_mac
 pub use error::Error;
 pub use evaluator::instant;
 pub use feeds::Health;
+pub use flow::{Conversion, FlowReader, FlowReport, KEPT_HOURS, StateFlow};
 pub use handle::Handle;
 pub use inspector::{
-    Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Overview, Planner, Preview,
-    Wake, Waking,
+    Alert, Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Limit, Overview,
+    Planner, Preview, Wake, Waking,
 };
 pub use label_store::LabelStore;
 pub use labels::{Labels, Operated, Operation, Update, is_label_name};
+pub use log::{Activity, Entry, Line};
 pub use options::Options;
 pub use record::{Cause, Record, Row, Status, Work};
 pub use search::{Filter, Found, Search, Total};

@@ -1,9 +1,14 @@
 //! Metrics of the machines in the Prometheus text format. Their labels are machines, states and fixed words, never
 //! the names of a machine's labels.
 
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode_registry},
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
@@ -32,6 +37,19 @@ struct Stuck {
     reason: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Passed {
+    machine: String,
+    state: String,
+    limit: &'static str,
+}
+
+/// The limits of the histogram of times in states, seconds.
+const STAYS: [f64; 12] =
+    [0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0, 259_200.0, 604_800.0, 2_592_000.0];
+/// States that have metrics of their own in a process; the others share one.
+const MAX_SERIES: usize = 1_000;
+
 /// Numbers of the whole fabric at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
@@ -43,12 +61,16 @@ pub(crate) struct Numbers {
     pub(crate) overdue: u64,
     /// How long the oldest of them has been due, seconds.
     pub(crate) lag_seconds: u64,
+    /// How long the oldest label has been in states with an alert by age: machine, state, seconds.
+    pub(crate) ages: Vec<(String, String, u64)>,
+    /// Limits that are passed: machine, state, limit.
+    pub(crate) alerts: Vec<(String, String, &'static str)>,
     /// Labels that nothing will evaluate again: machine, reason, count.
     pub(crate) stuck: Vec<(String, &'static str, u64)>,
 }
 
 /// The counters of this process. Cheap to clone.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     evaluations: Counter,
     moves: Counter,
@@ -57,6 +79,27 @@ pub(crate) struct Metrics {
     inputs: Family<Result, Counter>,
     sweeps: Counter,
     unreadable: Counter,
+    entries: Family<InState, Counter>,
+    stays: Family<InState, Histogram, fn() -> Histogram>,
+    /// The machines and states that have metrics of their own.
+    series: Arc<Mutex<HashSet<(Arc<str>, Arc<str>)>>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            evaluations: Counter::default(),
+            moves: Counter::default(),
+            actions: Family::default(),
+            feeds: Family::default(),
+            inputs: Family::default(),
+            sweeps: Counter::default(),
+            unreadable: Counter::default(),
+            entries: Family::default(),
+            stays: Family::new_with_constructor(|| Histogram::new(STAYS.into_iter())),
+            series: Arc::default(),
+        }
+    }
 }
 
 impl Metrics {
@@ -66,6 +109,25 @@ impl Metrics {
 
     pub(crate) fn moved(&self, count: usize) {
         self.moves.inc_by(count as u64);
+    }
+
+    /// Counts an entry into a state, and the time in the state before.
+    pub(crate) fn entered(&self, machine: &Arc<str>, state: &Arc<str>, before: Option<(&str, u64)>) {
+        self.entries.get_or_create(&self.place(machine, state)).inc();
+        if let Some((before, ms)) = before {
+            #[allow(clippy::cast_precision_loss, reason = "a time")]
+            self.stays.get_or_create(&self.place(machine, &before.into())).observe(ms as f64 / 1000.0);
+        }
+    }
+
+    /// The labels of a metric: a fixed number of states have their own.
+    fn place(&self, machine: &Arc<str>, state: &Arc<str>) -> InState {
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = (Arc::clone(machine), Arc::clone(state));
+        if series.contains(&place) || (series.len() < MAX_SERIES && series.insert(place)) {
+            return InState { machine: machine.to_string(), state: state.to_string() };
+        }
+        InState { machine: "other".to_owned(), state: "other".to_owned() }
     }
 
     pub(crate) fn acted(&self, outcome: &Outcome) {
@@ -106,7 +168,14 @@ impl Metrics {
             "Labels skipped because their record cannot be read",
             self.unreadable.clone(),
         );
+        registry.register("entries", "Entries of labels into states", self.entries.clone());
+        registry.register(
+            "state_duration_seconds",
+            "Time that labels stayed in states that they left",
+            self.stays.clone(),
+        );
         if let Some(numbers) = numbers {
+            numbers.register_limits(&mut registry);
             let states = Family::<InState, Gauge>::default();
             for (machine, state, count) in &numbers.states {
                 let place = InState { machine: machine.clone(), state: state.clone() };
@@ -143,6 +212,26 @@ impl Metrics {
         }
         let mut text = String::new();
         encode_registry(&mut text, &registry).map(|()| text)
+    }
+}
+
+impl Numbers {
+    fn register_limits(&self, registry: &mut Registry) {
+        let ages = Family::<InState, Gauge>::default();
+        for (machine, state, seconds) in &self.ages {
+            let place = InState { machine: machine.clone(), state: state.clone() };
+            ages.get_or_create(&place).set(gauge(*seconds));
+        }
+        registry.register(
+            "oldest_label_seconds",
+            "How long the oldest label has been in a state that has an alert by age",
+            ages,
+        );
+        let alerts = Family::<Passed, Gauge>::default();
+        for (machine, state, limit) in &self.alerts {
+            alerts.get_or_create(&Passed { machine: machine.clone(), state: state.clone(), limit }).set(1);
+        }
+        registry.register("passed_limits", "Limits of states that are passed: 1 each", alerts);
     }
 }
 

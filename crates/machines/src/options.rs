@@ -17,6 +17,10 @@ pub struct Options {
     pub environment: Environment,
     #[serde(deserialize_with = "within::<_, _, 0, 1_000_000_000>")]
     pub labels: u64,
+    #[serde(deserialize_with = "within::<_, _, 0, 8_760>")]
+    pub history_hours: u64,
+    #[serde(deserialize_with = "within::<_, _, 1, 1_000>")]
+    pub history_lines: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
     pub page: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]

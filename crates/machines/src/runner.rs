@@ -12,15 +12,16 @@ use signalbox_machine::{
     attempt::{self, Verdict},
     merge,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Error, Version,
-    actions::{Actions, Outcome},
-    evaluator::{Happened, Turn, ms},
+    actions::{Actions, Attempted, Outcome},
+    evaluator::{Happened, RETRY, Turn, ms},
     feeds::{FeedAnswers, Feeds},
-    label_store::{Done, Edit, LabelStore},
+    label_store::{Done, Edit, LabelStore, Note},
+    log::{Entry, shortened},
     metrics::Metrics,
     record::{Cause, Record, Row, Status},
 };
@@ -29,8 +30,6 @@ use crate::{
 pub(crate) const OUTCOME_PAUSE: Duration = Duration::from_millis(250);
 /// How often writing an outcome is tried while the fabric is unavailable: for a quarter of an hour.
 const MAX_OUTCOME_WRITES: usize = 3_600;
-/// What a label's work holds between two attempts.
-pub(crate) const RETRY: &str = "retry";
 /// Feeds that one label may need in a row: more than a machine's conditions can name.
 const MAX_FEEDS: usize = 100;
 
@@ -96,7 +95,7 @@ impl Runner {
         mut version: Version,
         mut turn: Turn,
     ) {
-        // A circle of actions that are done immediately pauses as other circles do.
+        // A loop of actions that are done immediately pauses as other loops do.
         let mut moved = turn.steps;
         loop {
             let done = if turn.attempt {
@@ -174,10 +173,12 @@ impl Runner {
         version: &Version,
         moved: usize,
     ) -> Option<Done> {
-        let outcome = self.actions.perform(&version.machine, label, record).await;
-        self.metrics.acted(&outcome);
+        let began = Instant::now();
+        let attempted = self.actions.perform(&version.machine, label, record).await;
+        self.metrics.acted(&attempted.outcome);
+        let entry = logged(record, &attempted, began.elapsed());
         for _ in 0..MAX_OUTCOME_WRITES {
-            match self.settle((machine, label), record, &outcome, moved).await {
+            match self.settle((machine, label), record, (&attempted.outcome, &entry), moved).await {
                 Ok(done) => return Some(done),
                 Err(Error::NoSuchMachine | Error::Unreadable) => return None,
                 Err(error) => {
@@ -195,22 +196,23 @@ impl Runner {
         &self,
         place: (&str, &str),
         made_for: &Record,
-        outcome: &Outcome,
+        (outcome, entry): (&Outcome, &Entry),
         moved: usize,
     ) -> Result<Done, Error> {
+        let note = || Note { by: String::new(), entry: Some(entry.clone()) };
         self.labels
             .change(place, &FeedAnswers::default(), |before, version, now_ms| {
                 let Some(before) = before.filter(|one| one.incarnation == made_for.incarnation) else {
                     return Ok(Edit::Leave);
                 };
                 if before.status == Status::Deleted {
-                    return Ok(note_outcome(before, made_for, outcome, version.number, now_ms));
+                    return Ok(note_outcome(before, made_for, outcome, version.number, now_ms).noted(note()));
                 }
                 let under_way = matches!(before.status, Status::Acting | Status::Errored);
                 if before.visit != made_for.visit || !under_way {
                     return Ok(Edit::Leave);
                 }
-                Ok(match outcome {
+                let edit = match outcome {
                     Outcome::Done(None) => Edit::evaluate(before, Happened::Done(moved)),
                     Outcome::Done(Some(result)) => done_with(before, version, result, moved, now_ms),
                     // Another attempt has begun, or the action was canceled.
@@ -221,9 +223,26 @@ impl Runner {
                         Edit::Leave
                     }
                     Outcome::Failed { why, kind } => failed(before, version, why, *kind, moved, now_ms),
-                })
+                };
+                Ok(edit.noted(note()))
             })
             .await
+    }
+}
+
+/// The line of an attempt in the log.
+fn logged(record: &Record, attempted: &Attempted, took: Duration) -> Entry {
+    Entry::Attempt {
+        state: record.state.to_string(),
+        number: record.work.attempts,
+        outcome: attempted.outcome.word().to_owned(),
+        status: attempted.answer.as_ref().map(|answer| answer.status),
+        took_ms: Some(ms(took)),
+        answer: attempted.answer.as_ref().and_then(|answer| answer.excerpt.clone()),
+        error: match &attempted.outcome {
+            Outcome::Done(_) => None,
+            Outcome::Failed { why, .. } => Some(shortened(why)),
+        },
     }
 }
 
@@ -249,7 +268,7 @@ fn note_outcome(
         version,
         event: 0,
     });
-    Edit::Write { record, happened: None, rows: 1 }
+    Edit::Write { record, happened: None, rows: 1, note: Note::default() }
 }
 
 /// Merges the result of an action into the metadata, and continues. Metadata that would be too large fails the action.
@@ -262,7 +281,7 @@ fn done_with(before: &Record, version: &Version, result: &Value, moved: usize, n
     }
     // The next gate is evaluated on arrival if an update of its metadata triggers it.
     record.work.facts = true;
-    Edit::Write { record, happened: Some(Happened::Done(moved)), rows: 0 }
+    Edit::write(record, Some(Happened::Done(moved)))
 }
 
 /// Schedules the next attempt after a failure, or ends the action: the label goes where the definition says, or is errored.
@@ -284,8 +303,8 @@ fn failed(
             record.work.held = Some(RETRY.into());
         }
         Verdict::Done | Verdict::Errored => {
-            return Edit::Write { record, happened: Some(Happened::Failed(kind, moved)), rows: 0 };
+            return Edit::write(record, Some(Happened::Failed(kind, moved)));
         }
     }
-    Edit::Write { record, happened: None, rows: 0 }
+    Edit::write(record, None)
 }

@@ -17,6 +17,7 @@ use crate::{
     Options,
     assembly::{Dependencies, Hooks, Parts},
     due_times::{DueTimes, PAUSE},
+    flow::Flow,
     handle::Handle,
     inputs::Inputs,
     label_store::LabelStore,
@@ -27,6 +28,8 @@ use crate::{
 
 /// How often unfinished changes of definition are searched for.
 const UNFINISHED_INTERVAL: Duration = Duration::from_secs(10);
+/// How often counts of transitions are stored.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The machines of this process, not running yet.
 #[derive(Debug, Clone)]
@@ -37,6 +40,7 @@ pub struct Service {
     pub(crate) inputs: Inputs,
     pub(crate) reconciler: SweepReconciler,
     due: DueSet,
+    pub(crate) flow: Flow,
     /// Whether due times and inputs are worked on.
     serve: bool,
     /// A folder of definitions to apply at start.
@@ -60,6 +64,7 @@ impl Service {
             inputs: parts.inputs(),
             reconciler: parts.reconciler(),
             due: parts.due,
+            flow: parts.flow,
             serve,
             folder,
         }
@@ -84,9 +89,13 @@ impl Service {
         } else {
             self.spawn_listeners(&tasks, Vec::new(), &shutdown);
         }
+        tasks.spawn(flush_counts(self.flow.clone(), shutdown.clone()));
         tasks.close();
         tasks.wait().await;
         self.runner.stop().await;
+        if let Err(error) = self.flow.flush().await {
+            tracing::debug!(%error, "counts of transitions lost");
+        }
     }
 
     /// Starts what runs on every pacemaker.
@@ -112,7 +121,11 @@ impl Service {
                     Err(error) => tracing::debug!(%error, "changes of definition not finished yet"),
                 }
                 if self.serve && restored_at.is_none_or(|at| at.elapsed() >= reconcile::INTERVAL) {
-                    match self.reconciler.restore().await {
+                    let restored = async {
+                        self.handle.tasks.restore().await?;
+                        self.reconciler.restore().await
+                    };
+                    match restored.await {
                         Ok(_) => restored_at = Some(Instant::now()),
                         Err(error) => tracing::debug!(%error, "sweeps not checked yet"),
                     }
@@ -154,6 +167,15 @@ async fn listen(
                     due.notify_one();
                 }
             }
+        }
+    }
+}
+
+/// Adds the counts of this process to those in the fabric, until `shutdown`.
+async fn flush_counts(flow: Flow, shutdown: CancellationToken) {
+    while shutdown.run_until_cancelled(sleep(FLUSH_INTERVAL)).await.is_some() {
+        if let Err(error) = flow.flush().await {
+            tracing::debug!(%error, "counts of transitions not stored yet");
         }
     }
 }

@@ -12,7 +12,6 @@ use futures_util::{StreamExt as _, stream};
 use signalbox_machine::{
     State,
     definition::{Daily, Gate, Zone, ZoneRule},
-    time,
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -73,10 +72,10 @@ impl Sweeps {
             self.entries.forget();
             return Ok(self.due.end_sweep(shard, member, None).await?);
         };
-        let (time, rules) = (first.time, rules.rules());
+        let (schedule, rules) = (first.schedule.clone(), rules.rules());
         let now_ms = self.clock.now_ms().await?;
         // Of several missed times, only the last is made up for.
-        let last_ms = time::last_daily(time, rules, instant(now_ms)).map_or(0, unix_ms);
+        let last_ms = schedule.last(rules, instant(now_ms)).map_or(0, unix_ms);
         let instant_ms = due_ms.max(last_ms);
         let is_live =
             |daily: &Daily| daily.still_counts(rules, instant(now_ms)) || now_ms < instant_ms + 1_000;
@@ -86,7 +85,7 @@ impl Sweeps {
             (sweep.live, sweep.instant_ms) = (live, instant_ms);
             self.walk(shard, member, &Arc::new(sweep)).await?;
         }
-        let next = time::next_daily(time, rules, instant(now_ms.max(instant_ms)));
+        let next = schedule.next(rules, instant(now_ms.max(instant_ms)));
         Ok(self.due.end_sweep(shard, member, next.map(unix_ms)).await?)
     }
 
@@ -209,7 +208,7 @@ impl Sweep {
     /// different metadata.
     fn triggers(&self, time: &str) -> Vec<(usize, &Daily)> {
         let possible = |daily: &Daily| {
-            daily.time.to_string() == time
+            daily.schedule.key() == time
                 && if self.own {
                     matches!(daily.zone, ZoneRule::Metadata { .. })
                 } else {

@@ -2,8 +2,8 @@
 //!
 //! A task is an entry of the first shard's due set, so it runs under that shard's lease, on whichever pacemaker holds it. It
 //! works on a page of labels at a time and stores its progress after each page. A process that continues it repeats at most
-//! one page; every operation may be repeated, and a label that entered its state after the task began is not skipped or moved
-//! again.
+//! one page. Each label stores the task as an idempotency key, so that an operation is applied to it once. A label that
+//! entered its state after the task began is not skipped or moved.
 //!
 //! Deleting a machine is a task too. Its definition stops being active first, so no label can be created or changed; then its
 //! labels are deleted, and at last its versions. The number of its last version is kept, so that a machine with the same name
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use signalbox_machine::State;
 
 use crate::{
@@ -129,11 +130,11 @@ pub struct TaskRunner {
 }
 
 impl TaskRunner {
-    /// Starts an operation for all labels that match.
+    /// Starts an operation for all labels that match. With a key, a repeat returns the task that was started first.
     ///
     /// # Errors
-    /// [`Error::NoSuchMachine`], [`Error::NoSuchState`], [`Error::BadFilter`], [`Error::TooManyTasks`], or a failure of the
-    /// fabric.
+    /// [`Error::NoSuchMachine`], [`Error::NoSuchState`], [`Error::BadFilter`], [`Error::TooManyTasks`], [`Error::Conflict`], or
+    /// a failure of the fabric.
     pub async fn start(
         &self,
         machine: &str,
@@ -141,6 +142,7 @@ impl TaskRunner {
         filter: Filter,
         rate: Option<u32>,
         by: &str,
+        key: Option<&str>,
     ) -> Result<Task, Error> {
         if let Operation::Move { to } = &operation
             && self.definitions.current(machine).await?.machine.state(to).is_none()
@@ -149,7 +151,34 @@ impl TaskRunner {
         }
         // An invalid filter is rejected now.
         self.search.page(machine, &filter, None, 1).await?;
-        self.store_new(machine, Job::Each(operation), filter, rate, by).await
+        let id = match key {
+            None => format!("{:016x}", rand::rng().random::<u64>()),
+            Some(key) => id_of(machine, by, key),
+        };
+        let job = Job::Each(operation);
+        match self.get(machine, &id).await {
+            Err(Error::NoSuchTask) => self.store_new(id, machine, job, filter, rate, by).await,
+            Ok(task) if (&task.job, &task.filter, task.rate) == (&job, &filter, rate) => {
+                if task.state == TaskState::Running {
+                    self.due.ensure(0, &member(&task), task.updated_ms).await?;
+                }
+                Ok(task)
+            }
+            Ok(_) => Err(Error::Conflict),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Continues tasks that run and are not in the due set, because the process that started them died, or the fabric lost
+    /// the entry. Returns how many.
+    pub(crate) async fn restore(&self) -> Result<usize, Error> {
+        let all = self.tasks.all().await?;
+        let tasks = all.iter().filter_map(|task| serde_json::from_str::<Task>(task).ok());
+        let mut restored = 0;
+        for task in tasks.filter(|task| task.state == TaskState::Running) {
+            restored += usize::from(self.due.ensure(0, &member(&task), task.updated_ms).await?);
+        }
+        Ok(restored)
     }
 
     /// Deletes a machine with all of its labels.
@@ -161,7 +190,8 @@ impl TaskRunner {
         if self.versions.applying().await?.iter().any(|one| one.machine == machine) {
             return Err(Error::ApplyUnderWay);
         }
-        let task = self.store_new(machine, Job::DeleteMachine, Filter::default(), None, by).await?;
+        let id = format!("{:016x}", rand::rng().random::<u64>());
+        let task = self.store_new(id, machine, Job::DeleteMachine, Filter::default(), None, by).await?;
         self.retire(machine).await?;
         tracing::info!(machine, by, "machine deleted; its labels follow");
         Ok(task)
@@ -169,6 +199,7 @@ impl TaskRunner {
 
     async fn store_new(
         &self,
+        id: String,
         machine: &str,
         job: Job,
         filter: Filter,
@@ -181,7 +212,7 @@ impl TaskRunner {
         let now_ms = self.clock.now_ms().await?;
         self.make_room(machine, now_ms).await?;
         let task = Task {
-            id: format!("{:016x}", rand::rng().random::<u64>()),
+            id,
             machine: machine.to_owned(),
             job,
             filter,
@@ -317,11 +348,13 @@ impl TaskRunner {
         // A label that came into its state since then was moved by this task, or by something else.
         let was_there =
             |(_, record): &(String, Record)| !operation.moves_on() || record.entered_ms <= task.created_ms;
-        let (machine, by) = (task.machine.clone(), task.by.clone());
+        let machine = task.machine.clone();
+        // The page may be repeated; the key keeps an operation from being applied to a label twice.
+        let (labels, key) = (self.labels.by(&task.by), format!("task {}", task.id));
         let names: Vec<String> = found.labels.into_iter().filter(was_there).map(|(name, _)| name).collect();
-        let (labels, machine, by) = (&self.labels, &*machine, &*by);
+        let (labels, machine, key) = (&labels, &*machine, &*key);
         let work = |name: String| async move {
-            let result = labels.operate(machine, &name, operation, by).await;
+            let result = labels.operate_once(machine, &name, operation, Some(key)).await;
             (name, result.map(|operated| operated.changed))
         };
         let mut results = stream::iter(names).map(work).buffer_unordered(self.concurrency);
@@ -376,6 +409,12 @@ impl TaskRunner {
         self.versions.remove(&task.machine).await?;
         Ok(true)
     }
+}
+
+/// The ID of the task that a client starts under an idempotency key.
+fn id_of(machine: &str, by: &str, key: &str) -> String {
+    let digest = Sha256::digest(format!("{machine}\0{by}\0{key}").as_bytes());
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The entry of a task in the due set.

@@ -41,6 +41,12 @@ pub enum Error {
     /// The compare-and-set lost against other clients too often.
     #[error("too many concurrent changes to the same instance or address")]
     Contended,
+    /// The policy does not have the revision that the client has read.
+    #[error("the policy has the revision {revision}")]
+    PolicyChanged {
+        /// The current revision; 0 without a policy.
+        revision: u64,
+    },
     /// The instance is not registered.
     #[error("unknown instance {0}")]
     NoInstance(InstanceId),

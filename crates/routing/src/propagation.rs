@@ -1,7 +1,7 @@
-//! How long changes take to reach the routers, measured on this pacemaker's own.
+//! How long changes take to reach the routers, measured with this pacemaker's clock.
 //!
-//! Pure: who calls brings the time. A sample runs from the table's answer to a change until the router's announcement
-//! of its serial arrives here, so it holds the way back, too.
+//! Pure: the time is passed in. A sample runs from the table's answer to a change until the router's announcement of its
+//! serial arrives here, so it includes the way back.
 
 use std::{
     collections::{HashMap, VecDeque},

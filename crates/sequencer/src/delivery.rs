@@ -1,4 +1,4 @@
-//! The seam between the life of an object's queue (workers, Redis) and the way an event reaches its backend (HTTP).
+//! The interface between the life of an object's queue (workers, Redis) and the way an event reaches its backend (HTTP).
 
 use std::{future::Future, sync::Arc, time::Instant};
 

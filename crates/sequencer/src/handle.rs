@@ -1,4 +1,4 @@
-//! The one door to the sequencer.
+//! The interface of the sequencer for request handlers.
 
 use std::{collections::BTreeMap, sync::Arc};
 

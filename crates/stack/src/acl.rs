@@ -1,4 +1,4 @@
-//! The users of the Redis servers, with the least that each needs.
+//! The users of the Redis servers, each with the fewest permissions.
 //!
 //! The key patterns of the sidecar, the edge and the statistics' pacemaker follow from the catalog of keys
 //! (`signalbox_store::keys`), which names writers and readers. The routes primary and the fabric belong to pacemakers

@@ -110,7 +110,7 @@ impl Plan {
         let ports = self.first_router();
         let pacemaker = self.pacemaker(1, self.options.ports.pacemaker)?;
         Ok(vec![
-            vec![self.routes_master()?, self.stats()?, self.fabric()?],
+            vec![self.routes_primary()?, self.stats()?, self.fabric()?],
             // A replica without a primary retries only a second later.
             vec![self.routes_replica(1, ports)?],
             [pacemaker, self.sidecar(1, ports)?].into_iter().flatten().collect(),
@@ -146,7 +146,7 @@ impl Plan {
         Ok(())
     }
 
-    fn routes_master(&self) -> Result<Program, Error> {
+    fn routes_primary(&self) -> Result<Program, Error> {
         self.redis(Part::ROUTES_MASTER, &redis::Role::RoutesMaster, self.options.ports.routes)
     }
 

@@ -181,16 +181,16 @@ impl Supervisor {
             let mut attempt: Result<(Child, i32), Error> = match request {
                 Request::Start(reply) => match self.spawn() {
                     Ok(process) => {
-                        let _nobody_waits = reply.send(Ok(()));
+                        let _receiver_gone = reply.send(Ok(()));
                         Ok(process)
                     }
                     Err(error) => {
-                        let _nobody_waits = reply.send(Err(error));
+                        let _receiver_gone = reply.send(Err(error));
                         continue;
                     }
                 },
                 Request::Stop(reply) | Request::Kill(reply) => {
-                    let _nobody_waits = reply.send(());
+                    let _receiver_gone = reply.send(());
                     continue;
                 }
             };
@@ -268,11 +268,11 @@ impl Supervisor {
         match request {
             Err(_passed) => true,
             Ok(Some(Request::Start(reply))) => {
-                let _nobody_waits = reply.send(Ok(()));
+                let _receiver_gone = reply.send(Ok(()));
                 true
             }
             Ok(Some(Request::Stop(reply) | Request::Kill(reply))) => {
-                let _nobody_waits = reply.send(());
+                let _receiver_gone = reply.send(());
                 false
             }
             Ok(None) => false,
@@ -290,20 +290,20 @@ impl Supervisor {
                 request = self.requests.recv() => match request {
                     None => return Ended::Abandoned,
                     Some(Request::Start(reply)) => {
-                        let _nobody_waits = reply.send(Ok(()));
+                        let _receiver_gone = reply.send(Ok(()));
                     }
                     Some(Request::Stop(reply)) => {
                         let part = self.program.part.clone();
                         self.events.emit(Event::Stopping { part });
                         let how = self.stop(&mut child, pid).await;
                         self.ended(pid, &how).await;
-                        let _nobody_waits = reply.send(());
+                        let _receiver_gone = reply.send(());
                         return Ended::OnRequest;
                     }
                     Some(Request::Kill(reply)) => {
                         let how = kill_family(&mut child, pid).await;
                         self.ended(pid, &how).await;
-                        let _nobody_waits = reply.send(());
+                        let _receiver_gone = reply.send(());
                         return Ended::OnRequest;
                     }
                 },

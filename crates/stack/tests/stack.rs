@@ -103,7 +103,7 @@ async fn a_paused_part_does_not_respond_until_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn a_second_router_follows_the_same_master() {
+async fn a_second_router_follows_the_same_primary() {
     let stack = redis_and_nginx().start().await.unwrap();
     let router = stack.add_router().await.unwrap();
     assert_eq!(router.replica.part().as_str(), "routes-replica-2");

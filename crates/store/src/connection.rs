@@ -61,8 +61,6 @@ const BLOCKING: [&str; 8] = ["BLPOP", "BRPOP", "BLMOVE", "BLMPOP", "BZPOPMIN", "
 
 /// How long the kernel waits for a peer that does not acknowledge data.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long a call waits for replicas. Calls behind it on the same connection wait, too.
-const REPLICATION: Duration = Duration::from_secs(1);
 /// The number of consecutive late replies after which the connection is replaced.
 const MAX_LATE_REPLIES: u32 = 3;
 
@@ -224,17 +222,9 @@ impl<R: Role> Redis<R> {
         self.noted(operation, result)
     }
 
-    /// Waits until `wait_replicas` of the URL have everything that this connection wrote. `key` names the node of a cluster.
-    pub(crate) async fn replicated(&self, wire: &mut Wire, key: Option<&str>) -> Result<(), RedisError> {
-        let wanted = self.address.wait_replicas;
-        if wanted == 0 {
-            return Ok(());
-        }
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(wanted).arg(REPLICATION.as_millis() as u64);
-        let reached: u32 = wire.at_node_of(key, wait).await?;
-        let message = "fewer replicas than wait_replicas have the change";
-        if reached < wanted { Err(RedisError::from((ErrorKind::Io, message))) } else { Ok(()) }
+    /// The number of replicas that must have the writes of a script before it succeeds.
+    pub(crate) fn wait_replicas(&self) -> u32 {
+        self.address.wait_replicas
     }
 
     /// The connection, with the primary that it leads to if Sentinels name it.

@@ -4,11 +4,17 @@
 //! builds every call is checked against the header, so a call with a missing key fails immediately instead of writing to
 //! `nil`.
 
-use std::{borrow::Cow, marker::PhantomData, sync::OnceLock};
+use std::{borrow::Cow, marker::PhantomData, sync::OnceLock, time::Duration};
 
-use redis::{FromRedisValue, ScriptInvocation, ToRedisArgs};
+use redis::{
+    ErrorKind, FromRedisValue, RedisError, ScriptInvocation, ServerErrorKind, ToRedisArgs, Value,
+    from_redis_value,
+};
 
 use crate::{Error, Key, Redis, Role, wire::Wire};
+
+/// How long a call waits for replicas. Calls behind it on the same connection wait, too.
+const REPLICATION: Duration = Duration::from_secs(1);
 
 /// A script for the server of role `R`. Declare it as a `static` next to the function that calls it.
 pub struct Script<R> {
@@ -93,10 +99,9 @@ impl<R: Role> Call<'_, R> {
         }
         let invocation = self.invocation;
         let first = self.keys.first().map(|key| redis.name_of(key));
-        let call = async |mut wire: Wire| {
-            let result = invocation.invoke_async(&mut wire).await?;
-            redis.replicated(&mut wire, first.as_deref()).await?;
-            Ok(result)
+        let call = async |mut wire: Wire| match redis.wait_replicas() {
+            0 => invocation.invoke_async(&mut wire).await,
+            replicas => replicated(&invocation, replicas, &mut wire, first.as_deref()).await,
         };
         redis.send(self.script.name, call).await
     }
@@ -110,6 +115,48 @@ impl<R: Role> Call<'_, R> {
         }
         Ok(())
     }
+}
+
+/// Runs a script, and waits until replicas have its writes.
+///
+/// `WAIT` only counts what its own connection wrote. So both commands are sent at once: after a reply, a new connection or another
+/// node of the cluster could confirm at once what it does not have.
+async fn replicated<T: FromRedisValue>(
+    invocation: &ScriptInvocation<'_>,
+    replicas: u32,
+    wire: &mut Wire,
+    key: Option<&str>,
+) -> Result<T, RedisError> {
+    let (reply, reached) = match sent(invocation, replicas, wire, key).await {
+        Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+            invocation.load_async(wire).await?;
+            sent(invocation, replicas, wire, key).await?
+        }
+        result => result?,
+    };
+    let message = "fewer replicas than wait_replicas have the change";
+    if reached < replicas {
+        return Err(RedisError::from((ErrorKind::Io, message)));
+    }
+    Ok(from_redis_value(reply)?)
+}
+
+/// The reply of the script, and the number of replicas.
+async fn sent(
+    invocation: &ScriptInvocation<'_>,
+    replicas: u32,
+    wire: &mut Wire,
+    key: Option<&str>,
+) -> Result<(Value, u32), RedisError> {
+    let mut commands = redis::pipe();
+    commands.invoke_script(invocation).cmd("WAIT").arg(replicas).arg(REPLICATION.as_millis() as u64);
+    let replies: [Value; 2] = wire
+        .together(key, commands)
+        .await?
+        .try_into()
+        .map_err(|_| RedisError::from((ErrorKind::Parse, "two commands have two replies")))?;
+    let [reply, reached] = replies;
+    Ok((reply.extract_error()?, from_redis_value(reached.extract_error()?)?))
 }
 
 /// The number of entries of `table` in the header, and whether the last one means any number (`KEYS[3...]`).

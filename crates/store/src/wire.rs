@@ -1,11 +1,10 @@
 //! The transport: one server or a cluster.
 
 use redis::{
-    Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Value,
+    Cmd, Pipeline, RedisError, RedisFuture, Value,
     aio::{ConnectionLike, ConnectionManager},
     cluster_async::ClusterConnection,
-    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
-    from_redis_value,
+    cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr},
 };
 
 /// A connection, cheap to clone.
@@ -16,19 +15,20 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Sends a command without a key to the node that writes `key`.
-    pub(crate) async fn at_node_of<T: FromRedisValue>(
+    /// Sends commands over one connection, to the node that writes `key`, and returns their replies.
+    pub(crate) async fn together(
         &mut self,
         key: Option<&str>,
-        command: Cmd,
-    ) -> Result<T, RedisError> {
+        commands: Pipeline,
+    ) -> Result<Vec<Value>, RedisError> {
+        let count = commands.len();
         match (self, key) {
             (Self::Cluster(wire), Some(key)) => {
                 let node =
                     SingleNodeRoutingInfo::SpecificNode(Route::with_key(key.as_bytes(), SlotAddr::Master));
-                Ok(from_redis_value(wire.route_command(command, RoutingInfo::SingleNode(node)).await?)?)
+                wire.route_pipeline(commands, 0, count, node).await
             }
-            (wire, _) => command.query_async(wire).await,
+            (wire, _) => wire.req_packed_commands(&commands, 0, count).await,
         }
     }
 }

@@ -110,8 +110,11 @@ fn every_builder_creates_a_key_of_exactly_one_row() {
     let machines = keys::machines::machines(&tag);
     for (key, pattern) in [
         (machines.label("m", "a:b"), "object:machine:<machine>:<label>:data"),
+        (machines.log("m", "a:b"), "object:machine:<machine>:<label>:log"),
         (machines.in_state("m", "s"), "machine:<machine>:in:<state>"),
         (machines.with_status("m", "errored"), "machine:<machine>:is:<status>"),
+        (machines.since("m", "s"), "machine:<machine>:since:<state>"),
+        (machines.flow("m", 7), "machine:<machine>:flow:<hour>"),
         (machines.gone("m"), "machine:<machine>:gone"),
         (machines.in_zone("m", "g", "Asia/Tokyo"), "machine:<machine>:zone:<gate>:<zone>"),
         (machines.current("m"), "machine:<machine>:current"),

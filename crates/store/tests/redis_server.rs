@@ -2,7 +2,10 @@
 
 #![allow(clippy::expect_used)] // A failed setup is a failed test.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use signalbox_store::{
     Fabric, FabricRole, Kind, Notice, Options, Redis, Script, Shard, Stats, StatsRole,
@@ -10,7 +13,11 @@ use signalbox_store::{
     with_login,
 };
 use signalbox_testkit::{Monitored, Ports, Server, eventually};
-use tokio::time;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, UnixStream},
+    time,
+};
 
 /// Waits until a connection works again.
 async fn answering<R: signalbox_store::Role>(redis: &Redis<R>) {
@@ -319,4 +326,68 @@ async fn a_script_succeeds_only_when_enough_replicas_have_its_writes() {
     assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
     let written: i64 = lonely.command("GET").key(&key).query().await.expect("a node");
     assert_eq!(written, 1);
+}
+
+/// What clients sent to a server, one text per read.
+struct Recorded {
+    url: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+/// A proxy in front of a server, which records the requests.
+async fn recorded(server: &Server) -> Recorded {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port().to_string();
+    let scheme = if server.url().starts_with("redis+cluster") { "redis+cluster" } else { "redis" };
+    if scheme == "redis+cluster" {
+        // A node tells its clients where it is.
+        assert_eq!(server.cli(&["config", "set", "cluster-announce-port", &port]), "OK");
+    }
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let (seen, socket) = (Arc::clone(&requests), server.socket());
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = UnixStream::connect(&socket).await.expect("a running server");
+            let ((mut from, mut back), (mut replies, mut to)) = (client.into_split(), server.into_split());
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move { _ = tokio::io::copy(&mut replies, &mut back).await });
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 64 * 1024];
+                while let Ok(count @ 1..) = from.read(&mut bytes).await {
+                    seen.lock()
+                        .expect("no panic")
+                        .push(String::from_utf8_lossy(&bytes[..count]).into_owned());
+                    to.write_all(&bytes[..count]).await.expect("a running server");
+                }
+            });
+        }
+    });
+    Recorded { url: format!("{scheme}://127.0.0.1:{port}/"), requests }
+}
+
+/// A server that confirms a write on another connection than that of the write confirms what it does not have.
+#[tokio::test]
+async fn a_script_and_its_question_for_replicas_leave_together() {
+    for server in [Server::in_memory().await, Server::cluster().await] {
+        let key = stats::position("n");
+        let seen = recorded(&server).await;
+        let url = format!("{}?wait_replicas=1", seen.url);
+        let redis: Stats = Redis::open(&url, Options::default()).expect("a URL");
+        // There is no replica; the script is loaded by the first call.
+        for _ in 0..2 {
+            COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.expect_err("no replica");
+        }
+        let calls: Vec<String> = seen
+            .requests
+            .lock()
+            .expect("no panic")
+            .iter()
+            .filter(|request| request.contains("EVALSHA"))
+            .cloned()
+            .collect();
+        assert!(calls.len() >= 2, "{calls:?}");
+        for call in calls {
+            assert!(call.contains("WAIT"), "sent without WAIT: {call}");
+        }
+    }
 }

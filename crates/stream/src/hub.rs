@@ -124,7 +124,7 @@ impl Hub {
             }
             tokio::select! {
                 () = self.relay() => {}
-                () = self.nobody_left() => {}
+                () = self.no_watchers() => {}
                 () = shutdown.cancelled() => return,
             }
             self.standing.send_replace(false);
@@ -132,7 +132,7 @@ impl Hub {
     }
 
     /// Returns when there have been no watchers for a while.
-    async fn nobody_left(&self) {
+    async fn no_watchers(&self) {
         let mut watchers = self.watchers.subscribe();
         loop {
             if watchers.wait_for(|count| *count == 0).await.is_err() {

@@ -40,7 +40,7 @@ messages() {
 
 while true; do
     : >"$head"
-    # A stream without events sends a sign of life every 15 seconds: 45 seconds without a byte are a lost connection.
+    # A stream without events sends a comment every 15 seconds: 45 seconds without a byte are a lost connection.
     curl -sSN --fail-with-body --config <(headers) --connect-timeout 10 --speed-limit 1 --speed-time 45 -D "$head" \
         "${SIGNALBOX_URL:-http://127.0.0.1:8081}/events?topic=$topic" | messages || [ "${PIPESTATUS[1]}" = 0 ] || exit 1
     # A repetition does not change an answer such as 401.

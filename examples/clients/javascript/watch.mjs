@@ -31,7 +31,7 @@ async function connect() {
   const headers = { authorization: `Bearer ${TOKEN}` };
   if (existsSync(position)) headers["last-event-id"] = readFileSync(position, "utf8");
   const silence = new AbortController();
-  // A stream without events sends a sign of life every 15 seconds.
+  // A stream without events sends a comment every 15 seconds.
   const timer = setTimeout(() => silence.abort(), 45_000);
   try {
     const answer = await fetch(`${URL}/events?topic=${topic}`, { headers, signal: silence.signal });

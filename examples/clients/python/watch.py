@@ -28,7 +28,7 @@ def watch(topic, position):
             with open(position) as file:
                 headers["Last-Event-ID"] = file.read()
         try:
-            # A stream without events sends a sign of life every 15 seconds.
+            # A stream without events sends a comment every 15 seconds.
             request = urllib.request.Request(f"{URL}/events?topic={topic}", headers=headers)
             with urllib.request.urlopen(request, timeout=45) as stream:
                 for event, data, last in messages(stream):

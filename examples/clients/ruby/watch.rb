@@ -37,7 +37,7 @@ def connect
   uri = URI("#{URL}/events?topic=#{TOPIC}")
   request = Net::HTTP::Get.new(uri, {"Authorization" => "Bearer #{TOKEN}"})
   request["Last-Event-ID"] = File.read(POSITION) if File.exist?(POSITION)
-  # A stream without events sends a sign of life every 15 seconds.
+  # A stream without events sends a comment every 15 seconds.
   Net::HTTP.start(uri.host, uri.port, use_ssl: uri.scheme == "https", open_timeout: 10, read_timeout: 45, max_retries: 0) do |http|
     http.request(request) do |answer|
       # Other errors stay the same if the request is repeated.

@@ -1,16 +1,18 @@
 -- Basic authentication (RFC 7617). The table has only hashes, as htpasswd and `openssl passwd` make them. libcrypt
 -- checks a password, which takes milliseconds in which the worker does nothing else. So a correct password is
 -- remembered, by a keyed digest, and new ones are checked at a limited rate: guessing cannot slow down other requests.
+-- An address gets only a part of that rate, so that a client that guesses does not keep others from logging in.
 
 local answer = require("signalbox.answer")
 local bounded = require("signalbox.bounded")
 local crypto = require("signalbox.crypto")
 local ffi = require("ffi")
+local limits = require("signalbox.limits")
 local secret = require("signalbox.secret")
 
 local var, req = ngx.var, ngx.req
 local find, match = string.find, string.match
-local min, next = math.min, next
+local max, min, next = math.max, math.min, next
 local decode = ngx.decode_base64
 
 ffi.cdef("char *crypt_r(const char *password, const char *setting, void *data);")
@@ -31,16 +33,23 @@ local MAX_PASSWORD = 512
 local CHECKS_PER_SECOND, MAX_CHECKS = 20, 20
 local checks, checked_at = MAX_CHECKS, 0
 
+-- The same for each address.
+local INTERVAL_OF_ADDRESS, BURST_OF_ADDRESS = 0.25, 8
+-- Address → the time at which its checks would be over at its rate.
+local due = bounded.new(4096)
+
 local good = bounded.new(4096)
 
 local function may_check()
-    local time = ngx.now()
+    local time, address = ngx.now(), limits.address()
+    local own = max(due:get(address) or 0, time)
     checks = min(MAX_CHECKS, checks + (time - checked_at) * CHECKS_PER_SECOND)
     checked_at = time
-    if checks < 1 then
+    if checks < 1 or own - time > (BURST_OF_ADDRESS - 1) * INTERVAL_OF_ADDRESS then
         return false
     end
     checks = checks - 1
+    due:set(address, own + INTERVAL_OF_ADDRESS)
     return true
 end
 

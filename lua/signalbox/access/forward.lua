@@ -18,13 +18,14 @@ local resolve = require("signalbox.resolve")
 local secret = require("signalbox.secret")
 
 local var, req, tcp = ngx.var, ngx.req, ngx.socket.tcp
-local concat, lower, match, sub = table.concat, string.lower, string.match, string.sub
-local min, now, pairs, tonumber = math.min, ngx.now, pairs, tonumber
+local concat, find, gmatch, lower = table.concat, string.find, string.gmatch, string.lower
+local match, sub = string.match, string.sub
+local min, now, pairs, tonumber, type = math.min, ngx.now, pairs, tonumber, type
 local log, WARN = ngx.log, ngx.WARN
 
 local _M = {}
 
-local MAX_HEADERS, MAX_LINE, MAX_BODY = 100, 8192, 64 * 1024
+local MAX_HEAD, MAX_BODY, PIECE = 32 * 1024, 64 * 1024, 16 * 1024
 local MAX_TRIES = 2
 local KEEP_IDLE_MS, MAX_IDLE = 4000, 32
 
@@ -50,17 +51,44 @@ local function connect(address, timeout_ms)
     return ok and socket, err
 end
 
-local function read_headers(socket)
-    local headers = {}
-    for _ = 1, MAX_HEADERS do
-        local line, err = socket:receive("*l")
-        if not line then
-            return nil, err
-        elseif line == "" then
-            return headers
+-- Reads more of the answer. The deadline is that of the whole call: an application that sends a byte now and then must
+-- not hold a request.
+local function read_more(reader)
+    local left_ms = (reader.deadline - now()) * 1000
+    if left_ms < 1 then
+        return nil, "timeout"
+    end
+    reader.socket:settimeout(left_ms)
+    local piece, err = reader.socket:receiveany(PIECE)
+    if not piece then
+        return nil, err
+    end
+    reader.text = reader.text .. piece
+    return true
+end
+
+local function read_head(reader)
+    while true do
+        local ends = find(reader.text, "\r\n\r\n", 1, true)
+        if ends then
+            local head = sub(reader.text, 1, ends + 1)
+            reader.text = sub(reader.text, ends + 4)
+            return head
+        elseif #reader.text > MAX_HEAD then
+            return nil, "the headers are too large"
         end
+        local ok, err = read_more(reader)
+        if not ok then
+            return nil, err
+        end
+    end
+end
+
+local function headers_of(head)
+    local headers = {}
+    for line in gmatch(sub(head, find(head, "\n", 1, true) + 1), "[^\r\n]*\r\n") do
         local name, value = match(line, "^([^:%s]+):%s*(.-)%s*$")
-        if not name or #line > MAX_LINE then
+        if not name then
             return nil, "invalid header"
         end
         name = lower(name)
@@ -72,22 +100,33 @@ local function read_headers(socket)
             headers[name] = value
         end
     end
-    return nil, "too many headers"
+    return headers
 end
 
--- In HTTP/1.0 no body is chunked: it has a length, or ends with the connection.
-local function read_body(socket, headers)
+-- In HTTP/1.0 no body is chunked: it has a length, or ends with the connection. The second value is true if nothing
+-- follows on the connection, or an error.
+local function read_body(reader, status, headers)
     local length = headers["content-length"]
-    if not length then
-        local body, err, partial = socket:receive(MAX_BODY)
-        -- The end of the connection is the end of the body.
-        return body or (err == "closed" and partial) or "", true
+    if status == 204 or status == 304 then
+        length = 0
+    elseif length then
+        length = tonumber(match(length, "^%d+$"))
+        if not length or length > MAX_BODY then
+            return nil, "the body is too large"
+        end
     end
-    length = tonumber(length)
-    if not length or length < 0 or length > MAX_BODY then
+    while #reader.text < (length or MAX_BODY + 1) do
+        local ok, err = read_more(reader)
+        if not ok and err == "closed" and not length then
+            return reader.text, false
+        elseif not ok then
+            return nil, err
+        end
+    end
+    if not length then
         return nil, "the body is too large"
     end
-    return length == 0 and "" or socket:receive(length)
+    return sub(reader.text, 1, length), #reader.text == length
 end
 
 -- Returns { status, headers, body }, or nil and an error.
@@ -96,25 +135,24 @@ local function call(address, request, timeout_ms)
     if not socket then
         return nil, err
     end
-    local ok, line, headers, body
+    local ok, head, status, headers, body, complete
     ok, err = socket:send(request)
+    local reader = { socket = socket, text = "", deadline = now() + timeout_ms / 1000 }
     if ok then
-        line, err = socket:receive("*l")
+        head, err = read_head(reader)
     end
-    local status = tonumber(match(line or "", "^HTTP/1%.[01] (%d%d%d)"))
-    if not status then
-        socket:close()
-        return nil, err or "no HTTP"
+    status = head and tonumber(match(head, "^HTTP/1%.[01] (%d%d%d)"))
+    if status then
+        headers, err = headers_of(head)
     end
-    headers, err = read_headers(socket)
     if headers then
-        body, err = read_body(socket, headers)
+        body, complete = read_body(reader, status, headers)
     end
     if not body then
         socket:close()
-        return nil, err
+        return nil, complete or err or "no HTTP"
     end
-    if headers["content-length"] and lower(headers.connection or "") == "keep-alive" then
+    if complete and lower(headers.connection or "") == "keep-alive" then
         socket:setkeepalive(KEEP_IDLE_MS, MAX_IDLE)
     else
         socket:close()
@@ -134,11 +172,19 @@ local function describe(rules, uri)
         "X-Forwarded-Host: " .. var.edge_host,
         "X-Forwarded-Uri: " .. uri,
         "X-Forwarded-For: " .. var.remote_addr,
+        -- The instances of the service may be another edge, whose policy leads back here.
+        "CDN-Loop: " .. (var.edge_passed or "") .. var.edge_loop_name,
     }
+    local headers = req.get_headers(0)
     for i = 1, #rules.send do
-        local value = var[rules.send[i].variable]
-        if value then
-            lines[#lines + 1] = rules.send[i].name .. ": " .. value
+        -- All lines with the name: the instance receives all of them, and may read another one than the first.
+        local name = rules.send[i]
+        local value = headers[name]
+        if type(value) == "table" then
+            value = concat(value, lower(name) == "cookie" and "; " or ", ")
+        end
+        if type(value) == "string" then
+            lines[#lines + 1] = name .. ": " .. value
         end
     end
     lines[#lines + 1] = "\r\n"
@@ -195,8 +241,10 @@ local function reject(result)
     end
     ngx.header["X-Signalbox-Error"] = "access_denied"
     ngx.header["Content-Length"] = #result.body
+    -- Sent before the end, because nginx has answers of its own for some statuses, such as 444.
+    ngx.send_headers()
     ngx.print(result.body)
-    return ngx.exit(result.status)
+    return ngx.exit(200)
 end
 
 -- Answers a request that may not pass. uri: the path and arguments of the request, as an instance reads them.

@@ -31,8 +31,12 @@ function _M.parse(text)
     if bits > size * 8 then
         return nil
     end
-    local whole, rest = floor(bits / 8), bits % 8
     local bytes = ffi_string(buffer, size)
+    if v6 and bits >= 96 and sub(bytes, 1, 12) == MAPPED then
+        -- IPv4 addresses, as contain() compares them.
+        size, bits, bytes = 4, bits - 96, sub(bytes, 13)
+    end
+    local whole, rest = floor(bits / 8), bits % 8
     return {
         size = size,
         whole = whole,

@@ -17,6 +17,9 @@ local _M = {}
 local DEFAULT_SENT = { "Authorization", "Cookie", "Accept" }
 local STATUSES = { [301] = true, [302] = true, [307] = true, [308] = true }
 
+-- A part that this version does not know could be one that denies access.
+local PARTS = { allow = true, deny = true, basic = true, forward = true }
+
 local function network_list(value, where, take)
     local given = take.object(value, where)
     if not given then
@@ -83,7 +86,7 @@ local function forward(value, take)
     }
     for _, names in ipairs({ DEFAULT_SENT, header_names(given.send, "access.forward.send", take) }) do
         for _, name in ipairs(names) do
-            rules.send[#rules.send + 1] = { name = name, variable = take.header_variable(name) }
+            rules.send[#rules.send + 1] = name
         end
     end
     -- Answers to other questions are not used.
@@ -100,6 +103,11 @@ function _M.access(value, where, take)
     end
     local rules = {}
     if given then
+        for name in pairs(given) do
+            if not PARTS[name] then
+                take.refuse(where, "allow, deny, basic or forward")
+            end
+        end
         rules.allow = network_list(given.allow, where .. ".allow", take)
         rules.deny = network_list(given.deny, where .. ".deny", take)
         rules.basic = basic(given.basic, take)

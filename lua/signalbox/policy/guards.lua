@@ -1,6 +1,6 @@
 -- The part of a policy that decides which requests pass, and with which headers.
 --
---   {"limits":{"requests":{"per_second":100, "burst":50, "by":"address"|"host"|{"header":"X-Key"}},
+--   {"limits":{"requests":{"per_second":100, "burst":50, "by":"address"|"host"|{"header":"X-Key","address":true}},
 --              "connections":{"most":100, "by":…}},
 --    "body_bytes":1048576, "methods":["GET","POST"],
 --    "headers":{"request":{"set":{"X-Env":"live"}, "remove":["X-Debug"]}, "response":{…}},
@@ -55,13 +55,15 @@ local function changes(given, where, take)
     return #list > 0 and list or nil
 end
 
--- The scope of a limit's counters: false for the whole host, "address", or the variable of a header.
+-- The scope of a limit's counters: false for the whole host, "address", or the variable of a header. The second value
+-- is true when a value of the header is counted for each address separately.
 local function counted_by(given, where, take)
     local by = given.by
     if by == "host" then
         return false
     elseif type(by) == "table" then
-        return take.header_variable(take.name(by.header, where .. ".by.header")) or "address"
+        return take.header_variable(take.name(by.header, where .. ".by.header")) or "address",
+            take.boolean(by.address, where .. ".by.address")
     elseif by ~= nil and by ~= "address" then
         take.refuse(where .. ".by", "address, host or a header")
     end
@@ -72,14 +74,16 @@ local function limits(given, take, rules)
     local requests = take.object(given.requests, "limits.requests")
     local rate = requests and take.number(requests.per_second, "limits.requests.per_second", 0.001, 1e6)
     if rate then
-        rules.rate, rules.rate_by = rate, counted_by(requests, "limits.requests", take)
+        rules.rate = rate
+        rules.rate_by, rules.rate_by_address = counted_by(requests, "limits.requests", take)
         -- By default the requests of one second, because the requests of a page arrive together.
         rules.burst = take.number(requests.burst, "limits.requests.burst", 0, 1e6) or rate
     end
     local connections = take.object(given.connections, "limits.connections")
     local most = connections and take.integer(connections.most, "limits.connections.most", 1, 1e6)
     if most then
-        rules.max_connections, rules.connections_by = most, counted_by(connections, "limits.connections", take)
+        rules.max_connections = most
+        rules.connections_by, rules.connections_by_address = counted_by(connections, "limits.connections", take)
     end
 end
 

@@ -59,6 +59,9 @@ function _M.read(given, take, rules)
         local rule = take.object(value, where) and one(value, where, take)
         if rule then
             list[#list + 1] = rule
+        elseif type(value) == "table" and value.access ~= nil then
+            -- Which path it protects is not known.
+            rules.access, rules.guarded = { closed = true }, true
         end
     end
     if #list > 0 then

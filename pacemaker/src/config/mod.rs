@@ -10,8 +10,8 @@ use signalbox_daemon::{RedisUrl, RootToken, traces};
 use signalbox_settings::{Error, Flags, Loaded, Program, Settings, milliseconds, within};
 use signalbox_store::{MAX_SHARDS, with_login};
 
-use crate::http::session as login;
 use signalbox_acme as acme;
+use signalbox_admin_api::{LimitOptions, http::session as login};
 use signalbox_bus as bus;
 use signalbox_machines as machines;
 use signalbox_queues as queues;
@@ -51,7 +51,7 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "within::<_, _, 16, 1_000_000>")]
     pub(crate) connections: usize,
     pub(crate) login: login::Options,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitOptions,
     pub(crate) audit: Audit,
     pub(crate) log: String,
     pub(crate) traces: traces::Options,
@@ -89,18 +89,6 @@ impl Redis {
     }
 }
 
-/// Limits of one token.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Limits {
-    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
-    pub(crate) token_requests_per_second: u32,
-    #[serde(deserialize_with = "within::<_, _, 0, 10_000_000>")]
-    pub(crate) token_events_per_second: u32,
-    #[serde(deserialize_with = "within::<_, _, 0, 100_000_000>")]
-    pub(crate) token_instances: u64,
-}
-
 /// The audit log.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -129,6 +117,7 @@ impl Settings for Config {
         prefix: "SIGNALBOX_PACEMAKER_",
         defaults: &[
             include_str!("defaults.toml"),
+            signalbox_admin_api::DEFAULTS,
             bus::Options::DEFAULTS,
             sequencer::Options::DEFAULTS,
             queues::Options::DEFAULTS,

@@ -4,7 +4,7 @@
 
 use signalbox_diagnosis::{
     self as diagnosis, Severity, Subject,
-    machines::{Held, Machine},
+    machines::{Held, Machine, Passed},
     messages::{Backend, Subscriber},
     routers::{Router, Table},
     traffic::VersionType,
@@ -15,7 +15,7 @@ use super::{
     store::Sums,
 };
 use signalbox_bus::SubscriptionStatus;
-use signalbox_machines::Counts;
+use signalbox_machines::{Alert, Counts};
 use signalbox_routing::RouterReport;
 use signalbox_sequencer::BackendStatus;
 
@@ -126,6 +126,16 @@ pub(super) fn machine(name: String, counts: &Counts) -> Machine {
         waiting_for_feed: held(count("choosing")),
         stuck: held(counts.stuck.values().sum()),
         looping: count("looping"),
+        passed: counts.alerts.iter().map(passed).collect(),
+    }
+}
+
+fn passed(alert: &Alert) -> Passed {
+    Passed {
+        state: alert.state.clone(),
+        limit: alert.limit.as_str().to_owned(),
+        value: alert.value,
+        most: alert.most,
     }
 }
 

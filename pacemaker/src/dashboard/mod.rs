@@ -41,14 +41,16 @@ mod stream;
 use std::{ops::Deref, sync::Arc, time::SystemTime};
 
 use axum::{
+    Router,
     response::Redirect,
     routing::{get, post},
 };
 use parking_lot::Mutex;
 use signalbox_store::Stats;
+use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{app::App, http::slots::Slots};
+use crate::{App, http::slots::Slots};
 use checkup::Checkups;
 use pages::{Changes, Diagrams};
 use slow_facts::SlowFactsCache;
@@ -118,8 +120,20 @@ impl Deref for Site {
     }
 }
 
+/// The API and the dashboard.
+pub(crate) fn router(site: Site) -> Router {
+    let app = App::clone(&site);
+    let (pages, description) = routes().split_for_parts();
+    signalbox_admin_api::router(app, pages.with_state(site), description)
+}
+
+/// The part of the OpenAPI document that describes pages.
+pub(crate) fn described() -> OpenApi {
+    routes().split_for_parts().1
+}
+
 /// The routes of the dashboard. The API description includes only the first one; the others are for browsers.
-pub(crate) fn routes() -> OpenApiRouter<Site> {
+fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new()
         .routes(routes!(page::front))
         .route("/dashboard/login", get(login::form).post(login::log_in))

@@ -75,7 +75,10 @@ impl Range {
         }
         let kept = |seconds: u64| start - start % 3600 + 3600 + seconds > now;
         if !kept(ROLLUP_KEPT_SECONDS) {
-            return Err(Problem::unprocessable("range_too_old", "History is kept for 14 days."));
+            return Err(Problem::unprocessable(
+                "range_too_old",
+                "`start` is too early: history is stored for 14 days.",
+            ));
         }
         let seconds_kept = kept(HISTORY_KEPT_SECONDS);
         let step = match asked.step {
@@ -86,7 +89,7 @@ impl Range {
             }
         };
         if !seconds_kept && step % 60 != 0 {
-            let detail = "Seconds are kept for 2 hours. Use a step of whole minutes, or a later `start`.";
+            let detail = "`start` is too early for this `step`: seconds are stored for 2 hours. Use a step of whole minutes, or a later `start`.";
             return Err(Problem::unprocessable("step_too_fine", detail));
         }
         let source = if step % 60 == 0 { Source::Minutes } else { Source::Seconds };
@@ -142,7 +145,7 @@ fn default_step(seconds: u64, seconds_kept: bool) -> u64 {
         .unwrap_or(coarsest)
 }
 
-/// A metric over time
+/// Show the history of a metric
 ///
 /// Points are pairs of unix second and value. Seconds are kept for two hours, minutes for two weeks.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/history", tag = "statistics", params(SubjectPath, History),

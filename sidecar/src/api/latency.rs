@@ -52,7 +52,10 @@ impl Minutes {
             return Err(Problem::unprocessable("range_in_future", detail));
         }
         if start - start % 3600 + 3600 + kept_seconds <= now {
-            let detail = format!("Latencies of these are kept for {} days.", kept_seconds / 86_400);
+            let detail = format!(
+                "`start` is too early: these latencies are stored for {} days.",
+                kept_seconds / 86_400
+            );
             return Err(Problem::unprocessable("range_too_old", detail));
         }
         Ok(Self { start: start - start % 60, end: end.next_multiple_of(60) })
@@ -96,7 +99,7 @@ fn hashes(ids: &[String], range: Minutes, key: fn(&str, i64, &str) -> Key<StatsS
 /// Which bucket each hash is of.
 pub(super) type Hashes = Vec<(usize, Key<StatsSpace>)>;
 
-/// Response times of a subject
+/// Show the response times of a subject
 ///
 /// A value is the total time that an answered request waited for its instances.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/latency", tag = "statistics", params(SubjectPath, Period),
@@ -121,7 +124,7 @@ pub(super) async fn group(
     Ok(Json(Latency { version_types, ..histogram(subject.kind, subject.id, range, as_at, &counts) }))
 }
 
-/// Response times of an instance
+/// Show the response times of an instance
 ///
 /// Every answer of the instance is a value, also of repeated requests. `/stats/instance/{id}/latency` is the same call.
 #[utoipa::path(get, path = "/stats/instance/{id}", tag = "statistics",

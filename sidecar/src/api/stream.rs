@@ -35,7 +35,7 @@ const SETTLED_AFTER: u64 = 2;
 /// The maximum number of missed seconds that are sent after Redis was unavailable.
 const CATCH_UP: u64 = 30;
 
-/// A metric as a stream
+/// Stream a metric
 ///
 /// Server-sent events, one a second: `[unix second, value]`. A second is sent when it no longer changes, after two seconds.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/stream", tag = "statistics", params(SubjectPath, Metric),

@@ -10,7 +10,7 @@ use super::{
     subject::{Subject, SubjectPath},
 };
 
-/// Everything counted so far
+/// Show the totals of a subject
 ///
 /// A subject is a version type or a group of them. Totals never decrease.
 #[utoipa::path(get, path = "/stats/{kind}/{id}", tag = "statistics", params(SubjectPath),

@@ -8,13 +8,15 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::plan::{Kind, MACHINE, Plan};
+use super::plan::{Kind, MACHINE, Plan, TURNS, token};
 
 /// The reports about one label.
 struct Page {
     plan: Plan,
     /// The states that it entered, by the order of first receipts.
     path: Vec<String>,
+    /// How many of these moves the definition's versions made.
+    migrated: usize,
     /// Event → visit.
     ids: BTreeMap<u64, u64>,
     visit: watch::Sender<u64>,
@@ -33,6 +35,7 @@ impl Ledger {
         let page = |plan: &Plan| Page {
             plan: plan.clone(),
             path: Vec::new(),
+            migrated: 0,
             ids: BTreeMap::new(),
             visit: watch::Sender::new(0),
             reported: BTreeMap::new(),
@@ -71,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// To be awaited: the number of a label's visit.
+    /// To be awaited: the number of a label's visit, without those that another version of the definition made.
     pub(super) fn visits(&self, label: &str) -> watch::Receiver<u64> {
         self.pages()[label].visit.subscribe()
     }
@@ -79,14 +82,14 @@ impl Ledger {
     /// How many labels have gone all their way, and how many moves were reported.
     pub(super) fn progress(&self) -> (usize, usize) {
         let pages = self.pages();
-        let there = pages.values().filter(|page| page.path.len() == page.plan.path().len()).count();
+        let there = pages.values().filter(|page| page.progress() == page.plan.path().len()).count();
         (there, pages.values().map(|page| page.path.len()).sum())
     }
 
     /// Labels that have not got as far as they should, with where they are.
     pub(super) fn behind(&self) -> Vec<String> {
         let pages = self.pages();
-        let behind = pages.values().filter(|page| page.path.len() < page.plan.path().len());
+        let behind = pages.values().filter(|page| page.progress() < page.plan.path().len());
         behind.map(|page| format!("{} {:?}", page.plan.name, page.path.last())).take(5).collect()
     }
 
@@ -95,7 +98,7 @@ impl Ledger {
         let mut flaws = self.flaws.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for page in self.pages().values() {
             let expected: Vec<&str> = page.plan.path().iter().map(|(state, _)| *state).collect();
-            if page.path != expected {
+            if page.way() != expected {
                 flaws.push(format!("{}: went {:?}, not {expected:?}", page.plan.name, page.path));
             }
             let asked = page.plan.laps.iter().enumerate().filter(|(_, kind)| **kind == Kind::Ask);
@@ -113,7 +116,54 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// The number of labels.
+    pub(super) fn len(&self) -> usize {
+        self.pages().len()
+    }
+
+    /// The states that a label entered.
+    pub(super) fn path(&self, label: &str) -> Vec<String> {
+        self.pages()[label].path.clone()
+    }
+
+    /// By label, the tokens of its actions, each with whether an attempt is certain.
+    pub(super) fn tokens(&self) -> BTreeMap<String, BTreeMap<String, bool>> {
+        let tokens = |page: &Page| {
+            let visits = page.path.iter().enumerate();
+            let actions = visits.filter(|(_, state)| matches!(&***state, "call" | "finish" | "hopeless"));
+            let token = |(place, state): (usize, &String)| {
+                (token(&page.plan.name, place as u64 + 1, state), state != "hopeless")
+            };
+            actions.map(token).collect()
+        };
+        self.pages().iter().map(|(label, page)| (label.clone(), tokens(page))).collect()
+    }
+
+    /// How many moves the versions of the definition made.
+    pub(super) fn migrated(&self) -> usize {
+        self.pages().values().map(|page| page.migrated).sum()
+    }
+}
+
 impl Page {
+    /// How many of the planned moves it has made.
+    fn progress(&self) -> usize {
+        self.path.len() - self.migrated
+    }
+
+    /// The states that it entered, as the first version names them, without the moves that the versions made.
+    fn way(&self) -> Vec<&str> {
+        let mut way: Vec<&str> = Vec::new();
+        for state in &self.path {
+            let name = if TURNS.contains(&&**state) { TURNS[0] } else { &**state };
+            if name != TURNS[0] || way.last() != Some(&TURNS[0]) {
+                way.push(name);
+            }
+        }
+        way
+    }
+
     /// Enters a move; why it cannot be one.
     fn enter(&mut self, id: u64, event: &Value) -> Result<(), String> {
         let data = &event["data"];
@@ -135,8 +185,16 @@ impl Page {
         if data["from"] != json!(self.path.last()) {
             return Err("it was not there".into());
         }
-        self.path.push(data["to"].as_str().unwrap_or_default().to_owned());
-        self.visit.send_replace(visit);
+        let to = data["to"].as_str().unwrap_or_default();
+        if data["cause"] == "migrated" {
+            let renames = self.path.last().is_some_and(|from| from != to && TURNS.contains(&&**from));
+            if !renames || !TURNS.contains(&to) {
+                return Err("no version moves it there".into());
+            }
+            self.migrated += 1;
+        }
+        self.path.push(to.to_owned());
+        self.visit.send_replace(self.progress() as u64);
         Ok(())
     }
 }

@@ -56,6 +56,10 @@ impl Outside {
             "ways" => self.feed(&json!({"way": if plan.left { "left" } else { "right" }})),
             "load" => self.feed(&json!({"value": 1})),
             "maybe" => self.feed(&json!({"ok": true})),
+            "hopeless" => {
+                self.note(plan, delivery);
+                Answer::status("503 Service Unavailable")
+            }
             _ => self.action(plan, room, delivery),
         }
     }
@@ -79,23 +83,20 @@ impl Outside {
     }
 
     fn action(&self, plan: &Plan, room: &str, delivery: &Delivery) -> Answer {
-        let token = delivery.header("X-Idempotency-Token").unwrap_or_default().to_owned();
-        let body: Value = serde_json::from_slice(&delivery.body).unwrap_or_default();
-        let attempt = {
-            let mut came = self.came();
-            if body["label"] != plan.name.as_str() {
-                came.flaws.push(format!("{}: {body}", delivery.line));
-            }
-            let count = came.tokens.entry(plan.name.clone()).or_default().entry(token).or_default();
-            *count += 1;
-            *count
-        };
+        let (token, attempt, body) = self.note(plan, delivery);
         if plan.gone && room == "call" && body["metadata"]["last"] == true {
             return Answer::status("410 Gone");
         }
+        // The result that the definition stores.
+        let receipt = json!({"receipt": token}).to_string();
+        let good = || match room {
+            "call" => Answer::Bytes(ok(&receipt)),
+            _ if plan.is_refused() => Answer::status("422 Unprocessable Entity"),
+            _ => Answer::status("200 OK"),
+        };
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         if attempt > UNRULY || random.random_bool(0.7) {
-            return Answer::status("200 OK");
+            return good();
         }
         match random.random_range(0..10) {
             0 => hang(),
@@ -106,10 +107,23 @@ impl Outside {
             5 => Answer::Close,
             6 => Answer::Broken(b"HTTP/1.1 200 O".to_vec()),
             7 => Answer::EndlessHead,
-            // Taken, if with many words.
-            8 => Answer::Endless,
-            _ => Answer::After(Duration::from_millis(500), Box::new(Answer::status("204 No Content"))),
+            // Taken, if with many words, unless they are needed.
+            8 if !plan.is_refused() || room == "call" => Answer::Endless,
+            _ => Answer::After(Duration::from_millis(500), Box::new(good())),
         }
+    }
+
+    /// Enters an attempt. Returns its token, its number, and its body.
+    fn note(&self, plan: &Plan, delivery: &Delivery) -> (String, u32, Value) {
+        let token = delivery.header("X-Idempotency-Token").unwrap_or_default().to_owned();
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap_or_default();
+        let mut came = self.came();
+        if body["label"] != plan.name.as_str() {
+            came.flaws.push(format!("{}: {body}", delivery.line));
+        }
+        let count = came.tokens.entry(plan.name.clone()).or_default().entry(token.clone()).or_default();
+        *count += 1;
+        (token, *count, body)
     }
 
     /// How often actions were tried.
@@ -117,14 +131,17 @@ impl Outside {
         self.came().tokens.values().flat_map(BTreeMap::values).map(|count| u64::from(*count)).sum()
     }
 
-    /// Unexpected calls, and expected calls that are missing.
-    pub(super) fn audit(&self) -> Vec<String> {
+    /// Unexpected calls, and expected calls that are missing. `expected` has the tokens of each label, with whether they are
+    /// certain.
+    pub(super) fn audit(&self, expected: &BTreeMap<String, BTreeMap<String, bool>>) -> Vec<String> {
         let came = self.came();
         let mut flaws = came.flaws.clone();
-        for (label, plan) in &self.plans {
-            let expected: BTreeSet<String> = plan.tokens().into_iter().collect();
+        for label in self.plans.keys() {
             let found: BTreeSet<String> =
                 came.tokens.get(label).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+            let tokens = expected.get(label).into_iter().flatten();
+            let tokens = tokens.filter(|(token, certain)| **certain || found.contains(*token));
+            let expected: BTreeSet<String> = tokens.map(|(token, _)| token.clone()).collect();
             if found != expected {
                 flaws.push(format!("{label}: tokens {found:?} came, not {expected:?}"));
             }

@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 
 pub(super) const MACHINE: &str = "trial";
 
-/// The machine. The state in which a label ends depends only on the updates it received, whatever
+/// The two names of the gate that ends a lap: versions of the definition rename it.
+pub(super) const TURNS: [&str; 2] = ["round", "turn"];
+
+/// The machine, in one of its two versions. The state in which a label ends depends only on the updates it received, whatever
 /// fails on the way, however often updates are repeated and in whichever order they arrive.
-pub(super) fn definition(outside: &str) -> String {
+pub(super) fn definition(outside: &str, turn: &str) -> String {
     let retry = "retry: {attempts: 1000, first: 1s, factor: 1, longest: 1s}";
     format!(
         "
@@ -26,11 +29,26 @@ state_machines:
         next:
           type: context
           path: metadata.kind
-          destinations: [{{value: look, state: look}}, {{value: ask, state: ask}}]
+          destinations: [{{value: look, state: look}}, {{value: ask, state: ask}}, {{value: late, state: late}}, {{value: due, state: due}}]
           default: call
       - gate: look
         exit_condition: 2s has passed since system.entered_state
         triggers: [{{interval: 1s}}]
+        next: call
+      - gate: late
+        exit_condition: metadata.never
+        triggers: [{{metadata: never}}]
+        deadline: {{after: 2s, next: hopeless}}
+        next: call
+      - action: hopeless
+        webhook: http://{outside}/hopeless/<label>
+        timeout: 1s
+        retry: {{attempts: 1000, first: 1s, factor: 1, longest: 1s}}
+        deadline: {{after: 3s, next: call}}
+        next: call
+      - gate: due
+        exit_condition: system.now >= metadata.due
+        triggers: [{{at: metadata.due}}]
         next: call
       - gate: ask
         exit_condition: metadata.answer.lap = metadata.lap
@@ -44,25 +62,28 @@ state_machines:
         webhook: http://{outside}/call/<label>
         timeout: 2s
         {retry}
+        result: {{metadata.receipt: response.receipt}}
         next: {{type: context, path: feeds.ways.way, destinations: [{{value: left, state: left}}], default: right}}
       - gate: left
         exit_condition: feeds.load.value >= 1
         triggers: [{{event: entry}}, {{interval: 1h}}]
-        next: round
+        next: {turn}
       - gate: right
         exit_condition: feeds.maybe.ok
         triggers: [{{event: entry}}, {{interval: 1s}}]
-        next: round
-      - gate: round
+        next: {turn}
+      - gate: {turn}
         exit_condition: metadata.round = metadata.lap
         triggers: [{{metadata: round}}]
         next: {{type: condition, branches: [{{when: metadata.last, state: finish}}], default: start}}
       - action: finish
         webhook: http://{outside}/finish/<label>
         timeout: 2s
-        {retry}
+        retry: {{attempts: 1000, first: 1s, factor: 1, longest: 1s, except: [422]}}
+        on_error: [{{status: 422, next: rejected, into: metadata.failure}}]
         next: done
       - gate: done
+      - gate: rejected
 "
     )
 }
@@ -76,6 +97,10 @@ pub(super) enum Kind {
     Look,
     /// With a question that events answer, and a word to others.
     Ask,
+    /// With two waits that end at their deadlines, one of them in an action that never succeeds.
+    Late,
+    /// With a wait for a time that the metadata holds.
+    Due,
 }
 
 impl Kind {
@@ -84,6 +109,8 @@ impl Kind {
             Self::Call => "call",
             Self::Look => "look",
             Self::Ask => "ask",
+            Self::Late => "late",
+            Self::Due => "due",
         }
     }
 }
@@ -97,6 +124,8 @@ pub(super) struct Plan {
     pub(super) left: bool,
     /// Whether its last call is answered 410.
     pub(super) gone: bool,
+    /// Whether its last action is answered 422.
+    pub(super) refused: bool,
 }
 
 /// Answers to each question, the right one in the middle.
@@ -104,13 +133,15 @@ pub(super) const ANSWERS: usize = 5;
 
 impl Plan {
     pub(super) fn new(number: usize, random: &mut StdRng) -> Self {
-        let kinds = [Kind::Call, Kind::Look, Kind::Ask];
-        let laps = (0..random.random_range(1..=3)).map(|_| kinds[random.random_range(0..3)]).collect();
-        let (left, gone) = (random.random_bool(0.5), random.random_bool(0.06));
-        Self { name: format!("l{number:05}"), laps, left, gone }
+        let kinds = [Kind::Call, Kind::Look, Kind::Ask, Kind::Late, Kind::Due];
+        let laps = (0..random.random_range(1..=3)).map(|_| kinds[random.random_range(0..5)]).collect();
+        let (left, gone, refused) =
+            (random.random_bool(0.5), random.random_bool(0.06), random.random_bool(0.3));
+        Self { name: format!("l{number:05}"), laps, left, gone, refused }
     }
 
-    /// Every state that it enters, in order, with the number of the lap.
+    /// Every state that it enters, in order, with the number of the lap. A change of the definition can add a move from the
+    /// last gate of a lap to the one that replaces it.
     pub(super) fn path(&self) -> Vec<(&'static str, usize)> {
         let mut path = vec![("start", 0)];
         for (place, kind) in self.laps.iter().enumerate() {
@@ -119,6 +150,8 @@ impl Plan {
                 Kind::Call => &["call"],
                 Kind::Look => &["look", "call"],
                 Kind::Ask => &["ask", "report", "call"],
+                Kind::Late => &["late", "hopeless", "call"],
+                Kind::Due => &["due", "call"],
             };
             path.extend(before.iter().map(|state| (*state, lap)));
             if last && self.gone {
@@ -127,8 +160,13 @@ impl Plan {
             let way = if self.left { "left" } else { "right" };
             path.extend([way, "round", if last { "finish" } else { "start" }].map(|state| (state, lap)));
         }
-        path.push(("done", self.laps.len()));
+        path.push((if self.refused { "rejected" } else { "done" }, self.laps.len()));
         path
+    }
+
+    /// Whether its last action is refused.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused && !self.gone
     }
 
     /// The visit in which it is in this state in this lap.
@@ -141,7 +179,7 @@ impl Plan {
         if self.gone { "errored" } else { "ended" }
     }
 
-    /// The label's metadata at the end.
+    /// The label's metadata at the end, apart from the time `due`, the number of attempts of a failure, and the receipt.
     pub(super) fn metadata(&self) -> Value {
         let laps = self.laps.len();
         let noise: Value = (1..=laps).map(|lap| (lap.to_string(), json!(lap))).collect();
@@ -155,6 +193,9 @@ impl Plan {
         if let Some(asked) = self.laps.iter().rposition(|kind| *kind == Kind::Ask) {
             metadata["answer"] = self.answer(asked + 1, ANSWERS - 1);
         }
+        if self.is_refused() {
+            metadata["failure"] = json!({"status": 422, "error": "answered 422"});
+        }
         metadata
     }
 
@@ -163,16 +204,10 @@ impl Plan {
         // The first two are to another question.
         json!({"label": self.name, "lap": if number < ANSWERS / 2 { 0 } else { lap }, "of": lap, "number": number})
     }
-
-    /// Every attempt's token, by its visit.
-    pub(super) fn tokens(&self) -> Vec<String> {
-        let path = self.path();
-        let visits = path.iter().enumerate().filter(|(_, (state, _))| matches!(*state, "call" | "finish"));
-        visits.map(|(place, (state, _))| token(&self.name, place as u64 + 1, state)).collect()
-    }
 }
 
-fn token(label: &str, visit: u64, state: &str) -> String {
+/// The token of the attempts of a visit.
+pub(super) fn token(label: &str, visit: u64, state: &str) -> String {
     let text = format!("{MACHINE}\0{label}\0{}\0{visit}\0{state}", 1);
     digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -36,7 +36,12 @@ impl Updates {
         self.update(("POST", &label), "create", &json!({"metadata": {"created": true}}), &mut random).await;
         for (place, kind) in plan.laps.iter().enumerate() {
             let (lap, last) = (place + 1, place + 1 == plan.laps.len());
-            let go = json!({"metadata": {"go": lap, "lap": lap, "kind": kind.word(), "last": last}});
+            let mut go = json!({"metadata": {"go": lap, "lap": lap, "kind": kind.word(), "last": last}});
+            if *kind == Kind::Due {
+                let due = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                // The time of some is over already.
+                go["metadata"]["due"] = json!(due.as_secs() + random.random_range(0..4));
+            }
             self.update(("PATCH", &label), &format!("go-{lap}"), &go, &mut random).await;
             // No gate waits for this update, but it must be stored in the end.
             let noise = json!({"metadata": {"noise": {lap.to_string(): lap}}});

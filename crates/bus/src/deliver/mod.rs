@@ -1,4 +1,4 @@
-//! The seam between the life of a batch (workers, Redis) and the way it reaches its subscriber (HTTP).
+//! The interface between the life of a batch (workers, Redis) and the way it reaches its subscriber (HTTP).
 
 mod body;
 #[cfg(test)]

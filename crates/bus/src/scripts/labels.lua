@@ -8,7 +8,9 @@
 -- The words of a change: machine (empty when the group has no change; then there are no others), the header that the
 -- record must have (empty: the record must not exist), the version of the definition that must be current (empty: any),
 -- the record before the ID, the record after it, ms after which it expires (empty: no expiry), the number of index
--- entries, and for each of these the key after `machine:`, the member, and its score (empty: it is removed).
+-- entries, and for each of these the key after `machine:`, the member, and its score (empty: it is removed); then the
+-- number of lines for the label's log (`object:machine:<machine>:<label>:log`), and, unless it is 0, how many lines the log
+-- keeps, ms after which it expires, and the lines.
 
 local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'
@@ -18,11 +20,20 @@ local HEADER = 21
 
 local pending, versions, seen, wake = {}, {}, {}, nil
 
-local function expect_zset(key)
+local function expect(kind, key)
   if not seen[key] then
-    lanes.expect('zset', key)
+    lanes.expect(kind, key)
     seen[key] = true
   end
+end
+
+-- Reads the lines for the log from the word at `at`. Returns them, or nil, and the place of the next word.
+local function read_log(at, object)
+  local words, lines = ARGV, tonumber(ARGV[at])
+  if lines == 0 then return nil, at + 1 end
+  local log = { key = lanes.objects .. object .. ':log', keep = words[at + 1], ttl = words[at + 2] }
+  log.lines = { unpack(words, at + 3, at + 2 + lines) }
+  return log, at + 3 + lines
 end
 
 -- Reads the words of a change. Returns it, and the place of the next word. The index entries stay one flat array.
@@ -34,6 +45,7 @@ function labels.read(at, object)
     key = lanes.objects .. object .. ':data', machine = words[at], expected = words[at + 1], version = words[at + 2],
     head = words[at + 3], tail = words[at + 4], ttl = words[at + 5], entries = { unpack(words, at + 7, ends - 1) },
   }
+  change.log, ends = read_log(ends, object)
   return change, ends
 end
 
@@ -50,7 +62,8 @@ function labels.fits(change)
   local header = pending[change.key] or redis.call('GETRANGE', change.key, 0, HEADER - 1)
   if header ~= change.expected then return false end
   local entries = change.entries
-  for at = 1, #entries, 3 do expect_zset(machines .. entries[at]) end
+  for at = 1, #entries, 3 do expect('zset', machines .. entries[at]) end
+  if change.log then expect('list', change.log.key) end
   pending[change.key] = string.sub(change.head, 1, HEADER)
   return true
 end
@@ -72,6 +85,12 @@ function labels.write(change, id)
       -- Workers sleep until the earliest time, and an earlier one is published to them.
       if key == due_key and redis.call('ZRANK', key, member) == 0 then wake = score end
     end
+  end
+  local log = change.log
+  if log then
+    redis.call('RPUSH', log.key, unpack(log.lines))
+    redis.call('LTRIM', log.key, -log.keep, -1)
+    redis.call('PEXPIRE', log.key, log.ttl)
   end
 end
 

@@ -280,6 +280,12 @@ fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
         words.push(Cow::Borrowed(index.member.as_bytes()));
         words.push(owned(text(index.score)));
     }
+    words.push(owned(change.log.lines.len().to_string()));
+    if !change.log.lines.is_empty() {
+        words.push(owned(change.log.keep.to_string()));
+        words.push(owned(change.log.ttl_ms.to_string()));
+        words.extend(change.log.lines.iter().map(|line| Cow::Borrowed(line.as_slice())));
+    }
     words
 }
 

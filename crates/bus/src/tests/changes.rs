@@ -24,6 +24,7 @@ fn change(expected: Option<u8>, revision: u8) -> Change {
         head: header(revision),
         tail: b"tail".to_vec(),
         ttl_ms: None,
+        log: crate::Log::default(),
         indexes: vec![
             Index { key: "m:in:old".into(), member: "a".into(), score: None },
             Index { key: "m:in:new".into(), member: "a".into(), score: Some(0) },

@@ -3,7 +3,7 @@
 use super::{
     keys,
     load::Builder,
-    model::{Action, Call, Failure, OnFailure, ResultPart, Retry},
+    model::{Action, Call, Failure, OnFailure, Quiet, ResultPart, Retry},
     read,
     template::{Template, Text},
     yaml::{Node, Value},
@@ -18,7 +18,7 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
     let kinds = fields.given(&["webhook", "route", "publish"]);
     let call = match &*kinds {
         [] => {
-            builder.reader.refuse(fields.at, "an action does one of webhook, route and publish");
+            builder.reader.refuse(fields.at, "an action needs one of webhook, route and publish");
             None
         }
         ["webhook"] => {
@@ -27,8 +27,15 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         ["route"] => fields.get("route").and_then(|node| route(builder, node)).map(Call::Route),
         ["publish"] => fields.get("publish").and_then(|node| publish(builder, node)).map(Call::Publish),
         more => {
-            let message = format!("an action does one thing, and this one has {}", more.join(" and "));
-            builder.reader.refuse_hint(fields.key(more[1]), message, "write one action after the other");
+            let message = format!(
+                "an action can have only one of webhook, route and publish, but this one has {}",
+                more.join(" and ")
+            );
+            builder.reader.refuse_hint(
+                fields.key(more[1]),
+                message,
+                "write several actions, one after the other",
+            );
             None
         }
     };
@@ -45,7 +52,7 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         None => Some(Vec::new()),
         Some(node) => {
             if !kinds.is_empty() && !fields.has("webhook") {
-                builder.reader.refuse(fields.key("result"), "only the answer of a `webhook` has a result");
+                builder.reader.refuse(fields.key("result"), "`result` is possible only with `webhook`");
             }
             result(builder, node)
         }
@@ -54,7 +61,12 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         None => Some(Vec::new()),
         Some(node) => on_error(builder, node),
     };
+    let quiet = match fields.get("quiet") {
+        None => Some(None),
+        Some(node) => quiet(builder, node).map(Some),
+    };
     Some(Action {
+        quiet: quiet?,
         call: call?,
         timeout: timeout?,
         retry: retry?,
@@ -64,15 +76,30 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
     })
 }
 
+/// When no attempt begins.
+fn quiet(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Quiet> {
+    let fields = builder.reader.fields(node, "`quiet`", &keys::QUIET)?;
+    let mut time = |key: &str| {
+        let node = builder.reader.required(&fields, key, "`quiet`")?;
+        builder.time_of_day(node, &format!("`{key}`"))
+    };
+    let (from, to) = (time("from"), time("to"));
+    let zone = builder.zone_of(&fields);
+    if from.is_some() && from == to {
+        builder.reader.refuse(node.at, "`quiet` would last all day: `from` and `to` are equal");
+    }
+    Some(Quiet { from: from?, to: to?, zone: zone? })
+}
+
 /// Which parts of the answer become metadata.
 fn result(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<(super::Path, ResultPart)>> {
     let Value::Map(entries) = &node.value else {
         let hint = "write {metadata.order_id: response.id}";
-        builder.reader.refuse_hint(node.at, format!("`result` is a map, and this is {}", node.kind()), hint);
+        builder.reader.refuse_hint(node.at, format!("`result` must be a map, not {}", node.kind()), hint);
         return None;
     };
     if !(1..=MAX_RESULTS).contains(&entries.len()) {
-        builder.reader.refuse(node.at, format!("`result` has between 1 and {MAX_RESULTS} entries"));
+        builder.reader.refuse(node.at, format!("`result` must have between 1 and {MAX_RESULTS} entries"));
     }
     let mut parts = Vec::new();
     for (key, node) in entries {
@@ -83,7 +110,9 @@ fn result(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<(super::Path
                 None
             }
             Err(why) => {
-                builder.reader.refuse(key.at, format!("a key of `result` is a path below metadata: {why}"));
+                builder
+                    .reader
+                    .refuse(key.at, format!("a key of `result` must be a path below metadata: {why}"));
                 None
             }
         };
@@ -106,7 +135,7 @@ fn result_part(builder: &mut Builder<'_, '_>, node: &Node) -> Option<ResultPart>
         (_, Some(Ok(path))) => Some(ResultPart::Body(path)),
         _ => {
             let hint = "write status, response or response.PATH";
-            builder.reader.refuse_hint(node.at, format!("an answer has no part {text:?}"), hint);
+            builder.reader.refuse_hint(node.at, format!("unknown part of an answer: {text:?}"), hint);
             None
         }
     }
@@ -123,7 +152,7 @@ fn on_error(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<OnFailure>
         _ => std::slice::from_ref(node),
     };
     if cases.is_empty() {
-        builder.reader.refuse(node.at, "`on_error` has at least one case");
+        builder.reader.refuse(node.at, "`on_error` needs at least one case");
     }
     let mut read = Vec::new();
     for (n, case) in cases.iter().enumerate() {
@@ -189,7 +218,7 @@ fn failure(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Failure> {
     };
     if found.is_none() {
         let hint = "write a status from 300 to 599, 3xx, 4xx, 5xx, no_answer (none in time), or invalid (a value is missing, or a change was rejected)";
-        builder.reader.refuse_hint(node.at, "this is not a kind of failure", hint);
+        builder.reader.refuse_hint(node.at, "unknown kind of failure", hint);
     }
     found
 }
@@ -210,7 +239,7 @@ fn retry(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Retry> {
             number.as_f64()
         }
         Some((node, _)) => {
-            builder.reader.refuse(node.at, "`factor` is a number from 1 to 100");
+            builder.reader.refuse(node.at, "`factor` must be a number from 1 to 100");
             None
         }
     };
@@ -285,8 +314,12 @@ fn publish(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Template> {
     {
         let topic_name = builder.reader.topic(topic)?;
         if topic_name.starts_with("signalbox.") {
-            let hint = "the topics of applications have letters from a to z and _";
-            builder.reader.refuse_hint(topic.at, "topics that begin with signalbox. are its own", hint);
+            let hint = "use letters from a to z and _";
+            builder.reader.refuse_hint(
+                topic.at,
+                "applications cannot publish to topics that begin with `signalbox.`",
+                hint,
+            );
         }
     }
     if let Some(kind) = fields.get("type") {

@@ -3,7 +3,7 @@
 use signalbox_condition::Condition;
 
 use super::{
-    circles::lowest_of_circles,
+    cycles::lowest_of_cycles,
     model::{Call, Gate, Kind, Machine, Next, Path, State, Trigger},
     read::Reader,
     yaml::{Mark, Node, Value},
@@ -21,7 +21,7 @@ pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node, bro
         can_open(reader, machine, gate, node);
     }
     if broken.is_empty() {
-        circles(reader, machine, items);
+        cycles(reader, machine, items);
     }
     hosts_are_named(reader, machine, items);
 }
@@ -40,7 +40,8 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
         let at = entry(node, "route")
             .and_then(|(_, route)| entry(route, "host"))
             .map_or(node.at, |(_, host)| host.at);
-        let message = "the host comes from metadata, and the machine does not list the hosts that it may be";
+        let message =
+            "the host comes from metadata, so the machine must list the hosts that its actions may change";
         let hint = "add `hosts: [\"*.shop.example\"]` to the machine";
         if reader.environment.is_some() {
             reader.refuse_hint(at, message, hint);
@@ -84,7 +85,7 @@ fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken:
     for ((state, node), reached) in machine.states().iter().zip(items).zip(reached) {
         if !reached && !broken.contains(&state.index().position()) && !meant(state) {
             let hint = format!("labels begin in `{}`, the first state", machine.initial().name());
-            reader.refuse_hint(name_mark(node), format!("no label ever gets to `{}`", state.name()), hint);
+            reader.refuse_hint(name_mark(node), format!("no label can reach `{}`", state.name()), hint);
         }
     }
 }
@@ -147,7 +148,7 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
     if !timed && !topic && !paths.is_empty() {
         if !paths.iter().any(|path| covered(path)) {
             let read = paths.iter().map(|path| Path::new(path.to_vec()).to_string());
-            let message = format!("{never}: no trigger is at, above or below {}", listed(read));
+            let message = format!("{never}: no trigger names {}, a parent or a child", listed(read));
             let first = Path::new(paths[0].to_vec());
             let path = first.to_string();
             let path = path.strip_prefix("metadata.").unwrap_or(&path);
@@ -156,8 +157,12 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
         }
         for path in paths.iter().filter(|path| !covered(path)) {
             let path = Path::new(path.to_vec());
-            let message = format!("no trigger covers {path}, which the condition reads");
-            reader.warn(at, message, Some("labels notice it when something else fires".to_owned()));
+            let message = format!("no trigger names {path}, which the condition reads");
+            reader.warn(
+                at,
+                message,
+                Some("an update of this path takes effect only when another trigger fires".to_owned()),
+            );
         }
     }
     let items = match &triggers.value {
@@ -179,8 +184,8 @@ fn listed(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// Circles in which labels never wait. Each is named once, by its first state.
-fn circles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
+/// Cycles in which labels never wait. Each is named once, by its first state.
+fn cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     let states = machine.states();
     let on_entry: Vec<bool> = states.iter().map(|state| state.gate().is_some_and(Gate::on_entry)).collect();
     // Gates that every label passes immediately, and actions.
@@ -196,14 +201,15 @@ fn circles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     for (member, message) in
         [(&on_entry, "without any action"), (&passed, "without waiting, and repeat its actions")]
     {
-        for first in lowest_of_circles(&edges(machine, member)) {
+        for first in lowest_of_cycles(&edges(machine, member)) {
             let (Some(state), Some(node)) = (states.get(first), items.get(first)) else { continue };
             if named.contains(&first) {
                 continue;
             }
             named.push(first);
-            let message = format!("labels may run in a circle from `{}` back to it {message}", state.name());
-            let hint = "after 50 moves a label rests for a second; put a gate that waits into the circle";
+            let message = format!("labels can loop from `{}` back to it {message}", state.name());
+            let hint =
+                "after 50 transitions a label pauses for a second; put a gate that waits into the loop";
             reader.warn(name_mark(node), message, Some(hint.to_owned()));
         }
     }

@@ -9,16 +9,20 @@ pub(super) const ON_ERROR: [&str; 1] = ["default"];
 pub(super) const STATS: [&str; 6] = ["version_type", "version", "application", "workspace", "node", "window"];
 pub(super) const INPUT: [&str; 4] = ["topic", "label", "into", "create"];
 pub(super) const WEBHOOK: [&str; 2] = ["match", "headers"];
-pub(super) const GATE: [&str; 5] = ["gate", "exit_condition", "triggers", "deadline", "next"];
-pub(super) const TRIGGER: [&str; 8] =
-    ["metadata", "time", "interval", "at", "event", "topic", "timezone", "grace"];
+pub(super) const GATE: [&str; 6] = ["gate", "exit_condition", "triggers", "deadline", "alert", "next"];
+pub(super) const TRIGGER: [&str; 10] =
+    ["metadata", "time", "days", "cron", "interval", "at", "event", "topic", "timezone", "grace"];
+pub(super) const QUIET: [&str; 3] = ["from", "to", "timezone"];
 pub(super) const NEXT: [&str; 6] = ["type", "state", "path", "destinations", "branches", "default"];
 pub(super) const DESTINATION: [&str; 2] = ["value", "state"];
 pub(super) const BRANCH: [&str; 2] = ["when", "state"];
-pub(super) const ACTION: [&str; 10] =
-    ["action", "webhook", "route", "publish", "timeout", "retry", "result", "on_error", "deadline", "next"];
+pub(super) const ACTION: [&str; 12] = [
+    "action", "webhook", "route", "publish", "timeout", "retry", "result", "on_error", "quiet", "deadline",
+    "alert", "next",
+];
 pub(super) const RETRY: [&str; 5] = ["attempts", "first", "factor", "longest", "except"];
 pub(super) const DEADLINE: [&str; 3] = ["after", "at", "next"];
+pub(super) const ALERT: [&str; 2] = ["labels", "age"];
 pub(super) const FAILURE: [&str; 3] = ["status", "next", "into"];
 pub(super) const ROUTE: [&str; 4] = ["host", "shares", "register", "retire"];
 pub(super) const SHARE: [&str; 2] = ["version_type", "percent"];
@@ -37,7 +41,7 @@ mod tests {
     #[test]
     fn the_schema_has_the_keys_of_the_loader() {
         let schema: Json = serde_json::from_str(super::super::SCHEMA).unwrap();
-        let maps: [(&str, &[&str]); 22] = [
+        let maps: [(&str, &[&str]); 24] = [
             ("file", &FILE),
             ("machine", &MACHINE),
             ("zone", &ZONE),
@@ -54,6 +58,8 @@ mod tests {
             ("action", &ACTION),
             ("retry", &RETRY),
             ("deadline", &DEADLINE),
+            ("alert", &ALERT),
+            ("quiet", &QUIET),
             ("failure", &FAILURE),
             ("route", &ROUTE),
             ("share", &SHARE),

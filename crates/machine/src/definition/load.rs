@@ -61,7 +61,7 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
     let Some(fields) = reader.fields(root, "the file", &keys::FILE) else { return Vec::new() };
     let Some(node) = reader.required(&fields, "state_machines", "the file") else { return Vec::new() };
     let Value::Map(entries) = &node.value else {
-        reader.refuse_hint(node.at, "state machines are a map", "write each below its name: `drip:`");
+        reader.refuse_hint(node.at, "`state_machines` must be a map", "write each below its name: `drip:`");
         return Vec::new();
     };
     if entries.is_empty() {
@@ -72,7 +72,7 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         if reader.is_full() {
             break;
         }
-        if !reader.sound_name(&key.name, key.at, "a state machine", true) {
+        if !reader.valid_name(&key.name, key.at, "a state machine", true) {
             continue;
         }
         let says = json!({ "state_machines": { key.name.as_str(): body.to_json() } }).to_string();
@@ -133,13 +133,13 @@ impl Builder<'_, '_> {
         if let Some(node) = fields.get("hosts")
             && matches!(&node.value, Value::List(items) if !(1..=MAX_HOSTS).contains(&items.len()))
         {
-            self.reader.refuse(node.at, format!("`hosts` has between 1 and {MAX_HOSTS} entries"));
+            self.reader.refuse(node.at, format!("`hosts` must have between 1 and {MAX_HOSTS} entries"));
         }
         let index = self.each(&fields, "index", Self::indexed);
         if let Some(node) = fields.get("index")
             && matches!(&node.value, Value::List(items) if !(1..=MAX_INDEX).contains(&items.len()))
         {
-            self.reader.refuse(node.at, format!("`index` has between 1 and {MAX_INDEX} entries"));
+            self.reader.refuse(node.at, format!("`index` must have between 1 and {MAX_INDEX} entries"));
         }
         let feeds = self.each(&fields, "feeds", Self::feed);
         self.twice(&fields, "feeds", "a feed");
@@ -172,7 +172,7 @@ impl Builder<'_, '_> {
     fn indexed(&mut self, node: &Node) -> Option<super::Path> {
         let path = self.reader.path(node, "an entry of `index`")?;
         if path.keys().is_empty() {
-            self.reader.refuse(node.at, "an index is about one value, not about all of the metadata");
+            self.reader.refuse(node.at, "an entry of `index` must be a path below metadata");
             return None;
         }
         Some(path)
@@ -192,7 +192,7 @@ impl Builder<'_, '_> {
             let Some((_, node)) = entries.iter().find(|(key, _)| key.name == "name") else { continue };
             let Value::Text(name) = &node.value else { continue };
             if !seen.insert(name) {
-                self.reader.refuse(node.at, format!("{what} is called `{name}` already"));
+                self.reader.refuse(node.at, format!("{what} named `{name}` exists already"));
             }
         }
     }
@@ -201,10 +201,10 @@ impl Builder<'_, '_> {
         if let Value::Text(_) = node.value {
             return self.reader.zone(node).map(ZoneRule::Fixed);
         }
-        let fields = self.reader.fields(node, "a time zone by metadata", &keys::ZONE)?;
-        let path = self.reader.required(&fields, "metadata", "a time zone by metadata");
+        let fields = self.reader.fields(node, "`timezone`", &keys::ZONE)?;
+        let path = self.reader.required(&fields, "metadata", "`timezone`");
         let path = path.and_then(|node| self.reader.path(node, "`metadata`"));
-        let default = self.reader.required(&fields, "default", "a time zone by metadata");
+        let default = self.reader.required(&fields, "default", "`timezone`");
         let default = default.and_then(|node| self.reader.zone(node));
         Some(ZoneRule::Metadata { path: path?, default: default? })
     }

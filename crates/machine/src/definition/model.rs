@@ -11,6 +11,7 @@ use super::{
     template::{Template, Text},
     zone::ZoneRule,
 };
+use crate::schedule::Schedule;
 
 /// A state machine. It is immutable; a new version is another machine.
 #[derive(Debug, Clone)]
@@ -151,6 +152,7 @@ pub struct State {
     pub(super) index: StateIndex,
     pub(super) kind: Kind,
     pub(super) deadline: Option<Deadline>,
+    pub(super) alert: Option<Alert>,
     /// Its content as canonical text: two definitions have the same state when these are equal.
     pub(super) says: Box<str>,
 }
@@ -206,6 +208,12 @@ impl State {
     #[must_use]
     pub fn deadline(&self) -> Option<&Deadline> {
         self.deadline.as_ref()
+    }
+
+    /// The limits whose passing is reported, if there are any.
+    #[must_use]
+    pub fn alert(&self) -> Option<Alert> {
+        self.alert
     }
 
     /// Every state that labels may go to from here, each once, in the order of the file: by its transition, after a failure,
@@ -336,8 +344,8 @@ impl fmt::Display for Trigger {
         match self {
             Self::Metadata(path) => write!(f, "{path}"),
             Self::Time(daily) => match &daily.zone {
-                ZoneRule::Fixed(zone) => write!(f, "time {} {zone}", clock(daily.time)),
-                ZoneRule::Metadata { path, .. } => write!(f, "time {} {path}", clock(daily.time)),
+                ZoneRule::Fixed(zone) => write!(f, "time {} {zone}", daily.schedule),
+                ZoneRule::Metadata { path, .. } => write!(f, "time {} {path}", daily.schedule),
             },
             Self::Interval(every) => write!(f, "interval {}", super::units(*every)),
             Self::At(path) => write!(f, "at {path}"),
@@ -347,17 +355,11 @@ impl fmt::Display for Trigger {
     }
 }
 
-/// `18:30`, with seconds where there are any.
-fn clock(time: civil::Time) -> String {
-    let format = if time.second() == 0 { "%H:%M" } else { "%H:%M:%S" };
-    time.strftime(format).to_string()
-}
-
-/// Every day at a time.
+/// Times that a calendar repeats, such as every day at half past six.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Daily {
     /// By the clock on the wall.
-    pub time: civil::Time,
+    pub schedule: Schedule,
     /// On whose wall.
     pub zone: ZoneRule,
     /// A missed wake time is made up for when it is no older than this.
@@ -477,6 +479,8 @@ pub struct Action {
     pub result: Vec<(Path, ResultPart)>,
     /// Where labels go when the action failed for good: the first that applies.
     pub on_error: Vec<OnFailure>,
+    /// When no attempt begins.
+    pub quiet: Option<Quiet>,
 }
 
 /// A part of a webhook's answer.
@@ -510,6 +514,15 @@ pub enum Failure {
     NoAnswer,
     /// The action cannot be made: a value is missing, or the change was rejected.
     Invalid,
+}
+
+/// The limits of a state whose passing is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alert {
+    /// How many labels may be in it.
+    pub labels: Option<u64>,
+    /// For how long a label may be in it.
+    pub age: Option<Duration>,
 }
 
 /// How long labels may stay in a state.
@@ -561,6 +574,17 @@ impl Call {
             Self::Webhook(_) | Self::Publish(_) => None,
         }
     }
+}
+
+/// A time of day in which no attempt of an action begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quiet {
+    /// Its beginning, by the clock on the wall.
+    pub from: civil::Time,
+    /// Its end, on the next day if it is not after the beginning.
+    pub to: civil::Time,
+    /// On whose wall.
+    pub zone: ZoneRule,
 }
 
 /// How often an action is tried.

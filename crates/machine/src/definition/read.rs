@@ -123,7 +123,7 @@ impl<'s> Reader<'s> {
             let keys = known.join(", ");
             self.refuse_hint(
                 node.at,
-                format!("{what} is a map, and this is {}", node.kind()),
+                format!("{what} must be a map, not {}", node.kind()),
                 format!("its keys are {keys}"),
             );
             return None;
@@ -152,7 +152,7 @@ impl<'s> Reader<'s> {
             _ => {
                 self.refuse_hint(
                     node.at,
-                    format!("{what} are a list, and this is {}", node.kind()),
+                    format!("{what} must be a list, not {}", node.kind()),
                     "write one entry to a line, each behind a `-`",
                 );
                 None
@@ -166,11 +166,11 @@ impl<'s> Reader<'s> {
             Value::Bool(_) | Value::Number(_) => {
                 let written = self.source.get(node.at.start..node.at.end).unwrap_or_default();
                 let hint = format!("put it in quotes: \"{}\"", written.trim());
-                self.refuse_hint(node.at, format!("{what} is a text, and this is {}", node.kind()), hint);
+                self.refuse_hint(node.at, format!("{what} must be a text, not {}", node.kind()), hint);
                 None
             }
             _ => {
-                self.refuse(node.at, format!("{what} is a text, and this is {}", node.kind()));
+                self.refuse(node.at, format!("{what} must be a text, not {}", node.kind()));
                 None
             }
         }
@@ -185,7 +185,7 @@ impl<'s> Reader<'s> {
             let hint = format!("write \"{text}\" for the text, or true or false for a boolean");
             self.refuse_hint(
                 node.at,
-                format!("`{text}` without quotes is a boolean to some and a text to others"),
+                format!("`{text}` without quotes is ambiguous: some programs read a boolean, others a text"),
                 hint,
             );
         }
@@ -194,14 +194,14 @@ impl<'s> Reader<'s> {
 
     pub(crate) fn name(&mut self, node: &Node, what: &str) -> Option<Box<str>> {
         let text = self.text(node, what)?;
-        (!self.is_yes_or_no(node, text) && self.sound_name(text, node.at, what, true)).then(|| text.into())
+        (!self.is_yes_or_no(node, text) && self.valid_name(text, node.at, what, true)).then(|| text.into())
     }
 
     /// Names of machines and states may contain a hyphen; names of feeds may not, because they are used in paths.
-    pub(crate) fn sound_name(&mut self, text: &str, at: Mark, what: &str, hyphen: bool) -> bool {
+    pub(crate) fn valid_name(&mut self, text: &str, at: Mark, what: &str, hyphen: bool) -> bool {
         let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || hyphen && byte == b'-';
-        let sound = (1..=64).contains(&text.len()) && text.bytes().all(letter);
-        if !sound {
+        let valid = (1..=64).contains(&text.len()) && text.bytes().all(letter);
+        if !valid {
             let letters = if hyphen { "digits, _ and -" } else { "digits and _" };
             self.refuse_hint(
                 at,
@@ -209,14 +209,14 @@ impl<'s> Reader<'s> {
                 format!("a name is 1 to 64 letters from A to Z, {letters}"),
             );
         }
-        sound
+        valid
     }
 
     pub(crate) fn boolean(&mut self, node: &Node, what: &str) -> Option<bool> {
         if let Value::Bool(value) = node.value {
             return Some(value);
         }
-        self.refuse(node.at, format!("{what} is true or false, and this is {}", node.kind()));
+        self.refuse(node.at, format!("{what} must be true or false, not {}", node.kind()));
         None
     }
 
@@ -234,7 +234,7 @@ impl<'s> Reader<'s> {
         if number.is_none() {
             self.refuse(
                 node.at,
-                format!("{what} is a whole number from {} to {}", bounds.start(), bounds.end()),
+                format!("{what} must be a whole number from {} to {}", bounds.start(), bounds.end()),
             );
         }
         number
@@ -256,14 +256,14 @@ impl<'s> Reader<'s> {
                 Value::Number(number) => format!("{number} seconds are written {number}s"),
                 _ => "a duration is written 1d2h30m5s, units in this order, in whole numbers".to_owned(),
             };
-            self.refuse_hint(node.at, format!("{what} is a duration"), hint);
+            self.refuse_hint(node.at, format!("{what} must be a duration"), hint);
             return None;
         };
         let found = bounds.contains(&seconds).then(|| Duration::from_secs(seconds));
         if found.is_none() {
             let [least, most] =
                 [*bounds.start(), *bounds.end()].map(|s| super::units(Duration::from_secs(s)));
-            self.refuse(node.at, format!("{what} lasts from {least} to {most}"));
+            self.refuse(node.at, format!("{what} must be from {least} to {most}"));
         }
         found
     }
@@ -273,7 +273,7 @@ impl<'s> Reader<'s> {
         let zone = Zone::named(name);
         if zone.is_none() {
             let message = format!("unknown time zone {name:?}");
-            self.refuse_hint(node.at, message, "zones are called like Europe/London or UTC");
+            self.refuse_hint(node.at, message, "use a name such as Europe/London or UTC");
         }
         zone
     }
@@ -285,7 +285,7 @@ impl<'s> Reader<'s> {
             Err(why) => {
                 let hint =
                     "keys are joined by dots: user.plan; a key with other characters needs double quotes";
-                self.refuse_hint(node.at, format!("{what} is a path below metadata: {why}"), hint);
+                self.refuse_hint(node.at, format!("{what} must be a path below metadata: {why}"), hint);
                 None
             }
         }
@@ -294,8 +294,9 @@ impl<'s> Reader<'s> {
     pub(crate) fn topic(&mut self, node: &Node) -> Option<Box<str>> {
         let topic = self.text(node, "a topic")?;
         if !is_topic(topic) {
-            let hint = "topics are 1 to 64 letters from a to z and _; those of Signalbox itself begin with signalbox.";
-            self.refuse_hint(node.at, format!("no topic is called {topic:?}"), hint);
+            let hint =
+                "use 1 to 64 letters from a to z and _; topics of Signalbox itself begin with signalbox.";
+            self.refuse_hint(node.at, format!("invalid topic name {topic:?}"), hint);
             return None;
         }
         Some(topic.into())
@@ -329,7 +330,7 @@ impl<'s> Reader<'s> {
             return None;
         }
         if let Err((message, hint)) = is_address(&template) {
-            self.refuse_hint(node.at, format!("{what} is an address: {message}"), hint);
+            self.refuse_hint(node.at, format!("{what} is not a valid address: {message}"), hint);
             return None;
         }
         Some(template)
@@ -347,7 +348,7 @@ impl<'s> Reader<'s> {
             }
             Value::Text(text) => text,
             _ => {
-                let message = format!("a condition is a text, true or false, and this is {}", node.kind());
+                let message = format!("a condition must be a text, true or false, not {}", node.kind());
                 self.refuse(node.at, message);
                 return None;
             }
@@ -358,7 +359,7 @@ impl<'s> Reader<'s> {
             let at = text::place(self.source, node.at, written, at, length);
             self.refuse_hint(
                 at,
-                "this comment would swallow what follows it: YAML joins these lines to one",
+                "everything after this `#` would be a comment, because YAML joins these lines",
                 "write the condition in a literal block: `exit_condition: |` and the lines below",
             );
             return None;
@@ -445,7 +446,7 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
                 // Otherwise a fact could send credentials to any host.
                 if !authority.is_some_and(|rest| rest.contains(['/', '?', '#'])) {
                     return Err((
-                        "its scheme, host and port are fixed".into(),
+                        "it has a placeholder in its scheme, host or port".into(),
                         "placeholders are allowed after the first slash of the path".into(),
                     ));
                 }
@@ -454,16 +455,15 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
         }
     }
     if !(filled.starts_with("http://") || filled.starts_with("https://")) {
-        return Err(("it begins with http:// or https://".into(), HINT.into()));
+        return Err(("it must begin with http:// or https://".into(), HINT.into()));
     }
     if filled.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(("it must not contain spaces".into(), "a space is written %20".into()));
+        return Err(("it contains a space".into(), "write a space as %20".into()));
     }
     match url::Url::parse(&filled) {
-        Ok(url) if !url.username().is_empty() || url.password().is_some() => Err((
-            "credentials do not belong into it".into(),
-            "put them into a header, below `webhooks`".into(),
-        )),
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            Err(("it contains credentials".into(), "put them into a header, below `webhooks`".into()))
+        }
         Ok(url) if url.host_str().is_none_or(str::is_empty) => Err(("it has no host".into(), HINT.into())),
         Ok(_) => Ok(()),
         Err(error) => Err((error.to_string(), HINT.into())),

@@ -27,11 +27,11 @@ impl Builder<'_, '_> {
                 return None;
             }
             if name == "stats" {
-                let hint = "`stats:` is a kind of feed; call it after what it counts";
-                self.reader.refuse_hint(node.at, "no feed may be called `stats`", hint);
+                let hint = "`stats` is a kind of feed; choose a name that describes what it counts";
+                self.reader.refuse_hint(node.at, "a feed cannot be named `stats`", hint);
                 return None;
             }
-            self.reader.sound_name(name, node.at, "a feed", false).then(|| name.to_owned())
+            self.reader.valid_name(name, node.at, "a feed", false).then(|| name.to_owned())
         });
         // Known from here on, so that conditions that read it are not refused for what is wrong in here.
         self.feeds.extend(name.clone());
@@ -39,7 +39,7 @@ impl Builder<'_, '_> {
             (Some(url), None) => self.reader.url(url, "`url`").map(FeedSource::Url),
             (None, Some(stats)) => self.stats(stats).map(FeedSource::Stats),
             (Some(_), Some(_)) => {
-                self.reader.refuse(fields.key("stats"), "a feed has either `url` or `stats`");
+                self.reader.refuse(fields.key("stats"), "a feed cannot have both `url` and `stats`");
                 None
             }
             (None, None) => {
@@ -58,7 +58,7 @@ impl Builder<'_, '_> {
                 value.map(|node| OnError::Default(node.to_json()))
             }
             Some((node, _)) => {
-                self.reader.refuse(node.at, "`on_error` is `hold` or `{default: VALUE}`");
+                self.reader.refuse(node.at, "`on_error` must be `hold` or `{default: VALUE}`");
                 None
             }
         };
@@ -70,7 +70,7 @@ impl Builder<'_, '_> {
         let fields = self.reader.fields(node, "`stats`", &keys::STATS)?;
         let given = fields.given(&names);
         let [name] = &*given else {
-            let message = format!("`stats` are about one of {}", names.join(", "));
+            let message = format!("`stats` needs one of {}", names.join(", "));
             self.reader.refuse(fields.at, message);
             return None;
         };
@@ -134,7 +134,7 @@ impl Builder<'_, '_> {
             ("environment", _) => Some(EventPath::Environment),
             (_, Some(Ok(path))) => Some(EventPath::Data(path.keys)),
             _ => {
-                let message = format!("an event has no {text:?} that could name a label");
+                let message = format!("events cannot name a label by {text:?}");
                 self.reader.refuse_hint(node.at, message, "write object, url, environment or data.KEY");
                 None
             }
@@ -151,7 +151,7 @@ impl Builder<'_, '_> {
         let Value::Map(entries) = &headers.value else {
             self.reader.refuse_hint(
                 headers.at,
-                "`headers` is a map",
+                "`headers` must be a map",
                 "write `Authorization: \"Bearer ${TOKEN}\"`",
             );
             return None;
@@ -160,7 +160,7 @@ impl Builder<'_, '_> {
         for (key, node) in entries {
             let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if key.name.is_empty() || !key.name.bytes().all(token) {
-                self.reader.refuse(key.at, format!("no header is called {:?}", key.name));
+                self.reader.refuse(key.at, format!("invalid header name {:?}", key.name));
             }
             let fixed = [
                 "host",
@@ -171,7 +171,10 @@ impl Builder<'_, '_> {
                 "x-idempotency-token",
             ];
             if fixed.contains(&key.name.to_ascii_lowercase().as_str()) {
-                self.reader.refuse(key.at, format!("the header {} is set by Signalbox", key.name));
+                self.reader.refuse(
+                    key.at,
+                    format!("the header {} cannot be set, because Signalbox sets it", key.name),
+                );
             }
             if let Some(parts) = self.header(node, prefix.as_deref()) {
                 read.push(Header { name: key.name.as_str().into(), parts });
@@ -189,7 +192,7 @@ impl Builder<'_, '_> {
             let template = self.reader.url(node, "`match`")?;
             let constant = template.constant().map(Into::into);
             if constant.is_none() {
-                self.reader.refuse(node.at, "the beginning of an address has no placeholders");
+                self.reader.refuse(node.at, "`match` cannot contain placeholders");
             }
             return Some((constant?, None));
         }
@@ -198,7 +201,7 @@ impl Builder<'_, '_> {
             _ => {
                 let hint =
                     "write the beginning of an address, https://…, or a regular expression for a part of it";
-                self.reader.refuse_hint(node.at, "this matches no address", hint);
+                self.reader.refuse_hint(node.at, "invalid `match`", hint);
                 None
             }
         }
@@ -207,7 +210,7 @@ impl Builder<'_, '_> {
     fn header(&mut self, node: &Node, prefix: Option<&str>) -> Option<Vec<HeaderPart>> {
         let text = self.reader.text(node, "a header")?;
         if text.chars().any(|c| c.is_control()) {
-            self.reader.refuse(node.at, "a header is one line");
+            self.reader.refuse(node.at, "a header cannot contain control characters");
             return None;
         }
         let (mut parts, mut rest) = (Vec::new(), text);
@@ -218,7 +221,11 @@ impl Builder<'_, '_> {
                     && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
             });
             let Some((name, behind)) = name else {
-                self.reader.refuse_hint(node.at, "`${` begins a name of the environment", "write ${NAME}");
+                self.reader.refuse_hint(
+                    node.at,
+                    "`${` must be followed by the name of an environment variable",
+                    "write ${NAME}",
+                );
                 return None;
             };
             if !before.is_empty() {
@@ -239,10 +246,10 @@ impl Builder<'_, '_> {
         let Some(allowed) = self.reader.environment else { return };
         if let Some(bound) = allowed.get(name) {
             if !bound.is_empty() && prefix.is_some_and(|prefix| !is_below(bound, prefix)) {
-                let hint = format!("`match` has to begin with {bound}");
+                let hint = format!("`match` must begin with {bound}");
                 self.reader.refuse_hint(
                     node.at,
-                    format!("${{{name}}} may not be sent to these addresses"),
+                    format!("the operator does not allow ${{{name}}} for these addresses"),
                     hint,
                 );
             }
@@ -256,7 +263,7 @@ impl Builder<'_, '_> {
                 )
             }
         };
-        self.reader.refuse_hint(node.at, format!("headers may not ask for ${{{name}}}"), hint);
+        self.reader.refuse_hint(node.at, format!("the operator does not allow ${{{name}}} in headers"), hint);
     }
 }
 

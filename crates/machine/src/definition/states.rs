@@ -5,19 +5,23 @@ use std::{
     time::Duration,
 };
 
+use jiff::civil;
 use serde_json::Value as Json;
 
 use super::{
     action, keys,
     load::{Builder, DAY},
-    model::{Daily, Deadline, DeadlineAt, Gate, Kind, Next, State, StateIndex, Trigger},
+    model::{Alert, Daily, Deadline, DeadlineAt, Gate, Kind, Next, State, StateIndex, Trigger},
     read::Fields,
     yaml::{Mark, Node, Value},
     zone::ZoneRule,
 };
+use crate::schedule::Schedule;
 
 /// States whose names are compared with one that was misspelt.
 const COMPARED: usize = 1_000;
+/// The largest limit of labels in a state.
+const MAX_LABELS: u64 = 1_000_000_000;
 /// States that are listed where none is like it.
 const LISTED: usize = 50;
 
@@ -25,7 +29,7 @@ impl Builder<'_, '_> {
     pub(super) fn states(&mut self, node: &Node) -> Option<Vec<State>> {
         let items = self.reader.list(node, "`states`")?;
         if items.is_empty() {
-            self.reader.refuse(node.at, "a state machine has at least one state");
+            self.reader.refuse(node.at, "a state machine needs at least one state");
             return None;
         }
         // The names first: a state may lead to a later one.
@@ -42,7 +46,7 @@ impl Builder<'_, '_> {
             if let Some((name, at)) = named
                 && !seen.insert(name)
             {
-                self.reader.refuse(*at, format!("a state is called `{name}` already"));
+                self.reader.refuse(*at, format!("a state named `{name}` exists already"));
             }
         }
         let mut states = Vec::new();
@@ -58,14 +62,15 @@ impl Builder<'_, '_> {
             }
             // A state that cannot be read takes its place, so that the others are checked too.
             let (kind, deadline) = read.unwrap_or((Kind::End, None));
-            states.push(State { name: name.into(), index: StateIndex(n), kind, deadline, says });
+            let alert = self.alert(item);
+            states.push(State { name: name.into(), index: StateIndex(n), kind, deadline, alert, says });
         }
         (states.len() == items.len()).then_some(states)
     }
 
     fn state_name(&mut self, node: &Node) -> Option<(String, Mark)> {
         let Value::Map(entries) = &node.value else {
-            self.reader.refuse_hint(node.at, "a state is a map", "write `gate: NAME` or `action: NAME`");
+            self.reader.refuse_hint(node.at, "a state must be a map", "write `gate: NAME` or `action: NAME`");
             return None;
         };
         let mut names = entries.iter().filter(|(key, _)| matches!(key.name.as_str(), "gate" | "action"));
@@ -78,7 +83,7 @@ impl Builder<'_, '_> {
             (Some(_), Some((key, _))) => {
                 self.reader.refuse_hint(
                     key.at,
-                    "a state is either a gate or an action",
+                    "a state cannot be both a gate and an action",
                     "begin another entry of the list, with a `-`",
                 );
                 None
@@ -87,7 +92,7 @@ impl Builder<'_, '_> {
                 let at = entries.first().map_or(node.at, |(key, _)| key.at);
                 self.reader.refuse_hint(
                     at,
-                    "a state is a gate or an action",
+                    "a state needs `gate` or `action`",
                     "write `gate: NAME` or `action: NAME`",
                 );
                 None
@@ -109,10 +114,25 @@ impl Builder<'_, '_> {
         Some((kind?, deadline?))
     }
 
+    /// The limits of a state. One that cannot be read is refused, and the state is checked as if it had none.
+    fn alert(&mut self, node: &Node) -> Option<Alert> {
+        let Value::Map(entries) = &node.value else { return None };
+        let (_, node) = entries.iter().find(|(key, _)| key.name == "alert")?;
+        let fields = self.reader.fields(node, "an alert", &keys::ALERT)?;
+        if fields.given(&keys::ALERT).is_empty() {
+            let hint = "write `alert: {labels: 1000, age: 2h}`";
+            self.reader.refuse_hint(fields.at, "an alert has a limit for `labels`, for `age`, or both", hint);
+        }
+        let labels =
+            fields.get("labels").and_then(|node| self.reader.whole(node, "`labels`", 0..=MAX_LABELS));
+        let age = fields.get("age").and_then(|node| self.reader.duration(node, "`age`", 1..=3650 * DAY));
+        Some(Alert { labels, age })
+    }
+
     fn deadline(&mut self, node: &Node) -> Option<Deadline> {
         if matches!(node.value, Value::Text(_)) {
             let hint = "write `deadline: {after: 2h, next: STATE}`";
-            self.reader.refuse_hint(node.at, "a deadline has a time and a next state", hint);
+            self.reader.refuse_hint(node.at, "a deadline needs a time and a next state", hint);
             return None;
         }
         let fields = self.reader.fields(node, "a deadline", &keys::DEADLINE)?;
@@ -123,7 +143,7 @@ impl Builder<'_, '_> {
             }
             (None, Some(node)) => self.reader.path(node, "`at`").map(DeadlineAt::At),
             _ => {
-                self.reader.refuse(fields.at, "a deadline has either `after` or `at`");
+                self.reader.refuse(fields.at, "a deadline needs exactly one of `after` and `at`");
                 None
             }
         };
@@ -162,7 +182,7 @@ impl Builder<'_, '_> {
         let triggers = fields.get("triggers").and_then(|node| {
             let items = self.reader.list(node, "`triggers`")?;
             if items.is_empty() && deadline.is_none() && fields.has("next") {
-                let hint = "add what makes it look: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {at: metadata.PATH}, {event: entry} or {topic: TOPIC}";
+                let hint = "add a trigger: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {at: metadata.PATH}, {event: entry} or {topic: TOPIC}";
                 let message = "this gate has no trigger: only an operator opens it (signalbox labels evaluate, or move)";
                 self.reader.warn(node.at, message, Some(hint.to_owned()));
             }
@@ -176,29 +196,40 @@ impl Builder<'_, '_> {
     }
 
     fn trigger(&mut self, node: &Node) -> Option<Trigger> {
-        const KINDS: [&str; 6] = ["metadata", "time", "interval", "at", "event", "topic"];
+        const KINDS: [&str; 7] = ["metadata", "time", "cron", "interval", "at", "event", "topic"];
         let fields = self.reader.fields(node, "a trigger", &keys::TRIGGER)?;
         let kinds = fields.given(&KINDS);
         let [kind] = &*kinds else {
             let (at, message) = match kinds.get(1) {
                 Some(second) => (
                     fields.key(second),
-                    format!("a trigger is of one kind, and this one has {}", kinds.join(" and ")),
+                    format!("a trigger has exactly one kind, but this one has {}", kinds.join(" and ")),
                 ),
-                None => (fields.at, format!("a trigger is one of {}", KINDS.join(", "))),
+                None => (fields.at, format!("a trigger needs one of {}", KINDS.join(", "))),
             };
             self.reader.refuse_hint(at, message, "begin another entry of the list, with a `-`");
             return None;
         };
-        for extra in ["timezone", "grace"] {
-            if *kind != "time" && fields.has(extra) {
-                self.reader.refuse(fields.key(extra), format!("`{extra}` belongs to `time` only"));
+        for extra in ["timezone", "grace", "days"] {
+            let belongs = *kind == "time" || (*kind == "cron" && extra != "days");
+            if !belongs && fields.has(extra) {
+                let owners = if extra == "days" { "`time`" } else { "`time` and `cron`" };
+                self.reader.refuse(fields.key(extra), format!("`{extra}` belongs to {owners} only"));
             }
         }
         let node = fields.get(kind)?;
         match *kind {
             "metadata" => self.reader.path(node, "`metadata`").map(Trigger::Metadata),
-            "time" => self.daily(&fields, node).map(Trigger::Time),
+            "time" => {
+                let time = self.time_of_day(node, "`time`");
+                let schedule = time.and_then(|time| self.on_days(&fields, time));
+                self.daily(&fields, schedule).map(Trigger::Time)
+            }
+            "cron" => {
+                let schedule = self.reader.text(node, "`cron`").map(Schedule::cron);
+                let schedule = schedule.and_then(|schedule| self.or_refuse(node, schedule));
+                self.daily(&fields, schedule).map(Trigger::Time)
+            }
             "interval" => self.reader.duration(node, "`interval`", 1..=365 * DAY).map(Trigger::Interval),
             "at" => self.reader.path(node, "`at`").map(Trigger::At),
             "topic" => self.reader.topic(node).map(Trigger::Topic),
@@ -209,7 +240,7 @@ impl Builder<'_, '_> {
                     self.reader.refuse_hint(
                         node.at,
                         message,
-                        "the event is called `entry`; events of the bus are `topic: TOPIC`",
+                        "the only event is `entry`; for events of the bus, write `topic: TOPIC`",
                     );
                     None
                 }
@@ -217,8 +248,9 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn daily(&mut self, fields: &Fields<'_>, node: &Node) -> Option<Daily> {
-        let midnight = jiff::civil::Time::midnight();
+    /// A time of day, as a text.
+    pub(super) fn time_of_day(&mut self, node: &Node, what: &str) -> Option<civil::Time> {
+        let midnight = civil::Time::midnight();
         let time = match &node.value {
             Value::Text(text) => signalbox_condition::time_of_day(text).or_else(|| {
                 let seconds = signalbox_condition::duration(text).filter(|seconds| *seconds < DAY)?;
@@ -228,10 +260,32 @@ impl Builder<'_, '_> {
         };
         if time.is_none() {
             let hint = "write 18:30 or 18h30m, from 00:00 to 23:59:59";
-            self.reader.refuse_hint(node.at, "`time` is a time of day", hint);
+            self.reader.refuse_hint(node.at, format!("{what} must be a time of day"), hint);
         }
+        time
+    }
+
+    /// The days of a time.
+    fn on_days(&mut self, fields: &Fields<'_>, time: civil::Time) -> Option<Schedule> {
+        let Some(node) = fields.get("days") else { return Some(Schedule::daily(time)) };
+        let items = self.reader.list(node, "`days`")?;
+        let day = |item: &Node| match &item.value {
+            Value::Text(text) => text.to_ascii_lowercase(),
+            _ => item.to_json().to_string(),
+        };
+        let days: Vec<String> = items.iter().map(day).collect();
+        let schedule = Schedule::on_days(time, &days);
+        self.or_refuse(node, schedule)
+    }
+
+    fn or_refuse(&mut self, node: &Node, schedule: Result<Schedule, String>) -> Option<Schedule> {
+        schedule.map_err(|problem| self.reader.refuse(node.at, problem)).ok()
+    }
+
+    /// The zone of a time: its own, or that of the machine.
+    pub(super) fn zone_of(&mut self, fields: &Fields<'_>) -> Option<ZoneRule> {
         let machine = self.zone.clone();
-        let zone = match fields.get("timezone").map(|node| (node, &node.value)) {
+        match fields.get("timezone").map(|node| (node, &node.value)) {
             None => machine,
             Some((node, Value::Text(text))) if text.starts_with("metadata.") => {
                 let path = self.reader.path(node, "`timezone`");
@@ -241,9 +295,13 @@ impl Builder<'_, '_> {
                 path.zip(default).map(|(path, default)| ZoneRule::Metadata { path, default })
             }
             Some((node, _)) => self.reader.zone(node).map(ZoneRule::Fixed),
-        };
+        }
+    }
+
+    fn daily(&mut self, fields: &Fields<'_>, schedule: Option<Schedule>) -> Option<Daily> {
+        let zone = self.zone_of(fields);
         let grace = self.duration(fields, "grace", 0..=365 * DAY, DAY);
-        Some(Daily { time: time?, zone: zone?, grace: grace? })
+        Some(Daily { schedule: schedule?, zone: zone?, grace: grace? })
     }
 
     pub(super) fn next(&mut self, node: &Node) -> Option<Next> {

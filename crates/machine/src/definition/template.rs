@@ -62,7 +62,7 @@ impl Text {
             let Some(close) = text[open..].find('>').map(|close| open + close) else {
                 let rest = &text[open + 1..];
                 if ["label", "state_machine", "metadata"].iter().any(|name| rest.starts_with(name)) {
-                    let message = "this placeholder has no end".to_owned();
+                    let message = "this placeholder has no closing `>`".to_owned();
                     let hint = Some("write <label>, <state_machine> or <metadata.PATH>".into());
                     return Err(BadText { at: open, length: rest.len() + 1, message, hint });
                 }
@@ -124,9 +124,10 @@ fn placeholder(name: &str, at: usize, length: usize) -> Result<Option<Part>, Bad
     if let Some(path) = name.strip_prefix("metadata.") {
         return match super::read::metadata_path(path) {
             Ok(path) => Ok(Some(Part::Metadata(path))),
-            Err(_) => {
-                Err(bad(format!("`<{name}>` holds no path"), "write <metadata.PATH>, with dots between keys"))
-            }
+            Err(_) => Err(bad(
+                format!("`<{name}>` has no valid path"),
+                "write <metadata.PATH>, with dots between keys",
+            )),
         };
     }
     let like_a_path =

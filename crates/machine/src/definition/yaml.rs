@@ -123,7 +123,7 @@ pub(crate) struct Unreadable {
 /// Reads one document of YAML 1.2, core schema.
 pub(crate) fn parse(source: &str) -> Result<Node, Unreadable> {
     if source.len() > LARGEST {
-        let message = format!("the file has {} bytes, and may have {LARGEST}", source.len());
+        let message = format!("the file has {} bytes; the limit is {LARGEST}", source.len());
         return Err(Unreadable { at: Mark { start: 0, end: 0 }, message, hint: None });
     }
     let mut options = serde_saphyr::options! {
@@ -155,7 +155,7 @@ fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
         }
         Error::MultipleDocuments { .. } => {
             let hint = "put all machines below one `state_machines:`, or use separate files";
-            ("a file holds one document".to_owned(), Some(hint.to_owned()))
+            ("a file can contain only one YAML document".to_owned(), Some(hint.to_owned()))
         }
         other => {
             // Its text ends with the place, which our message has in front.
@@ -229,7 +229,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
         match serde_json::Number::from_f64(value) {
             Some(number) => Ok(somewhere(Value::Number(number))),
-            None => Err(E::custom("a number has to be finite")),
+            None => Err(E::custom("a number must be finite")),
         }
     }
 

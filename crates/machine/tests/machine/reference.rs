@@ -175,7 +175,7 @@ fn reachable(states: Vec<State>) -> Vec<State> {
     .collect()
 }
 
-/// Whether labels may continue without an end and without updates: such tables are covered by the test of circles.
+/// Whether labels may continue without an end and without updates: such tables are covered by the test of loops.
 fn runs_for_ever(path: &[usize]) -> bool {
     path.len() >= 40
 }

@@ -47,7 +47,7 @@ fn invalid_or_excessive_yaml() {
         ("state_machines: [", "unexpected"),
         ("a: 1\na: 2\n", "the key `a` is repeated"),
         ("a: &x {b: 1}\nc: {<<: *x}\n", "merge keys are not supported"),
-        ("a: 1\n---\nb: 2\n", "a file holds one document"),
+        ("a: 1\n---\nb: 2\n", "a file can contain only one YAML document"),
     ] {
         let found = problems(source);
         assert!(
@@ -58,11 +58,11 @@ fn invalid_or_excessive_yaml() {
     assert!(problems("state_machines: !custom {}\n").len() == 1);
     refused("a: 1\n", "1:1 the file has no key `a`");
     refused("a: 1\n", "1:1 the file needs `state_machines`");
-    refused("- 1\n", "1:1 the file is a map, and this is a list");
+    refused("- 1\n", "1:1 the file must be a map, not a list");
     refused("state_machines: {}\n", "1:17 no state machine found");
-    refused("state_machines: []\n", "1:17 state machines are a map");
+    refused("state_machines: []\n", "1:17 `state_machines` must be a map");
     refused("state_machines: {m: {}}\n", "1:18 a state machine needs `states`");
-    refused("state_machines: {m: {states: []}}\n", "1:30 a state machine has at least one state");
+    refused("state_machines: {m: {states: []}}\n", "1:30 a state machine needs at least one state");
     refused(
         "state_machines: {m n: {states: [{gate: a}]}}\n",
         "1:18 a state machine cannot be called \"m n\"",
@@ -100,15 +100,18 @@ fn a_problem_is_shown_with_its_line_and_a_caret() {
 
 #[test]
 fn states_that_are_none() {
-    refused(&states("1"), "3:1 a state is a map");
-    refused(&states("{name: a}"), "3:2 a state is a gate or an action");
-    refused(&states("{gate: a, action: b}"), "3:11 a state is either a gate or an action");
-    refused(&states("{gate: a},\n{gate: a}"), "4:8 a state is called `a` already");
-    refused(&states("{gate: a},\n{gate: b}"), "4:8 no label ever gets to `b`");
+    refused(&states("1"), "3:1 a state must be a map");
+    refused(&states("{name: a}"), "3:2 a state needs `gate` or `action`");
+    refused(&states("{gate: a, action: b}"), "3:11 a state cannot be both a gate and an action");
+    refused(&states("{gate: a},\n{gate: a}"), "4:8 a state named `a` exists already");
+    refused(&states("{gate: a},\n{gate: b}"), "4:8 no label can reach `b`");
     refused(&states("{gate: a b}"), "3:8 a gate cannot be called \"a b\"");
-    refused(&states("{gate: on}"), "3:8 `on` without quotes is a boolean to some and a text to others");
-    refused(&states("{gate: 1}"), "3:8 a gate is a text, and this is a number");
-    refused(&states("{gate: true}"), "3:8 a gate is a text, and this is a boolean");
+    refused(
+        &states("{gate: on}"),
+        "3:8 `on` without quotes is ambiguous: some programs read a boolean, others a text",
+    );
+    refused(&states("{gate: 1}"), "3:8 a gate must be a text, not a number");
+    refused(&states("{gate: true}"), "3:8 a gate must be a text, not a boolean");
     refused(
         &gate("exit_condition: metadata.a, next: two"),
         "3:13 this gate has `exit_condition` and `next`, but no `triggers`",
@@ -119,24 +122,32 @@ fn states_that_are_none() {
 fn triggers_that_are_none() {
     let with =
         |triggers: &str| gate(&format!("exit_condition: metadata.a, next: two, triggers: [{triggers}]"));
-    refused(&with("{}"), "3:63 a trigger is one of metadata, time, interval, at, event, topic");
+    refused(&with("{}"), "3:63 a trigger needs one of metadata, time, cron, interval, at, event, topic");
     refused(
         &with("{metadata: a, time: 18:30}"),
-        "3:77 a trigger is of one kind, and this one has metadata and time",
+        "3:77 a trigger has exactly one kind, but this one has metadata and time",
     );
-    refused(&with("{time: 25:00}"), "3:70 `time` is a time of day");
-    refused(&with("{time: 24h}"), "3:70 `time` is a time of day");
+    refused(&with("{time: 25:00}"), "3:70 `time` must be a time of day");
+    refused(&with("{time: 24h}"), "3:70 `time` must be a time of day");
     refused(&with("{time: 18:30, timezone: Mars/Olympus}"), "3:87 unknown time zone \"Mars/Olympus\"");
-    refused(&with("{interval: 0s}"), "3:74 `interval` lasts from 1s to 365d");
-    refused(&with("{interval: 60}"), "3:74 `interval` is a duration");
-    refused(&with("{interval: 5m, grace: 1h}"), "3:78 `grace` belongs to `time` only");
+    refused(&with("{interval: 0s}"), "3:74 `interval` must be from 1s to 365d");
+    refused(&with("{interval: 60}"), "3:74 `interval` must be a duration");
+    refused(&with("{interval: 5m, grace: 1h}"), "3:78 `grace` belongs to `time` and `cron` only");
+    refused(&with("{cron: '0 9 * *'}"), "3:70 a cron expression has five fields");
+    refused(&with("{cron: '0 25 * * *'}"), "3:70 `25` is not a valid hour");
+    refused(&with("{cron: '0 9 * * *', days: [monday]}"), "3:83 `days` belongs to `time` only");
+    refused(&with("{time: 09:00, days: [someday]}"), "3:83 `someday` is neither a weekday");
+    refused(
+        &with("{time: 09:00, days: [monday, 1]}"),
+        "3:83 `days` has either weekdays or days of the month",
+    );
     refused(&with("{event: exit}"), "3:71 unknown event `exit`");
     refused(&with("{topic: orders}"), "3:71 no input takes events of orders");
-    refused(&with("{topic: Orders}"), "3:71 no topic is called \"Orders\"");
+    refused(&with("{topic: Orders}"), "3:71 invalid topic name \"Orders\"");
     refused(&with("{topic: signalbox.audit}"), "3:71 no input takes events of signalbox.audit");
     refused(
         &with("{metadata: 'a..b'}"),
-        "3:74 `metadata` is a path below metadata: a key must follow this dot",
+        "3:74 `metadata` must be a path below metadata: a key must follow this dot",
     );
     for sound in [
         "{time: 18h30m}",
@@ -210,7 +221,7 @@ fn transitions_that_lead_nowhere() {
     );
     refused(
         &context("{value: yes, state: two}"),
-        "3:145 `yes` without quotes is a boolean to some and a text to others",
+        "3:145 `yes` without quotes is ambiguous: some programs read a boolean, others a text",
     );
     load("m.yaml", &context("{value: 'yes', state: two}, {value: true, state: one}, {value: 1, state: one}, {value: '1', state: one}"))
         .unwrap_or_else(|refused| panic!("{refused}"));
@@ -246,17 +257,17 @@ fn conditions_are_underlined_in_their_line() {
     refused(&block("metadata.a and\n          metdata.b"), "8:11 no path begins with `metdata`");
     refused(
         &block(">\n          metadata.a and  # because\n          metadata.b"),
-        "8:27 this comment would swallow what follows it: YAML joins these lines to one",
+        "8:27 everything after this `#` would be a comment, because YAML joins these lines",
     );
     refused(
         &block("metadata.a#x"),
-        "7:35 this comment would swallow what follows it: YAML joins these lines to one",
+        "7:35 everything after this `#` would be a comment, because YAML joins these lines",
     );
     refused(
         &block("\"metadata.a # x\n          and metadata.b\""),
-        "7:37 this comment would swallow what follows it: YAML joins these lines to one",
+        "7:37 everything after this `#` would be a comment, because YAML joins these lines",
     );
-    refused(&block("[1]"), "7:25 a condition is a text, true or false, and this is a list");
+    refused(&block("[1]"), "7:25 a condition must be a text, true or false, not a list");
     refused(&block("foo"), "7:25 `foo` is not known here");
     load("m.yaml", &block("|\n          # first\n          metadata.a  # and last"))
         .unwrap_or_else(|refused| panic!("{refused}"));
@@ -268,25 +279,28 @@ fn conditions_are_underlined_in_their_line() {
 fn feeds_inputs_and_headers_that_are_none() {
     let machine = |keys: &str| format!("state_machines:\n  m:\n    states: [{{gate: a}}]\n    {keys}\n");
     let feed = |keys: &str| machine(&format!("feeds: [{{{keys}}}]"));
-    refused(&feed("name: stats, url: 'http://h/'"), "4:20 no feed may be called `stats`");
+    refused(&feed("name: stats, url: 'http://h/'"), "4:20 a feed cannot be named `stats`");
     refused(&feed("name: a-b, url: 'http://h/'"), "4:20 a feed cannot be called \"a-b\"");
     refused(&feed("name: a"), "4:14 a feed needs `url` or `stats`");
     refused(
         &feed("name: a, url: 'http://h/', stats: {node: a, window: 1m}"),
-        "4:41 a feed has either `url` or `stats`",
+        "4:41 a feed cannot have both `url` and `stats`",
     );
     refused(
         &machine("feeds: [{name: a, url: 'http://h/'}, {name: a, url: 'http://h/'}]"),
-        "4:49 a feed is called `a` already",
+        "4:49 a feed named `a` exists already",
     );
     for (url, message) in [
-        ("h/x", "`url` is an address: it begins with http:// or https://"),
-        ("ftp://h/x", "`url` is an address: it begins with http:// or https://"),
-        ("http://", "`url` is an address: empty host"),
-        ("http://a b/", "`url` is an address: it must not contain spaces"),
-        ("http://u:p@h/", "`url` is an address: credentials do not belong into it"),
-        ("http://<label>/", "`url` is an address: its scheme, host and port are fixed"),
-        ("http://h:<metadata.port>/", "`url` is an address: its scheme, host and port are fixed"),
+        ("h/x", "`url` is not a valid address: it must begin with http:// or https://"),
+        ("ftp://h/x", "`url` is not a valid address: it must begin with http:// or https://"),
+        ("http://", "`url` is not a valid address: empty host"),
+        ("http://a b/", "`url` is not a valid address: it contains a space"),
+        ("http://u:p@h/", "`url` is not a valid address: it contains credentials"),
+        ("http://<label>/", "`url` is not a valid address: it has a placeholder in its scheme, host or port"),
+        (
+            "http://h:<metadata.port>/",
+            "`url` is not a valid address: it has a placeholder in its scheme, host or port",
+        ),
     ] {
         refused(&feed(&format!("name: a, url: '{url}'")), &format!("4:28 {message}"));
     }
@@ -297,71 +311,71 @@ fn feeds_inputs_and_headers_that_are_none() {
     refused(&feed("name: a, url: 'http://h/<lable>'"), "4:38 unknown placeholder `<lable>`");
     refused(
         &feed("name: a, url: 'http://h/', on_error: ignore"),
-        "4:51 `on_error` is `hold` or `{default: VALUE}`",
+        "4:51 `on_error` must be `hold` or `{default: VALUE}`",
     );
-    refused(&feed("name: a, url: 'http://h/', timeout: 2m"), "4:50 `timeout` lasts from 1s to 30s");
+    refused(&feed("name: a, url: 'http://h/', timeout: 2m"), "4:50 `timeout` must be from 1s to 30s");
     refused(
         &feed("name: a, stats: {window: 1m}"),
-        "4:31 `stats` are about one of version_type, version, application, workspace, node",
+        "4:31 `stats` needs one of version_type, version, application, workspace, node",
     );
-    refused(&feed("name: a, stats: {node: a, window: 7h}"), "4:48 `window` lasts from 1s to 6h");
-    refused(
-        &machine("inputs: [{topic: a, label: key}]"),
-        "4:32 an event has no \"key\" that could name a label",
-    );
+    refused(&feed("name: a, stats: {node: a, window: 7h}"), "4:48 `window` must be from 1s to 6h");
+    refused(&machine("inputs: [{topic: a, label: key}]"), "4:32 events cannot name a label by \"key\"");
     refused(
         &machine("inputs: [{topic: a, create: 'true'}]"),
-        "4:33 `create` is true or false, and this is a text",
+        "4:33 `create` must be true or false, not a text",
     );
     refused(
         &machine("webhooks: [{match: 'http://h/<label>', headers: {}}]"),
-        "4:24 the beginning of an address has no placeholders",
+        "4:24 `match` cannot contain placeholders",
     );
     refused(
         &machine("webhooks: [{match: 'http://h/', headers: {'a b': c}}]"),
-        "4:47 no header is called \"a b\"",
+        "4:47 invalid header name \"a b\"",
     );
     refused(
         &machine("webhooks: [{match: 'http://h/', headers: {a: '${1}'}}]"),
-        "4:50 `${` begins a name of the environment",
+        "4:50 `${` must be followed by the name of an environment variable",
     );
     refused(
         &machine("webhooks: [{match: 'http://h/', headers: {Host: a}}]"),
-        "4:47 the header Host is set by Signalbox",
+        "4:47 the header Host cannot be set, because Signalbox sets it",
     );
     refused(&machine("timezone: Mars/Olympus"), "4:15 unknown time zone \"Mars/Olympus\"");
-    refused(&machine("timezone: {metadata: zone}"), "4:16 a time zone by metadata needs `default`");
+    refused(&machine("timezone: {metadata: zone}"), "4:16 `timezone` needs `default`");
 }
 
 #[test]
 fn actions_that_are_none() {
     let action = |keys: &str| states(&format!("{{action: a, {keys}}}"));
-    refused(&action("timeout: 5s"), "3:2 an action does one of webhook, route and publish");
+    refused(&action("timeout: 5s"), "3:2 an action needs one of webhook, route and publish");
     refused(
         &action("webhook: 'http://h/', publish: {topic: a, url: b}"),
-        "3:35 an action does one thing, and this one has webhook and publish",
+        "3:35 an action can have only one of webhook, route and publish, but this one has webhook and publish",
     );
     refused(
         &action("webhook: 'http://h/', retry: {attempts: 0}"),
-        "3:53 `attempts` is a whole number from 1 to 1000",
+        "3:53 `attempts` must be a whole number from 1 to 1000",
     );
     refused(
         &action("webhook: 'http://h/', retry: {first: 1m, longest: 1s}"),
         "3:54 `longest` is shorter than `first`",
     );
-    refused(&action("webhook: 'http://h/', retry: {factor: 0.5}"), "3:51 `factor` is a number from 1 to 100");
+    refused(
+        &action("webhook: 'http://h/', retry: {factor: 0.5}"),
+        "3:51 `factor` must be a number from 1 to 100",
+    );
     refused(&action("route: {host: a}"), "3:21 `route` changes nothing: it needs shares, register or retire");
     refused(&action("route: {host: a, shares: [{percent: 5}]}"), "3:40 a share needs `version_type`");
     refused(
         &action("route: {host: a, retire: {version_type: a, drain: soon}}"),
-        "3:63 `drain` is a duration",
+        "3:63 `drain` must be a duration",
     );
     refused(
         &action("publish: {topic: signalbox.labels, url: a}"),
-        "3:30 topics that begin with signalbox. are its own",
+        "3:30 applications cannot publish to topics that begin with `signalbox.`",
     );
     refused(&action("publish: {topic: a}"), "3:23 `publish` needs `url`");
-    refused(&action("webhook: 'http://h/<metadata.>'"), "3:32 `<metadata.>` holds no path");
+    refused(&action("webhook: 'http://h/<metadata.>'"), "3:32 `<metadata.>` has no valid path");
 }
 
 #[test]
@@ -379,7 +393,7 @@ fn a_machine_is_checked_as_a_whole_although_a_state_is_invalid() {
         "{gate: a, exit_condition: metadata.x =, triggers: [{metadata: x}], next: b},\n\
          {gate: b, exit_condition: metadata.x, triggers: [{metadata: y}], next: c},\n{gate: c},\n{gate: nowhere}",
     ));
-    for part in ["4:", "this gate can never open", "no label ever gets to `nowhere`"] {
+    for part in ["4:", "this gate can never open", "no label can reach `nowhere`"] {
         assert!(found.iter().any(|problem| problem.contains(part)), "{part}: {found:?}");
     }
     assert!(!found.iter().any(|problem| problem.contains("`b`")), "{found:?}");
@@ -393,22 +407,25 @@ fn results_failures_and_deadlines_that_are_none() {
         assert!(found.iter().any(|problem| problem.contains(part)), "{more}: {found:?}");
     };
     wrong("result: {metadata: response}", "a result cannot replace all of the metadata");
-    wrong("result: {metadata.a: body.x}", "an answer has no part");
+    wrong("result: {metadata.a: body.x}", "unknown part of an answer");
     wrong("result: {metadata.a: status, metadata.a.b: status}", "two results are at");
-    wrong("result: {}", "`result` has between 1 and 32 entries");
+    wrong("result: {}", "`result` must have between 1 and 32 entries");
     wrong("on_error: b", "unknown state `b`");
     wrong("on_error: [{next: a}, {status: 409, next: a}]", "those after it never apply");
-    wrong("on_error: {status: 200, next: a}", "this is not a kind of failure");
-    wrong("retry: {except: [often]}", "this is not a kind of failure");
-    wrong("deadline: 2h", "a deadline has a time and a next state");
-    wrong("deadline: {after: 2h, at: due, next: a}", "either `after` or `at`");
-    wrong("deadline: {after: 0s, next: a}", "`after` lasts from 1s");
+    wrong("on_error: {status: 200, next: a}", "unknown kind of failure");
+    wrong("retry: {except: [often]}", "unknown kind of failure");
+    wrong("deadline: 2h", "a deadline needs a time and a next state");
+    wrong("deadline: {after: 2h, at: due, next: a}", "exactly one of `after` and `at`");
+    wrong("deadline: {after: 0s, next: a}", "`after` must be from 1s");
     let published = states("{action: a, publish: {topic: t, url: 'http://h/'}, result: {a: status}}");
     let found = problems(&published);
-    assert!(found.iter().any(|problem| problem.contains("only the answer of a `webhook`")), "{found:?}");
+    assert!(
+        found.iter().any(|problem| problem.contains("`result` is possible only with `webhook`")),
+        "{found:?}"
+    );
     let unclosed = states("{action: a, webhook: 'http://h/<metadata.who'}");
     let found = problems(&unclosed);
-    assert!(found.iter().any(|problem| problem.contains("this placeholder has no end")), "{found:?}");
+    assert!(found.iter().any(|problem| problem.contains("this placeholder has no closing `>`")), "{found:?}");
 }
 
 #[test]
@@ -419,21 +436,18 @@ fn unusual_definitions_cause_warnings() {
     };
     let found =
         warned(&gate("exit_condition: metadata.a and metadata.b, triggers: [{metadata: a}], next: two"));
-    assert_eq!(found, ["3:56 no trigger covers metadata.b, which the condition reads"]);
+    assert_eq!(found, ["3:56 no trigger names metadata.b, which the condition reads"]);
     let found = warned(&gate("exit_condition: true, triggers: [{event: entry}], next: two"));
     assert_eq!(found, ["3:29 the condition is always true"]);
     let found = warned(&states(
         "{gate: a, exit_condition: metadata.x = null, triggers: [{event: entry}, {metadata: x}], next: b},\n\
          {gate: b, exit_condition: metadata.x = null, triggers: [{event: entry}, {metadata: x}], next: a}",
     ));
-    assert_eq!(found, ["3:8 labels may run in a circle from `a` back to it without any action"]);
+    assert_eq!(found, ["3:8 labels can loop from `a` back to it without any action"]);
     let found = warned(&states(
         "{action: a, webhook: 'http://h/', next: b},\n{action: b, webhook: 'http://h/', next: a}",
     ));
-    assert_eq!(
-        found,
-        ["3:10 labels may run in a circle from `a` back to it without waiting, and repeat its actions"]
-    );
+    assert_eq!(found, ["3:10 labels can loop from `a` back to it without waiting, and repeat its actions"]);
     let found = warned(&gate("exit_condition: metadata.a, triggers: [], next: two"));
     let message = "this gate has no trigger: only an operator opens it (signalbox labels evaluate, or move)";
     assert!(found.iter().any(|warning| warning.contains(message)), "{found:?}");
@@ -483,7 +497,7 @@ fn deep_files_are_refused_and_overflow_nothing() {
         load("m.yaml", &shallow).unwrap_err().problems[0].message.clone()
     });
     let message = judged.unwrap().join().unwrap();
-    assert!(message.contains("a state is a map"), "{message}");
+    assert!(message.contains("a state must be a map"), "{message}");
 }
 
 #[test]
@@ -525,8 +539,8 @@ fn a_header_asks_for_what_the_operator_allows_only() {
     assert_eq!(
         found,
         [
-            "4:73 headers may not ask for ${TOKEM}; did you mean ${TOKEN}?",
-            "4:73 headers may not ask for ${OTHER}; the operator allows it by adding OTHER = \"https://…/\" to \
+            "4:73 the operator does not allow ${TOKEM} in headers; did you mean ${TOKEN}?",
+            "4:73 the operator does not allow ${OTHER} in headers; the operator allows it by adding OTHER = \"https://…/\" to \
              machines.environment of the pacemaker"
         ]
     );
@@ -571,7 +585,7 @@ fn a_route_of_a_host_from_metadata_needs_a_list_of_hosts() {
             .map_err(|refused| refused.to_string())
     };
     let no_hosts = machine("timezone: UTC", "<metadata.host>");
-    assert!(load_with(&no_hosts).unwrap_err().contains("does not list the hosts"));
+    assert!(load_with(&no_hosts).unwrap_err().contains("must list the hosts"));
     // A stored definition can still be read.
     let file = load("m.yaml", &no_hosts).unwrap();
     assert_eq!((file.machines[0].hosts().count(), file.warnings.len()), (0, 1));

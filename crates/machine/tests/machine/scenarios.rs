@@ -56,7 +56,7 @@ fn a_scenario_that_does_not_hold_reports_the_place() {
     );
     assert_eq!(
         step("{at: 2025-01-01T00:00:00Z}"),
-        "2025-01-01T00:00:00Z is before the step above, at 2026-01-01T00:00:00Z"
+        "2025-01-01T00:00:00Z is before the previous step, at 2026-01-01T00:00:00Z"
     );
     let silent = one("    metadata: {who: ada}\n    steps: [{after: 0s, metadata: {go: 1}}]\n").unwrap();
     assert_eq!(silent, "the scenario needs an answer of the feed `f`");
@@ -78,7 +78,7 @@ fn files_that_are_not_in_order_are_refused() {
         ("scenarios: [{name: a, start: 2026-01-01T00:00:00Z}]\n", "a scenario needs `steps`"),
         (
             "scenarios: [{name: a, start: 2026-01-01T00:00:00Z, steps: [{}]}]\n",
-            "a step has either `at` or `after`",
+            "a step needs exactly one of `at` and `after`",
         ),
         (
             "scenarios: [{name: a, start: 2026-01-01T00:00:00Z, steps: [{after: 1s, expect: {state: z}}]}]\n",

@@ -38,7 +38,7 @@ fn second_by_second(
             });
             let daily = gate.daily().find(|(_, daily)| {
                 let zone = daily.zone.of(metadata).zone;
-                now > entered && zone.rules().to_datetime(now).time() == daily.time
+                now > entered && daily.schedule.last(zone.rules(), now) == Some(now)
             });
             interval.map(|(n, _)| Event::Trigger(n)).or(daily.map(|(n, _)| Event::Trigger(n)))
         });
@@ -210,7 +210,7 @@ fn a_simulation_reports_why_it_ended() {
 }
 
 #[test]
-fn a_label_that_runs_in_a_circle_stops_after_a_thousand_steps() {
+fn a_label_that_runs_in_a_loop_stops_after_a_thousand_steps() {
     let machine = machine(
         "    states:\n      - {gate: a, exit_condition: 'true', triggers: [{event: entry}], next: b}\n      \
          - {gate: b, exit_condition: 'true', triggers: [{event: entry}], next: a}\n",

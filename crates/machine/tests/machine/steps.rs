@@ -159,7 +159,7 @@ fn after_an_action_a_feed_that_failed_is_waited_for() {
 }
 
 #[test]
-fn a_circle_of_entry_gates_rests_after_fifty_moves() {
+fn a_loop_of_entry_gates_rests_after_fifty_moves() {
     let machine = machine(
         "    states:\n      - {gate: a, exit_condition: 'true', triggers: [{event: entry}], next: b}\n      \
          - {gate: b, exit_condition: 'true', triggers: [{event: entry}], next: a}\n",

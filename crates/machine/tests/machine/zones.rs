@@ -86,7 +86,8 @@ fn a_trigger_s_time_is_the_clock_s_time() {
         .into();
     for zone in zones.values() {
         for _ in 0..370 {
-            now = signalbox_machine::time::next_daily(jiff::civil::time(1, 30, 0, 0), zone.rules(), now)
+            now = signalbox_machine::schedule::Schedule::daily(jiff::civil::time(1, 30, 0, 0))
+                .next(zone.rules(), now)
                 .unwrap();
             let local = zone.rules().to_datetime(now);
             assert!(local.time() == jiff::civil::time(1, 30, 0, 0) || local.hour() == 2, "{local}");

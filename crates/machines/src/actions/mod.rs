@@ -14,13 +14,15 @@ use signalbox_machine::{
     render::{self, Filling, token},
 };
 
-use crate::{Secrets, record::Record};
+use crate::{Secrets, log::shortened, record::Record};
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
 
 /// Maximum size of a webhook's answer, bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// Bytes of an answer from which the log has an excerpt.
+const EXCERPT_BYTES: usize = 1_200;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +59,28 @@ impl Outcome {
     }
 }
 
+/// An attempt that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attempted {
+    pub(crate) outcome: Outcome,
+    /// The answer to a webhook.
+    pub(crate) answer: Option<HttpAnswer>,
+}
+
+/// What the log has of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpAnswer {
+    pub(crate) status: u16,
+    /// The beginning of the body; `None` if there is none, or it is too large.
+    pub(crate) excerpt: Option<String>,
+}
+
+impl From<Outcome> for Attempted {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, answer: None }
+    }
+}
+
 /// Performs actions.
 #[derive(Debug)]
 pub(crate) struct Actions {
@@ -73,14 +97,14 @@ impl Actions {
     }
 
     /// Makes one attempt of the action that the label is in.
-    pub(crate) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Outcome {
+    pub(crate) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Attempted {
         let Some(action) = machine.state(&record.state).and_then(State::action) else {
-            return Outcome::failed("the state is not an action in the present definition");
+            return Outcome::failed("the state is not an action in the present definition").into();
         };
         let filling = Filling { state_machine: machine.name(), label, metadata: &record.metadata };
         let request = match action.call.request(filling) {
             Ok(request) => request,
-            Err(unfilled) => return Outcome::permanent(unfilled.to_string()),
+            Err(unfilled) => return Outcome::permanent(unfilled.to_string()).into(),
         };
         let token = token(machine.name(), label, record.incarnation.into(), record.visit, &record.state);
         let attempt = async {
@@ -88,15 +112,17 @@ impl Actions {
                 render::Request::Webhook { url, body } => {
                     self.webhook((machine, action), &url, body.to_string(), &token).await
                 }
-                render::Request::Route(change) => route::apply(&self.routes, machine, label, change).await,
+                render::Request::Route(change) => {
+                    route::apply(&self.routes, machine, label, change).await.into()
+                }
                 render::Request::Publish { topic, kind, url, data } => {
-                    self.publish(machine, (&topic, &kind, url), data.as_ref(), token).await
+                    self.publish(machine, (&topic, &kind, url), data.as_ref(), token).await.into()
                 }
             }
         };
         match tokio::time::timeout(action.timeout, Box::pin(attempt)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Outcome::failed(format!("not done within {} ms", action.timeout.as_millis())),
+            Ok(attempted) => attempted,
+            Err(_) => Outcome::failed(format!("not done within {} ms", action.timeout.as_millis())).into(),
         }
     }
 
@@ -106,25 +132,35 @@ impl Actions {
         url: &str,
         body: String,
         token: &str,
-    ) -> Outcome {
+    ) -> Attempted {
         let request = Request::builder()
             .method(Method::POST)
             .uri(url)
             .header(header::CONTENT_TYPE, "application/json")
             .header("x-idempotency-token", token)
             .body(Full::from(body));
-        let Ok(mut request) = request else { return Outcome::permanent("the URL cannot be used") };
+        let Ok(mut request) = request else { return Outcome::permanent("the URL cannot be used").into() };
         if let Err(why) = self.headers(machine, url, request.headers_mut()) {
-            return Outcome::failed(why);
+            return Outcome::failed(why).into();
         }
-        match self.client.call("machine action", request, action.timeout, MAX_ANSWER_BYTES).await {
-            Ok(answer) if (200..300).contains(&answer.status) => result(action, answer.status, answer.body),
-            Ok(answer) => Outcome::Failed {
-                why: format!("answered {}", answer.status),
-                kind: attempt::Outcome::Status { code: answer.status, retry_after: answer.retry_after },
-            },
-            Err(why) => Outcome::failed(why),
-        }
+        let answer = match self.client.call("machine action", request, action.timeout, MAX_ANSWER_BYTES).await
+        {
+            Ok(answer) => answer,
+            Err(why) => return Outcome::failed(why).into(),
+        };
+        let status = answer.status;
+        let excerpt = answer.body.as_deref().filter(|body| !body.is_empty());
+        let excerpt =
+            excerpt.map(|body| shortened(&String::from_utf8_lossy(&body[..body.len().min(EXCERPT_BYTES)])));
+        let outcome = if (200..300).contains(&status) {
+            result(action, status, answer.body)
+        } else {
+            Outcome::Failed {
+                why: format!("answered {status}"),
+                kind: attempt::Outcome::Status { code: status, retry_after: answer.retry_after },
+            }
+        };
+        Attempted { outcome, answer: Some(HttpAnswer { status, excerpt }) }
     }
 
     /// Adds the headers that the machine defines for this URL.

@@ -146,7 +146,7 @@ async fn policy_with(
 async fn change(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<(), Failure> {
     let Judged { host, policy, instances, retire } = judge(routes, caller, ids, route).await?;
     if let Some(policy) = policy {
-        routes.set_policy(caller, &host, &policy).await?;
+        routes.set_policy(caller, &host, &policy, None).await?;
     }
     for (id, spec) in instances {
         routes.put(caller, &id, spec).await?;

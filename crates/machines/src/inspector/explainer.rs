@@ -190,6 +190,9 @@ fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
     });
     let count = format!("attempt {} of {attempts}", work.attempts);
     let reason = match (pauses, work.again_ms) {
+        (true, Some(again_ms)) if work.attempts == 0 => {
+            format!("its action waits for the end of quiet hours at {}", instant(again_ms))
+        }
         (true, Some(again_ms)) => {
             let why = work.error.as_deref().unwrap_or("no outcome is known");
             format!("{count} of its action failed ({why}); the next is at {}", instant(again_ms))

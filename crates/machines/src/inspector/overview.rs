@@ -28,6 +28,40 @@ pub struct Counts {
     pub busy: BTreeMap<String, u64>,
     /// Number of labels that wait where no trigger fires again, by gate.
     pub stuck: BTreeMap<String, u64>,
+    /// Limits of the definition that are passed.
+    pub alerts: Vec<Alert>,
+}
+
+/// A limit of a state that is passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alert {
+    /// The state.
+    pub state: String,
+    /// What is limited.
+    pub limit: Limit,
+    /// The current number of labels, or age of the oldest in seconds.
+    pub value: u64,
+    /// The most that is allowed.
+    pub most: u64,
+}
+
+/// What an [`Alert`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// How many labels are in the state.
+    Labels,
+    /// For how long the oldest of them has been there.
+    Age,
+}
+
+impl Limit {
+    /// The word of the API and of metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Labels => "labels",
+            Self::Age => "age",
+        }
+    }
 }
 
 /// A time at which something is evaluated without an update.
@@ -48,7 +82,7 @@ pub enum Waking {
     Gate {
         /// The name of the gate.
         gate: String,
-        /// `HH:MM:SS`.
+        /// `HH:MM:SS`, or the text of another schedule.
         time: String,
         /// The time zone.
         zone: String,
@@ -80,12 +114,15 @@ impl Overview {
         let version = self.definitions.current(machine).await?;
         let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
         let counts = self.records.count_states(machine, &states).await?;
-        let labels = states.iter().map(|state| (*state).to_owned()).zip(counts).collect();
+        let labels: BTreeMap<String, u64> =
+            states.iter().map(|state| (*state).to_owned()).zip(counts).collect();
+        let ages = self.ages(&version.machine).await?;
+        let alerts = alerts(&version.machine, &labels, &ages);
         let statuses = indexed_statuses();
         let counts = self.records.count_statuses(machine, &statuses).await?;
         let busy = statuses.iter().map(|status| (*status).to_owned()).zip(counts).collect();
         let stuck = self.stuck(&version.machine).await?;
-        Ok(Counts { version, labels, busy, stuck })
+        Ok(Counts { version, labels, busy, stuck, alerts })
     }
 
     /// The next evaluations of a machine, ordered by time, among the next entries of all machines.
@@ -113,10 +150,11 @@ impl Overview {
                 }
             }
         }
-        let gate = |((at_ms, gate, time, zone), [all, own]): (_, [u64; 2])| Wake {
-            at_ms,
-            what: Waking::Gate { gate, time, zone, labels: all.max(own) },
-        };
+        let gate =
+            |((at_ms, gate, time, zone), [all, own]): ((u64, String, String, String), [u64; 2])| Wake {
+                at_ms,
+                what: Waking::Gate { gate, time: time.replace('_', " "), zone, labels: all.max(own) },
+            };
         labels.extend(gates.into_iter().map(gate));
         labels.sort_by_key(|wake| wake.at_ms);
         Ok(labels)
@@ -152,8 +190,14 @@ impl Overview {
             let Ok(version) = self.definitions.of(&machine, 0).await else { continue };
             let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
             let counts = self.records.count_states(&machine, &states).await?;
-            let named =
-                states.iter().zip(counts).map(|(state, count)| (machine.clone(), (*state).to_owned(), count));
+            let labels: BTreeMap<String, u64> =
+                states.iter().map(|state| (*state).to_owned()).zip(counts).collect();
+            let ages = self.ages(&version.machine).await?;
+            for alert in alerts(&version.machine, &labels, &ages) {
+                numbers.alerts.push((machine.clone(), alert.state, alert.limit.as_str()));
+            }
+            numbers.ages.extend(ages.into_iter().map(|(state, age)| (machine.clone(), state, age)));
+            let named = labels.into_iter().map(|(state, count)| (machine.clone(), state, count));
             numbers.states.extend(named);
             let counts = self.records.count_statuses(&machine, &statuses).await?;
             for (status, count) in statuses.iter().zip(counts) {
@@ -175,6 +219,21 @@ impl Overview {
         Ok(numbers)
     }
 
+    /// How long the oldest label has been in each state with an alert by age, seconds.
+    async fn ages(&self, machine: &Machine) -> Result<BTreeMap<String, u64>, Error> {
+        let mut ages = BTreeMap::new();
+        for state in machine.states() {
+            if state.alert().is_none_or(|alert| alert.age.is_none()) {
+                continue;
+            }
+            let oldest = self.records.oldest_in(machine.name(), state.name()).await?;
+            let now_ms = self.clock.now_ms().await?;
+            let age = oldest.map_or(0, |oldest| now_ms.saturating_sub(oldest) / 1000);
+            ages.insert(state.name().to_owned(), age);
+        }
+        Ok(ages)
+    }
+
     /// The number of labels at gates that are evaluated on entry only, by gate. Found by the definition and the lengths of
     /// indexes, without reading a label.
     async fn stuck(&self, machine: &Machine) -> Result<BTreeMap<String, u64>, Error> {
@@ -184,6 +243,25 @@ impl Overview {
         let named = gates.iter().map(|gate| (*gate).to_owned()).zip(counts);
         Ok(named.filter(|(_, count)| *count > 0).collect())
     }
+}
+
+/// The limits of a definition that are passed.
+fn alerts(machine: &Machine, labels: &BTreeMap<String, u64>, ages: &BTreeMap<String, u64>) -> Vec<Alert> {
+    let mut found = Vec::new();
+    for state in machine.states() {
+        let Some(alert) = state.alert() else { continue };
+        let of = |counts: &BTreeMap<String, u64>| counts.get(state.name()).copied().unwrap_or(0);
+        let limits = [
+            (Limit::Labels, of(labels), alert.labels),
+            (Limit::Age, of(ages), alert.age.map(|age| age.as_secs())),
+        ];
+        for (limit, value, most) in limits {
+            if let Some(most) = most.filter(|most| value > *most) {
+                found.push(Alert { state: state.name().to_owned(), limit, value, most });
+            }
+        }
+    }
+    found
 }
 
 /// The statuses of labels that do not rest.

@@ -159,6 +159,26 @@ impl Cause {
         Self::Moved,
     ];
 
+    /// The word of the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Metadata => "metadata",
+            Self::Time => "time",
+            Self::Interval => "interval",
+            Self::Entry => "entry",
+            Self::Topic => "topic",
+            Self::Feed => "feed",
+            Self::Action => "action",
+            Self::Migrated => "migrated",
+            Self::Deleted => "deleted",
+            Self::Evaluated => "evaluated",
+            Self::Failed => "failed",
+            Self::Deadline => "deadline",
+            Self::Moved => "moved",
+        }
+    }
+
     /// From a decision.
     pub(crate) fn from_step(cause: step::Cause) -> Self {
         match cause {
@@ -263,6 +283,8 @@ pub struct Record {
     pub suspended: bool,
     /// The indexed values of its metadata, each with its path as a digest.
     pub(crate) indexed: Vec<u64>,
+    /// Whether its state has an alert by age, so that the time of its entry is indexed.
+    pub(crate) timed: bool,
     /// Its work in progress.
     pub work: Work,
 }
@@ -284,6 +306,7 @@ impl Record {
             taken: Vec::new(),
             suspended: false,
             indexed: Vec::new(),
+            timed: false,
             work: Work::default(),
         }
     }
@@ -306,6 +329,7 @@ impl Record {
         record.metadata = Value::Object(Map::new());
         record.zones.clear();
         record.indexed.clear();
+        record.timed = false;
         record.suspended = false;
         record.work = Work::default();
         record.seen.clear();
@@ -335,12 +359,12 @@ impl Record {
         self.taken.push((id, input));
     }
 
-    /// Removes the oldest rows and keys above the limits.
-    pub(crate) fn trim(&mut self) {
-        let surplus = self.history.len().saturating_sub(MAX_ROWS);
-        self.history.drain(..surplus);
+    /// Removes the oldest rows and keys above the limits. Returns the rows.
+    pub(crate) fn trim(&mut self) -> Vec<Row> {
         let surplus = self.seen.len().saturating_sub(MAX_KEYS);
         self.seen.drain(..surplus);
+        let surplus = self.history.len().saturating_sub(MAX_ROWS);
+        self.history.drain(..surplus).collect()
     }
 
     /// Sets the event IDs of the newest `count` rows; `first` is the ID of the commit's first event. Of a commit with more

@@ -123,6 +123,7 @@ impl Record {
             work.deadline_ms.is_some(),
             self.suspended,
             !self.indexed.is_empty(),
+            self.timed,
         ];
         to.byte(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
         if !self.indexed.is_empty() {
@@ -146,6 +147,7 @@ impl Record {
     fn read_work(&mut self, from: &mut Reader<'_>) -> Option<()> {
         let flags = from.byte()?;
         self.suspended = flags & 8 != 0;
+        self.timed = flags & 32 != 0;
         if flags & 16 != 0 {
             self.indexed = from.list(|from| Some(u64::from_be_bytes(from.take(8)?.try_into().ok()?)))?;
         }
@@ -356,14 +358,14 @@ mod tests {
             incarnation: u32, numbers: (u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
             text in ".{0,200}", history in vec(row(), 0..=MAX_ROWS), seen in vec(seen(), 0..=MAX_KEYS),
             zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3),
-            (suspended, indexed) in (any::<bool>(), vec(any::<u64>(), 0..3))
+            (suspended, timed, indexed) in (any::<bool>(), any::<bool>(), vec(any::<u64>(), 0..3))
         ) -> Record {
             let (visit, revision, entered_ms) = numbers;
             let metadata = json!({"text": text, "list": [1, null, {"a": -1.5}]});
             let status = Status::ALL[status];
             Record {
                 incarnation, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
-                suspended, indexed,
+                suspended, indexed, timed,
             }
         }
     }

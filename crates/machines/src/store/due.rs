@@ -16,7 +16,7 @@ pub(crate) enum Due {
     Sweep {
         machine: String,
         gate: String,
-        /// `HH:MM:SS`.
+        /// `HH:MM:SS`, or another schedule without spaces.
         time: String,
         zone: String,
         /// Whether it concerns only labels whose own metadata names this zone.
@@ -128,8 +128,8 @@ impl DueSet {
         call.arg(header).arg(entry).arg(at).run::<u64>(self.0.redis(shard)).await.map(drop)
     }
 
-    /// Adds an entry unless it exists, and wakes the pacemakers that wait for the shard.
-    pub(crate) async fn ensure(&self, shard: usize, member: &str, at_ms: u64) -> Result<(), Error> {
+    /// Adds an entry unless it exists, and wakes the pacemakers that wait for the shard. Returns whether it was added.
+    pub(crate) async fn ensure(&self, shard: usize, member: &str, at_ms: u64) -> Result<bool, Error> {
         let key = self.0.keys(shard).due();
         let added: u64 =
             self.0.redis(shard).command("ZADD").key(&key).arg("NX").arg(at_ms).arg(member).query().await?;
@@ -137,7 +137,7 @@ impl DueSet {
             let channel = self.wake_channel(shard);
             self.0.redis(shard).command("PUBLISH").arg(channel).arg(at_ms).run().await?;
         }
-        Ok(())
+        Ok(added == 1)
     }
 
     /// The progress of a sweep: its instant in Unix milliseconds, and the last label that was evaluated.

@@ -2,6 +2,7 @@
 //! bus (`labels.lua`), so that a move and its event are one step; everything else is read and written here.
 
 mod due;
+mod flow;
 mod inputs;
 mod records;
 mod statistics;
@@ -16,6 +17,7 @@ use signalbox_store::{Fabric, Key, Shard, keys::machines as keys};
 use crate::faults::Faults;
 
 pub(crate) use due::{Due, DueSet};
+pub(crate) use flow::FlowCounts;
 pub(crate) use inputs::TakenEvents;
 pub(crate) use records::Records;
 pub(crate) use statistics::Statistics;
@@ -31,7 +33,7 @@ const NONE: [&str; 0] = [];
 /// Every script of the machines, for the test that reads their headers.
 #[cfg(test)]
 pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store::FabricRole>> {
-    versions::SCRIPTS.into_iter().chain([&due::CORRECT, &records::WALK]).collect()
+    versions::SCRIPTS.into_iter().chain([&due::CORRECT, &flow::COUNT, &records::WALK]).collect()
 }
 
 /// The name of the bus's object that a label is.

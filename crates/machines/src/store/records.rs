@@ -27,6 +27,27 @@ impl Records {
         shards.redis(shard).command("GET").key(&shards.keys(shard).label(machine, label)).query().await
     }
 
+    /// When the label that has been in a state for longest entered it, Unix milliseconds, over all shards.
+    pub(crate) async fn oldest_in(&self, machine: &str, state: &str) -> Result<Option<u64>, Error> {
+        let mut oldest: Option<u64> = None;
+        for shard in 0..self.0.count() {
+            let command =
+                self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).since(machine, state));
+            let first: Vec<(String, f64)> = command.arg(0).arg(0).arg("WITHSCORES").query().await?;
+            let here = first.first().map(|(_, score)| super::due::whole(*score));
+            oldest = oldest.into_iter().chain(here).min();
+        }
+        Ok(oldest)
+    }
+
+    /// The lines of a label's log, the oldest first.
+    pub(crate) async fn log(&self, machine: &str, label: &str) -> Result<Vec<Vec<u8>>, Error> {
+        let Self(shards) = self;
+        let shard = shards.of(machine, label);
+        let key = shards.keys(shard).log(machine, label);
+        shards.redis(shard).command("LRANGE").key(&key).arg(0).arg(-1).query().await
+    }
+
     /// The packed records of labels of one shard.
     pub(crate) async fn many(
         &self,
@@ -155,7 +176,7 @@ impl Records {
     pub(crate) async fn count_at_rest(&self, machine: &str, gates: &[&str]) -> Result<Vec<u64>, Error> {
         let mut counts = self.count_states(machine, gates).await?;
         for shard in 0..self.0.count() {
-            // A label loops for a second, so these are few unless many labels circle.
+            // A label loops for a second, so these are few unless many labels loop.
             let looping = self.with_status(shard, machine, "looping", None, MAX_LOOPING).await?;
             if looping.is_empty() || gates.is_empty() {
                 continue;

@@ -25,6 +25,11 @@ impl Tasks {
         self.0.redis(0).command("HGET").key(&key).arg(field(machine, id)).query().await
     }
 
+    /// The tasks of all machines, in no order.
+    pub(crate) async fn all(&self) -> Result<Vec<String>, Error> {
+        self.0.redis(0).command("HVALS").key(&self.0.keys(0).tasks()).query().await
+    }
+
     /// All tasks of a machine, in no order.
     pub(crate) async fn of(&self, machine: &str) -> Result<Vec<String>, Error> {
         let all: Vec<(String, String)> =

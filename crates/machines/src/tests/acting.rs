@@ -52,7 +52,7 @@ impl World {
     /// Makes the attempt.
     async fn perform(&self, label: &str, record: &Record) -> Outcome {
         let machine = self.machines.definitions.current(M).await.unwrap().machine;
-        self.machines.actions.perform(&machine, label, record).await
+        self.machines.actions.perform(&machine, label, record).await.outcome
     }
 
     /// The table as a running pacemaker has it.

@@ -55,8 +55,11 @@ async fn labels_of_removed_states_are_moved_by_the_map() {
     assert_eq!(&*world.label("b").await.state, "first");
     assert_eq!(world.send_update("a", json!({"end": 1})).await.state, "done");
     // A pacemaker that knows only the old version learns the new one by its first commit.
+    // The request may be repeated, and a request for another definition is too late.
+    let again = world.machines.applier.apply(&new, 1, "test", &map()).await.unwrap();
+    assert_eq!((again.version, again.changed), (2, false));
     assert!(matches!(
-        world.machines.applier.apply(&new, 1, "test", &map()).await,
+        world.machines.applier.apply(&machine(OLD), 1, "test", &map()).await,
         Err(Error::BadMap(_) | Error::DefinitionChanged)
     ));
 }
@@ -95,8 +98,9 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
             }
         }
         // No other apply can begin in the meantime, and updates are accepted in either state.
+        let other = machine(&NEW.replace("done", "over"));
         assert!(matches!(
-            world.machines.applier.apply(&new, 1, "x", &map()).await,
+            world.machines.applier.apply(&other, 1, "x", &map()).await,
             Err(Error::ApplyUnderWay | Error::DefinitionChanged | Error::BadMap(_))
         ));
         world.send_update("m29", json!({"x": 1})).await;

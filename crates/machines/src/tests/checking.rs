@@ -215,7 +215,7 @@ async fn labels_that_nothing_evaluates_again_are_counted_as_stuck() {
     for label in ["a", "b", "lucky"] {
         world.send_update(label, json!({"go": 1})).await;
     }
-    // A label in a circle pauses for a second, and continues.
+    // A label in a loop pauses for a second, and continues.
     world.send_update("round", json!({"go": 2})).await;
     assert_eq!(world.label("round").await.status, Status::Looping);
     world.send_update("c", json!({"go": 3})).await;

@@ -1,6 +1,7 @@
 //! Many seeds: random machines on the real machines and a real Redis, with a clock that jumps, while pacemakers die at any of
-//! their calls, and commits are lost before or after they are made. Every label has to follow the naive reference machine,
-//! each visit of an action with one token, and nothing may be left due.
+//! their calls, and commits are lost before or after they are made. Between two rests labels are updated, one by one and by
+//! tasks, suspended and resumed, and the definition is replaced by one with other names of states and back. Every label has
+//! to follow the naive reference machine, each visit of an action with one token, and nothing may be left due.
 //!
 //! `SIGNALBOX_SEEDS` sets the number of seeds, `SIGNALBOX_SEED` the first one.
 
@@ -22,10 +23,11 @@ use signalbox_machine::render::token;
 
 use super::{
     support::{M, Machines, World, machine},
-    tables::{self, Facts, Naive},
+    tables::{self, Facts, Naive, Names, Round},
 };
 use crate::{
-    Error, Update,
+    Error, Filter, Operation, TaskState, Update,
+    evaluator::instant,
     record::{Record, Status},
 };
 use signalbox_bus::{Event, EventId};
@@ -61,7 +63,12 @@ impl Outside {
         let random = Arc::new(Mutex::new(StdRng::seed_from_u64(0)));
         let outside =
             Self { chance: Arc::default(), random, came: Arc::default(), ways: Arc::default(), url };
-        let router = Router::new().route("/act/{label}", post(act)).route("/feed/{label}", get(feed));
+        let router = Router::new()
+            .route("/act/{label}", post(act))
+            .route("/give/{value}/{label}", post(give))
+            .route("/refuse/{label}", post(refuse))
+            .route("/never/{label}", post(never))
+            .route("/feed/{label}", get(feed));
         let router = router.with_state(outside.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         outside
@@ -82,10 +89,40 @@ impl Outside {
     }
 }
 
+impl Outside {
+    /// Notes an attempt; its failure, if it fails.
+    fn attempt(&self, label: String, headers: &HeaderMap) -> Option<StatusCode> {
+        let token = headers["x-idempotency-token"].to_str().unwrap().to_owned();
+        *self.came.lock().unwrap().entry(label).or_default().entry(token).or_default() += 1;
+        self.fails()
+    }
+}
+
 async fn act(State(outside): State<Outside>, Path(label): Path<String>, headers: HeaderMap) -> StatusCode {
-    let token = headers["x-idempotency-token"].to_str().unwrap().to_owned();
-    *outside.came.lock().unwrap().entry(label).or_default().entry(token).or_default() += 1;
-    outside.fails().unwrap_or(StatusCode::OK)
+    outside.attempt(label, &headers).unwrap_or(StatusCode::OK)
+}
+
+/// Some answers do not have the value that the definition needs.
+async fn give(
+    State(outside): State<Outside>,
+    Path((value, label)): Path<(u8, String)>,
+    headers: HeaderMap,
+) -> (StatusCode, String) {
+    match outside.attempt(label, &headers) {
+        Some(StatusCode::NOT_FOUND) => (StatusCode::OK, "no JSON".to_owned()),
+        Some(StatusCode::FOUND) => (StatusCode::OK, "{}".to_owned()),
+        Some(status) => (status, String::new()),
+        None => (StatusCode::OK, json!({ "value": value }).to_string()),
+    }
+}
+
+async fn refuse(State(outside): State<Outside>, Path(label): Path<String>, headers: HeaderMap) -> StatusCode {
+    outside.attempt(label, &headers).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY)
+}
+
+async fn never(State(outside): State<Outside>, Path(label): Path<String>, headers: HeaderMap) -> StatusCode {
+    outside.attempt(label, &headers);
+    StatusCode::SERVICE_UNAVAILABLE
 }
 
 async fn feed(State(outside): State<Outside>, Path(label): Path<String>) -> Result<Json<Value>, StatusCode> {
@@ -135,9 +172,47 @@ impl<'a> Mortals<'a> {
         panic!("no pacemaker answers {what}");
     }
 
+    /// How many have died.
+    fn deaths(&self) -> u64 {
+        let gone = self.alive.iter().filter(|one| one.stopped.is_cancelled()).count();
+        (self.dead.len() + gone) as u64
+    }
+
+    /// Applies an operation to all labels, by a task that ends.
+    async fn task(&mut self, key: &str, operation: &Operation) {
+        let start = async |machines: &Machines| {
+            let (operation, all) = (operation.clone(), Filter::default());
+            machines.tasks.start(M, operation, all, None, "test", Some(key)).await
+        };
+        let task = self.insist("task", start).await;
+        self.settle().await;
+        let task = self.world.machines.tasks.get(M, &task.id).await.unwrap();
+        assert_eq!((task.state, task.failed), (TaskState::Done, 0), "{task:?}");
+        assert_eq!(task.changed + task.unchanged, LABELS as u64, "{task:?}");
+    }
+
+    /// Applies a definition. An apply with an unknown outcome may be under way; then another pacemaker finishes it.
+    async fn apply(&mut self, yaml: &str, base: u64, map: &BTreeMap<String, String>) {
+        let definition = machine(yaml);
+        let apply =
+            async |machines: &Machines| match machines.applier.apply(&definition, base, "test", map).await {
+                Ok(_) => Ok(()),
+                Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
+                Err(error) => Err(error),
+            };
+        self.insist("apply", apply).await;
+    }
+
     /// Waits until nothing runs in the background.
     async fn idle(&self) {
         quiet(self.alive.iter().chain(&self.dead)).await;
+    }
+
+    async fn update(&mut self, label: &str, key: &str, facts: &Facts) {
+        let metadata = tables::as_metadata(facts);
+        let update = Update { metadata: &metadata, patch: false, key: Some(key) };
+        let update = async |machines: &Machines| machines.labels.update(M, label, &update).await.map(drop);
+        self.insist("update", update).await;
     }
 
     fn now_ms(&self) -> u64 {
@@ -179,52 +254,58 @@ pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Machines>) {
     }
 }
 
-/// A label, its updates, and its reference.
+/// A label and its reference.
 struct Told<'a> {
     name: String,
     zone: Option<&'static str>,
-    updates: Vec<Facts>,
     naive: Naive<'a>,
 }
 
-/// `None` if the label would move in a circle.
-fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Option<Told<'a>> {
-    let name = format!("l{number}");
-    let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);
-    let naive = Naive::new(states, &tables::facts(random, 4), random.random_bool(0.5));
-    let updates: Vec<Facts> = (0..random.random_range(0..5)).map(|_| tables::facts(random, 3)).collect();
-    (!naive.clone().gets_lost(&updates)).then_some(Told { name, zone, updates, naive })
+impl Told<'_> {
+    /// Its metadata, apart from the time and the failure that it may hold.
+    fn metadata(&self) -> Value {
+        self.with_zone(self.naive.metadata())
+    }
+
+    fn with_zone(&self, mut metadata: Value) -> Value {
+        if let Some(zone) = self.zone {
+            metadata["zone"] = json!(zone);
+        }
+        metadata
+    }
 }
 
-/// One seed: nothing, when its machine only goes round.
-async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
+fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Told<'a> {
+    let name = format!("l{number}");
+    let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);
+    let (way, due) = (random.random_bool(0.5), random.random_bool(0.7));
+    Told { name, zone, naive: Naive::new(states, &tables::facts(random, 4), way, due) }
+}
+
+/// One seed: nothing, when a label only goes round. Returns how many pacemakers died.
+async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
     let mut random = StdRng::seed_from_u64(seed);
     let states = tables::random(&mut random);
-    let labels: Option<Vec<Told<'_>>> =
+    let mut labels: Vec<Told<'_>> =
         (0..LABELS).map(|number| some_label(&states, number, &mut random)).collect();
-    let Some(mut labels) = labels else { return false };
-    let yaml = tables::definition(&states, &outside.url);
-    println!("SIGNALBOX_SEED={seed}\n{yaml}");
+    let rounds = tables::rounds(&mut random, states.len(), LABELS);
+    let lost = |(number, label): (usize, &Told<'_>)| label.naive.clone().gets_lost(number, &rounds);
+    if labels.iter().enumerate().any(lost) {
+        return None;
+    }
+    let (mut names, mut version) = (Names::default(), 1);
+    let yaml = tables::definition(&states, &outside.url, &names);
+    println!("SIGNALBOX_SEED={seed}\n{yaml}{rounds:?}");
     outside.begin(seed, 0.3);
     forget_all(world).await;
     let log = world.bus.handle.last_id(0).await.unwrap().unwrap_or(EventId(0));
     let mut mortals = Mortals::new(world, seed);
-    let definition = machine(&yaml);
-    // An apply with an unknown outcome may be under way; then another pacemaker finishes it.
-    mortals
-        .insist("apply", async |machines| {
-            match machines.applier.apply(&definition, 0, "test", &BTreeMap::new()).await {
-                Ok(_) => Ok(()),
-                Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
-                Err(error) => Err(error),
-            }
-        })
-        .await;
+    mortals.apply(&yaml, 0, &BTreeMap::new()).await;
 
     for label in &labels {
-        let mut metadata = label.naive.metadata();
-        if let Some(zone) = label.zone {
-            metadata["zone"] = json!(zone);
+        let mut metadata = label.with_zone(tables::as_metadata(&label.naive.first));
+        if label.naive.due {
+            metadata["due"] = json!(instant(mortals.now_ms() + 5_000).to_string());
         }
         if label.naive.way {
             outside.ways.lock().unwrap().insert(label.name.clone());
@@ -235,17 +316,32 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
         mortals.insist("create", create).await;
     }
     rest(&mut mortals, &labels).await;
-    for round in 0..labels.iter().map(|label| label.updates.len()).max().unwrap_or_default() {
-        for label in &mut labels {
-            let Some(update) = label.updates.get(round) else { continue };
-            label.naive.send_update(update);
-            let (told, key) = (tables::as_metadata(update), format!("k{round}"));
-            let update = Update { metadata: &told, patch: false, key: Some(&key) };
-            mortals
-                .insist("update", async |machines| {
-                    machines.labels.update(M, &label.name, &update).await.map(drop)
-                })
-                .await;
+    for (number, round) in rounds.iter().enumerate() {
+        for (place, label) in labels.iter_mut().enumerate() {
+            label.naive.round(place, round);
+        }
+        let key = format!("k{number}");
+        match round {
+            Round::Updates(updates) => {
+                for (label, update) in labels.iter().zip(updates) {
+                    let Some(update) = update else { continue };
+                    mortals.update(&label.name, &key, update).await;
+                }
+            }
+            Round::Task(update) => mortals.task(&key, &set(update)).await,
+            Round::Suspended(update) => {
+                mortals.task(&format!("{key}-suspend"), &Operation::Suspend).await;
+                mortals.task(&key, &set(update)).await;
+                mortals.task(&format!("{key}-resume"), &Operation::Resume).await;
+            }
+            Round::Version(next) => {
+                let yaml = tables::definition(&states, &outside.url, next);
+                if *next != names {
+                    mortals.apply(&yaml, version, &names.map(next)).await;
+                    version += 1;
+                }
+                names = next.clone();
+            }
         }
         rest(&mut mortals, &labels).await;
     }
@@ -253,7 +349,11 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     for label in &labels {
         expect(world, label, &told[&label.name], outside).await;
     }
-    true
+    Some(mortals.deaths())
+}
+
+fn set(facts: &Facts) -> Operation {
+    Operation::Set { metadata: tables::as_metadata(facts), patch: false }
 }
 
 /// Waits until all labels rest, and retries errored actions.
@@ -319,28 +419,31 @@ async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outsi
     let expected: Vec<Value> = path
         .iter()
         .enumerate()
-        .map(|(place, state)| {
-            let from = place.checked_sub(1).map(|before| format!("s{}", path[before]));
-            json!([place + 1, from, format!("s{state}")])
+        .map(|(place, (_, state))| {
+            let from = place.checked_sub(1).map(|before| &path[before].1);
+            json!([place + 1, from, state])
         })
         .collect();
     let found: Vec<Value> = told.iter().map(|one| json!([one["visit"], one["from"], one["to"]])).collect();
     assert_eq!(found, expected, "the moves of {name}");
-    let mut metadata = label.naive.metadata();
-    if let Some(zone) = label.zone {
-        metadata["zone"] = json!(zone);
-    }
-    assert_eq!(record.metadata, metadata, "the facts of {name}");
+    let mut metadata = record.metadata.clone();
+    let held = metadata.as_object_mut().unwrap();
+    assert_eq!(held.remove("due").is_some(), label.naive.due, "{name}: {record:?}");
+    let failure = held.remove("failure").map(|failure| failure["status"].clone());
+    assert_eq!(failure, label.naive.failed.then(|| json!(422)), "{name}: {record:?}");
+    assert_eq!(metadata, label.metadata(), "the facts of {name}");
     assert_eq!((record.visit, record.due_ms()), (path.len() as u64, None), "{name} rests: {record:?}");
     expect_history(&record, path);
-    let tokens: BTreeSet<String> =
-        label.naive.acts().map(|(visit, state)| token(M, name, 1, visit, &format!("s{state}"))).collect();
+    let acts = label.naive.acts();
+    let tokens: BTreeMap<String, bool> =
+        acts.map(|(visit, state, certain)| (token(M, name, 1, visit, state), certain)).collect();
     let came: BTreeSet<String> =
         outside.came.lock().unwrap().get(name).into_iter().flat_map(BTreeMap::keys).cloned().collect();
-    assert_eq!(came, tokens, "the tokens of {name}");
+    let certain = tokens.iter().filter(|(token, certain)| **certain || came.contains(*token));
+    assert_eq!(came, certain.map(|(token, _)| token.clone()).collect(), "the tokens of {name}");
     // The indexes agree.
-    let state = format!("s{}", path[path.len() - 1]);
-    let there = world.machines.records.in_state(0, M, &state, None, 10).await.unwrap();
+    let (_, state) = &path[path.len() - 1];
+    let there = world.machines.records.in_state(0, M, state, None, 10).await.unwrap();
     assert!(there.contains(name), "{name} is not among those in {state}");
     for status in Status::ALL.into_iter().filter(|status| status.has_index()) {
         let busy = world.machines.records.with_status(0, M, status.as_str(), None, 10).await.unwrap();
@@ -348,14 +451,14 @@ async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outsi
     }
 }
 
-fn expect_history(record: &Record, path: &[usize]) {
+fn expect_history(record: &Record, path: &[(usize, String)]) {
     let rows: Vec<(u64, String)> = record
         .history
         .iter()
         .map(|row| (row.visit, row.to.as_deref().unwrap_or_default().to_owned()))
         .collect();
     let all: Vec<(u64, String)> =
-        path.iter().enumerate().map(|(place, state)| (place as u64 + 1, format!("s{state}"))).collect();
+        path.iter().enumerate().map(|(place, (_, state))| (place as u64 + 1, state.clone())).collect();
     assert_eq!(rows, all[all.len() - rows.len()..], "history");
     assert_eq!(rows.len(), all.len().min(20));
     assert!(record.history.windows(2).all(|pair| pair[0].event < pair[1].event), "{record:?}");
@@ -366,13 +469,15 @@ async fn labels_follow_the_reference_machine_whenever_a_pacemaker_dies() {
     let (first, seeds) = (from_environment("SIGNALBOX_SEED", 1), from_environment("SIGNALBOX_SEEDS", SEEDS));
     let world = World::bare().await;
     let outside = Outside::open().await;
-    let (mut ran, started) = (0, tokio::time::Instant::now());
+    let (mut ran, mut deaths, started) = (0, 0, tokio::time::Instant::now());
     for seed in first.. {
         if ran == seeds {
             break;
         }
         let run = tokio::time::timeout(Duration::from_secs(120), Box::pin(run(&world, &outside, seed)));
-        ran += u64::from(run.await.unwrap_or_else(|_| panic!("seed {seed} does not end")));
+        if let Some(died) = run.await.unwrap_or_else(|_| panic!("seed {seed} does not end")) {
+            (ran, deaths) = (ran + 1, deaths + died);
+        }
     }
-    println!("{ran} seeds in {:?}", started.elapsed());
+    println!("{ran} seeds, {deaths} deaths in {:?}", started.elapsed());
 }

@@ -1,4 +1,4 @@
-//! Labels that move in a circle.
+//! Labels that move in a loop.
 
 use serde_json::json;
 
@@ -39,7 +39,7 @@ async fn a_label_pauses_after_fifty_moves_and_then_continues() {
     let record = world.label("a").await;
     assert_eq!((record.status, record.visit), (Status::Looping, 101));
 
-    // Updates are accepted during the pause, and end the circle.
+    // Updates are accepted during the pause, and end the loop.
     world.send_update("a", json!({"stop": true})).await;
     world.time.advance(1_000);
     world.work_off().await;
@@ -66,7 +66,7 @@ state_machines:
 }
 
 #[tokio::test]
-async fn a_circle_of_actions_pauses_as_well() {
+async fn a_loop_of_actions_pauses_as_well() {
     let feeder = Feeder::start(&[Say::Json(json!({"go": true}))]).await;
     let world = World::new(&actions(&feeder.url)).await;
     let until = jiff::Timestamp::from_millisecond(i64::try_from(world.now_ms() + 2_000).unwrap()).unwrap();

@@ -21,7 +21,7 @@ state_machines:
 
 impl World {
     async fn operate(&self, label: &str, operation: Operation) -> Result<(bool, String), Error> {
-        let operated = self.machines.labels.operate(M, label, &operation, "ada").await?;
+        let operated = self.machines.labels.by("ada").operate(M, label, &operation).await?;
         Ok((operated.changed, operated.answer.map_or_else(String::new, |answer| answer.state)))
     }
 
@@ -32,7 +32,7 @@ impl World {
 
     /// Runs a task to its end.
     async fn task(&self, operation: Operation, filter: Filter) -> crate::Task {
-        let task = self.machines.tasks.start(M, operation, filter, None, "ada").await.unwrap();
+        let task = self.machines.tasks.start(M, operation, filter, None, "ada", None).await.unwrap();
         self.work_off().await;
         self.machines.tasks.get(M, &task.id).await.unwrap()
     }
@@ -255,7 +255,7 @@ async fn a_task_with_a_rate_can_be_canceled_between_its_pages() {
         world.create(&format!("l{n:03}"), json!({})).await;
     }
     let tasks = &world.machines.tasks;
-    let task = tasks.start(M, Operation::Suspend, Filter::default(), Some(10), "ada").await.unwrap();
+    let task = tasks.start(M, Operation::Suspend, Filter::default(), Some(10), "ada", None).await.unwrap();
     world.work_off().await;
     let first = tasks.get(M, &task.id).await.unwrap();
     assert!((1..30).contains(&first.changed), "{first:?}");

@@ -43,7 +43,7 @@ const LABELS: [&str; 3] = ["a", "b", "c"];
 const ROUNDS: usize = 3;
 /// How much time is predicted, seconds.
 const SPANS: [i64; 6] = [0, 5, 45, 600, 3 * 3_600, 30 * 3_600];
-/// Maximum number of predicted steps: of a circle a few seconds are enough.
+/// Maximum number of predicted steps: of a loop a few seconds are enough.
 const MAX_STEPS: usize = 120;
 
 /// The answers of webhooks and feeds, also used as assumptions.

@@ -1,6 +1,9 @@
 //! Random machines, and a naive reference machine that walks the same table and shares no code with the product.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use rand::{RngExt as _, rngs::StdRng};
 use serde_json::{Map, Value, json};
@@ -8,7 +11,7 @@ use serde_json::{Map, Value, json};
 pub(super) const KEYS: [&str; 3] = ["x", "y", "z"];
 /// Zones that labels may name.
 pub(super) const ZONES: [&str; 3] = ["Asia/Tokyo", "Europe/London", "America/New_York"];
-/// Maximum number of transitions without a rest. Another test covers circles.
+/// Maximum number of transitions without a rest. Another test covers loops.
 const MAX_MOVES: usize = 18;
 
 /// Facts, by the number of their key.
@@ -42,9 +45,39 @@ pub(super) enum State {
     Feed {
         next: Where,
     },
+    /// Opens at the time that the metadata holds.
+    At {
+        next: Where,
+    },
+    /// Opens by a metadata value that is there when the label arrives with an update; otherwise its deadline comes.
+    Limited {
+        key: usize,
+        value: u8,
+        seconds: u64,
+        late: usize,
+        next: Where,
+    },
     /// Calls a webhook; the next state may depend on a feed.
     Action {
         by_feed: Option<usize>,
+        next: Where,
+    },
+    /// Calls a webhook, and stores a part of its answer.
+    Result {
+        key: usize,
+        value: u8,
+        next: Where,
+    },
+    /// Calls a webhook that always refuses; the failure leads to another state, and may be stored.
+    Refused {
+        stored: bool,
+        failed: usize,
+        next: Where,
+    },
+    /// Calls a webhook that never succeeds, until its deadline.
+    Hopeless {
+        seconds: u64,
+        late: usize,
         next: Where,
     },
     End,
@@ -72,12 +105,14 @@ impl Where {
         }
     }
 
-    fn yaml(&self) -> String {
+    fn yaml(&self, names: &Names) -> String {
         match self.by {
-            None => format!("s{}", self.otherwise),
+            None => names.of(self.otherwise),
             Some((key, value, to)) => format!(
-                "{{type: context, path: metadata.{}, destinations: [{{value: {value}, state: s{to}}}], default: s{}}}",
-                KEYS[key], self.otherwise
+                "{{type: context, path: metadata.{}, destinations: [{{value: {value}, state: {}}}], default: {}}}",
+                KEYS[key],
+                names.of(to),
+                names.of(self.otherwise)
             ),
         }
     }
@@ -87,7 +122,8 @@ impl State {
     fn random(random: &mut StdRng, states: usize) -> Self {
         let next = Where::random(random, states);
         let (key, value) = (random.random_range(0..3), random.random_range(0..3));
-        match random.random_range(0..13) {
+        let (seconds, other) = (random.random_range(5..90), random.random_range(0..states));
+        match random.random_range(0..18) {
             0..=4 => Self::Gate {
                 key,
                 value,
@@ -105,6 +141,11 @@ impl State {
                 let by_feed = random.random_bool(0.3).then(|| random.random_range(0..states));
                 Self::Action { by_feed, next }
             }
+            11 => Self::At { next },
+            12 => Self::Limited { key, value, seconds, late: other, next },
+            13 | 14 => Self::Result { key, value, next },
+            15 => Self::Refused { stored: random.random_bool(0.5), failed: other, next },
+            16 => Self::Hopeless { seconds, late: other, next },
             _ => Self::End,
         }
     }
@@ -114,56 +155,107 @@ impl State {
             Self::Gate { next, .. }
             | Self::Timer { next, .. }
             | Self::Daily { next, .. }
-            | Self::Feed { next } => next.targets(),
+            | Self::Feed { next }
+            | Self::At { next }
+            | Self::Result { next, .. } => next.targets(),
+            Self::Limited { late: other, next, .. }
+            | Self::Refused { failed: other, next, .. }
+            | Self::Hopeless { late: other, next, .. } => [other].into_iter().chain(next.targets()).collect(),
             Self::Action { by_feed, next } => by_feed.iter_mut().chain(next.targets()).collect(),
             Self::End => Vec::new(),
         }
     }
 
-    fn yaml(&self, n: usize, outside: &str) -> String {
+    fn yaml(&self, n: usize, outside: &str, names: &Names) -> String {
+        let name = names.of(n);
+        let to = |next: &Where| next.yaml(names);
         match self {
-            Self::End => format!("{{gate: s{n}}}"),
+            Self::End => format!("{{gate: {name}}}"),
             Self::Gate { key, value, also, entry, next } => {
                 let entry = if *entry { ", {event: entry}" } else { "" };
                 let other =
                     if also == key { String::new() } else { format!(", {{metadata: {}}}", KEYS[*also]) };
                 let key = KEYS[*key];
                 format!(
-                    "{{gate: s{n}, exit_condition: metadata.{key} = {value}, triggers: [{{metadata: {key}}}{other}{entry}], next: {}}}",
-                    next.yaml()
+                    "{{gate: {name}, exit_condition: metadata.{key} = {value}, triggers: [{{metadata: {key}}}{other}{entry}], next: {}}}",
+                    to(next)
                 )
             }
             Self::Timer { seconds, every, next } => format!(
-                "{{gate: s{n}, exit_condition: {seconds}s has passed since system.entered_state, triggers: [{{interval: {every}s}}], next: {}}}",
-                next.yaml()
+                "{{gate: {name}, exit_condition: {seconds}s has passed since system.entered_state, triggers: [{{interval: {every}s}}], next: {}}}",
+                to(next)
             ),
             Self::Daily { key, value, hour, own_zone, next } => {
                 let zone = if *own_zone { ", timezone: metadata.zone" } else { "" };
                 format!(
-                    "{{gate: s{n}, exit_condition: metadata.{} = {value}, triggers: [{{time: {hour}h30m{zone}}}, {{metadata: never}}], next: {}}}",
+                    "{{gate: {name}, exit_condition: metadata.{} = {value}, triggers: [{{time: {hour}h30m{zone}}}, {{metadata: never}}], next: {}}}",
                     KEYS[*key],
-                    next.yaml()
+                    to(next)
                 )
             }
             Self::Feed { next } => format!(
-                "{{gate: s{n}, exit_condition: feeds.f.open, triggers: [{{event: entry}}, {{interval: 1h}}], next: {}}}",
-                next.yaml()
+                "{{gate: {name}, exit_condition: feeds.f.open, triggers: [{{event: entry}}, {{interval: 1h}}], next: {}}}",
+                to(next)
+            ),
+            Self::At { next } => format!(
+                "{{gate: {name}, exit_condition: system.now >= metadata.due, triggers: [{{at: metadata.due}}], next: {}}}",
+                to(next)
+            ),
+            Self::Limited { key, value, seconds, late, next } => format!(
+                "{{gate: {name}, exit_condition: metadata.{key} = {value}, triggers: [{{metadata: {key}}}], deadline: {{after: {seconds}s, next: {}}}, next: {}}}",
+                names.of(*late),
+                to(next),
+                key = KEYS[*key]
             ),
             Self::Action { by_feed, next } => {
                 let next = match by_feed {
-                    Some(to) => {
-                        let default = next.otherwise;
-                        format!(
-                            "{{type: context, path: feeds.f.way, destinations: [{{value: 1, state: s{to}}}], default: s{default}}}"
-                        )
-                    }
-                    None => next.yaml(),
+                    Some(left) => format!(
+                        "{{type: context, path: feeds.f.way, destinations: [{{value: 1, state: {}}}], default: {}}}",
+                        names.of(*left),
+                        names.of(next.otherwise)
+                    ),
+                    None => to(next),
                 };
+                format!("{{action: {name}, webhook: '{outside}/act/<label>', {RETRY}}}, next: {next}}}")
+            }
+            Self::Result { key, value, next } => format!(
+                "{{action: {name}, webhook: '{outside}/give/{value}/<label>', {RETRY}}}, result: {{metadata.{}: response.value}}, next: {}}}",
+                KEYS[*key],
+                to(next)
+            ),
+            Self::Refused { stored, failed, next } => {
+                let into = if *stored { ", into: metadata.failure" } else { "" };
                 format!(
-                    "{{action: s{n}, webhook: '{outside}/act/<label>', retry: {{attempts: 4, first: 1s, factor: 2, longest: 5s}}, next: {next}}}"
+                    "{{action: {name}, webhook: '{outside}/refuse/<label>', {RETRY}, except: [422]}}, on_error: [{{status: 422, next: {}{into}}}], next: {}}}",
+                    names.of(*failed),
+                    to(next)
                 )
             }
+            Self::Hopeless { seconds, late, next } => format!(
+                "{{action: {name}, webhook: '{outside}/never/<label>', retry: {{attempts: 1000, first: 1s, factor: 1, longest: 5s}}, deadline: {{after: {seconds}s, next: {}}}, next: {}}}",
+                names.of(*late),
+                to(next)
+            ),
         }
+    }
+}
+
+/// The retries of an action, without the closing brace.
+const RETRY: &str = "retry: {attempts: 4, first: 1s, factor: 2, longest: 5s";
+
+/// The names of states in a version of the definition: some have another name than in the first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Names(pub(super) BTreeSet<usize>);
+
+impl Names {
+    pub(super) fn of(&self, state: usize) -> String {
+        if self.0.contains(&state) { format!("t{state}") } else { format!("s{state}") }
+    }
+
+    /// By the name of each state in these that is not in `next`, the name there.
+    pub(super) fn map(&self, next: &Self) -> BTreeMap<String, String> {
+        let renamed = self.0.symmetric_difference(&next.0);
+        renamed.map(|state| (self.of(*state), next.of(*state))).collect()
     }
 }
 
@@ -198,12 +290,12 @@ pub(super) fn random(random: &mut StdRng) -> Vec<State> {
     reachable((0..count).map(|_| State::random(random, count)).collect())
 }
 
-pub(super) fn definition(states: &[State], outside: &str) -> String {
+pub(super) fn definition(states: &[State], outside: &str, names: &Names) -> String {
     let mut text = format!(
         "state_machines:\n  m:\n    feeds: [{{name: f, url: '{outside}/feed/<label>'}}]\n    states:\n"
     );
     for (n, state) in states.iter().enumerate() {
-        let _written = writeln!(text, "      - {}", state.yaml(n, outside));
+        let _written = writeln!(text, "      - {}", state.yaml(n, outside, names));
     }
     text
 }
@@ -221,74 +313,172 @@ pub(super) fn as_metadata(facts: &Facts) -> Value {
     )
 }
 
+/// What happens to all labels between two rests.
+#[derive(Debug, Clone)]
+pub(super) enum Round {
+    /// Each label receives its update, if there is one.
+    Updates(Vec<Option<Facts>>),
+    /// A task updates all labels.
+    Task(Facts),
+    /// All labels are suspended, updated, and resumed, by tasks.
+    Suspended(Facts),
+    /// Another version of the definition, with these names of states.
+    Version(Names),
+}
+
+/// The rounds of one seed.
+pub(super) fn rounds(random: &mut StdRng, states: usize, labels: usize) -> Vec<Round> {
+    let updates = |random: &mut StdRng| {
+        let one = |random: &mut StdRng| random.random_bool(0.8).then(|| facts(random, 3));
+        Round::Updates((0..labels).map(|_| one(random)).collect())
+    };
+    let mut rounds: Vec<Round> = (0..random.random_range(0..4)).map(|_| updates(random)).collect();
+    if random.random_bool(0.5) {
+        rounds.push(Round::Task(facts(random, 3)));
+    }
+    if random.random_bool(0.3) {
+        rounds.push(Round::Suspended(facts(random, 3)));
+    }
+    if random.random_bool(0.5) {
+        let renamed = (0..states).filter(|_| random.random_bool(0.4)).collect();
+        rounds.push(Round::Version(Names(renamed)));
+        rounds.push(updates(random));
+        // Back to the definition of before.
+        rounds.push(Round::Version(Names::default()));
+        rounds.push(updates(random));
+    }
+    rounds
+}
+
 /// A label that is moved by hand, and never waits: time passes until nothing happens any more.
 #[derive(Debug, Clone)]
 pub(super) struct Naive<'a> {
     states: &'a [State],
     /// The answer of the feed.
     pub(super) way: bool,
+    /// Whether its metadata holds the time of gates that open at one.
+    pub(super) due: bool,
+    /// What its metadata was when it was created.
+    pub(super) first: Facts,
     facts: Facts,
-    pub(super) path: Vec<usize>,
+    /// Whether an update came that no gate has evaluated.
+    pending: bool,
+    /// Whether a failure is stored in its metadata.
+    pub(super) failed: bool,
+    names: Names,
+    at: usize,
+    /// The states that it entered, and their names at that time.
+    pub(super) path: Vec<(usize, String)>,
     left: usize,
 }
 
 impl<'a> Naive<'a> {
-    pub(super) fn new(states: &'a [State], facts: &Facts, way: bool) -> Self {
-        let mut naive = Self { states, way, facts: facts.clone(), path: vec![0], left: MAX_MOVES };
+    pub(super) fn new(states: &'a [State], facts: &Facts, way: bool, due: bool) -> Self {
+        let mut naive = Self {
+            states,
+            way,
+            due,
+            first: facts.clone(),
+            facts: facts.clone(),
+            pending: false,
+            failed: false,
+            names: Names::default(),
+            at: 0,
+            path: Vec::new(),
+            left: MAX_MOVES,
+        };
+        naive.path.push((0, naive.names.of(0)));
         naive.enter();
         naive
     }
 
-    /// Whether it moves too often without a rest, now or after these updates.
-    pub(super) fn gets_lost<'u>(mut self, updates: impl IntoIterator<Item = &'u Facts>) -> bool {
-        let mut updates = updates.into_iter();
-        while self.left > 0 {
-            let Some(update) = updates.next() else { return false };
-            self.send_update(update);
-        }
-        true
+    /// Whether it moves too often without a rest, now or in these rounds.
+    pub(super) fn gets_lost(mut self, label: usize, rounds: &[Round]) -> bool {
+        rounds.iter().any(|round| {
+            let lost = self.left == 0;
+            self.round(label, round);
+            lost
+        }) || self.left == 0
     }
 
-    fn at(&self) -> &'a State {
-        &self.states[self.path[self.path.len() - 1]]
+    /// What a round does to the label with this number.
+    pub(super) fn round(&mut self, label: usize, round: &Round) {
+        self.left = MAX_MOVES;
+        match round {
+            Round::Updates(updates) => {
+                if let Some(update) = &updates[label] {
+                    self.send_update(update);
+                }
+            }
+            Round::Task(update) => self.send_update(update),
+            Round::Suspended(update) => {
+                self.facts.extend(update);
+                self.look_if_informed();
+            }
+            Round::Version(names) => self.change(names),
+        }
     }
 
     fn go(&mut self, to: usize) {
         if self.left > 0 {
             self.left -= 1;
-            self.path.push(to);
+            self.at = to;
+            self.path.push((to, self.names.of(to)));
             self.enter();
         }
     }
 
     fn enter(&mut self) {
-        match self.at() {
-            State::Gate { entry: true, .. } => self.look(),
+        let is_gate = !matches!(
+            self.states[self.at],
+            State::Action { .. }
+                | State::Result { .. }
+                | State::Refused { .. }
+                | State::Hopeless { .. }
+                | State::End
+        );
+        let informed = is_gate && std::mem::take(&mut self.pending);
+        match &self.states[self.at] {
+            State::Gate { entry, .. } if *entry || informed => self.look(),
             State::Timer { next, .. } | State::Feed { next } => self.go(next.goes(&self.facts)),
+            State::At { next } if self.due => self.go(next.goes(&self.facts)),
             State::Daily { key, value, next, .. } if self.facts.get(key) == Some(value) => {
                 self.go(next.goes(&self.facts));
             }
+            State::Limited { key, value, next, .. } if informed && self.facts.get(key) == Some(value) => {
+                self.go(next.goes(&self.facts));
+            }
+            State::Limited { late, .. } | State::Hopeless { late, .. } => self.go(*late),
             State::Action { by_feed, next } => match by_feed {
                 Some(to) if self.way => self.go(*to),
                 Some(_) => self.go(next.otherwise),
                 None => self.go(next.goes(&self.facts)),
             },
+            State::Result { key, value, next } => {
+                self.facts.insert(*key, *value);
+                self.pending = true;
+                self.go(next.goes(&self.facts));
+            }
+            State::Refused { stored, failed, .. } => {
+                self.pending |= stored;
+                self.failed |= stored;
+                self.go(*failed);
+            }
             _ => {}
         }
     }
 
     fn look(&mut self) {
-        if let State::Gate { key, value, next, .. } = self.at()
+        if let State::Gate { key, value, next, .. } = &self.states[self.at]
             && self.facts.get(key) == Some(value)
         {
             self.go(next.goes(&self.facts));
         }
     }
 
-    pub(super) fn send_update(&mut self, facts: &Facts) {
-        self.left = MAX_MOVES;
+    fn send_update(&mut self, facts: &Facts) {
         self.facts.extend(facts);
-        match self.at() {
+        match &self.states[self.at] {
             State::Gate { key, also, .. } if facts.keys().any(|told| told == key || told == also) => {
                 self.look()
             }
@@ -298,15 +488,41 @@ impl<'a> Naive<'a> {
         }
     }
 
+    /// The gate is evaluated if updates of metadata concern it.
+    fn look_if_informed(&mut self) {
+        match &self.states[self.at] {
+            State::Gate { .. } => self.look(),
+            State::Daily { .. } => self.enter(),
+            _ => {}
+        }
+    }
+
+    /// Another version: a label in a state that has another name there moves; a gate with another text is evaluated.
+    fn change(&mut self, names: &Names) {
+        let before = std::mem::replace(&mut self.names, names.clone());
+        let state = &self.states[self.at];
+        if before.of(self.at) != names.of(self.at) {
+            self.path.push((self.at, names.of(self.at)));
+            self.pending |= !matches!(state, State::End);
+            self.enter();
+        } else if state.yaml(self.at, "", &before) != state.yaml(self.at, "", names) {
+            self.look_if_informed();
+        }
+    }
+
     pub(super) fn metadata(&self) -> Value {
         as_metadata(&self.facts)
     }
 
-    /// The visits that are actions.
-    pub(super) fn acts(&self) -> impl Iterator<Item = (u64, usize)> {
-        let visits = self.path.iter().enumerate();
-        visits
-            .filter(|(_, state)| matches!(self.states[**state], State::Action { .. }))
-            .map(|(place, state)| (place as u64 + 1, *state))
+    /// The visits that are actions, with the names of their states, and whether an attempt is certain.
+    pub(super) fn acts(&self) -> impl Iterator<Item = (u64, &str, bool)> {
+        self.path.iter().enumerate().filter_map(|(place, (state, name))| {
+            let certain = match self.states[*state] {
+                State::Action { .. } | State::Result { .. } | State::Refused { .. } => true,
+                State::Hopeless { .. } => false,
+                _ => return None,
+            };
+            Some((place as u64 + 1, &**name, certain))
+        })
     }
 }

@@ -220,7 +220,7 @@ impl<A: Announce> Announcer<A> {
                     from,
                     to,
                     reason = reason.as_str(),
-                    told_up_to = place.serial,
+                    published_up_to = place.serial,
                     "resync published to subscribers"
                 );
             }

@@ -168,7 +168,7 @@ impl Prober {
         let reason = result.err().unwrap_or_default();
         let diagnosis =
             Diagnosis { id: &id, address: &target.address, unhealthy: unhealthy.then_some(&*reason) };
-        match self.tell(diagnosis, epoch).await {
+        match self.record(diagnosis, epoch).await {
             Ok(Diagnosed::Done { serial }) => {
                 tracing::info!(%id, address = target.address, unhealthy, reason, serial, "instance health changed");
                 self.read = None;
@@ -184,7 +184,7 @@ impl Prober {
         }
     }
 
-    async fn tell(&self, diagnosis: Diagnosis<'_>, epoch: u64) -> Result<Diagnosed, Error> {
+    async fn record(&self, diagnosis: Diagnosis<'_>, epoch: u64) -> Result<Diagnosed, Error> {
         let Some(mark) = self.registry.store().table_state().await?.mark() else {
             return Err(Error::Resyncing { recorded: false });
         };

@@ -1,4 +1,4 @@
-//! Which instance is to be checked when, and what its checks amount to. Pure: time and chance are brought by the caller.
+//! Which instance is to be checked when, and what its checks amount to. Pure: time and randomness are passed in.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},

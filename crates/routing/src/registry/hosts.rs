@@ -1,4 +1,4 @@
-//! Hosts: taking one out with everything that serves it.
+//! Removes a host with all of its instances.
 
 use super::{Attempts, Registry, check_names, project::Standing};
 use crate::{

@@ -9,17 +9,19 @@ use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy};
 
 impl Registry {
     /// Sets the policy of a host. Repeating it changes nothing, but completes what an earlier attempt left. An empty
-    /// policy is the same as none.
+    /// policy is the same as none. With `expected`, only if the policy has this revision; 0 if there is none.
     pub async fn set_policy(
         &self,
         caller: &Caller,
         hostname: &Hostname,
         policy: &Policy,
+        expected: Option<u64>,
     ) -> Result<ResourceChange, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         check_services(caller, hostname, policy)?;
-        if policy.clone().keep_hidden(None).is_err() {
-            let set = self.alter_policy(caller, hostname, |before| policy.clone().keep_hidden(before));
+        if expected.is_some() || policy.clone().keep_hidden(None).is_err() {
+            let set =
+                self.alter_policy_if(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
             return Ok(set.await?.0);
         }
         let policy = Some(policy).filter(|policy| !policy.is_empty());
@@ -88,10 +90,24 @@ impl Registry {
         hostname: &Hostname,
         alter: impl Fn(Option<&Policy>) -> Result<Policy, Invalid>,
     ) -> Result<(ResourceChange, Policy), Error> {
+        self.alter_policy_if(caller, hostname, None, alter).await
+    }
+
+    /// As `alter_policy`, only if the policy has the revision `expected`.
+    async fn alter_policy_if(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        expected: Option<u64>,
+        alter: impl Fn(Option<&Policy>) -> Result<Policy, Invalid>,
+    ) -> Result<(ResourceChange, Policy), Error> {
         let mut attempts = Attempts::new();
         loop {
             let before = self.store.policy(hostname).await?;
             let revision = before.as_ref().map_or(0, |before| before.revision);
+            if expected.is_some_and(|expected| expected != revision) {
+                return Err(Error::PolicyChanged { revision });
+            }
             let policy = alter(before.as_ref().map(|before| &before.value))?;
             let wanted = Some(&policy).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, wanted, Some(revision)).await? {

@@ -11,7 +11,7 @@ use super::Store;
 use crate::Error;
 
 /// Time after the last alarm event until the published state is forgotten.
-const ALARMS_TOLD_SECONDS: u64 = 30 * 24 * 3600;
+const ALARMS_PUBLISHED_SECONDS: u64 = 30 * 24 * 3600;
 
 /// A router's latest report.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +87,7 @@ impl Store {
         let mut batch = self.fabric.batch();
         batch.add("HSET", &key, &[node, what]);
         // Router names change over time, so old ones must expire. An alarm that lasts longer is published again.
-        batch.add("EXPIRE", &key, &[ALARMS_TOLD_SECONDS]);
+        batch.add("EXPIRE", &key, &[ALARMS_PUBLISHED_SECONDS]);
         batch.query::<(u64, u64)>().await.map(drop).map_err(Error::Fabric)
     }
 

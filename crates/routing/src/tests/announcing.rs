@@ -196,7 +196,7 @@ async fn policies_and_health_are_published_and_are_not_gaps() {
     let health = serde_json::from_value(json!({"path": "/"})).unwrap();
     rig.put("i", Spec { health: Some(health), ..spec(9001, &["a.example"], "1") }).await;
     let policy = serde_json::from_value(json!({"hold_ms": 1})).unwrap();
-    rig.registry.set_policy(&root, &host("a.example"), &policy).await.unwrap();
+    rig.registry.set_policy(&root, &host("a.example"), &policy, None).await.unwrap();
     let (id, fence) = (instance_id("i"), Fence { lease: "prober", epoch: 1 });
     for unhealthy in [Some("status 500"), None] {
         let diagnosis = Diagnosis { id: &id, address: "127.0.0.1:9001", unhealthy };
@@ -315,7 +315,7 @@ async fn a_reseeded_table_is_published_once_without_its_seeding() {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
     rig.publish(&ears).await;
-    let told_up_to = rig.serial().await;
+    let published_up_to = rig.serial().await;
     let () = rig.routes("FLUSHALL", &[]).await;
     rig.publish(&ears).await;
     assert_eq!(ears.published().len(), 5, "a lost table has to be restored by the reconciler first");
@@ -325,7 +325,7 @@ async fn a_reseeded_table_is_published_once_without_its_seeding() {
     rig.reconcile().await;
     rig.publish(&ears).await;
     let serial = rig.serial().await;
-    let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, serial - 1);
+    let resynced = format!("table.resynced {}-{} reseeded", published_up_to + 1, serial - 1);
     assert_eq!(ears.published()[5..], [&resynced, "instance.registered new"]);
     assert_eq!(ears.events()[5].1.data["epoch"], rig.mark().await.epoch);
 }
@@ -338,11 +338,11 @@ async fn a_table_restored_from_an_older_copy_publishes_no_old_changes() {
     let copy = rig.dump().await;
     rig.put("i2", spec(9002, &["a.example"], "1")).await;
     rig.publish(&ears).await;
-    let told_up_to = rig.serial().await;
+    let published_up_to = rig.serial().await;
     rig.restore(&copy).await;
     rig.reconcile().await;
     rig.publish(&ears).await;
-    let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, rig.serial().await);
+    let resynced = format!("table.resynced {}-{} reseeded", published_up_to + 1, rig.serial().await);
     assert_eq!(ears.published(), ["instance.registered i1", "instance.registered i2", &resynced]);
 }
 

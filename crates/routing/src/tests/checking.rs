@@ -214,7 +214,7 @@ async fn a_recovered_instance_starts_slowly_again() {
     rig.store.set_clock_ms(1_000_000);
     rig.put("i", checked(9001, &[HOST], json!({"path": "/"}))).await;
     let policy = serde_json::from_value(json!({"slow_start_ms": 1000})).unwrap();
-    rig.registry.set_policy(&Caller::root(), &host(HOST), &policy).await.unwrap();
+    rig.registry.set_policy(&Caller::root(), &host(HOST), &policy, None).await.unwrap();
     let joined = async || rig.policy_of(HOST).await.unwrap()["joined"]["127.0.0.1:9001"].clone();
     rig.store.set_clock_ms(2_000_000);
     rig.diagnose("i", 9001, Some("x"), 1).await;

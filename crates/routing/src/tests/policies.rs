@@ -18,7 +18,7 @@ fn policy(json: Value) -> Policy {
 
 impl Rig {
     async fn set_policy(&self, json: Value) -> (bool, u64) {
-        let set = self.registry.set_policy(&Caller::root(), &host(HOST), &policy(json)).await.unwrap();
+        let set = self.registry.set_policy(&Caller::root(), &host(HOST), &policy(json), None).await.unwrap();
         (set.changed, set.serial)
     }
 
@@ -233,12 +233,12 @@ async fn a_confined_token_sets_policies_only_of_its_hosts() {
     let tenant = Caller::named("t".to_owned(), vec![signalbox_access::Scope::Routes], Some(hosts));
     let set = policy(json!({"hold_ms": 1}));
     for refused in [
-        rig.registry.set_policy(&tenant, &host(HOST), &set).await,
+        rig.registry.set_policy(&tenant, &host(HOST), &set, None).await,
         rig.registry.remove_policy(&tenant, &host(HOST)).await,
     ] {
         assert!(matches!(refused, Err(Error::HostNotAllowed { .. })));
     }
-    rig.registry.set_policy(&tenant, &host("b.example"), &set).await.unwrap();
+    rig.registry.set_policy(&tenant, &host("b.example"), &set, None).await.unwrap();
 }
 
 #[tokio::test]

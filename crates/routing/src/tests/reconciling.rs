@@ -34,7 +34,7 @@ impl Rig {
     }
 
     /// The commands that the routes primary receives from now on, line by line.
-    async fn watch_master(&self) -> BufReader<UnixStream> {
+    async fn watch_primary(&self) -> BufReader<UnixStream> {
         let (_, socket): (String, String) = self.routes("CONFIG", &["GET", "unixsocket"]).await;
         let mut stream = BufReader::new(UnixStream::connect(socket).await.unwrap());
         stream.write_all(b"MONITOR\r\n").await.unwrap();
@@ -102,7 +102,7 @@ async fn nothing_is_accepted_before_the_first_reconciliation() {
 }
 
 #[tokio::test]
-async fn an_empty_master_is_seeded_and_accepted_last() {
+async fn an_empty_primary_is_seeded_and_accepted_last() {
     let rig = Rig::new().await;
     rig.put("one", leased(9001, &["a.example"], 60)).await;
     rig.put("two", spec(9002, &["a.example", "b.example"], "2")).await;
@@ -125,7 +125,7 @@ async fn an_empty_master_is_seeded_and_accepted_last() {
 }
 
 #[tokio::test]
-async fn a_master_restored_from_an_older_copy_is_updated_under_a_new_epoch() {
+async fn a_primary_restored_from_an_older_copy_is_updated_under_a_new_epoch() {
     let rig = Rig::new().await;
     rig.put("stays", spec(9001, &["a.example"], "1")).await;
     rig.put("goes", spec(9002, &["a.example"], "1")).await;
@@ -197,7 +197,7 @@ async fn a_table_that_lost_a_few_changes_shows_no_lineage_until_it_is_complete()
     let (lineage, serial, _) = rig.head().await;
     rig.restore(&old).await;
     // As routers would see it: whether the lineage exists, after each write.
-    let stream = rig.watch_master().await;
+    let stream = rig.watch_primary().await;
     rig.reconcile().await;
     let (now, seeded, _) = rig.head().await;
     assert!(seeded > serial && now.ends_with(&lineage));
@@ -213,7 +213,7 @@ async fn a_table_that_lost_a_few_changes_shows_no_lineage_until_it_is_complete()
 /// A primary that is replaced once more, by an empty one, while it is seeded, must not get the lineage with the hosts of
 /// the second half only.
 #[tokio::test]
-async fn a_master_that_is_emptied_in_mid_seeding_is_seeded_from_the_beginning() {
+async fn a_primary_that_is_emptied_in_mid_seeding_is_seeded_from_the_beginning() {
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &["a.example"], "1")).await;
     let () = rig.routes("FLUSHALL", &[]).await;

@@ -186,7 +186,7 @@ async fn a_confined_token_keeps_to_its_hosts() {
 }
 
 #[tokio::test]
-async fn an_unavailable_master_gets_the_change_later() {
+async fn an_unavailable_primary_gets_the_change_later() {
     let mut rig = Rig::new().await;
     rig.servers.routes.kill();
     let put = rig.registry.put(&Caller::root(), &instance_id("i"), spec(9001, &["a.example"], "1")).await;

@@ -20,7 +20,7 @@ fn fields(pairs: &[(&str, &str)]) -> Fields {
 impl Rig {
     async fn set_policy_of(&self, json: serde_json::Value) {
         let policy = serde_json::from_value::<Policy>(json).unwrap().check().unwrap();
-        self.registry.set_policy(&Caller::root(), &host(NAME), &policy).await.unwrap();
+        self.registry.set_policy(&Caller::root(), &host(NAME), &policy, None).await.unwrap();
     }
 
     async fn set_certificate_of(&self, certificate: Option<&Certificate>) {

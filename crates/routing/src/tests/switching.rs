@@ -47,7 +47,7 @@ async fn the_new_version_comes_in_before_the_old_one_goes_out() {
     rig.registry.drain(&Caller::root(), &instance_id("new-2"), 600).await.unwrap();
     let shares = json!([{"version_type": "17", "percent": 95}, {"version_type": "18", "percent": 5}]);
     let policy: Policy = serde_json::from_value(json!({"shares": shares, "hold_ms": 7})).unwrap();
-    rig.registry.set_policy(&Caller::root(), &host(HOST), &policy).await.unwrap();
+    rig.registry.set_policy(&Caller::root(), &host(HOST), &policy, None).await.unwrap();
     let serial = rig.serial().await;
 
     let switched = rig.switch("18").await.unwrap();

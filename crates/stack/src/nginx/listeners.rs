@@ -77,7 +77,7 @@ fn acme(address: &str, folder: &str) -> Result<String, Error> {
     }
     let address: SocketAddr =
         address.parse().map_err(|_| Error::option("EDGE_ACME", format!("{address:?} is not an ip:port")))?;
-    // A request that goes in circles leaves for @full.
+    // A request that goes in loops leaves for @full.
     let check = "if ($edge_unusual = loop) { return 419; } error_page 419 = @full;";
     let answer = r#"content_by_lua_block { require("signalbox.challenge").serve("@acme") }"#;
     Ok(format!(

@@ -9,9 +9,12 @@ use crate::{FabricSpace, Key, Tag};
 /// The rows of `docs/keys.md` for machines.
 pub const CATALOG: &[Entry] = &[
     row("object:machine:<machine>:<label>:data", "string", "while the label exists, and 30 days after"),
+    row("object:machine:<machine>:<label>:log", "list", "`machines.history_hours` after its last line"),
     row("machine:<machine>:in:<state>", "zset", "while a label is in the state"),
     row("machine:<machine>:is:<status>", "zset", "while a label has the status"),
     row("machine:<machine>:by:<digest>", "zset", "while a label has the indexed value"),
+    row("machine:<machine>:since:<state>", "zset", "while a label is in a state with an alert by age"),
+    row("machine:<machine>:flow:<hour>", "hash", "eight days after its last count"),
     row("machine:<machine>:gone", "zset", "30 days after a label was deleted"),
     row("machine:<machine>:zone:<gate>:<zone>", "zset", "while a label with that zone is at the gate"),
     row("machine:<machine>:current", "string", "no expiry"),
@@ -47,6 +50,11 @@ impl Machines<'_> {
         Key::new(format!("{}object:machine:{machine}:{label}:data", self.0.as_str()))
     }
 
+    /// LIST: the lines of a label's log.
+    pub fn log(&self, machine: &str, label: &str) -> Key<FabricSpace> {
+        Key::new(format!("{}object:machine:{machine}:{label}:log", self.0.as_str()))
+    }
+
     /// The prefix of the keys of all labels' records, followed by machine, colon, label and `:data`.
     pub fn label_prefix(&self) -> String {
         format!("{}object:machine:", self.0.as_str())
@@ -80,6 +88,16 @@ impl Machines<'_> {
     /// ZSET: labels at a gate with their own time zone, by name.
     pub fn in_zone(&self, machine: &str, gate: &str, zone: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:zone:{gate}:{zone}"))
+    }
+
+    /// ZSET: the labels in a state, by when they entered it.
+    pub fn since(&self, machine: &str, state: &str) -> Key<FabricSpace> {
+        self.key(format_args!("{machine}:since:{state}"))
+    }
+
+    /// HASH: what is counted of the transitions in an hour → how often. In the first shard.
+    pub fn flow(&self, machine: &str, hour: u64) -> Key<FabricSpace> {
+        self.key(format_args!("{machine}:flow:{hour}"))
     }
 
     /// STRING: the active version of the machine's definition in this shard.

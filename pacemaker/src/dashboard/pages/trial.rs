@@ -1,6 +1,6 @@
 //! What a typed request would get: method, URL, a header and the client's address, answered step by step.
 
-use super::View;
+use super::{Typed, View};
 use crate::{
     api::routing::{line, visible_explanation},
     dashboard::Site,
@@ -46,12 +46,24 @@ pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Host
     let url = if typed.url.is_empty() { format!("http://{hostname}/") } else { typed.url.clone() };
     Trial {
         methods: METHODS.into_iter().map(|one| (one, one == method)).collect(),
-        command: format!("signalbox routes explain '{}'", url.replace('\'', "")),
+        command: command(&url, typed),
         url,
         header: typed.header.clone(),
         address: typed.address.clone(),
         answer,
     }
+}
+
+/// The same question as a command.
+fn command(url: &str, typed: &Typed) -> String {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let mut words = format!("signalbox routes explain {}", quoted(url));
+    for (flag, value) in [("--header", &typed.header), ("--address", &typed.address)] {
+        if !value.trim().is_empty() {
+            words.push_str(&format!(" {flag} {}", quoted(value.trim())));
+        }
+    }
+    words
 }
 
 /// Scheme, host and path of a URL; the host of the page if there is only a path.

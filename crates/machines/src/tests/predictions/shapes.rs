@@ -26,7 +26,7 @@ pub(super) struct State {
 #[derive(Debug, Clone)]
 enum Kind {
     Gate { condition: String, triggers: Vec<String> },
-    Webhook { of: String, attempts: u32 },
+    Webhook { of: String, attempts: u32, quiet: String },
     Publish,
 }
 
@@ -88,11 +88,17 @@ fn condition(random: &mut StdRng) -> (String, bool) {
 impl State {
     fn random(random: &mut StdRng, name: String, states: usize) -> Self {
         let kind = match random.random_range(0..10) {
-            0..2 => Kind::Webhook {
+            0..2 => {
                 // A label without `y` has no URL.
-                of: if random.random_bool(0.2) { "<metadata.y>" } else { "<label>" }.to_owned(),
-                attempts: random.random_range(1..4),
-            },
+                let of = if random.random_bool(0.2) { "<metadata.y>" } else { "<label>" }.to_owned();
+                let attempts = random.random_range(1..4);
+                // A random pause before a retry may end before or in the quiet hours.
+                let is_quiet = attempts == 1 && random.random_bool(0.4);
+                let (from, hours) = (random.random_range(0..24), random.random_range(1..20));
+                let zone = pick(random, &["", ", timezone: Asia/Tokyo", ", timezone: metadata.zone"]);
+                let quiet = format!(", quiet: {{from: {from}h20m, to: {}h{zone}}}", (from + hours) % 24);
+                Kind::Webhook { of, attempts, quiet: if is_quiet { quiet } else { String::new() } }
+            }
             2 => Kind::Publish,
             _ => {
                 let (condition, by_itself) = condition(random);
@@ -113,7 +119,14 @@ impl State {
                 }
                 if random.random_bool(if by_itself { 0.5 } else { 0.1 }) {
                     let zone = pick(random, &["", ", timezone: Asia/Tokyo", ", timezone: metadata.zone"]);
-                    triggers.push(format!("{{time: {}h30m{zone}}}", random.random_range(0..24)));
+                    let hour = random.random_range(0..24);
+                    triggers.push(match random.random_range(0..6) {
+                        0 => format!("{{time: {hour}h30m, days: [monday, thursday, saturday]{zone}}}"),
+                        1 => format!("{{time: {hour}h30m, days: [1, 9, 10, 11, 12, last]{zone}}}"),
+                        2 => format!("{{cron: \"*/20 {hour} * * mon-fri\"{zone}}}"),
+                        3 => format!("{{cron: \"7 */6 10-20 * *\"{zone}}}"),
+                        _ => format!("{{time: {hour}h30m{zone}}}"),
+                    });
                 }
                 Kind::Gate { condition, triggers }
             }
@@ -149,8 +162,8 @@ impl State {
                 "{{gate: {name}, exit_condition: \"{condition}\", triggers: [{}], next: {next}}}",
                 triggers.join(", ")
             ),
-            Kind::Webhook { of, attempts } => format!(
-                "{{action: {name}, webhook: '{outside}/act/{name}/{of}', retry: {{attempts: {attempts}, first: 1s, factor: 1, longest: 1s}}, next: {next}}}"
+            Kind::Webhook { of, attempts, quiet } => format!(
+                "{{action: {name}, webhook: '{outside}/act/{name}/{of}'{quiet}, retry: {{attempts: {attempts}, first: 1s, factor: 1, longest: 1s}}, next: {next}}}"
             ),
             Kind::Publish => format!(
                 "{{action: {name}, publish: {{topic: updated, url: 'https://shop.test/<label>'}}, next: {next}}}"

@@ -11,7 +11,7 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_machines::{Cause, Row, Status, Version};
+use signalbox_machines::{Cause, Entry, Line, Row, Status, Version};
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/label.html")]
@@ -35,6 +35,7 @@ struct Page {
     incarnation: u32,
     metadata: String,
     history: Vec<MoveRow>,
+    activity: Vec<ActivityRow>,
     why: Option<Why>,
     /// The feeds and actions whose results a simulation can assume.
     feeds: Vec<String>,
@@ -56,11 +57,26 @@ struct MoveRow {
     event: u64,
 }
 
+/// An attempt, an operation or a change of metadata.
+#[derive(Debug)]
+struct ActivityRow {
+    key: String,
+    when: String,
+    at: String,
+    kind: &'static str,
+    details: String,
+}
+
+/// Lines of the log that the page shows; the API has all.
+const MAX_ACTIVITY: usize = 100;
+
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let (machine, label) = (&view.name, &view.label);
     let version = app.machines.definitions.current(machine).await?;
     let record = app.machines.label_store.label_or_tombstone(machine, label).await?;
     let now_ms = app.machines.inspector.overview.now_ms().await?;
+    let activity = app.machines.label_store.activity(machine, label, None, MAX_ACTIVITY).await?;
+    let lines = activity.map(|activity| activity.lines).unwrap_or_default();
     let deleted = record.status == Status::Deleted;
     let why = if deleted {
         None
@@ -84,6 +100,7 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
         incarnation: record.incarnation,
         metadata: serde_json::to_string_pretty(&record.metadata).unwrap_or_default(),
         history: record.history.iter().rev().map(|row| move_row(now_ms, row)).collect(),
+        activity: lines.iter().enumerate().filter_map(|one| activity_row(now_ms, one)).collect(),
         feeds: version.machine.feeds().iter().map(|feed| feed.name.to_string()).collect(),
         webhooks: actions(&version),
         may_retry: record.status == Status::Errored && caller.has_any(&[Scope::Machines]),
@@ -98,6 +115,30 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
 fn actions(version: &Version) -> Vec<String> {
     let actions = version.machine.states().iter().filter(|state| state.action().is_some());
     actions.map(|state| state.name().to_owned()).collect()
+}
+
+/// A row of the log; moves have their own table.
+fn activity_row(now_ms: u64, (place, line): (usize, &Line)) -> Option<ActivityRow> {
+    let details = match &line.entry {
+        Entry::Move { .. } => return None,
+        Entry::Attempt { state, number, outcome, status, took_ms, answer, error } => {
+            let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
+            let took = took_ms.map(|ms| format!(", {ms} ms")).unwrap_or_default();
+            let error = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+            let answer = answer.as_ref().map(|answer| format!(" — {answer}")).unwrap_or_default();
+            format!("{state}, attempt {number}: {outcome}{status}{took}{error}{answer}")
+        }
+        Entry::Operation { operation, by } => format!("{operation} by {by}"),
+        Entry::Metadata { by, change: Some(change), .. } => format!("{change} by {by}"),
+        Entry::Metadata { by, bytes, .. } => format!("{} bytes by {by}", bytes.unwrap_or_default()),
+    };
+    Some(ActivityRow {
+        key: format!("{}-{}-{place}", line.at_ms, line.visit),
+        when: format::ago(now_ms, line.at_ms),
+        at: format::time(line.at_ms),
+        kind: line.entry.kind(),
+        details,
+    })
 }
 
 fn move_row(now_ms: u64, row: &Row) -> MoveRow {

@@ -1,0 +1,73 @@
+//! Many items in one command: sent in parts, with progress, and each failure reported.
+
+use serde_json::{Value, json};
+
+use crate::{
+    exit::Failure,
+    remote::Remote,
+    terminal::{self, Progress},
+};
+
+/// Failures that are printed. The rest is counted.
+const MAX_PRINTED: usize = 20;
+
+/// Sends items in parts of at most `part`. `send` returns the result of each item; the name of an item is its member `name_of`.
+pub(crate) async fn send(
+    remote: &Remote,
+    noun: &str,
+    (items, name_of): (&[Value], &str),
+    part: usize,
+    mut send: impl AsyncFnMut(&[Value]) -> Result<Vec<Value>, Failure>,
+) -> Result<(), Failure> {
+    let (progress, mut sent, mut failures) = (Progress::new(), 0, Vec::new());
+    for chunk in items.chunks(part) {
+        progress.say(&format!("{sent} of {} {noun}", items.len()));
+        for (item, result) in chunk.iter().zip(send(chunk).await?) {
+            if let Some(why) = failure(&result) {
+                failures.push(json!({"item": item[name_of], "why": why}));
+            }
+        }
+        sent += chunk.len();
+    }
+    drop(progress);
+    let done = items.len() - failures.len();
+    remote.show(&json!({"done": done, "failures": failures}), |_| {
+        for failure in failures.iter().take(MAX_PRINTED) {
+            let text = |member: &str| failure[member].as_str().unwrap_or("-").to_owned();
+            terminal::error(&format!("{}: {}", text("item"), text("why")));
+        }
+        if failures.len() > MAX_PRINTED {
+            terminal::error(&format!("and {} more; -o json lists all", failures.len() - MAX_PRINTED));
+        }
+        terminal::line(&format!("{done} of {} {noun} done", items.len()));
+    })?;
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::refused_because(format!(
+        "{} {noun} were rejected; correct them, and repeat the command",
+        failures.len()
+    )))
+}
+
+/// Why an item failed; nothing if it did not.
+fn failure(result: &Value) -> Option<String> {
+    let error = if result["error"].is_object() { &result["error"] } else { result };
+    let code = error["code"].as_str()?;
+    Some(format!("{} ({code})", error["detail"].as_str().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_result_of_an_item_is_a_success_or_a_problem() {
+        assert_eq!(failure(&json!({"status": 200, "instance": {}})), None);
+        assert_eq!(failure(&json!({"state": "asked", "status": "waiting"})), None);
+        let problem = json!({"status": 422, "code": "invalid_address", "detail": "no port"});
+        assert_eq!(failure(&problem).unwrap(), "no port (invalid_address)");
+        let wrapped = json!({"status": 422, "error": problem});
+        assert_eq!(failure(&wrapped).unwrap(), "no port (invalid_address)");
+    }
+}

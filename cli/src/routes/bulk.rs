@@ -1,0 +1,92 @@
+//! `signalbox routes import|drain-node|dump`: many instances in one call.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde_json::{Value, json};
+use signalbox_client::{segment, with_query};
+
+use super::Until;
+use crate::{
+    bulk,
+    exit::Failure,
+    input,
+    remote::{Remote, duration},
+    terminal,
+};
+
+/// Instances of one call.
+const PART: usize = 500;
+/// The time limit for a part, and for a whole table.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Import {
+    /// File with instances as in the API, each with an `id`: a JSON array, or one per line; - is standard input
+    file: PathBuf,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct DrainNode {
+    /// Node
+    node: String,
+    /// Remove the instances after this time [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    deadline: Option<Duration>,
+    /// End draining: send requests to the instances again
+    #[arg(long, conflicts_with = "deadline")]
+    resume: bool,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Dump {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub(super) async fn import(args: Import) -> Result<(), Failure> {
+    let items = input::items(&args.file)?;
+    let client = args.remote.patient(PATIENCE)?;
+    let path = args.until.path("/instances");
+    bulk::send(&args.remote, "instances", (&items, "id"), PART, async |part| {
+        let answer = client.call("PUT", &path, Some(&json!(part))).await?;
+        Ok(answer["results"].as_array().cloned().unwrap_or_default())
+    })
+    .await
+}
+
+pub(super) async fn drain_node(args: DrainNode) -> Result<(), Failure> {
+    let path = args.until.path(&format!("/nodes/{}/drain", segment(&args.node)));
+    let progress = args.until.progress();
+    let client = args.remote.client()?;
+    let answer = if args.resume {
+        client.call("DELETE", &path, None).await?
+    } else {
+        let body =
+            args.deadline.map_or_else(|| json!({}), |time| json!({"deadline_seconds": time.as_secs()}));
+        client.call("POST", &path, Some(&body)).await?
+    };
+    drop(progress);
+    args.remote.show(&answer, |answer| {
+        let ids: Vec<&str> =
+            answer["instances"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let now = if args.resume { "receive requests again" } else { "are draining" };
+        terminal::line(&format!("{} instances of {} {now}: {}", ids.len(), args.node, terminal::list(&ids)));
+    })
+}
+
+pub(super) async fn dump(args: Dump) -> Result<(), Failure> {
+    let client = args.remote.patient(PATIENCE)?;
+    let format = if args.remote.is_json() { "json" } else { "text" };
+    let text = client.text(&with_query("/routes/dump", &[("format", Some(format))])).await?;
+    // A reader that stops after the first lines is not a failure.
+    let _unread = terminal::text(&text);
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! The state shared by the handlers of the bus.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
+
+use axum::http::HeaderMap;
+
+use crate::http::{Problem, auth::check_whole};
+use signalbox_access::{Caller, ExternalToken, ExternalTokens, Scope, Tokens};
+use signalbox_bus::Webhooks;
+use signalbox_bus::{
+    ApiToken, Error, EventId, Gauges, Handle, Metrics, NewGroup, Options, Registry, SubscriberGauges,
+    WantedBackend,
+    intake::{self, Limits},
+};
+
+/// The handles and limits. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Front {
+    pub(super) handle: Handle,
+    pub(super) webhooks: Webhooks,
+    pub(super) metrics: Metrics,
+    pub(super) limits: Limits,
+    /// Whether tokens are stored and listed in clear text.
+    pub(super) legacy_token_list: bool,
+    topic_metrics: bool,
+    /// Overdue jobs from which the scaling pulse is slow.
+    pub(super) overdue_jobs: u64,
+    now: fn() -> SystemTime,
+}
+
+impl Front {
+    /// The bus behind `handle`; `now` is the clock.
+    pub fn new(
+        handle: Handle,
+        webhooks: Webhooks,
+        metrics: Metrics,
+        options: &Options,
+        now: fn() -> SystemTime,
+    ) -> Self {
+        let limits = Limits::new(options);
+        Self {
+            handle,
+            webhooks,
+            metrics,
+            limits,
+            legacy_token_list: options.legacy_token_list,
+            topic_metrics: options.topic_metrics,
+            overdue_jobs: options.overdue_jobs,
+            now,
+        }
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The client with the token of this digest, as far as this process knows.
+    pub(crate) fn known(&self, digest: &str, now_ms: u64) -> Option<Caller> {
+        self.handle.client_of(digest, now_ms).map(|(client, token)| caller(client, token))
+    }
+
+    /// The clients of this name.
+    pub(super) async fn clients_named(&self, name: &str) -> Result<Vec<String>, Problem> {
+        let all = self.handle.api_tokens().await?;
+        Ok(all.into_iter().filter(|(_, token)| token.name == name).map(|(client, _)| client).collect())
+    }
+
+    /// The public name of a client.
+    pub fn name_of(&self, client: &str) -> String {
+        self.handle.registry().name_of(client)
+    }
+
+    /// The client with the token of this digest. It may have been made elsewhere a moment ago.
+    pub(crate) async fn look_up(&self, digest: &str, now_ms: u64) -> Result<Option<Caller>, Problem> {
+        if !self.handle.is_ready() {
+            // Clients whose tokens were lost with the old fabric must not get the answer that their tokens are
+            // invalid.
+            return Err(super::problems::uninitialized());
+        }
+        let found = self.handle.find_api_token(digest, now_ms).await?;
+        Ok(found.map(|(client, token)| caller(client, token)))
+    }
+
+    /// Ends what a client has on the bus whose token was deleted: its subscription, and its claims of topics, which root gets.
+    /// A later token of the same name starts with nothing.
+    pub(crate) async fn end_client(&self, client: &str) -> Result<(), Problem> {
+        match self.handle.end_client(client, &Caller::root().bus_client()).await {
+            // There is no registry that the client could be in.
+            Ok(()) | Err(Error::Uninitialized) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends what clients without a valid token still have. Of a client whose tokens have all expired, the subscription ends; its
+    /// topics stay with its name, because a rotation can renew it. Of a token that was deleted by a process which died before it
+    /// could end the client, everything ends.
+    pub async fn end_lost_clients(&self, tokens: &Tokens) -> Result<(), Problem> {
+        let root = Caller::root();
+        let now_ms = self.now_ms();
+        let registry = self.handle.registry();
+        if registry.subscriptions.is_empty() {
+            return Ok(());
+        }
+        // Read after the registry: a token whose subscription is in it existed before, so that it is missing here only if it
+        // has been deleted.
+        let listed = tokens.list().await?;
+        let valid: BTreeMap<String, bool> = listed
+            .into_iter()
+            .map(|token| {
+                let newest = token.expires_ms.is_none_or(|end| now_ms < end);
+                (format!("@{}", token.name), newest || !token.replaced_until_ms.is_empty())
+            })
+            .collect();
+        for client in registry.subscriptions.keys().filter(|client| **client != *root.bus_client()) {
+            let is_valid = match registry.api_tokens.get(client) {
+                Some(token) => Some(token.valid(now_ms).next().is_some()),
+                None if client.starts_with('@') => valid.get(client).copied(),
+                // Signalbox's own.
+                None => Some(true),
+            };
+            match is_valid {
+                Some(true) => continue,
+                Some(false) => self.handle.unsubscribe(client).await?,
+                None => self.end_client(client).await?,
+            }
+            tracing::info!(client = registry.name_of(client), "subscription without a valid token ended");
+        }
+        Ok(())
+    }
+
+    /// Checks that applications may publish events of the object.
+    pub(crate) fn check_object(&self, object: &str) -> Result<(), Problem> {
+        intake::object_name(object)?;
+        if intake::is_reserved_object(object) {
+            let detail = "object names that begin with `machine:` or `signalbox:` are reserved";
+            return Err(Problem::forbidden("reserved_object", detail));
+        }
+        Ok(())
+    }
+
+    /// Publishes a group of events of one object. The idempotency key may be in the body, in the header, or the same
+    /// in both. `count` checks the number of events before they are published.
+    pub(crate) async fn publish_group(
+        &self,
+        caller: &Caller,
+        object: String,
+        headers: &HeaderMap,
+        body: &[u8],
+        count: impl FnOnce(usize) -> Result<(), Problem>,
+    ) -> Result<Vec<EventId>, Problem> {
+        let header = super::topics::idempotency_key(headers)?.map(str::to_owned);
+        let group = intake::group(body, object, self.limits).inspect_err(|_| self.metrics.invalid())?;
+        if header.is_some() && group.idempotency_key.is_some() && header != group.idempotency_key {
+            let detail = "the header Idempotency-Key and `idempotency_key` differ";
+            return Err(Problem::bad_request("invalid_idempotency_key", detail));
+        }
+        if group.state.is_some() {
+            // Events have environments, the state of an object has none: it is the same for all of them.
+            check_whole(caller)?;
+        }
+        count(group.events.len())?;
+        let idempotency_key = group.idempotency_key.or(header);
+        let events = group.events.into_iter();
+        let events = events
+            .map(|(topic, event)| Ok((topic, super::topics::addressed(event, caller)?)))
+            .collect::<Result<_, Problem>>()?;
+        let group = NewGroup { events, idempotency_key, ..group };
+        let accepted = self.handle.publish_group(&caller.bus_client(), group).await;
+        self.metrics.published(&accepted);
+        Ok(accepted?)
+    }
+
+    /// Parses an operator's definition of a backend.
+    pub(crate) fn wanted_backend(&self, name: &str, body: &[u8]) -> Result<WantedBackend, Problem> {
+        Ok(intake::backend(name, body, self.limits)?)
+    }
+
+    /// The consistency violations in the data of the bus, with the names of clients.
+    pub(crate) async fn check(&self) -> Result<Vec<signalbox_bus::Finding>, Problem> {
+        let mut findings = self.handle.check().await?;
+        let registry = self.handle.registry();
+        for finding in &mut findings {
+            finding.name = name_of(&finding.name, &registry);
+        }
+        Ok(findings)
+    }
+
+    /// Every token of the bus, for the token registry; none while the registry of the bus is not known.
+    pub fn external_tokens(&self) -> ExternalTokens {
+        let front = self.clone();
+        ExternalTokens::new(move || {
+            let registry = front.handle.is_ready().then(|| front.handle.registry())?;
+            let now_ms = front.now_ms();
+            let all = registry.api_tokens.values();
+            Some(all.flat_map(|token| external_tokens(token, now_ms)).collect())
+        })
+    }
+
+    /// All metrics of the bus.
+    pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
+        let gauges = self.handle.gauges().await;
+        let gauges = gauges
+            .inspect_err(|error| tracing::debug!(%error, "the numbers of the bus cannot be read now"))
+            .map(|gauges| by_name(gauges, &self.handle.registry()))
+            // Those of another tenant are not for every reader of metrics.
+            .map(|gauges| Gauges {
+                topics: if self.topic_metrics { gauges.topics } else { BTreeMap::new() },
+                ..gauges
+            });
+        self.metrics.encode(gauges.as_ref().ok())
+    }
+}
+
+fn scopes(client: &ApiToken) -> Vec<Scope> {
+    let scopes: BTreeSet<Scope> = client.scopes.iter().filter_map(|scope| Scope::from_name(scope)).collect();
+    scopes.into_iter().collect()
+}
+
+fn caller(client: String, token: ApiToken) -> Caller {
+    let scopes = scopes(&token);
+    Caller::of_bus(client, token.name, scopes)
+}
+
+/// The valid tokens of a client, as the subsystem of tokens has to know them.
+pub(super) fn external_tokens(token: &ApiToken, now_ms: u64) -> Vec<ExternalToken> {
+    let one = |digest: &str| ExternalToken {
+        digest: digest.to_owned(),
+        name: token.name.clone(),
+        scopes: scopes(token),
+    };
+    token.valid(now_ms).map(one).collect()
+}
+
+/// The public name of a client.
+pub(super) fn name_of(client: &str, registry: &Registry) -> String {
+    registry.name_of(client)
+}
+
+/// The numbers by name instead of token. Clients with the same name are combined.
+pub(super) fn by_name(gauges: Gauges, registry: &Registry) -> Gauges {
+    let mut subscribers: BTreeMap<String, SubscriberGauges> = BTreeMap::new();
+    for (client, numbers) in gauges.subscribers {
+        subscribers
+            .entry(name_of(&client, registry))
+            .and_modify(|sum| {
+                sum.sent += numbers.sent;
+                sum.queued += numbers.queued;
+                sum.batches += numbers.batches;
+                sum.dead += numbers.dead;
+                sum.failed += numbers.failed;
+                sum.oldest_ms = sum.oldest_ms.into_iter().chain(numbers.oldest_ms).min();
+                sum.last_attempted_ms = sum.last_attempted_ms.max(numbers.last_attempted_ms);
+                sum.health = sum.health.min(numbers.health);
+            })
+            .or_insert(numbers);
+    }
+    Gauges { subscribers, ..gauges }
+}

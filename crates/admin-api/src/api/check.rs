@@ -1,0 +1,100 @@
+//! The consistency check of a running system: each subsystem checks its own data.
+
+use std::time::Duration;
+
+use axum::{Json as Answer, extract::State};
+use serde::Deserialize;
+use tokio::{sync::Mutex, time::Instant};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::http::{
+    App, Problem,
+    auth::{ReadAll, Whole},
+    body::Query,
+};
+use signalbox_api::health::{Check, Finding};
+use signalbox_bus as bus;
+use signalbox_machines::CheckCursor;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(check))
+}
+
+/// How long an answer is reused.
+const TTL: Duration = Duration::from_secs(1);
+
+/// The latest answer and its time. A check reads much of the fabric, so there is one at a time, and clients other than root that
+/// ask more often than once per second get the same answer.
+#[derive(Debug, Default)]
+pub struct Checks(Mutex<Option<(Instant, Option<String>, Check)>>);
+
+/// Where to continue.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Onward {
+    /// The `next` of an earlier answer; with it only labels are checked.
+    cursor: Option<String>,
+}
+
+/// Check the system's data
+///
+/// Checks lanes and jobs of the bus, queues, every object with a queue, and labels of state machines, in parts, without
+/// changing anything and alongside running work. A violation is checked twice before it is reported. One answer covers a
+/// few thousand labels; pass its `next` as `cursor` to check more. Checks are made one at a time; an answer may be a second old,
+/// except for root.
+#[utoipa::path(get, path = "/check", tag = "health", params(Onward), responses(
+    (status = 200, body = Check), (status = 422, description = "invalid_cursor", body = Problem)))]
+async fn check(
+    caller: Whole<ReadAll>,
+    State(app): State<App>,
+    Query(from): Query<Onward>,
+) -> Result<Answer<Check>, Problem> {
+    let mut last = app.checks.0.lock().await;
+    if let Some((at, cursor, answer)) = &*last
+        && !caller.is_root()
+        && at.elapsed() < TTL
+        && *cursor == from.cursor
+    {
+        return Ok(Answer(answer.clone()));
+    }
+    let answer = perform(&app, &from).await?;
+    *last = Some((Instant::now(), from.cursor, answer.clone()));
+    Ok(Answer(answer))
+}
+
+async fn perform(app: &App, from: &Onward) -> Result<Check, Problem> {
+    let mut subsystems = match &from.cursor {
+        None => all_but_machines(app).await?,
+        Some(_) => Vec::new(),
+    };
+    let cursor: CheckCursor = match &from.cursor {
+        None => CheckCursor::default(),
+        Some(text) => text.parse().map_err(|()| {
+            Problem::unprocessable("invalid_cursor", "`cursor` must be the `next` of an earlier answer")
+        })?,
+    };
+    let page = app.machines.inspector.checker.check(cursor).await?;
+    subsystems.push(("machines", page.findings));
+    let names = subsystems.iter().map(|(subsystem, _)| (*subsystem).to_owned()).collect();
+    let findings: Vec<Finding> = subsystems
+        .into_iter()
+        .flat_map(|(subsystem, found)| found.into_iter().map(move |one| finding(subsystem, one)))
+        .collect();
+    let next = page.next.map(|next| next.to_string());
+    Ok(Check { consistent: findings.is_empty(), subsystems: names, findings, checked: page.checked, next })
+}
+
+fn finding(subsystem: &str, found: bus::Finding) -> Finding {
+    let bus::Finding { predicate, shard, name, what } = found;
+    Finding { subsystem: subsystem.to_owned(), predicate, shard, name, what }
+}
+
+async fn all_but_machines(app: &App) -> Result<Vec<(&'static str, Vec<bus::Finding>)>, Problem> {
+    let queues: Vec<String> = app.bus.handle().registry().queues.keys().cloned().collect();
+    Ok(vec![
+        ("bus", app.bus.check().await?),
+        ("queues", app.queues.check(&queues).await?),
+        ("sequencer", app.sequencer.handle.check().await?),
+    ])
+}

@@ -1,0 +1,103 @@
+//! How labels flow through a machine.
+
+use axum::{Json as Answer, extract::State};
+use serde::Deserialize;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{ReadMachines, confined::OfMachine, params::MachineName, views::moment};
+use crate::http::{App, Problem, body::Query, path::Path};
+use signalbox_api::machines::{EdgeFlow, Flow, Funnel, StateFlow, VersionFunnel};
+use signalbox_machines::{FlowReport, KEPT_HOURS};
+
+/// The period if none is given, hours.
+const PERIOD: u64 = 24;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(flow))
+}
+
+/// Which flow.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Asked {
+    /// Whole hours until now, the current one included: 1 to 192; default 24.
+    hours: Option<u64>,
+    /// With `to`: the state where a funnel begins.
+    from: Option<String>,
+    /// With `from`: the state where a funnel ends.
+    to: Option<String>,
+}
+
+/// Show how labels flow through a machine
+///
+/// Entries, transitions, and the median and 95th percentile of the time in states (within 10%). With `from` and `to`: of the
+/// entries into a state, how many reached another until now, by version of the definition, as far as the last twenty transitions of
+/// labels show it. Counts are stored every five seconds and kept for eight days.
+#[utoipa::path(get, path = "/state-machines/{machine}/flow", tag = "machines", params(("machine" = String, Path), Asked),
+    responses(
+    (status = 200, body = Flow),
+    (status = 404, description = "unknown_machine, unknown_state", body = Problem),
+    (status = 422, description = "invalid_period, invalid_funnel", body = Problem)))]
+async fn flow(
+    _: OfMachine<ReadMachines>,
+    State(app): State<App>,
+    Path(MachineName(machine)): Path<MachineName>,
+    Query(asked): Query<Asked>,
+) -> Result<Answer<Flow>, Problem> {
+    let hours = asked.hours.unwrap_or(PERIOD);
+    if !(1..=KEPT_HOURS).contains(&hours) {
+        let detail = format!("`hours` must be between 1 and {KEPT_HOURS}");
+        return Err(Problem::unprocessable("invalid_period", detail));
+    }
+    let funnel = match (asked.from.as_deref(), asked.to.as_deref()) {
+        (None, None) => None,
+        (Some(from), Some(to)) if from != to => Some((from, to)),
+        _ => {
+            let detail = "`from` and `to` must be two different states, or both be left out";
+            return Err(Problem::unprocessable("invalid_funnel", detail));
+        }
+    };
+    let report = app.machines.inspector.flow.report(&machine, hours, funnel).await?;
+    let version = app.machines.definitions.current(&machine).await?;
+    let order: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
+    Ok(Answer(view(report, &order, funnel)))
+}
+
+fn view(report: FlowReport, order: &[&str], funnel: Option<(&str, &str)>) -> Flow {
+    let per_second = report.per_second();
+    // States that the definition no longer has come last.
+    let place = |state: &str| order.iter().position(|one| *one == state).unwrap_or(order.len());
+    let state = |(state, flow): (String, signalbox_machines::StateFlow)| StateFlow {
+        state,
+        entered: flow.entered,
+        left: flow.left,
+        p50_seconds: flow.p50_seconds,
+        p95_seconds: flow.p95_seconds,
+    };
+    let mut states: Vec<StateFlow> = report.states.into_iter().map(state).collect();
+    states.sort_by_key(|flow| place(&flow.state));
+    let edge = |((from, to), transitions)| EdgeFlow { from, to, transitions };
+    let mut edges: Vec<EdgeFlow> = report.transitions.into_iter().map(edge).collect();
+    edges.sort_by_key(|edge| std::cmp::Reverse(edge.transitions));
+    let versions: Vec<VersionFunnel> = report
+        .funnel
+        .into_iter()
+        .map(|(version, one)| VersionFunnel { version, entered: one.entered, reached: one.reached })
+        .collect();
+    Flow {
+        since: moment(report.since_ms),
+        until: moment(report.until_ms),
+        transitions: edges.iter().map(|edge| edge.transitions).sum(),
+        per_second,
+        states,
+        edges,
+        funnel: funnel.map(|(from, to)| Funnel {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            entered: versions.iter().map(|one| one.entered).sum(),
+            reached: versions.iter().map(|one| one.reached).sum(),
+            versions,
+        }),
+    }
+}

@@ -1,0 +1,158 @@
+//! One label: create, read, update, delete, retry.
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+use serde::Deserialize;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    ManageMachines, ReadMachines, TellFacts,
+    confined::OfMachine,
+    facts, key,
+    params::{LabelName, MachineName},
+    patience,
+    views::{self, changed},
+};
+use crate::http::{
+    App, Problem,
+    body::{Query, RawBytes},
+    path::Path,
+};
+use signalbox_api::machines::{Changed, Facts, Label};
+use signalbox_machines::Update;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(show, create, update, delete)).routes(routes!(retry))
+}
+
+/// Options for creating or updating a label.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Asked {
+    /// Allows the creation of a label that was deleted.
+    recreate: Option<bool>,
+    /// Answer when the label has settled: `5s`, at most `60s`.
+    wait: Option<String>,
+}
+
+/// Show a label
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")), responses(
+    (status = 200, body = Label),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem)))]
+async fn show(
+    _: OfMachine<ReadMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
+) -> Result<Answer<Label>, Problem> {
+    let record = app.machines.label_store.label(&machine, &label).await?;
+    Ok(Answer(views::label(label.0, record)))
+}
+
+/// Create a label
+///
+/// It begins in the machine's first state. With an `Idempotency-Key` a repeat returns the first answer and changes
+/// nothing.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path), Asked), request_body = Facts, responses(
+    (status = 201, body = Changed),
+    (status = 422, description = "invalid_metadata, invalid_label_name, invalid_idempotency_key, invalid_wait, \
+        idempotency_conflict", body = Problem),
+    (status = 404, description = "unknown_machine", body = Problem),
+    (status = 409, description = "label_exists, label_deleted", body = Problem),
+    (status = 429, description = "label_limit_reached", body = Problem),
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
+async fn create(
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+    RawBytes(body): RawBytes,
+) -> Result<(StatusCode, Answer<Changed>), Problem> {
+    let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
+    let (metadata, _) = facts(&headers, &body)?;
+    let recreate = asked.recreate.unwrap_or(false);
+    let mut answer =
+        app.machines.labels.by(&caller.name).create(&machine, &label, &metadata, recreate, key).await?;
+    if let Some(wait) = wait.filter(|_| !answer.repeated) {
+        answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
+    }
+    Ok((StatusCode::CREATED, Answer(changed(label.0, answer))))
+}
+
+/// Update a label's metadata
+///
+/// Objects are merged recursively, lists and scalars are replaced, null is stored; with
+/// `application/merge-patch+json`, null removes a member. If this triggers a gate that needs no feed, the gate is
+/// evaluated before the answer.
+#[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path), Asked),
+    request_body = Facts, responses(
+    (status = 200, body = Changed),
+    (status = 422, description = "invalid_metadata, invalid_label_name, invalid_idempotency_key, invalid_wait, \
+        idempotency_conflict", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
+async fn update(
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+    RawBytes(body): RawBytes,
+) -> Result<Answer<Changed>, Problem> {
+    let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
+    let (metadata, patch) = facts(&headers, &body)?;
+    let update = Update { metadata: &metadata, patch, key };
+    let mut answer = app.machines.labels.by(&caller.name).update(&machine, &label, &update).await?;
+    if let Some(wait) = wait.filter(|_| !answer.repeated) {
+        answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
+    }
+    Ok(Answer(changed(label.0, answer)))
+}
+
+/// Delete a label
+///
+/// Its metadata is removed; its name and history are kept for thirty days.
+#[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), responses(
+    (status = 204, description = "Deleted, or did not exist"),
+    (status = 422, description = "invalid_label_name", body = Problem),
+    (status = 404, description = "unknown_machine", body = Problem),
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
+async fn delete(
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
+) -> Result<StatusCode, Problem> {
+    app.machines.labels.by(&caller.name).delete(&machine, &label).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Retry the action of an errored label
+///
+/// The attempts are counted from zero; the token stays the same.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), responses(
+    (status = 200, body = Changed), (status = 422, description = "invalid_label_name", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
+    (status = 409, description = "label_not_errored", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
+async fn retry(
+    OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
+) -> Result<Answer<Changed>, Problem> {
+    let answer = app.machines.labels.by(&caller.name).retry(&machine, &label).await?;
+    Ok(Answer(changed(label.0, answer)))
+}

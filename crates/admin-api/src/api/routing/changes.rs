@@ -1,0 +1,400 @@
+//! Changing instances.
+
+use axum::{
+    Json as Answer,
+    extract::State as AppState,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{json, value::RawValue};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    answers::{NoInstance, NotConverged, Refused, Removed},
+    params::NodeId,
+    view::changed,
+    wait::{self, Patience, serial_header, wait},
+};
+use crate::http::{
+    App, Problem,
+    audit::Notes,
+    auth::{Confined, Hosts, ManageRoutes, Whole},
+    body::{self, Body, Json, Query},
+    path::Path,
+};
+use signalbox_access::Caller;
+use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
+use signalbox_route_table::{InstanceId, Invalid, Label, Spec, State};
+use signalbox_routing::{ChangeKind, Heartbeat as Renewal, RouteChange};
+
+const MAX_BULK: usize = 1000;
+const DEFAULT_DEADLINE_SECONDS: u32 = 30;
+const MAX_DEADLINE_SECONDS: u32 = 86_400;
+const MAX_FAULT_MESSAGE: usize = 1000;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(put))
+        .routes(routes!(put_many))
+        .routes(routes!(remove))
+        .routes(routes!(heartbeat))
+        .routes(routes!(drain, resume))
+        .routes(routes!(drain_node, resume_node))
+        .routes(routes!(report_fault))
+}
+
+/// How long to wait for the routers.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WaitQuery {
+    /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. If it takes longer the answer
+    /// is 504, although the change was applied.
+    #[param(example = "5s")]
+    wait: Option<String>,
+}
+
+impl WaitQuery {
+    pub(crate) fn patience(&self, app: &App, caller: &Caller) -> Result<Option<Patience>, Problem> {
+        let Some(text) = self.wait.as_deref() else { return Ok(None) };
+        let duration = wait::parse(text)?;
+        Ok(Some(Patience { duration, _place: app.limits.waits.take(caller)? }))
+    }
+}
+
+/// Register or update an instance
+///
+/// Repeating the call changes nothing and publishes no event, but renews the lease. An address belongs to one
+/// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it).
+#[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery),
+    request_body = NewInstance, responses(
+    (status = 200, description = "Updated, or unchanged", body = ChangedInstance),
+    (status = 201, description = "Registered", body = ChangedInstance),
+    (status = 403, description = "host_not_allowed, version_type_not_allowed, address_taken", body = Problem),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
+        invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
+        too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` shows whether the \
+        change will still be applied", body = Problem),
+    NotConverged))]
+async fn put(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(id): Path<InstanceId>,
+    Query(query): Query<WaitQuery>,
+    Json(new): Json<NewInstance>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let first = first_state(&new);
+    let spec = Spec::check(new, app.registry.rules())?;
+    let change = app.registry.put_as(&caller, &id, spec, first).await?;
+    note_before(&notes, &change);
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// Notes the instance before a change for the audit log.
+fn note_before(notes: &Notes, change: &RouteChange) {
+    if let Some(record) = change.before.clone() {
+        notes.before(json!(super::view::instance(&change.subject, record, None, None)));
+    }
+}
+
+/// The answer to a change of one instance.
+fn answer(change: RouteChange) -> Response {
+    let created = change.kind == ChangeKind::Registered;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let headers = serial_header(change.serial);
+    match changed(change) {
+        Some(view) => (status, headers, Answer(view)).into_response(),
+        None => (StatusCode::NO_CONTENT, headers).into_response(),
+    }
+}
+
+/// An item of a bulk registration: an instance with its ID. [`BulkItem`] describes it to clients.
+#[derive(Debug, Deserialize)]
+struct Named {
+    id: String,
+}
+
+impl Body for Named {}
+
+impl Body for NewInstance {}
+
+/// An instance with its ID among its members. It only describes the body: an item is read in two steps, so that each gets its
+/// own error. It is not a flattened struct, because its schema would consist of two parts of which one rejects `id`.
+struct BulkItem;
+
+impl PartialSchema for BulkItem {
+    fn schema() -> RefOr<Schema> {
+        let mut schema = NewInstance::schema();
+        if let RefOr::T(Schema::Object(object)) = &mut schema {
+            object.properties.insert("id".to_owned(), String::schema());
+            object.required.push("id".to_owned());
+            object.description = Some("An instance to be registered, with its ID.".to_owned());
+        }
+        schema
+    }
+}
+
+impl ToSchema for BulkItem {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        NewInstance::schemas(schemas);
+    }
+}
+
+/// The results, in the order of the items.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct BulkResult {
+    results: Vec<ItemResult>,
+    /// The serial of the route table after the last change.
+    serial: u64,
+}
+
+/// The result for one item.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct ItemResult {
+    /// The same as for a separate request.
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<ChangedInstance>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Problem>,
+}
+
+/// Register many instances
+///
+/// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a separate change with its own
+/// result; an invalid one does not affect the others. They are applied in order.
+#[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>, responses(
+    (status = 200, body = BulkResult),
+    (status = 422, description = "invalid_body, too_many_items, invalid_wait", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
+async fn put_many(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Query(query): Query<WaitQuery>,
+    Json(items): Json<Vec<Box<RawValue>>>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    if items.len() > MAX_BULK {
+        let detail = format!("send at most {MAX_BULK} instances per request");
+        return Err(Problem::unprocessable("too_many_items", detail));
+    }
+    let mut results = Vec::with_capacity(items.len());
+    let (mut serial, mut epoch) = (0, String::new());
+    for item in items {
+        results.push(match put_item(&app, &caller, &item).await {
+            Ok(change) => {
+                (serial, epoch) = (change.serial, change.epoch.clone());
+                let status = if change.kind == ChangeKind::Registered { 201 } else { 200 };
+                ItemResult { status, instance: changed(change), error: None }
+            }
+            Err(problem) => {
+                ItemResult { status: problem.status().as_u16(), instance: None, error: Some(problem) }
+            }
+        });
+    }
+    if !epoch.is_empty() {
+        wait(&app, &epoch, serial, patience).await?;
+    }
+    Ok(Answer(BulkResult { results, serial }).into_response())
+}
+
+async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteChange, Problem> {
+    let Named { id } = body::parse(item.get().as_bytes())?;
+    let mut object: serde_json::Map<_, _> = body::parse(item.get().as_bytes())?;
+    object.remove("id");
+    let new: NewInstance = body::parse(serde_json::Value::Object(object).to_string().as_bytes())?;
+    let id = InstanceId::parse(&id)?;
+    let first = first_state(&new);
+    let spec = Spec::check(new, app.registry.rules())?;
+    Ok(app.registry.put_as(caller, &id, spec, first).await?)
+}
+
+fn first_state(new: &NewInstance) -> State {
+    if new.standby { State::Standby } else { State::Active }
+}
+
+/// Remove an instance
+///
+/// The call can be repeated.
+#[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+    Removed,
+    (status = 422, description = "invalid_id, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn remove(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(id): Path<InstanceId>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.remove(&caller, &id).await?;
+    note_before(&notes, &change);
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// Renew an instance's lease
+///
+/// 404 means that the instance is not registered, or no longer: register it again.
+#[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
+    (status = 200, body = Heartbeat), (status = 422, description = "invalid_id", body = Problem),
+    NoInstance, Refused))]
+async fn heartbeat(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Path(id): Path<InstanceId>,
+) -> Result<Answer<Heartbeat>, Problem> {
+    let heartbeat = app.registry.heartbeat(&caller, &id).await?;
+    Ok(Answer(match heartbeat {
+        Renewal::Renewed { expires_ms, lease_ms } => {
+            Heartbeat { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
+        }
+        _ => Heartbeat { lease_seconds: None, lease_expires_ms: None },
+    }))
+}
+
+impl Body for Drain {}
+
+fn seconds(body: Option<Json<Drain>>) -> Result<u32, Invalid> {
+    deadline(body.and_then(|Json(drain)| drain.deadline_seconds))
+}
+
+/// Validates the duration of a drain.
+pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
+    let seconds = seconds.unwrap_or(DEFAULT_DEADLINE_SECONDS);
+    let detail = format!("`deadline_seconds` must be between 0 and {MAX_DEADLINE_SECONDS}");
+    let fits = seconds <= MAX_DEADLINE_SECONDS;
+    fits.then_some(seconds).ok_or_else(|| Invalid::new("invalid_deadline", "deadline_seconds", detail))
+}
+
+/// Drain an instance
+///
+/// It gets no new requests, finishes those in progress, and is removed at the deadline. Repeating the call moves the
+/// deadline.
+#[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
+    request_body = Option<Drain>, responses(
+    (status = 200, body = ChangedInstance),
+    (status = 422, description = "invalid_id, invalid_deadline, invalid_wait, unknown_field, invalid_body", body = Problem),
+    NoInstance, Refused, NotConverged))]
+async fn drain(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(id): Path<InstanceId>,
+    Query(query): Query<WaitQuery>,
+    body: Option<Json<Drain>>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.drain(&caller, &id, seconds(body)?).await?;
+    note_before(&notes, &change);
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// Cancel a drain
+#[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+    (status = 200, body = ChangedInstance),
+    (status = 422, description = "invalid_id, invalid_wait", body = Problem), NoInstance, Refused, NotConverged))]
+async fn resume(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(id): Path<InstanceId>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.resume(&caller, &id).await?;
+    note_before(&notes, &change);
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// Drain every instance of a node
+///
+/// For a token that is not confined: the hosts of all tenants share a node.
+#[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
+    request_body = Option<Drain>, responses(
+    (status = 200, body = DrainedNode), (status = 403, body = Problem),
+    (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
+async fn drain_node(
+    caller: Whole<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(NodeId(node)): Path<NodeId>,
+    Query(query): Query<WaitQuery>,
+    body: Option<Json<Drain>>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let seconds = seconds(body)?;
+    let drained = app.registry.drain_node(&caller, &node, seconds).await?;
+    node_answer(&app, drained, patience).await
+}
+
+/// Cancel the drain of a node
+///
+/// Every instance of it gets requests again. For a token that is not confined.
+#[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+    (status = 200, body = DrainedNode), (status = 403, body = Problem),
+    (status = 422, description = "invalid_label, invalid_wait", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
+async fn resume_node(
+    caller: Whole<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(NodeId(node)): Path<NodeId>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let resumed = app.registry.resume_node(&caller, &node).await?;
+    node_answer(&app, resumed, patience).await
+}
+
+async fn node_answer(
+    app: &App,
+    drained: signalbox_routing::DrainedNode,
+    patience: Option<Patience>,
+) -> Result<Response, Problem> {
+    if !drained.ids.is_empty() {
+        wait(app, &drained.epoch, drained.serial, patience).await?;
+    }
+    let instances = drained.ids.iter().map(ToString::to_string).collect();
+    Ok((serial_header(drained.serial), Answer(DrainedNode { instances, serial: drained.serial }))
+        .into_response())
+}
+
+impl Body for Fault {}
+
+/// Report a fault of an instance
+///
+/// The fault is counted and the latest one is stored. The instance stays in the table.
+#[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", params(("id" = String, Path)),
+    request_body = Fault, responses(
+    (status = 200, body = Faults),
+    (status = 422, description = "invalid_id, invalid_message, unknown_field, missing_field, invalid_body", body = Problem),
+    NoInstance, Refused))]
+async fn report_fault(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Path(id): Path<InstanceId>,
+    Json(fault): Json<Fault>,
+) -> Result<Answer<Faults>, Problem> {
+    if fault.message.is_empty() || fault.message.len() > MAX_FAULT_MESSAGE {
+        let detail = format!("`message` must be 1 to {MAX_FAULT_MESSAGE} bytes");
+        return Err(Invalid::new("invalid_message", "message", detail).into());
+    }
+    let fault_id = fault.fault_id.map(|id| Label::parse(&id, "fault_id")).transpose()?;
+    let fault_id = fault_id.as_ref().map(Label::as_str);
+    let faults = app.registry.fault(&caller, &id, &fault.message, fault_id).await?;
+    Ok(Answer(Faults { faults }))
+}

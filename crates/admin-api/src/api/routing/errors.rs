@@ -1,0 +1,134 @@
+//! Errors of the route table as answers.
+
+use axum::http::StatusCode;
+
+use crate::http::Problem;
+use signalbox_route_table::Invalid;
+use signalbox_routing::{Error, NotSwitched};
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        Self::unprocessable(invalid.code, invalid.detail).with("field", invalid.field)
+    }
+}
+
+/// The advice after a change that is in the fabric but not yet in the table.
+const RECORDED: &str =
+    "The change is recorded and will be applied as soon as possible; repeating it is safe.";
+const NOT_RECORDED: &str = "Nothing was changed; try again.";
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let after = |recorded| if recorded { RECORDED } else { NOT_RECORDED };
+        let chain = &error as &dyn std::error::Error;
+        match &error {
+            Error::Fabric(_) => {
+                tracing::warn!(error = chain, "fabric command failed");
+                let detail = "the fabric Redis does not answer. The change may have been accepted; \
+                              repeating it is safe";
+                Self::unavailable("fabric_unavailable", detail)
+            }
+            Error::Table { recorded, .. } => {
+                tracing::warn!(error = chain, recorded, "routes primary command failed");
+                let detail = format!("the routes primary does not answer. {}", after(*recorded));
+                Self::unavailable("routes_unavailable", detail).with("recorded", *recorded)
+            }
+            Error::Stats(_) => {
+                tracing::warn!(error = chain, "stats Redis command failed");
+                Self::unavailable("stats_unavailable", "the stats Redis does not answer; try again")
+            }
+            Error::Resyncing { recorded } => {
+                let detail = format!("the route table is being resynchronized. {}", after(*recorded));
+                Self::unavailable("routes_resyncing", detail).with("recorded", *recorded)
+            }
+            Error::Blocked { key, recorded } => {
+                let detail = format!(
+                    "the key {key} of the route table holds a value of the wrong type; delete it. {}",
+                    after(*recorded)
+                );
+                Self::new(StatusCode::CONFLICT, "foreign_key", detail).with("recorded", *recorded)
+            }
+            Error::Contended => Self::unavailable(
+                "contended",
+                "other clients keep changing the same instance or address; try again",
+            ),
+            other => from_client(other).unwrap_or_else(|| {
+                tracing::error!(error = chain, "internal error or unexpected data in Redis");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
+            }),
+        }
+    }
+}
+
+/// Errors that the client can fix.
+fn from_client(error: &Error) -> Option<Problem> {
+    Some(match error {
+        Error::NoInstance(id) => {
+            Problem::not_found("unknown_instance", format!("unknown instance {id}; register it with PUT"))
+        }
+        Error::PolicyChanged { revision } => {
+            let detail = format!("the policy of the host has the revision {revision}; read it again");
+            Problem::new(StatusCode::PRECONDITION_FAILED, "policy_changed", detail)
+                .with("revision", *revision)
+        }
+        Error::NoHost => {
+            Problem::not_found("unknown_host", "unknown host: no instance was ever registered for it")
+        }
+        Error::HostNotAllowed { hostname } => {
+            Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
+                .with("hostname", hostname.as_str())
+        }
+        Error::VersionTypeNotAllowed(version_type) => {
+            let detail =
+                format!("the token may not register instances under the version type `{version_type}`");
+            Problem::forbidden("version_type_not_allowed", detail)
+        }
+        Error::IdNotAllowed(id) => {
+            Problem::forbidden("id_not_allowed", format!("the ID {id} belongs to another owner"))
+        }
+        Error::AddressTaken => {
+            let detail = "the address belongs to an instance of hosts that the token does not cover";
+            Problem::forbidden("address_taken", detail)
+        }
+        Error::HostFull { hostname } => {
+            let detail = format!("instance limit of {hostname} reached");
+            Problem::unprocessable("too_many_instances", detail).with("hostname", hostname.as_str())
+        }
+        Error::TokenFull { instances } => {
+            let detail = format!(
+                "Limit of instances of one token reached ({instances}). Remove some, or raise `limits.token_instances`."
+            );
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail)
+                .with("limit", *instances)
+                .retry_after(1)
+        }
+        Error::CannotSwitch { hostname, version_type, reason } => {
+            cannot_switch(hostname, version_type, reason)
+        }
+        Error::Invalid(invalid) => Problem::from(invalid.clone()),
+        _ => return None,
+    })
+}
+
+fn cannot_switch(hostname: &str, version_type: &str, reason: &NotSwitched) -> Problem {
+    let conflict = |code, detail| Problem::new(StatusCode::CONFLICT, code, detail).with("hostname", hostname);
+    match reason {
+        NotSwitched::NoInstance => {
+            let detail =
+                format!("no instance of version type {version_type} serves {hostname}; register one first");
+            conflict("no_instance_of_version", detail)
+        }
+        NotSwitched::Unhealthy => {
+            let detail =
+                format!("no instance of version type {version_type} that serves {hostname} is healthy");
+            conflict("version_unhealthy", detail)
+        }
+        NotSwitched::Incomplete(names) => {
+            let detail = format!(
+                "the instances that would be drained also serve names that no instance of version type {version_type} serves; \
+                 register instances for these names, or remove the names from the old instances"
+            );
+            conflict("version_incomplete", detail).with("hostnames", names.clone())
+        }
+    }
+}

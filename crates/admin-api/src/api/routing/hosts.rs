@@ -1,0 +1,242 @@
+//! Hosts.
+
+use std::time::Duration;
+
+use axum::{
+    Json as Answer,
+    extract::State as AppState,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    answers::{NotConverged, Refused, Removed},
+    changes::WaitQuery,
+    directory::HostSummary,
+    policies::{raw, without_passwords},
+    wait::wait,
+};
+use crate::http::{
+    App, Problem,
+    auth::{Confined, Hosts, ManageRoutes, Permission as _, ReadRoutes},
+    body::Query,
+    list::{ListQuery, Listing, SortKey},
+    path::Path,
+    precondition::tagged,
+};
+use signalbox_access::Caller;
+use signalbox_api::routes::{Host, HostList};
+use signalbox_route_table::{Hostname, Policy, TableHost, page};
+use signalbox_routing::Error;
+
+/// Maximum number of hosts that one request examines for a confined token.
+const MAX_LOOKED_AT: usize = 20_000;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, super::policies::put, remove))
+}
+
+/// The position to continue from.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageQuery {
+    /// Only names that contain this text.
+    pub(crate) search: Option<String>,
+    /// The `next` of the previous page.
+    pub(crate) cursor: Option<String>,
+    /// Items of a page, 1 to 1000; default 100.
+    pub(crate) limit: Option<usize>,
+}
+
+fn view(hostname: String, host: TableHost, registered: bool, caller: &Caller) -> Host {
+    let TableHost { addresses, instance_ids, log_key, policy } = host;
+    Host {
+        hostname,
+        addresses,
+        instance_ids,
+        log_key,
+        policy: policy.map(|policy| policy_value(policy, caller)),
+        rules: None,
+        registered,
+    }
+}
+
+/// A policy of the table as the caller may see it. One that was written by hand and is not JSON is shown as its text.
+pub(super) fn policy_value(policy: String, caller: &Caller) -> Value {
+    let secrets = may_see_secrets(caller);
+    match serde_json::from_str(&policy) {
+        Ok(mut value) => {
+            Policy::hide_passwords(&mut value);
+            if !secrets {
+                redact(&mut value);
+            }
+            value
+        }
+        Err(_) if secrets => Value::String(policy),
+        Err(_) => Value::String(REDACTED.to_owned()),
+    }
+}
+
+/// Shown in place of a secret.
+const REDACTED: &str = "(hidden)";
+
+/// Whether the caller may see values of headers in policies: credentials for instances, and the one that lets a client past
+/// maintenance. A caller who may set them may read them.
+fn may_see_secrets(caller: &Caller) -> bool {
+    caller.has_any(ManageRoutes::ANY_OF)
+}
+
+/// Hides the values of headers in a policy that may be secrets.
+fn redact(policy: &mut Value) {
+    let hide = |value: &mut Value| *value = Value::String(REDACTED.to_owned());
+    if let Some(value) = policy.pointer_mut("/maintenance/except_header/value") {
+        hide(value);
+    }
+    if let Some(headers) = policy.pointer_mut("/headers/request/set").and_then(Value::as_object_mut) {
+        headers.values_mut().for_each(hide);
+    }
+}
+
+/// The policy as it was set, as the caller may see it.
+pub fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
+    let rules = without_passwords(&rules);
+    if may_see_secrets(caller) {
+        return rules;
+    }
+    let redacted = serde_json::to_value(&rules).and_then(|mut value| {
+        redact(&mut value);
+        serde_json::from_value(value)
+    });
+    redacted.unwrap_or_default()
+}
+
+/// How hosts are listed: a search also covers version types.
+pub(super) const LISTING: Listing<'static, HostSummary> = Listing {
+    name: |host| host.name.as_str(),
+    texts: |host| host.versions.iter().map(String::as_str).collect(),
+    fields: &[
+        ("hostname", |host| SortKey::from(host.name.as_str())),
+        ("instances", |host| SortKey::from(host.instances as u64)),
+        ("healthy", |host| SortKey::from(host.healthy() as u64)),
+        ("unhealthy", |host| SortKey::from(host.unhealthy.len() as u64)),
+    ],
+};
+
+/// How long a list waits for a reading of all hosts.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The hosts that a token covers, from a reading that is used for all lists: of a large table it may be some seconds old.
+pub async fn all(app: &App, caller: &Caller, patience: Duration) -> Result<Vec<HostSummary>, Problem> {
+    let reading = app.directory.hosts(app.registry.store(), patience).await;
+    let reading = reading.map_err(|detail| Problem::unavailable("routes_unavailable", detail))?;
+    let whole = caller.is_unconfined();
+    Ok(reading.hosts.iter().filter(|host| whole || caller.may_touch(&host.name)).cloned().collect())
+}
+
+/// List the registered hosts
+///
+/// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`. Sorted by
+/// `hostname`, `instances`, `healthy` or `unhealthy`; a search covers names and version types. A list of a large table that is
+/// searched or sorted may be some seconds old.
+#[utoipa::path(get, path = "/hosts", tag = "hosts", params(ListQuery), responses(
+    (status = 200, body = HostList),
+    (status = 422, description = "invalid_sort, invalid_cursor, invalid_limit", body = Problem),
+    (status = 503, description = "routes_unavailable", body = Problem)))]
+async fn list(
+    caller: Confined<ReadRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<HostList>, Problem> {
+    if query.search.is_none() && query.sort.is_none() {
+        return list_by_name(&app, &caller, &query).await;
+    }
+    let limited = ListQuery { limit: Some(page::limit(query.limit)?), ..query };
+    let page = LISTING.page(all(&app, &caller, PATIENCE).await?, &limited)?;
+    let names: Vec<String> = page.items.iter().map(|host| host.name.to_string()).collect();
+    let hosts = app.registry.store().table_hosts(&names).await?;
+    let view = |(name, host)| view(name, host, true, &caller);
+    let hosts = names.into_iter().zip(hosts).map(view).collect();
+    Ok(Answer(HostList { hosts, next: page.next, total: Some(page.total as u64) }))
+}
+
+/// A page of hosts in the order of their names, which the table has an index of.
+async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<Answer<HostList>, Problem> {
+    let limit = page::limit(query.limit)?;
+    let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let store = app.registry.store();
+    let mut names: Vec<String> = Vec::new();
+    let mut looked_at = 0;
+    while names.len() <= limit && looked_at < MAX_LOOKED_AT {
+        let chunk = store.hosts_after(after.as_deref(), page::MAX_LIMIT).await?;
+        let Some(last) = chunk.last() else { break };
+        looked_at += chunk.len();
+        after = Some(last.clone());
+        let visible = |name: &String| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
+        names.extend(chunk.into_iter().filter(visible));
+    }
+    let next = if names.len() > limit {
+        names.truncate(limit);
+        names.last().map(|last| page::encode(last))
+    } else {
+        after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
+    };
+    let hosts = store.table_hosts(&names).await?;
+    let view = |(name, host)| view(name, host, true, caller);
+    let hosts = names.into_iter().zip(hosts).map(view).collect();
+    Ok(Answer(HostList { hosts, next, total: None }))
+}
+
+/// Show a host
+///
+/// `ETag` is the revision of its policy, `"0"` without one.
+#[utoipa::path(get, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path)), responses(
+    (status = 200, body = Host), (status = 403, description = "host_not_allowed", body = Problem),
+    (status = 404, description = "unknown_host", body = Problem),
+    (status = 422, description = "invalid_hostname", body = Problem),
+    (status = 503, description = "routes_unavailable", body = Problem)))]
+async fn get(
+    caller: Confined<ReadRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Path(hostname): Path<Hostname>,
+) -> Result<Response, Problem> {
+    if !caller.may_touch(&hostname) {
+        return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
+    }
+    let store = app.registry.store();
+    let name = hostname.to_string();
+    let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();
+    let host = store.table_hosts(std::slice::from_ref(&name)).await?.pop().unwrap_or_default();
+    let wanted = store.policy(&hostname).await?;
+    let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
+    let rules = wanted.map(|wanted| raw(&visible_policy(wanted.value, &caller)));
+    let registered = registered || rules.is_some();
+    if !registered && !host.exists() {
+        return Err(Error::NoHost.into());
+    }
+    let shown = Host { rules, ..view(name, host, registered, &caller) };
+    Ok(tagged(StatusCode::OK, revision, Answer(shown)))
+}
+
+/// Remove a host
+///
+/// Its instances stop serving it; an instance without another host is removed as well, and so are entries that were
+/// written directly. The host answers 404 from then on. The call can be repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    Removed,
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn remove(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.remove_host(&caller, &hostname).await?;
+    let serial = wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
+}

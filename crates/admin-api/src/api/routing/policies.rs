@@ -1,0 +1,277 @@
+//! The desired policy of a host.
+
+use axum::{
+    Json as Answer,
+    extract::State as AppState,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use serde_json::{
+    json,
+    value::{RawValue, to_raw_value},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    answers::{NotConverged, Refused, Removed},
+    changes::{WaitQuery, deadline},
+    wait::{SerialHeader, wait},
+};
+use crate::http::{
+    App, Problem,
+    audit::Notes,
+    auth::{Confined, Hosts, ManageRoutes},
+    body::{Body, Json, Query},
+    path::Path,
+    precondition::expected,
+};
+use signalbox_access::Caller;
+use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
+use signalbox_route_table::{Hostname, Label, PathRule, Pause, Policy};
+use signalbox_routing::ResourceChange;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(remove))
+        .routes(routes!(put_paths, remove_paths))
+        .routes(routes!(pause, resume))
+        .routes(routes!(switch))
+}
+
+impl Body for Policy {}
+
+/// A policy as the API shows it, without hashes of passwords.
+pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
+    // A policy is an object with text keys, which always has a JSON form.
+    to_raw_value(&without_passwords(policy)).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+/// The policy with `(hidden)` for each hash of a password.
+pub(super) fn without_passwords(policy: &Policy) -> Policy {
+    let hidden = serde_json::to_value(policy).and_then(|mut value| {
+        Policy::hide_passwords(&mut value);
+        serde_json::from_value(value)
+    });
+    hidden.unwrap_or_default()
+}
+
+/// Set a host's policy
+///
+/// Replaces the whole policy: missing fields get the edge's defaults. A policy can be set before the first instance is
+/// registered, stays when the last one is removed, and is removed with the host. Weights belong to instances. With `If-Match`
+/// only the policy with that `ETag` of `GET` is replaced, with `If-None-Match: *` the host must not have a policy.
+#[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Policy, responses(
+    (status = 200, body = RuledHost), (status = 400, description = "invalid_precondition", body = Problem),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 412, description = "policy_changed", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), automatic_https_off, \
+        unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+pub(super) async fn put(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+    headers: HeaderMap,
+    Json(policy): Json<Policy>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let expected = expected(&headers)?;
+    let policy = policy.check()?;
+    app.acme.check(&hostname, &policy)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let ruled = app.registry.set_policy(&caller, &hostname, &policy, expected).await?;
+    app.acme.policy_changed(&hostname, &policy).await;
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &policy, ruled))
+}
+
+/// The answer to a change of a policy.
+fn ruled_host(serial: SerialHeader, hostname: &Hostname, policy: &Policy, ruled: ResourceChange) -> Response {
+    let view = RuledHost {
+        hostname: hostname.to_string(),
+        rules: Some(policy).filter(|policy| !policy.is_empty()).map(raw),
+        serial: ruled.serial,
+        epoch: ruled.epoch,
+        changed: ruled.changed,
+    };
+    (serial, Answer(view)).into_response()
+}
+
+/// The rules for paths of a host.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Paths {
+    /// The rules, at most 256.
+    paths: Vec<PathRule>,
+}
+
+impl Body for Paths {}
+
+/// Set the rules for paths of a host
+///
+/// Replaces the rules for paths; the rest of the host's policy stays. The exact rule for a path applies, otherwise that of
+/// the longest prefix. Other paths are served by the host's own instances. The token must cover the host and every service.
+#[utoipa::path(put, path = "/hosts/{hostname}/paths", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Paths, responses(
+    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, missing_field, \
+        invalid_body, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn put_paths(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<Paths>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, policy) = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &policy, ruled))
+}
+
+/// Remove the rules for paths of a host
+///
+/// Its own instances serve all paths then. The rest of its policy stays. The call can be repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}/paths", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    Removed,
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn remove_paths(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, _) = app.registry.set_paths(&caller, &hostname, None).await?;
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
+}
+
+/// Remove a host's policy
+///
+/// Its instances then serve it with the edge's defaults. The call can be repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    Removed,
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn remove(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let ruled = app.registry.remove_policy(&caller, &hostname).await?;
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
+}
+
+impl Body for Pause {}
+
+/// Pause a host
+///
+/// Its requests wait until it is resumed, or are answered 503 after a time. The rest of its policy stays. The call can be
+/// repeated.
+#[utoipa::path(put, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Pause, responses(
+    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, invalid_body, \
+        invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn pause(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<Pause>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, policy) = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &policy, ruled))
+}
+
+/// Resume a host
+///
+/// Its waiting requests continue. The call can be repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    Removed,
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+async fn resume(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    notes: Notes,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    let (ruled, _) = app.registry.set_pause(&caller, &hostname, None).await?;
+    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, serial).into_response())
+}
+
+/// Notes the policy before a change for the audit log. A caller without access to the host learns nothing.
+async fn note_before(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
+    if caller.may_touch(hostname)
+        && let Some(wanted) = app.registry.store().policy(hostname).await?
+    {
+        notes.before(json!({"hostname": hostname.to_string(), "rules": raw(&wanted.value)}));
+    }
+    Ok(())
+}
+
+impl Body for Switch {}
+
+/// Switch a host to a version
+///
+/// Its instances of this version type receive requests from now on; then those of other versions are drained, with all
+/// the names that they serve. Traffic splits between versions are removed from the policy. Nothing is changed unless
+/// the version has a healthy instance, and one for each name that would otherwise have none. The call can be repeated.
+#[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Switch, responses(
+    (status = 200, body = SwitchedHost),
+    (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` says \
+        which names), foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, \
+        invalid_body, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn switch(
+    caller: Confined<ManageRoutes, Hosts>,
+    AppState(app): AppState<App>,
+    Path(hostname): Path<Hostname>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<Switch>,
+) -> Result<Response, Problem> {
+    let patience = query.patience(&app, &caller)?;
+    let version_type = Label::parse(&body.version_type_id, "version_type_id")?;
+    let seconds = deadline(body.deadline_seconds)?;
+    let switched = app.registry.switch_version(&caller, &hostname, &version_type, seconds).await?;
+    let serial = wait(&app, &switched.epoch, switched.serial, patience).await?;
+    let ids = |ids: Vec<signalbox_route_table::InstanceId>| ids.iter().map(ToString::to_string).collect();
+    let view = SwitchedHost {
+        hostname: hostname.to_string(),
+        version_type_id: version_type.as_str().to_owned(),
+        resumed: ids(switched.resumed),
+        drained: ids(switched.drained),
+        serial: switched.serial,
+        epoch: switched.epoch,
+        changed: switched.changed,
+    };
+    Ok((serial, Answer(view)).into_response())
+}

@@ -1,0 +1,228 @@
+//! The state shared by the handlers of the API.
+
+use std::{ops::Deref, sync::Arc};
+
+use axum::http::StatusCode;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use signalbox_access::{AuditLog, Caller, Tokens, digest};
+use signalbox_acme::Acme;
+use signalbox_bus::intake;
+use signalbox_certificates::Certificates;
+use signalbox_daemon::Attempts;
+use signalbox_lease::Presence;
+use signalbox_routing::{Registry, Routers};
+use signalbox_settings::within;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::{
+        bus,
+        check::Checks,
+        routing::{Directory, TableNames},
+        sequencer,
+    },
+    http::{
+        Problem,
+        audit::ClientAddress,
+        metrics::Metrics,
+        rates::Rates,
+        session::{Holder, Session, Sessions},
+        slots::Slots,
+    },
+    own_events::OwnEvents,
+};
+
+/// Requests with `wait` on one pacemaker, and of one token.
+const MAX_WAITS: usize = 10_000;
+const MAX_WAITS_PER_TOKEN: usize = 1_000;
+/// Dumps of the route table on one pacemaker, and of one token.
+const MAX_DUMPS: usize = 16;
+const MAX_DUMPS_PER_TOKEN: usize = 2;
+
+/// All handles behind one reference count, because every request clones it several times.
+#[derive(Debug, Clone)]
+pub struct App(Arc<Parts>);
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// The handles themselves.
+#[derive(Debug)]
+pub struct Parts {
+    /// Who may do what.
+    pub tokens: Tokens,
+    /// Failed attempts to authenticate.
+    pub attempts: Mutex<Attempts>,
+    /// Records of changes and log-ins.
+    pub audit: AuditLog,
+    /// Signalbox's own events.
+    pub own_events: OwnEvents,
+    /// Instances and policies.
+    pub registry: Registry,
+    /// Certificates of server names.
+    pub certificates: Certificates,
+    /// Automatic HTTPS.
+    pub acme: Acme,
+    /// What the routers report.
+    pub routers: Routers,
+    /// The event bus.
+    pub bus: bus::Front,
+    /// The sequencer.
+    pub sequencer: sequencer::Front,
+    /// Streams of events.
+    pub live: signalbox_stream::Hub,
+    /// Pull queues.
+    pub queues: signalbox_queues::Handle,
+    /// Of browsers that have logged in.
+    pub sessions: Sessions,
+    /// State machines.
+    pub machines: signalbox_machines::Handle,
+    /// The running pacemakers.
+    pub presence: Presence,
+    /// Metrics of requests and of subsystems.
+    pub metrics: Metrics,
+    /// Limits of one token for resources that it holds.
+    pub limits: Limits,
+    /// All hosts, for lists that are sorted or searched.
+    pub directory: Directory,
+    /// The names of the route table, for dumps.
+    pub table_names: TableNames,
+    /// The latest consistency check.
+    pub checks: Checks,
+    /// Canceled when requests that wait must end.
+    pub shutdown: CancellationToken,
+}
+
+/// The section `limits` of the configuration: limits of one token.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
+pub struct LimitOptions {
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
+    pub token_requests_per_second: u32,
+    #[serde(deserialize_with = "within::<_, _, 0, 10_000_000>")]
+    pub token_events_per_second: u32,
+    #[serde(deserialize_with = "within::<_, _, 0, 100_000_000>")]
+    pub token_instances: u64,
+}
+
+/// Limits of one token for resources that it holds.
+#[derive(Debug)]
+pub struct Limits {
+    /// Streams of events.
+    pub streams: Slots,
+    /// Requests that wait for routers or labels.
+    pub waits: Slots,
+    /// Pulls that wait for messages.
+    pub pulls: Slots,
+    /// Dumps of the route table that are being sent.
+    pub dumps: Slots,
+    /// Requests per second.
+    pub requests: Rates,
+    /// Events and messages to publish per second.
+    pub events: Rates,
+}
+
+impl Limits {
+    /// `streams` and `pulls` are the limits for all tokens together. A token may hold a quarter of the streams and half of the
+    /// pulls.
+    pub fn new(rates: &LimitOptions, streams: usize, pulls: usize) -> Self {
+        let (requests, events) = (rates.token_requests_per_second, rates.token_events_per_second);
+        Self {
+            requests: Rates::new("requests", "limits.token_requests_per_second", requests),
+            events: Rates::new("events to publish", "limits.token_events_per_second", events),
+            streams: Slots::new("streams of events", usize::MAX, (streams / 4).max(1)),
+            waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
+            pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
+            dumps: Slots::new("dumps of the route table", MAX_DUMPS, MAX_DUMPS_PER_TOKEN),
+        }
+    }
+}
+
+impl App {
+    /// Counts events that a caller wants to publish.
+    ///
+    /// # Errors
+    /// 429 `token_limit_reached` if the caller's token has used up its rate.
+    pub fn count_events(&self, caller: &Caller, count: usize) -> Result<(), Problem> {
+        self.limits.events.take(caller, count, self.tokens.now_ms())
+    }
+
+    /// Combines the handles.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
+    /// The holder of `token`; `None` if it is unknown. Tokens that are in memory are found first, so valid tokens in use are
+    /// not affected by failed attempts from the same address.
+    ///
+    /// # Errors
+    /// `too_many_attempts` if the address has presented too many unknown tokens: then the token is not looked up.
+    pub async fn authenticate(
+        &self,
+        token: &str,
+        ClientAddress(address): ClientAddress,
+    ) -> Result<Option<Caller>, Problem> {
+        let digest = digest(token);
+        let now_ms = self.tokens.now_ms();
+        if let Some(caller) = self.bus.known(&digest, now_ms) {
+            self.tokens.used(&format!("~{}", caller.bus_client()));
+            return Ok(Some(caller));
+        }
+        if let Some(caller) = self.tokens.cached(&digest) {
+            return Ok(Some(caller));
+        }
+        {
+            let attempts = self.attempts.lock();
+            if !attempts.was_valid(&digest) {
+                attempts.check(address, now_ms).map_err(too_many_attempts)?;
+            }
+            if attempts.is_unknown(&digest, now_ms) {
+                return Ok(None);
+            }
+        }
+        let mut caller = self.tokens.of_digest(&digest).await?;
+        if caller.is_none() && intake::is_token(token) {
+            caller = self.bus.look_up(&digest, now_ms).await?;
+        }
+        if caller.is_some() {
+            self.attempts.lock().succeeded(&digest);
+            return Ok(caller);
+        }
+        self.attempts.lock().failed(address, &digest, now_ms);
+        Ok(None)
+    }
+
+    /// For whom a browser acts, unless the token has been revoked since.
+    pub async fn remember(&self, session: &Session) -> Result<Option<Caller>, Problem> {
+        match &session.holder {
+            Holder::Token(digest) => {
+                if let Some(caller) = self.tokens.of_digest(digest).await? {
+                    return Ok(Some(caller));
+                }
+                Ok(self.bus.known(digest, self.tokens.now_ms()))
+            }
+            Holder::Person { name, token } => {
+                let caller = self.tokens.of_name(token).await?;
+                if caller.is_none() {
+                    tracing::warn!(
+                        token,
+                        "`login.proxy_tokens` names a token that does not exist or has expired"
+                    );
+                }
+                Ok(caller.map(|caller| caller.for_person(name.clone())))
+            }
+        }
+    }
+}
+
+fn too_many_attempts(seconds: u32) -> Problem {
+    let detail = format!("Too many unknown tokens from this address. Try again in {seconds} s.");
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail).retry_after(seconds)
+}

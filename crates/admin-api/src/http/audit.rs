@@ -1,0 +1,334 @@
+//! The audit log: who changed what.
+//!
+//! One layer around all routes records every request that changes something, every log-in and log-out, and every refusal
+//! of a known caller. It takes the caller from the authentication ([`Notes::caller`]), and the new state from the answer.
+//! A handler that knows what was there before adds it ([`Notes::before`]).
+//!
+//! Each record is appended to the log in the fabric ([`signalbox_access::AuditLog`]), published on the reserved topic
+//! `signalbox.audit`, and written to the pacemaker's own log.
+//!
+//! **No acknowledged change is missing.** The record is in the fabric before the answer is sent. If it cannot be stored, the
+//! answer is 503 `audit_unavailable` instead: the change may have been applied, as after any lost answer, and can be
+//! repeated. A change needs the fabric as well, so this rarely happens. Refusals are recorded if possible.
+//!
+//! **Data traffic is not recorded**: events, messages, heartbeats and facts, see [`is_data`].
+//!
+//! **No secrets.** Members of an answer whose names belong to secrets are masked ([`mask`]), and so is the path of the
+//! one route that can contain a token.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, HttpBody as _, to_bytes},
+    extract::{FromRequestParts, MatchedPath, Request, State},
+    http::{Method, StatusCode, header, request::Parts},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use serde_json::Value;
+use signalbox_access::Caller;
+use signalbox_api::audit::{Kind, Record};
+use signalbox_daemon::serve::Peer;
+
+use super::{App, Problem};
+
+/// Larger answers are not recorded.
+const MAX_ANSWER: u64 = 16 * 1024;
+/// How long the fabric may take to store a record.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The text in place of a secret.
+const MASK: &str = "(hidden)";
+
+/// Members of answers that contain secrets, or may contain them.
+const SECRETS: [&str; 12] = [
+    "token",
+    "secret",
+    "secrets",
+    "password",
+    "authorization",
+    "key",
+    "private_key",
+    "uuid",
+    "value",
+    "set",
+    "add",
+    "callback",
+];
+
+/// Requests that transport data: method, and route.
+const DATA: [(Method, &str); 23] = [
+    (Method::POST, "/topics/{name}"),
+    (Method::POST, "/topics/{name}/events"),
+    (Method::POST, "/messages"),
+    (Method::POST, "/messages/pull"),
+    (Method::POST, "/objects/{object}/events"),
+    (Method::POST, "/queues/{name}/ack"),
+    (Method::POST, "/queues/{name}/extend"),
+    (Method::POST, "/queues/{name}/nack"),
+    (Method::POST, "/queues/{name}/peek"),
+    (Method::POST, "/queues/{name}/pull"),
+    (Method::POST, "/queues/{name}/reject"),
+    (Method::POST, "/instances/{id}/heartbeat"),
+    (Method::POST, "/instances/{id}/errors"),
+    (Method::PATCH, "/state-machines/{machine}/labels"),
+    (Method::POST, "/state-machines/{machine}/labels"),
+    (Method::PATCH, "/state-machines/{machine}/labels/{label}"),
+    (Method::POST, "/state-machines/{machine}/labels/{label}"),
+    (Method::DELETE, "/state-machines/{machine}/labels/{label}"),
+    (Method::POST, "/state-machines/{machine}/labels/{label}/simulate"),
+    (Method::POST, "/state-machines/{machine}/plan"),
+    (Method::POST, "/subscriber/test"),
+    // Recorded as log-in and log-out by their handlers.
+    (Method::POST, "/dashboard/login"),
+    (Method::POST, "/dashboard/logout"),
+];
+
+/// Whether a request transports data and changes no configuration.
+fn is_data(method: &Method, route: &str) -> bool {
+    DATA.iter().any(|(data, path)| data == method && *path == route)
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    who: Option<String>,
+    person: Option<String>,
+    kind: Option<Kind>,
+    before: Option<Value>,
+    after: Option<Value>,
+}
+
+/// Data about a request for its record. An extension of every request, and an extractor.
+#[derive(Debug, Clone, Default)]
+pub struct Notes(Arc<Mutex<Noted>>);
+
+impl Notes {
+    fn with(&self, note: impl FnOnce(&mut Noted)) {
+        note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The caller was authenticated.
+    pub fn caller(&self, caller: &Caller) {
+        self.with(|noted| {
+            noted.who = Some(caller.name.clone());
+            noted.person = caller.person().map(str::to_owned);
+        });
+    }
+
+    /// The request is a log-in or log-out, whatever its method.
+    pub fn kind(&self, kind: Kind) {
+        self.with(|noted| noted.kind = Some(kind));
+    }
+
+    /// The value before the change.
+    pub(crate) fn before(&self, value: Value) {
+        self.with(|noted| noted.before = Some(value));
+    }
+
+    /// The value after the change, if the answer does not show it.
+    pub(crate) fn after(&self, value: Value) {
+        self.with(|noted| noted.after = Some(value));
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Notes {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}
+
+/// The address of the client, an extension of every request.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientAddress(pub(crate) IpAddr);
+
+impl<S: Sync> FromRequestParts<S> for ClientAddress {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self::of(parts))
+    }
+}
+
+impl ClientAddress {
+    /// The client of a request that passed [`record`].
+    pub fn of(parts: &Parts) -> Self {
+        parts.extensions.get().copied().unwrap_or(Self(IpAddr::from([0, 0, 0, 0])))
+    }
+}
+
+/// Records a request, if it belongs in the audit log.
+pub(crate) async fn record(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
+    let address = app.sessions.options().client(peer, request.headers());
+    let notes = Notes::default();
+    request.extensions_mut().insert(ClientAddress(address));
+    request.extensions_mut().insert(notes.clone());
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let Some(route) = route else { return next.run(request).await };
+    let method = request.method().clone();
+    let target = request.uri().path().to_owned();
+    let request_id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+
+    let response = next.run(request).await;
+
+    let noted = std::mem::take(&mut *notes.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let status = response.status();
+    let changes = !method.is_safe() && !is_data(&method, &route);
+    let kind = match noted.kind {
+        Some(kind) => kind,
+        None if status == StatusCode::FORBIDDEN && noted.who.is_some() => Kind::Refused,
+        None if changes && noted.who.is_some() && (status.as_u16() < 400 || status.is_server_error()) => {
+            Kind::Change
+        }
+        None => return response,
+    };
+    let target = if may_contain_token(&route) { route.clone() } else { target };
+    let mut record = Record {
+        at_ms: app.tokens.now_ms(),
+        kind,
+        who: noted.who,
+        person: noted.person,
+        address: address.to_string(),
+        request_id,
+        method: method.as_str().to_owned(),
+        route,
+        target,
+        status: status.as_u16(),
+        code: None,
+        before: noted.before,
+        after: noted.after,
+    };
+    let (response, answer) = peek(response).await;
+    match answer {
+        Some(Value::Object(answer)) if kind == Kind::Refused => {
+            record.code = answer.get("code").and_then(Value::as_str).map(str::to_owned);
+        }
+        Some(answer) if kind == Kind::Change && status.is_success() => {
+            record.after.get_or_insert(answer);
+        }
+        _ => {}
+    }
+    record.before.iter_mut().chain(&mut record.after).for_each(mask);
+    if status.is_server_error() {
+        // The fabric may be unavailable, and nothing was acknowledged.
+        tokio::spawn(async move { write(&app, &record).await });
+        return response;
+    }
+    match (write(&app, &record).await, kind) {
+        (true, _) | (false, Kind::Refused) => response,
+        (false, _) => {
+            let detail = "The request cannot be recorded in the audit log at the moment. The change may have been applied; \
+                repeat the request.";
+            Problem::unavailable("audit_unavailable", detail).into_response()
+        }
+    }
+}
+
+/// The body of a short JSON answer. The answer stays as it is.
+async fn peek(response: Response) -> (Response, Option<Value>) {
+    let is_json =
+        response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(
+            |kind| kind.starts_with("application/json") || kind.starts_with("application/problem+json"),
+        );
+    let length = response.body().size_hint().exact();
+    if !is_json || length.is_none_or(|length| length > MAX_ANSWER) {
+        return (response, None);
+    }
+    let (parts, body) = response.into_parts();
+    // The length is known, and all of the body is in memory.
+    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let answer = serde_json::from_slice(&bytes).ok();
+    (Response::from_parts(parts, Body::from(bytes)), answer)
+}
+
+/// Stores a record everywhere. Returns whether it is in the log of the fabric.
+async fn write(app: &App, record: &Record) -> bool {
+    tracing::info!(
+        kind = record.kind.as_str(),
+        who = record.who,
+        person = record.person,
+        address = record.address,
+        request_id = record.request_id,
+        method = record.method,
+        target = record.target,
+        status = record.status,
+        code = record.code,
+        "audit"
+    );
+    let Ok(text) = serde_json::to_string(record) else { return false };
+    let appended = app.audit.append(&text, record.kind == Kind::Refused);
+    match tokio::time::timeout(PATIENCE, appended).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "audit record not stored");
+            return false;
+        }
+        Err(_) => {
+            tracing::error!("audit record not stored in time");
+            return false;
+        }
+    }
+    app.own_events.audited(record);
+    true
+}
+
+/// Whether the path of a route can contain a token.
+fn may_contain_token(route: &str) -> bool {
+    route.starts_with("/api_tokens/")
+}
+
+/// Masks members whose names belong to secrets, at every depth.
+fn mask(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if SECRETS.contains(&name.as_str()) && !member.is_null() {
+                    *member = MASK.into();
+                } else {
+                    mask(member);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mask),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_masked_at_every_depth() {
+        let mut value = json!({
+            "name": "a", "token": "x", "hosts": ["h"],
+            "nested": [{"secrets": ["y"], "headers": {"request": {"set": {"authorization": "z"}}}}],
+            "uuid": null,
+        });
+        mask(&mut value);
+        let wanted = json!({
+            "name": "a", "token": MASK, "hosts": ["h"],
+            "nested": [{"secrets": MASK, "headers": {"request": {"set": MASK}}}],
+            "uuid": null,
+        });
+        assert_eq!(value, wanted);
+    }
+
+    /// A new route is recorded unless it is listed, and a listed one exists.
+    #[test]
+    fn routes_without_a_record_are_routes_of_the_api() {
+        let document: Value =
+            serde_json::from_str(&crate::router::document(utoipa::openapi::OpenApi::default())).unwrap();
+        for (method, route) in DATA {
+            let known = !document["paths"][route][method.as_str().to_ascii_lowercase()].is_null();
+            assert!(known || route.starts_with("/dashboard/"), "{method} {route} is not a route");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The OpenAPI document, made from the handlers.
+
+use axum::{
+    Router,
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use serde_json::{Map, Value, json};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        Components, Info, OpenApi, OpenApiBuilder,
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
+
+use crate::app::App;
+
+/// Title, security schemes and what is common to all routes.
+pub(crate) fn head() -> OpenApi {
+    let mut info = Info::new("Signalbox pacemaker", env!("CARGO_PKG_VERSION"));
+    info.description = Some(
+        "The control plane of Signalbox. Errors are application/problem+json with a stable `code`. Unknown fields of a body \
+         are rejected (422 `unknown_field`), as are unknown query parameters (400 `invalid_query`). Values that are not \
+         valid are 422 `invalid_<thing>`; the event bus answers 400 with the same codes, as clients of Routemaster \
+         expect. A body that is not JSON is 400 `malformed_json`, a body above 1 MiB is 413 `body_too_large`. Every \
+         change can be repeated: if a response is lost, send the request again."
+            .to_owned(),
+    );
+    let mut components = Components::new();
+    let scheme = |scheme| SecurityScheme::Http(HttpBuilder::new().scheme(scheme).build());
+    components.add_security_scheme("bearer", scheme(HttpAuthScheme::Bearer));
+    components.add_security_scheme("basic", scheme(HttpAuthScheme::Basic));
+    // Types of `signalbox_api` refer to these by name, because subsystems own them.
+    register::<signalbox_machines::Status>(&mut components);
+    register::<signalbox_machines::Cause>(&mut components);
+    let none: [&str; 0] = [];
+    OpenApiBuilder::new()
+        .info(info)
+        .components(Some(components))
+        .security(Some([SecurityRequirement::new("bearer", none), SecurityRequirement::new("basic", none)]))
+        .build()
+}
+
+fn register<T: ToSchema + PartialSchema>(components: &mut Components) {
+    components.schemas.insert(T::name().into_owned(), T::schema());
+}
+
+/// The document as text, made once.
+#[derive(Debug, Clone)]
+pub(crate) struct Document(String);
+
+impl Document {
+    /// `spellings`: paths and the second path that each answers to.
+    pub(crate) fn new(document: &OpenApi, spellings: &[(&str, &str)]) -> Self {
+        // Serialising what the macros made cannot fail; an empty document would show in the test of it.
+        let mut document = serde_json::to_value(document).unwrap_or_default();
+        let mut paths = document.get_mut("paths").and_then(Value::as_object_mut);
+        if let Some(paths) = &mut paths {
+            for &(path, other) in spellings {
+                let copy = paths.get(path).cloned().unwrap_or_default();
+                paths.insert(other.to_owned(), copy);
+            }
+        }
+        for (path, operations) in paths.into_iter().flatten() {
+            for (method, operation) in operations.as_object_mut().into_iter().flatten() {
+                finish(method, path, operation);
+            }
+        }
+        Self(serde_json::to_string_pretty(&document).unwrap_or_default())
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.0
+    }
+}
+
+/// Completes an operation with what handlers need not repeat: a unique name, the answers that operations share, a
+/// description of every answer, and the media type of errors.
+fn finish(method: &str, path: &str, operation: &mut Value) {
+    let parts = path.split(['/', '{', '}', '.']).filter(|part| !part.is_empty());
+    let name = std::iter::once(method).chain(parts).collect::<Vec<_>>().join("_");
+    operation["operationId"] = Value::String(name);
+    common(path, operation);
+    for (status, answer) in operation["responses"].as_object_mut().into_iter().flatten() {
+        let Some(answer) = answer.as_object_mut() else { continue };
+        let reason =
+            StatusCode::from_bytes(status.as_bytes()).ok().and_then(|status| status.canonical_reason());
+        let description = answer.entry("description").or_insert_with(|| "".into());
+        if description.as_str().is_none_or(str::is_empty) {
+            *description = reason.unwrap_or("").into();
+        }
+        let content = answer.get_mut("content").and_then(Value::as_object_mut);
+        if let Some(content) = content
+            && content.get("application/json").is_some_and(|json| json["schema"]["$ref"] == PROBLEM)
+            && let Some(json) = content.remove("application/json")
+        {
+            content.insert("application/problem+json".to_owned(), json);
+        }
+    }
+}
+
+/// Adds the answers that operations share, so that a handler lists only specific ones.
+///
+/// They follow from what the operation declares: the extractors of [`super::auth`] reject callers of every operation that
+/// requires a token, and the extractors of [`super::body`] reject the path, the query and the body.
+fn common(path: &str, operation: &mut Value) {
+    let has_query = operation["parameters"]
+        .as_array()
+        .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["in"] == "query"));
+    let has_path = path.contains('{');
+    let has_body = operation.get("requestBody").is_some();
+    // `security(())` marks an operation as open; all others inherit the requirement of the document.
+    let is_open = operation.get("security").is_some();
+    let Some(responses) = operation["responses"].as_object_mut() else { return };
+    // An operation that documents a 500 maps an unavailable fabric to it.
+    let maps_unavailable = responses.contains_key("500");
+    for (status, codes, applies) in [
+        ("400", "invalid_path", has_path),
+        ("400", "invalid_query", has_query),
+        ("400", "malformed_json, json_too_deep, json_not_interoperable, unreadable_body", has_body),
+        ("401", "token_required, token_unknown", !is_open),
+        ("403", "scope_missing, confined_token, cross_site, csrf", !is_open),
+        ("408", "body_too_slow", has_body),
+        ("413", "body_too_large", has_body),
+        ("415", "unsupported_media_type", has_body),
+        ("429", "too_many_attempts, token_limit_reached", !is_open),
+        ("503", "fabric_unavailable, fabric_uninitialized", !is_open && !maps_unavailable),
+    ] {
+        if applies {
+            add(responses, status, codes);
+        }
+    }
+}
+
+/// Adds codes to the description of an answer, and the answer where it is missing.
+fn add(responses: &mut Map<String, Value>, status: &str, codes: &str) {
+    let answer = responses.entry(status).or_insert_with(
+        || json!({"description": "", "content": {"application/json": {"schema": {"$ref": PROBLEM}}}}),
+    );
+    let described = answer["description"].as_str().unwrap_or_default();
+    let separator = if described.is_empty() { "" } else { ", " };
+    answer["description"] = format!("{codes}{separator}{described}").into();
+}
+
+const PROBLEM: &str = "#/components/schemas/Problem";
+
+pub(crate) fn routes(document: Document) -> Router<App> {
+    let answer =
+        move || async move { ([(header::CONTENT_TYPE, "application/json")], document.0).into_response() };
+    Router::new().route("/openapi.json", get(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        fs,
+        path::Path,
+    };
+
+    use serde_json::Value;
+
+    fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push((path.display().to_string(), fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
+
+    /// The names of a file's types in the document.
+    fn schemas(text: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        for rest in text.split("ToSchema)").skip(1) {
+            let end = rest.find("struct ").into_iter().chain(rest.find("enum ")).min().unwrap_or(0);
+            let (attributes, item) = rest.split_at(end);
+            let renamed = attributes.split("schema(as = ").nth(1).and_then(|rest| rest.split(')').next());
+            let own = item.split(|char: char| !char.is_alphanumeric() && char != '_').nth(1);
+            names.extend(renamed.or(own).map(str::to_owned));
+        }
+        names
+    }
+
+    /// utoipa keeps one of two schemas of the same name, without a word.
+    #[test]
+    fn no_two_types_have_one_name_in_the_document() {
+        let mut files = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/src"), &mut files);
+        let mut seen = BTreeMap::<String, String>::new();
+        for (file, text) in &files {
+            for name in schemas(text) {
+                if let Some(other) = seen.insert(name.clone(), file.clone()) {
+                    panic!(
+                        "{name} is in {other} and in {file}: give one another name with #[schema(as = …)]"
+                    );
+                }
+            }
+        }
+        assert!(seen.contains_key("QueueNumbers") && seen.len() > 80, "{seen:?}");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document: Value =
+            serde_json::from_str(&crate::router::document(utoipa::openapi::OpenApi::default())).unwrap();
+        let text = document.to_string();
+        let references: BTreeSet<&str> =
+            text.split("\"#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(references.contains("Problem") && references.len() > 50, "{references:?}");
+        let missing: Vec<_> =
+            references.iter().filter(|name| document["components"]["schemas"][**name].is_null()).collect();
+        assert!(missing.is_empty(), "described nowhere: {missing:?}");
+    }
+
+    #[test]
+    fn shared_answers_follow_from_what_an_operation_takes() {
+        let document: Value =
+            serde_json::from_str(&crate::router::document(utoipa::openapi::OpenApi::default())).unwrap();
+        let answers = |path: &str, method: &str| {
+            let responses = document["paths"][path][method]["responses"].as_object().unwrap();
+            responses.keys().cloned().collect::<BTreeSet<_>>()
+        };
+        assert!(
+            ["400", "413", "415"]
+                .iter()
+                .all(|status| answers("/queues/{name}/ack", "post").contains(*status))
+        );
+        assert!(answers("/instances/{id}", "delete").contains("400"));
+        assert_eq!(answers("/health", "get"), ["200".to_owned()].into(), "open, and it takes nothing");
+        let of_backends = ["200", "401", "403", "429", "503"].map(str::to_owned);
+        assert_eq!(
+            answers("/backends", "get"),
+            of_backends.into(),
+            "a token is required, and it takes nothing"
+        );
+        assert!(!answers("/pulse", "get").contains("503"), "an unavailable fabric is 500 no_pulse there");
+        let publish = &document["paths"]["/topics/{name}"]["post"]["responses"];
+        let codes = publish["403"]["description"].as_str().unwrap();
+        assert!(codes.contains("scope_missing") && codes.contains("topic_claimed"), "{codes}");
+    }
+
+    /// Routes without a description are not in the document.
+    #[test]
+    fn routes_come_from_their_descriptions() {
+        let mut files = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        let by_hand: Vec<&str> = files
+            .iter()
+            .filter(|(file, _)| {
+                let within = file.rsplit_once("/admin-api/src/").map_or(&**file, |(_, within)| within);
+                !within.contains("test")
+            })
+            .flat_map(|(_, text)| text.split("#[cfg(test)]").next())
+            .flat_map(|text| text.split(".route(").skip(1))
+            .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
+            .collect();
+        let copied = crate::api::bus::OTHER_SPELLINGS.map(|(_, other)| other);
+        let by_hand: Vec<&str> = by_hand.into_iter().filter(|path| !copied.contains(path)).collect();
+        assert_eq!(by_hand, ["/openapi.json"], "describe it with #[utoipa::path]");
+    }
+}

@@ -1,0 +1,80 @@
+//! What all requests pass before they reach a handler.
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    middleware,
+    response::{IntoResponse, Response},
+};
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::openapi::OpenApi;
+
+use crate::{
+    api,
+    app::App,
+    http::{Problem, audit, body, deadline, observe, openapi, unread},
+};
+
+static OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+static PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
+/// Pages use none of the features that a browser asks its user for.
+const NO_PERMISSIONS: &str =
+    "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()";
+
+/// The OpenAPI document of all routes: those of the API, and those that `pages` describes.
+pub fn document(pages: OpenApi) -> String {
+    let (_, mut document) = api::routes().split_for_parts();
+    document.merge(pages);
+    openapi::Document::new(&document, &api::bus::OTHER_SPELLINGS).into_text()
+}
+
+/// The API and other pages with their description, behind the same limits and checks.
+pub fn router(app: App, pages: Router, description: OpenApi) -> Router {
+    let (routes, mut document) = api::routes().split_for_parts();
+    document.merge(description);
+    let document = openapi::Document::new(&document, &api::bus::OTHER_SPELLINGS);
+    routes
+        .merge(openapi::routes(document))
+        .with_state(app.clone())
+        .merge(pages)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn(signalbox_daemon::refuse_proxied))
+        .layer(middleware::from_fn(unread::drain))
+        .layer(DefaultBodyLimit::max(body::LIMIT_BYTES))
+        .layer(middleware::from_fn(deadline::limit))
+        .layer(middleware::from_fn_with_state(app.clone(), audit::record))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::map_response_with_state(app.clone(), protect))
+        .layer(middleware::from_fn(signalbox_daemon::traces::serve))
+        .layer(middleware::from_fn_with_state(app.metrics.clone(), observe::observe))
+}
+
+async fn not_found() -> Problem {
+    Problem::not_found("unknown_route", "no such route; /openapi.json lists all routes")
+}
+
+async fn method_not_allowed() -> Problem {
+    let detail = "method not allowed; /openapi.json lists the methods of this path";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    tracing::error!("a handler panicked");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log").into_response()
+}
+
+/// Nothing here is to be sniffed, framed or, as answers hang on a token, cached by anything between.
+async fn protect(State(app): State<App>, mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(OPENER_POLICY.clone(), HeaderValue::from_static("same-origin"));
+    headers.insert(PERMISSIONS_POLICY.clone(), HeaderValue::from_static(NO_PERMISSIONS));
+    if app.sessions.options().https {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
