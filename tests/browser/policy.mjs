@@ -58,7 +58,7 @@ async function explains(page) {
     await page.getByRole("button", { name: "Explain" }).press("Enter");
     await step("Path").filter({ hasText: "/api leads to backend.test, which receives /orders" }).waitFor();
     await step("Method").filter({ hasText: "GET is an allowed method" }).waitFor();
-    await step("Instance").filter({ hasText: "1 instance" }).waitFor();
+    await step("Instance").filter({ hasText: "rules-1 receives the request: it is the only one" }).waitFor();
     await shoot(page, "host-explained");
 }
 
