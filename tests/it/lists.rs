@@ -212,7 +212,7 @@ async fn a_mistyped_command_never_looks_like_success() {
 
     // A short flag for the file, and a usage that requires nothing that the environment has.
     let missing = type_in(&system, &["machines", "apply", "orders", "-f", "/nonexistent.yaml"]).await;
-    assert_eq!(missing.code, Some(65), "{}", missing.wrong);
+    assert_eq!(missing.code, Some(64), "{}", missing.wrong);
     let usage = type_in(&system, &["machines", "apply"]).await.wrong;
     assert!(usage.contains("Usage: signalbox machines apply [OPTIONS] <MACHINE>"), "{usage}");
 
@@ -223,8 +223,7 @@ async fn a_mistyped_command_never_looks_like_success() {
     let file = folder.path().join("m.yaml");
     fs::write(&file, machine).unwrap();
     type_in(&system, &["machines", "apply", "m", "-f", file.to_str().unwrap()]).await.done();
-    let labels: Vec<Value> =
-        ["one", "two", "three"].map(|name| json!({"name": name, "metadata": {}})).into();
+    let labels: Vec<Value> = ["one", "two", "three"].map(|name| json!({"name": name, "metadata": {}})).into();
     let made = system.api("POST", "/state-machines/m/labels", Some(json!({"labels": labels}))).await;
     assert!(matches!(made.status, 200 | 201), "{}", made.text());
     let listed = type_in(&system, &["labels", "list", "m", "--max", "2"]).await.done();
