@@ -212,7 +212,7 @@ async fn a_mistyped_command_never_looks_like_success() {
 
     // A short flag for the file, and a usage that requires nothing that the environment has.
     let missing = type_in(&system, &["machines", "apply", "orders", "-f", "/nonexistent.yaml"]).await;
-    assert_eq!(missing.code, Some(65), "{}", missing.wrong);
+    assert_eq!(missing.code, Some(64), "{}", missing.wrong);
     let usage = type_in(&system, &["machines", "apply"]).await.wrong;
     assert!(usage.contains("Usage: signalbox machines apply [OPTIONS] <MACHINE>"), "{usage}");
 
