@@ -40,7 +40,8 @@ async fn a_cursor_shows_nothing_of_other_tenants_and_is_of_no_use_to_others() {
     make(&system, "PUT", "/queues/all", json!({"pattern": ".*"})).await;
     // A message of the other tenant is between those of the own one.
     for (environment, delay) in [("5", 1000), (THEIRS, 2000), ("5", 3000)] {
-        let message = json!({"environment": environment, "type": "mail", "name": "x", "delay_seconds": delay});
+        let message =
+            json!({"environment": environment, "type": "mail", "name": "x", "delay_seconds": delay});
         make(&system, "POST", "/messages", message).await;
     }
     let [mine, other] = [
