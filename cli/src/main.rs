@@ -51,7 +51,10 @@ mod yaml;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{
+    CommandFactory as _, Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
 
 use exit::Failure;
 
@@ -159,7 +162,11 @@ fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
         // Help and version are handled here, too. An invalid flag or variable is a configuration error, like an invalid file.
-        Err(error) => {
+        Err(mut error) => {
+            // clap's own usage shows options whose variables are set as if they were required.
+            if error.use_stderr() {
+                let _replaced = error.insert(ContextKind::Usage, ContextValue::StyledStr(usage()));
+            }
             let _unwritten = error.print();
             return if error.use_stderr() { exit::code(exit::CONFIGURATION) } else { ExitCode::SUCCESS };
         }
@@ -168,6 +175,18 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// The usage of the command whose name was typed.
+fn usage() -> clap::builder::StyledStr {
+    let mut command = Cli::command();
+    command.build();
+    for word in std::env::args().skip(1) {
+        if let Some(named) = command.find_subcommand(&word) {
+            command = named.clone();
+        }
+    }
+    command.render_usage()
 }
 
 fn run(command: Command) -> Result<(), Failure> {

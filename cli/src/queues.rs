@@ -85,7 +85,7 @@ enum Command {
     RedriveMessage(OneMessage),
     /// List messages that were dropped because too many waited
     Gaps(Rows),
-    /// Forget which messages were dropped because too many waited
+    /// Delete the record of messages that were dropped because too many waited
     DropGaps(Confirmed),
 }
 

@@ -2,6 +2,7 @@
 
 import path from "node:path";
 
+import * as accessibility from "./accessibility.mjs";
 import * as events from "./events.mjs";
 import { open, shots, start } from "./harness.mjs";
 import * as host from "./host.mjs";
@@ -10,11 +11,12 @@ import * as login from "./login.mjs";
 import * as machines from "./machines.mjs";
 import * as objects from "./objects.mjs";
 import * as overview from "./overview.mjs";
+import * as policy from "./policy.mjs";
 import * as queues from "./queues.mjs";
 import * as scale from "./scale.mjs";
 
 const suites = {
-    pages: { login, overview, host, events, queues, objects, machines, liveness },
+    pages: { login, overview, host, policy, events, queues, objects, machines, accessibility, liveness },
     scale: { login, scale },
 };
 const { browser, context } = await start();

@@ -107,6 +107,12 @@ export async function run(page) {
     await page.getByLabel("Name prefix").fill("user-9999");
     await page.keyboard.press("Enter");
     await page.getByRole("link", { name: "user-9999" }).waitFor();
+    // A large number does not cover the kind of its state.
+    const apart = await page.locator("a.state").first().evaluate((state) => {
+        const [word, count] = [".word", ".count"].map((name) => state.querySelector(name).getBoundingClientRect());
+        return word.right <= count.left;
+    });
+    check(apart, "the number of labels covers the kind of the state");
     await shoot(page, "scale-machine");
 
     for (const target of ["/", "/dashboard/problems", "/dashboard/host", "/dashboard/queues", "/dashboard/machines?name=onboarding"]) {

@@ -111,6 +111,9 @@ async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire(
     let _: String = system.cli(System::FABRIC, "CONFIG SET appendonly no").await;
     // This is the first request, so no reading from before the changes is cached.
     problems_contain(&system, "The certificate of shop.test expires in 5 d.").await;
+    // The API rounds in the same way.
+    let certificate = system.api("GET", "/certificates/shop.test", None).await.json();
+    assert_eq!(certificate["days_left"], 5, "{certificate}");
     problems_contain(
         &system,
         "The stats Redis evicts counters when memory runs out (maxmemory-policy is allkeys-lru).",

@@ -189,3 +189,44 @@ async fn a_context_names_a_system_and_keeps_its_token_from_others() {
     }
     system.stop().await;
 }
+
+/// A command that is not what the operator meant says so, instead of printing a plausible answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mistyped_command_never_looks_like_success() {
+    let system = System::start("mistyped").await;
+    let app = App::start("app").await;
+    system.register("i-1", &app, "shop.test", "7").await;
+
+    // A URL is a host and a path. The API refuses one where it expects a host.
+    let explained = type_in(&system, &["routes", "explain", "http://shop.test/cart?x=1"]).await.done().out;
+    assert!(explained.starts_with("A request for shop.test is routed to an instance"), "{explained}");
+    assert!(explained.contains("receives the path /cart"), "{explained}");
+    let refused = system.api("GET", "/routes/explain?host=http://shop.test/", None).await;
+    assert_eq!((refused.status, refused.json()["code"].clone()), (422, json!("invalid_host")));
+
+    let revoked = type_in(&system, &["tokens", "revoke", "nosuch"]).await;
+    assert_eq!((revoked.code, &*revoked.out), (Some(65), ""), "{}", revoked.wrong);
+    assert!(revoked.wrong.contains("unknown token nosuch"), "{}", revoked.wrong);
+    let counted = type_in(&system, &["stats", "show", "version_type/nosuch"]).await.done();
+    assert!(counted.out.contains("no request was counted"), "{}", counted.out);
+
+    // A short flag for the file, and a usage that requires nothing that the environment has.
+    let missing = type_in(&system, &["machines", "apply", "orders", "-f", "/nonexistent.yaml"]).await;
+    assert_eq!(missing.code, Some(64), "{}", missing.wrong);
+    let usage = type_in(&system, &["machines", "apply"]).await.wrong;
+    assert!(usage.contains("Usage: signalbox machines apply [OPTIONS] <MACHINE>"), "{usage}");
+
+    // A list that is not complete says so.
+    let machine = "state_machines: {m: {states: [{gate: a, exit_condition: 'metadata.x = 1', \
+        triggers: [{metadata: x}], next: b}, {gate: b}]}}";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.yaml");
+    fs::write(&file, machine).unwrap();
+    type_in(&system, &["machines", "apply", "m", "-f", file.to_str().unwrap()]).await.done();
+    let labels: Vec<Value> = ["one", "two", "three"].map(|name| json!({"name": name, "metadata": {}})).into();
+    let made = system.api("POST", "/state-machines/m/labels", Some(json!({"labels": labels}))).await;
+    assert!(matches!(made.status, 200 | 201), "{}", made.text());
+    let listed = type_in(&system, &["labels", "list", "m", "--max", "2"]).await.done();
+    assert!(listed.wrong.contains("2 of 3 labels shown; --max shows more"), "{}", listed.wrong);
+    system.stop().await;
+}

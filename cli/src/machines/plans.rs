@@ -57,7 +57,7 @@ pub(super) struct Apply {
     #[arg(long, conflicts_with = "file")]
     plan: Option<String>,
     /// The same as FILE
-    #[arg(long)]
+    #[arg(short, long)]
     file: Option<PathBuf>,
     /// Move labels of the removed state OLD to NEW; can be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = pair)]

@@ -518,6 +518,9 @@ pub struct Explanation {
     /// `methods`, `limits`, `basic`, `forward`, `body_bytes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<String>,
+    /// What each check decides for the request, up to the first that ends it. Only with `method` or `scheme`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
     /// The table's serial.
     pub serial: u64,
 }
@@ -533,6 +536,36 @@ pub enum Answer {
     NoInstance,
     /// 404: no name exists.
     NoRoute,
+}
+
+/// What a check decides for a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(as = RequestStep))]
+pub struct Step {
+    /// The check, as in `checks`.
+    pub check: String,
+    /// Its result.
+    pub result: StepResult,
+    /// The status with which a request that does not pass is answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The reason.
+    pub detail: String,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(as = RequestStepResult))]
+#[serde(rename_all = "snake_case")]
+pub enum StepResult {
+    /// The request continues.
+    Passes,
+    /// The edge answers it.
+    Ends,
+    /// It depends on what is not known here, such as a password.
+    Depends,
 }
 
 /// What a path leads to.

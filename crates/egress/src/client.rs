@@ -198,6 +198,21 @@ impl Client {
         called
     }
 
+    /// Signs a request as Standard Webhooks 1.0 says, with a secret of the form `whsec_…`: adds `webhook-id`,
+    /// `webhook-timestamp` and `webhook-signature`. Returns whether the secret and the ID can be used.
+    pub fn sign(&self, secret: &str, id: &str, body: &[u8], headers: &mut http::HeaderMap) -> bool {
+        let now_ms = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        let secret = Secret { secret: secret.to_owned(), until_ms: None };
+        let signature = signature::sign(std::slice::from_ref(&secret), id, now_ms, body);
+        let signature = signature.and_then(|signature| HeaderValue::try_from(signature).ok());
+        let (Some(signature), Ok(id)) = (signature, HeaderValue::from_str(id)) else { return false };
+        headers.insert("webhook-id", id);
+        headers.insert("webhook-timestamp", HeaderValue::from(now_ms / 1000));
+        headers.insert("webhook-signature", signature);
+        true
+    }
+
     async fn ask(
         &self,
         mut request: Request<Full<Bytes>>,

@@ -7,7 +7,7 @@ use data_encoding::HEXLOWER;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use crate::definition::{Call, Header, HeaderPart, Machine, Part, Path, Template, Text, Webhook};
+use crate::definition::{Action, Call, Header, HeaderPart, Machine, Part, Path, Template, Text, Webhook};
 
 /// A placeholder whose value is missing, is null, or is not allowed in its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -234,6 +234,26 @@ impl Call {
     }
 }
 
+/// Maximum size of the body of a webhook, bytes.
+const MAX_BODY: usize = 128 * 1024;
+
+impl Action {
+    /// What an attempt sends.
+    ///
+    /// # Errors
+    /// When a value is missing, does not fit, or makes the body too large.
+    pub fn request(&self, filling: Filling<'_>) -> Result<Request, Unfilled> {
+        let mut request = self.call.request(filling)?;
+        if let (Request::Webhook { body, .. }, Some(template)) = (&mut request, &self.body) {
+            *body = template.fill(filling)?;
+            if body.to_string().len() > MAX_BODY {
+                return Err(Unfilled::Unfit(format!("the body is larger than {} KiB", MAX_BODY / 1024)));
+            }
+        }
+        Ok(request)
+    }
+}
+
 fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
     let unfit = |what: &str| Unfilled::Unfit(format!("{what} of the route action"));
     // Ids are texts or numbers, as their owners like.
@@ -328,6 +348,13 @@ impl Header {
 }
 
 impl Machine {
+    /// The name of the secret that signs webhooks to an address: that of the entry whose prefix is longest.
+    #[must_use]
+    pub fn secret_for(&self, url: &str) -> Option<&str> {
+        let applying = self.webhooks().iter().filter(|entry| entry.secret.is_some() && entry.applies_to(url));
+        applying.max_by_key(|entry| entry.prefix.len())?.secret.as_deref()
+    }
+
     /// The headers that go along with a call to an address; of two with the same name the one whose prefix is longer.
     #[must_use]
     pub fn headers_for(&self, url: &str) -> Vec<&Header> {
@@ -410,7 +437,12 @@ mod tests {
 
     #[test]
     fn a_prefix_never_reaches_another_host() {
-        let webhook = |prefix: &str| Webhook { prefix: prefix.into(), pattern: None, headers: Vec::new() };
+        let webhook = |prefix: &str| Webhook {
+            prefix: prefix.into(),
+            pattern: None,
+            headers: Vec::new(),
+            secret: None,
+        };
         for (prefix, url, applies) in [
             ("https://api.example", "https://api.example/a", true),
             ("https://api.example", "https://api.example?a", true),

@@ -493,7 +493,7 @@ impl<'m> Simulator<'m> {
             metadata: &self.label.metadata,
         };
         let answer = self.webhooks.get(state.name()).cloned().unwrap_or(Assumption::from(200));
-        let (outcome, error) = match action.call.request(filling) {
+        let (outcome, error) = match action.request(filling) {
             Ok(_) => {
                 let (name, status) = (state.name().to_owned(), answer.status);
                 self.steps.push(Step { at: self.now, what: What::Tries { state: name, status } });

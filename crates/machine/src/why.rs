@@ -154,11 +154,11 @@ impl Why {
             json["timezone_instead_of"] = instead.clone();
         }
         if self.is_stuck() {
-            let member =
-                if self.looks_again && !self.explanation.truth.holds() { "waits_for" } else { "stuck" };
+            // As in the counts of a machine, stuck labels are those that no update and no event moves.
+            let member = if self.looks_again { "waits_for" } else { "stuck" };
             json[member] = match (self.looks_again, self.explanation.truth.holds()) {
                 (true, false) => "an update, or an event, for one of its triggers".into(),
-                (true, true) => "the condition is true, but it is evaluated only by an update or an event for one of its triggers, or on request (signalbox labels evaluate); the creation of a label is not an update".into(),
+                (true, true) => "an update, or an event, for one of its triggers, or a request (signalbox labels evaluate), although the condition is true: the creation of a label is not an update".into(),
                 (false, _) => "nothing evaluates it again, except a request (signalbox labels evaluate): the gate is evaluated only on entry, and the label is already there".into(),
             };
         }

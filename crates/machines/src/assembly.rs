@@ -117,7 +117,6 @@ impl Parts {
             Committer::new(bus.clone(), hooks.faults, retention),
             sweep_entries.clone(),
             clock.clone(),
-            metrics.clone(),
             flow.clone(),
             options.labels,
         ));

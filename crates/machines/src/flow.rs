@@ -115,6 +115,10 @@ impl Flow {
         Self { counts: Arc::default(), store, metrics }
     }
 
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     /// Counts the newest `rows` rows of a label's history.
     pub(crate) fn count(&self, machine: &str, history: &[Row], rows: usize) {
         let machine: Arc<str> = machine.into();

@@ -128,10 +128,10 @@ impl LabelStore {
         committer: Committer,
         sweeps: SweepEntries,
         clock: Clock,
-        metrics: Metrics,
         flow: Flow,
         max_labels: u64,
     ) -> Self {
+        let metrics = flow.metrics().clone();
         let unreadable = UnreadableLabels::new(metrics.clone());
         let population = Population::new(records.clone(), max_labels);
         Self { records, definitions, committer, sweeps, clock, metrics, flow, unreadable, population }

@@ -44,6 +44,9 @@ struct Passed {
     limit: &'static str,
 }
 
+/// The names of a machine and of one of its states.
+type MachineState = (Arc<str>, Arc<str>);
+
 /// The limits of the histogram of times in states, seconds.
 const STAYS: [f64; 12] =
     [0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0, 259_200.0, 604_800.0, 2_592_000.0];
@@ -82,7 +85,7 @@ pub(crate) struct Metrics {
     entries: Family<InState, Counter>,
     stays: Family<InState, Histogram, fn() -> Histogram>,
     /// The machines and states that have metrics of their own.
-    series: Arc<Mutex<HashSet<(Arc<str>, Arc<str>)>>>,
+    series: Arc<Mutex<HashSet<MachineState>>>,
 }
 
 impl Default for Metrics {
@@ -96,7 +99,7 @@ impl Default for Metrics {
             sweeps: Counter::default(),
             unreadable: Counter::default(),
             entries: Family::default(),
-            stays: Family::new_with_constructor(|| Histogram::new(STAYS.into_iter())),
+            stays: Family::new_with_constructor(|| Histogram::new(STAYS)),
             series: Arc::default(),
         }
     }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use signalbox_api::routes::{Answer, Candidate, Explained, ExplainedPath, ExplainedShare, Explanation};
+use signalbox_api::routes::{Answer, Candidate, Explained, ExplainedPath, ExplainedShare, Explanation, Step};
 
 use super::{
-    Owner, PathRule, RequestPath, TableHost,
+    Line, Owner, PathRule, RequestPath, TableHost,
     choice::{Asked, Host, Secret},
     policy::find_path,
 };
@@ -84,8 +84,8 @@ impl Policy {
         asked.address().filter(|_| balance["address"] == true)
     }
 
-    /// What the edge checks before it chooses an instance.
-    fn checks(&self, rule: Option<&PathRule>) -> Vec<String> {
+    /// What the edge checks before it chooses an instance, and what that decides for the request.
+    fn checks(&self, rule: Option<&PathRule>, question: Question<'_>) -> (Vec<String>, Vec<Step>) {
         // The table adds members about instances, which are not part of a policy.
         let added = ["v", "weights", "log_keys", "draining", "unhealthy", "joined"];
         let mut rules = self.0.clone();
@@ -93,7 +93,8 @@ impl Policy {
             rules.retain(|name, _| !added.contains(&&**name));
         }
         let policy: super::Policy = serde_json::from_value(rules).unwrap_or_default();
-        policy.checks(rule).into_iter().map(ToOwned::to_owned).collect()
+        let steps = question.line.map(|line| policy.trial(rule, line, question.asked));
+        (policy.checks(rule).into_iter().map(ToOwned::to_owned).collect(), steps.unwrap_or_default())
     }
 
     /// The rules for paths.
@@ -211,6 +212,8 @@ pub struct Question<'a> {
     pub asked: Option<&'a Asked>,
     /// The key that decrypts session cookies; `None` without a key file.
     pub secret: Option<&'a Secret>,
+    /// Its method and scheme; `None` if the checks are not to be explained.
+    pub line: Option<Line<'a>>,
 }
 
 /// What a path leads to.
@@ -220,18 +223,18 @@ pub struct Leads {
     pub service: Option<String>,
     rule: Option<PathRule>,
     sent: String,
-    checks: Vec<String>,
+    checks: (Vec<String>, Vec<Step>),
 }
 
 /// What `path` leads to, by the first of `records` that exists.
-pub fn leads_to(records: &[TableHost], path: &RequestPath) -> Leads {
+pub fn leads_to(records: &[TableHost], path: &RequestPath, question: Question<'_>) -> Leads {
     let record = records.iter().find(|record| record.exists());
     let policy = Policy::read(record.and_then(|record| record.policy.as_deref()));
     let rules = policy.paths();
     let rule = find_path(&rules, &path.matched).cloned();
     let sent = rule.as_ref().map_or(&*path.normalized, |rule| rule.sent(&path.normalized)).to_owned();
     let service = rule.as_ref().and_then(PathRule::service).map(ToOwned::to_owned);
-    Leads { service, checks: policy.checks(rule.as_ref()), rule, sent }
+    Leads { service, checks: policy.checks(rule.as_ref(), question), rule, sent }
 }
 
 impl Leads {
@@ -244,14 +247,14 @@ impl Leads {
             matched: service.as_ref().and_then(|service| service.matched.clone()),
             sent: self.sent,
         });
-        let checks = self.checks;
-        let Some(service) = service else { return Explanation { path, checks, ..asked } };
+        let (checks, steps) = self.checks;
+        let Some(service) = service else { return Explanation { path, checks, steps, ..asked } };
         let answer = match service.answer {
             Answer::NoRoute => Answer::NoInstance,
             answer => answer,
         };
         let Explanation { host, matched, candidates, .. } = asked;
-        Explanation { host, matched, candidates, path, checks, answer, ..service }
+        Explanation { host, matched, candidates, path, checks, steps, answer, ..service }
     }
 }
 
@@ -302,6 +305,7 @@ pub fn explain(
             }
         })
         .collect();
+    let (checks, steps) = policy.checks(None, question);
     let answer = match record {
         None => Answer::NoRoute,
         Some(_) if instances.iter().any(|instance| instance.usable) => Answer::Proxied,
@@ -323,7 +327,8 @@ pub fn explain(
         instances,
         request,
         path: None,
-        checks: policy.checks(None),
+        checks,
+        steps,
         host,
         serial,
     }
@@ -453,7 +458,7 @@ mod tests {
     fn choice(policy: &str, header: Option<&str>, cookie: Option<&str>) -> Choice {
         let question = Asked::parse(header, cookie, Some("10.0.0.1")).unwrap();
         let records = [host(&THREE, Some("17"), Some(policy)), empty(), empty()];
-        let question = Question { asked: question.as_ref(), secret: Some(&[7; 32]) };
+        let question = Question { asked: question.as_ref(), secret: Some(&[7; 32]), ..Question::default() };
         asked(&records, question).request.unwrap()
     }
 
@@ -502,7 +507,8 @@ mod tests {
         let policy = r#"{"sticky":{"cookie":"stay"}}"#;
         let records = [host(&THREE, None, Some(policy)), empty(), empty()];
         let question = Asked::parse(None, Some("stay=a.b"), None).unwrap();
-        let without = asked(&records, Question { asked: question.as_ref(), secret: None });
+        let without =
+            asked(&records, Question { asked: question.as_ref(), secret: None, ..Question::default() });
         assert_eq!(without.request.unwrap().by, By::UnreadableSession);
         // With the key it is recognized as forged.
         assert_eq!(choice(policy, None, Some("stay=a.b")).by, By::Chance);

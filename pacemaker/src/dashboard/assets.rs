@@ -16,7 +16,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// Name, media type, content.
-const ASSETS: [(&str, &str, &str); 11] = [
+const ASSETS: [(&str, &str, &str); 12] = [
     ("dashboard.css", STYLE, include_str!("assets/dashboard.css")),
     ("book.css", STYLE, include_str!("assets/book.css")),
     ("noscript.css", STYLE, include_str!("assets/noscript.css")),
@@ -25,6 +25,7 @@ const ASSETS: [(&str, &str, &str); 11] = [
     ("actions.js", SCRIPT, include_str!("assets/actions.js")),
     ("charts.js", SCRIPT, include_str!("assets/charts.js")),
     ("machines.js", SCRIPT, include_str!("assets/machines.js")),
+    ("policy.js", SCRIPT, include_str!("assets/policy.js")),
     ("tail.js", SCRIPT, include_str!("assets/tail.js")),
     // uPlot 1.6.32, MIT: see assets/uplot/LICENSE.
     ("uplot.js", SCRIPT, include_str!("assets/uplot/uPlot.iife.min.js")),

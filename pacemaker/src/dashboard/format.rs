@@ -41,6 +41,20 @@ pub(super) fn per_second(minute: u64) -> String {
     }
 }
 
+/// A number in at most five characters: `9999`, `10.1k`, `2.5M`.
+pub(super) fn compact(number: u64) -> String {
+    let scaled = |unit: u64, name| match number / unit {
+        whole @ 0..100 => format!("{whole}.{}{name}", number % unit * 10 / unit),
+        whole => format!("{whole}{name}"),
+    };
+    match number {
+        0..10_000 => number.to_string(),
+        10_000..1_000_000 => scaled(1000, "k"),
+        1_000_000..1_000_000_000 => scaled(1_000_000, "M"),
+        _ => scaled(1_000_000_000, "G"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +65,8 @@ mod tests {
         assert_eq!([time(1_767_225_661_999), time(u64::MAX)], ["2026-01-01 00:01:01 UTC", "–"]);
         assert_eq!([percent(0, 0), percent(0, 5), percent(1, 5000)], ["–", "0%", "< 0.1%"]);
         assert_eq!([percent(1, 50), percent(1, 2)], ["2.0%", "50%"]);
+        let numbers = [9999, 10_059, 100_900, 2_590_000, 999_999_999, 4_000_000_000];
+        assert_eq!(numbers.map(compact), ["9999", "10.0k", "100k", "2.5M", "999M", "4.0G"]);
         assert_eq!([per_second(0), per_second(30), per_second(6000)], ["0", "0.5", "100"]);
     }
 }

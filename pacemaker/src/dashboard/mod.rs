@@ -38,20 +38,21 @@ mod slow_facts;
 mod store;
 mod stream;
 
-use std::{ops::Deref, time::SystemTime};
+use std::{ops::Deref, sync::Arc, time::SystemTime};
 
 use axum::{
     Router,
     response::Redirect,
     routing::{get, post},
 };
+use parking_lot::Mutex;
 use signalbox_store::Stats;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{App, http::slots::Slots};
 use checkup::Checkups;
-use pages::Diagrams;
+use pages::{Changes, Diagrams};
 use slow_facts::SlowFactsCache;
 use store::Traffic;
 
@@ -72,6 +73,8 @@ pub(crate) struct Dashboard {
     /// One place per open stream.
     streams: Slots,
     now: fn() -> SystemTime,
+    /// Changes of routes that charts mark.
+    changes: Arc<Mutex<Changes>>,
     /// The name of this installation, which every page shows.
     environment: String,
 }
@@ -85,6 +88,7 @@ impl Dashboard {
             checkups: Checkups::default(),
             streams: Slots::new("open dashboard pages", MAX_STREAMS, MAX_STREAMS_PER_TOKEN),
             now,
+            changes: Arc::default(),
             environment,
         }
     }

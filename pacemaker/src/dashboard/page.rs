@@ -98,8 +98,12 @@ struct Frame<'a> {
     (status = 200, body = String, content_type = "text/html"),
     (status = 303, description = "A browser without a session: redirected to the login"),
     (status = 401, body = Problem), (status = 403, body = Problem)))]
-pub(super) async fn front(viewer: Viewer, State(app): State<Site>) -> Result<Response, Problem> {
-    let view = View::of(Kind::Overview, "");
+pub(super) async fn front(
+    viewer: Viewer,
+    State(app): State<Site>,
+    Query(query): Query<PageQuery>,
+) -> Result<Response, Problem> {
+    let view = query.into_view(Kind::Overview);
     let content = pages::content(&app, &viewer.caller, &view, 0).await;
     framed(&app, &viewer, &view, content).await
 }

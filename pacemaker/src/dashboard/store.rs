@@ -1,6 +1,7 @@
 //! Recent traffic of version types, second by second, from the history of the statistics.
 
 mod latency;
+mod series;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use signalbox_store::{self as redis, Stats, keys::stats as key};
 
 pub(super) use latency::{Latencies, Times};
+pub(super) use series::{Range, Series};
 
 const HOUR_SECONDS: i64 = 3600;
 const MINUTE: usize = 60;
@@ -25,6 +27,7 @@ const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "tim
 pub(super) struct Traffic {
     stats: Stats,
     latencies: latency::Cache,
+    series: series::Cache,
     minutes: Arc<Mutex<Option<Minute>>>,
 }
 
@@ -68,39 +71,43 @@ impl Sums {
 
 /// The counters of each second, by version type.
 #[derive(Debug, Default)]
-pub(super) struct Past {
-    /// Consecutive Unix seconds.
-    pub(super) seconds: Vec<i64>,
+struct Past {
     /// The counters of each of these seconds, by version type.
     by_id: HashMap<String, Vec<Sums>>,
 }
 
 impl Past {
     /// The counters of each second of one version type.
-    pub(super) fn of(&self, id: &str) -> &[Sums] {
+    fn of(&self, id: &str) -> &[Sums] {
         self.by_id.get(id).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The sum of the last minute of one version type.
-    pub(super) fn minute(&self, id: &str) -> Sums {
+    fn minute(&self, id: &str) -> Sums {
         let mut sums = Sums::default();
         self.of(id).iter().rev().take(MINUTE).for_each(|second| sums.add(second));
         sums
-    }
-
-    /// The sums over all version types, by second.
-    pub(super) fn totals(&self) -> Vec<Sums> {
-        let mut all = vec![Sums::default(); self.seconds.len()];
-        for seconds in self.by_id.values() {
-            all.iter_mut().zip(seconds).for_each(|(sum, second)| sum.add(second));
-        }
-        all
     }
 }
 
 impl Traffic {
     pub(super) fn new(stats: Stats) -> Self {
-        Self { stats, latencies: latency::Cache::default(), minutes: Arc::default() }
+        Self {
+            stats,
+            latencies: latency::Cache::default(),
+            series: series::Cache::default(),
+            minutes: Arc::default(),
+        }
+    }
+
+    /// The traffic of version types in a range, or in its last steps only.
+    pub(super) async fn series(
+        &self,
+        ids: &[String],
+        range: Range,
+        tail: bool,
+    ) -> Result<Arc<Series>, redis::Error> {
+        self.series.get(&self.stats, ids, range, tail).await
     }
 
     /// Request latencies of version types in the last `minutes`.
@@ -141,12 +148,12 @@ impl Traffic {
 
     /// The last `window` complete seconds of these version types, by the clock of the stats Redis. The clocks of the
     /// sidecars, which assign requests to seconds, are close enough to it for display.
-    pub(super) async fn past(&self, ids: &[String], window: i64) -> Result<Past, redis::Error> {
+    async fn past(&self, ids: &[String], window: i64) -> Result<Past, redis::Error> {
         let now = i64::try_from(self.stats.now_ms().await? / 1000).unwrap_or(0);
         let hours = by_hour(now - window..now);
         let seconds: Vec<i64> = (now - window..now).collect();
         if ids.is_empty() {
-            return Ok(Past { seconds, by_id: HashMap::new() });
+            return Ok(Past { by_id: HashMap::new() });
         }
         let mut batch = self.stats.batch();
         for id in ids {
@@ -168,7 +175,7 @@ impl Traffic {
             let sums = |second| Sums::read(std::array::from_fn(|metric| value(metric, second)));
             (0..seconds.len()).map(sums).collect()
         }));
-        Ok(Past { by_id: by_id.collect(), seconds })
+        Ok(Past { by_id: by_id.collect() })
     }
 }
 
@@ -216,8 +223,8 @@ mod tests {
             stats.command("HSET").arg(history).arg(second).arg(value).run().await.unwrap();
         }
         let past = Traffic::new(stats).past(&["17".to_owned(), "18".to_owned()], 4100).await.unwrap();
-        let requests: u64 = past.totals().iter().map(|second| second.requests).sum();
-        assert_eq!((past.seconds.len(), requests), (4100, 10));
+        let requests: u64 = past.of("17").iter().map(|second| second.requests).sum();
+        assert_eq!((past.of("17").len(), requests), (4100, 10));
         let minute = past.minute("17");
         assert_eq!((minute.requests, minute.mean_ms()), (3, Some(30.0)));
         assert_eq!((past.minute("18"), past.minute("19")), (Sums::default(), Sums::default()));

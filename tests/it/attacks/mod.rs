@@ -3,6 +3,7 @@
 
 mod audit_log;
 mod confinement_data;
+mod confinement_lists;
 mod confinement_shares;
 mod confinement_time;
 mod edge_admin;

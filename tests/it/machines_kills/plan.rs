@@ -47,7 +47,7 @@ state_machines:
         deadline: {{after: 3s, next: call}}
         next: call
       - gate: due
-        exit_condition: system.now >= metadata.due
+        exit_condition: metadata.due is defined
         triggers: [{{at: metadata.due}}]
         next: call
       - gate: ask

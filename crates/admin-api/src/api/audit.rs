@@ -88,6 +88,17 @@ pub async fn matching(
     read(app, &Asked { kind, who, target, before, after: None, limit: Some(limit) }).await
 }
 
+/// The newest changes of instances and hosts, newest first.
+pub async fn route_changes(app: &App, limit: usize) -> Result<Vec<Record>, Problem> {
+    let part = app.audit.page(Direction::Older, None, CHUNK).await?;
+    let records = part.records.iter().filter_map(|(_, text)| serde_json::from_str::<Record>(text).ok());
+    let is_change = |record: &Record| {
+        record.kind == Kind::Change
+            && (record.route.starts_with("/instances") || record.route.starts_with("/hosts"))
+    };
+    Ok(records.filter(is_change).take(limit).collect())
+}
+
 async fn read(app: &App, asked: &Asked) -> Result<Page, Problem> {
     let limit = asked.limit.unwrap_or(PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {

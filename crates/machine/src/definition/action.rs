@@ -3,7 +3,7 @@
 use super::{
     keys,
     load::Builder,
-    model::{Action, Call, Failure, OnFailure, Quiet, ResultPart, Retry},
+    model::{Action, Call, Failure, Method, OnFailure, Quiet, ResultPart, Retry},
     read,
     template::{Template, Text},
     yaml::{Node, Value},
@@ -65,7 +65,22 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         None => Some(None),
         Some(node) => quiet(builder, node).map(Some),
     };
+    for key in ["method", "body"] {
+        if !kinds.is_empty() && !fields.has("webhook") && fields.has(key) {
+            builder.reader.refuse(fields.key(key), format!("only a `webhook` has a `{key}`"));
+        }
+    }
+    let method = match fields.get("method") {
+        None => Some(Method::default()),
+        Some(node) => method(builder, node),
+    };
+    let body = match fields.get("body") {
+        None => Some(None),
+        Some(node) => template(builder, node).map(Some),
+    };
     Some(Action {
+        method: method?,
+        body: body?,
         quiet: quiet?,
         call: call?,
         timeout: timeout?,
@@ -74,6 +89,16 @@ pub(super) fn read(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Action>
         result: result?,
         on_error: on_error?,
     })
+}
+
+fn method(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Method> {
+    let name = builder.reader.text(node, "`method`")?;
+    let found = Method::ALL.into_iter().find(|method| method.as_str() == name);
+    if found.is_none() {
+        let hint = "the methods are POST, PUT, PATCH and DELETE";
+        builder.reader.refuse_hint(node.at, format!("no webhook has the method {name:?}"), hint);
+    }
+    found
 }
 
 /// When no attempt begins.

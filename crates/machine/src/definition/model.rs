@@ -121,12 +121,12 @@ impl Machine {
     pub fn environment(&self) -> Vec<&str> {
         let headers = self.webhooks.iter().flat_map(|webhook| &webhook.headers);
         let parts = headers.flat_map(|header| &header.parts);
-        let mut names: Vec<&str> = parts
-            .filter_map(|part| match part {
-                HeaderPart::Environment(name) => Some(&**name),
-                HeaderPart::Text(_) => None,
-            })
-            .collect();
+        let in_headers = parts.filter_map(|part| match part {
+            HeaderPart::Environment(name) => Some(&**name),
+            HeaderPart::Text(_) => None,
+        });
+        let secrets = self.webhooks.iter().filter_map(|webhook| webhook.secret.as_deref());
+        let mut names: Vec<&str> = in_headers.chain(secrets).collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -481,6 +481,37 @@ pub struct Action {
     pub on_error: Vec<OnFailure>,
     /// When no attempt begins.
     pub quiet: Option<Quiet>,
+    /// The method of a webhook.
+    pub method: Method,
+    /// The body of a webhook, if it is not label and metadata.
+    pub body: Option<Template>,
+}
+
+/// The method of a webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names are those of HTTP")]
+pub enum Method {
+    #[default]
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Post, Self::Put, Self::Patch, Self::Delete];
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
 }
 
 /// A part of a webhook's answer.

@@ -110,6 +110,8 @@ pub struct Webhook {
     pub pattern: Option<Pattern>,
     /// The headers to send.
     pub headers: Vec<Header>,
+    /// The name in the environment of the secret that signs webhooks.
+    pub secret: Option<Box<str>>,
 }
 
 /// A regular expression. Two are equal when they have the same text.

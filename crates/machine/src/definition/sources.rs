@@ -147,7 +147,18 @@ impl Builder<'_, '_> {
         let matched = matched.and_then(|node| self.matched(node));
         let prefix =
             matched.as_ref().filter(|(_, pattern)| pattern.is_none()).map(|(prefix, _)| prefix.clone());
-        let headers = self.reader.required(&fields, "headers", "an entry of `webhooks`")?;
+        let secret = match fields.get("secret") {
+            None => None,
+            Some(node) => Some(self.signing_secret(node, prefix.as_deref())?),
+        };
+        let headers = match (fields.get("headers"), &secret) {
+            (Some(headers), _) => headers,
+            (None, None) => self.reader.required(&fields, "headers", "an entry of `webhooks`")?,
+            (None, Some(_)) => {
+                let (prefix, pattern) = matched?;
+                return Some(Webhook { prefix, pattern, headers: Vec::new(), secret });
+            }
+        };
         let Value::Map(entries) = &headers.value else {
             self.reader.refuse_hint(
                 headers.at,
@@ -169,6 +180,9 @@ impl Builder<'_, '_> {
                 "transfer-encoding",
                 "connection",
                 "x-idempotency-token",
+                "webhook-id",
+                "webhook-timestamp",
+                "webhook-signature",
             ];
             if fixed.contains(&key.name.to_ascii_lowercase().as_str()) {
                 self.reader.refuse(
@@ -181,7 +195,18 @@ impl Builder<'_, '_> {
             }
         }
         let (prefix, pattern) = matched?;
-        Some(Webhook { prefix, pattern, headers: read })
+        Some(Webhook { prefix, pattern, headers: read, secret })
+    }
+
+    /// The name of the secret that signs.
+    fn signing_secret(&mut self, node: &Node, prefix: Option<&str>) -> Option<Box<str>> {
+        let parts = self.header(node, prefix)?;
+        if let [HeaderPart::Environment(name)] = &*parts {
+            return Some(name.clone());
+        }
+        let hint = "write `secret: ${NAME}`; the value of the variable has the form whsec_BASE64";
+        self.reader.refuse_hint(node.at, "`secret` names an environment variable", hint);
+        None
     }
 
     /// The beginning of addresses, or a regular expression.

@@ -133,10 +133,19 @@ fn triggers_that_are_none() {
     refused(&with("{interval: 0s}"), "3:74 `interval` must be from 1s to 365d");
     refused(&with("{interval: 60}"), "3:74 `interval` must be a duration");
     refused(&with("{interval: 5m, grace: 1h}"), "3:78 `grace` belongs to `time` and `cron` only");
-    refused(&with("{cron: '0 9 * *'}"), "3:70 a cron expression has five fields");
-    refused(&with("{cron: '0 25 * * *'}"), "3:70 `25` is not a valid hour");
+    refused(
+        &with("{cron: '0 9 * *'}"),
+        "3:70 a cron expression has five fields: minute, hour, day, month and weekday",
+    );
+    refused(
+        &with("{cron: '0 25 * * *'}"),
+        "3:70 `25` is not a valid hour: write * or 0 to 23, with `,`, `-` and `/`",
+    );
     refused(&with("{cron: '0 9 * * *', days: [monday]}"), "3:83 `days` belongs to `time` only");
-    refused(&with("{time: 09:00, days: [someday]}"), "3:83 `someday` is neither a weekday");
+    refused(
+        &with("{time: 09:00, days: [someday]}"),
+        "3:83 `someday` is neither a weekday such as monday, nor 1 to 31, nor last",
+    );
     refused(
         &with("{time: 09:00, days: [monday, 1]}"),
         "3:83 `days` has either weekdays or days of the month",

@@ -96,13 +96,20 @@ impl Actions {
         Self { client, bus, routes, environment }
     }
 
+    /// With other values of environment variables.
+    #[cfg(test)]
+    pub(crate) fn with_secrets(&self, environment: Secrets) -> Self {
+        let (client, bus, routes) = (self.client.clone(), self.bus.clone(), self.routes.clone());
+        Self { client, bus, routes, environment }
+    }
+
     /// Makes one attempt of the action that the label is in.
     pub(crate) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Attempted {
         let Some(action) = machine.state(&record.state).and_then(State::action) else {
             return Outcome::failed("the state is not an action in the present definition").into();
         };
         let filling = Filling { state_machine: machine.name(), label, metadata: &record.metadata };
-        let request = match action.call.request(filling) {
+        let request = match action.request(filling) {
             Ok(request) => request,
             Err(unfilled) => return Outcome::permanent(unfilled.to_string()).into(),
         };
@@ -133,14 +140,18 @@ impl Actions {
         body: String,
         token: &str,
     ) -> Attempted {
+        let method = Method::from_bytes(action.method.as_str().as_bytes()).unwrap_or(Method::POST);
         let request = Request::builder()
-            .method(Method::POST)
+            .method(method)
             .uri(url)
             .header(header::CONTENT_TYPE, "application/json")
             .header("x-idempotency-token", token)
-            .body(Full::from(body));
+            .body(Full::from(body.clone()));
         let Ok(mut request) = request else { return Outcome::permanent("the URL cannot be used").into() };
         if let Err(why) = self.headers(machine, url, request.headers_mut()) {
+            return Outcome::failed(why).into();
+        }
+        if let Err(why) = self.sign((machine, url), token, &body, request.headers_mut()) {
             return Outcome::failed(why).into();
         }
         let answer = match self.client.call("machine action", request, action.timeout, MAX_ANSWER_BYTES).await
@@ -183,6 +194,27 @@ impl Actions {
             headers.insert(name, value);
         }
         Ok(())
+    }
+
+    /// Signs a webhook, if the machine has a secret for its address. All attempts of a visit have the same ID.
+    fn sign(
+        &self,
+        (machine, url): (&Machine, &str),
+        token: &str,
+        body: &str,
+        headers: &mut http::HeaderMap,
+    ) -> Result<(), String> {
+        let Some(name) = machine.secret_for(url) else { return Ok(()) };
+        let secret = self.environment.value_for(name, url);
+        let secret = secret.ok_or_else(|| {
+            format!(
+                "its secret {name} is not set, or machines.environment does not allow it for this address"
+            )
+        })?;
+        let signed = self.client.sign(&secret, token, body.as_bytes(), headers);
+        let wrong =
+            || format!("its secret {name} is not valid: it must be whsec_ and 24 to 64 bytes in base64");
+        signed.then_some(()).ok_or_else(wrong)
     }
 
     async fn publish(

@@ -180,7 +180,7 @@ fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
     let action = machine.state(&record.state).and_then(State::action);
     let attempts = action.map_or(0, |action| action.retry.attempts);
     let filling = Filling { state_machine: machine.name(), label, metadata: &record.metadata };
-    let address = match action.map(|action| action.call.request(filling)) {
+    let address = match action.map(|action| action.request(filling)) {
         Some(Ok(Request::Webhook { url, .. })) => Some(url),
         _ => None,
     };

@@ -1,14 +1,18 @@
 //! Actions on the route table and the bus, and changes of a label during an action.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use axum::{Router, extract::State as Shared, http::HeaderMap};
 use serde_json::{Value, json};
 use signalbox_daemon::RootToken;
 use tokio::sync::Notify;
 
 use super::support::{M, Receiver, World};
 use crate::{
-    Error,
+    Error, Secrets,
     actions::Outcome,
     record::{Cause, Record, Status},
 };
@@ -35,6 +39,65 @@ state_machines:
       - {{gate: done}}
 "
     )
+}
+
+/// What a webhook received: method, headers, body.
+type Received = Arc<Mutex<Vec<(String, HeaderMap, String)>>>;
+
+/// A server that takes everything.
+async fn taking() -> (String, Received) {
+    let received = Received::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let take = |Shared(received): Shared<Received>,
+                method: axum::http::Method,
+                headers: HeaderMap,
+                body: String| async move {
+        received.lock().unwrap().push((method.to_string(), headers, body));
+    };
+    let router = Router::new().fallback(take).with_state(Arc::clone(&received));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, received)
+}
+
+#[tokio::test]
+async fn a_webhook_has_the_method_body_and_signature_of_its_definition() {
+    let (url, received) = taking().await;
+    let yaml = format!(
+        "
+state_machines:
+  m:
+    webhooks: [{{match: \"{url}\", secret: \"${{SIGNING}}\"}}]
+    states:
+      - {{gate: asked, exit_condition: metadata.go, triggers: [{{metadata: go}}], next: act}}
+      - {{action: act, webhook: \"{url}orders/<label>\", method: PUT, body: {{id: <label>, total: <metadata.total>, text: \"Order <label>\"}}, next: done}}
+      - {{gate: done}}
+"
+    );
+    let world = World::new(&yaml).await;
+    let record = world.about_to_act("a", json!({"total": 7})).await;
+    // Without the secret nothing is sent.
+    let Outcome::Failed { why, .. } = world.perform("a", &record).await else { panic!("it was sent") };
+    assert!(why.contains("SIGNING is not set"), "{why}");
+    assert!(received.lock().unwrap().is_empty());
+    let secret = signalbox_egress::new_secret([7; 32]);
+    let prefixes = [("SIGNING".to_owned(), url.clone())].into();
+    let secrets = Secrets::new(&prefixes, |_| Some(secret.clone()));
+    let machine = world.machines.definitions.current(M).await.unwrap().machine;
+    let actions = world.machines.actions.with_secrets(secrets);
+    assert_eq!(actions.perform(&machine, "a", &record).await.outcome, Outcome::Done(None));
+    let (method, headers, body) = received.lock().unwrap().pop().unwrap();
+    assert_eq!(method, "PUT");
+    assert_eq!(
+        serde_json::from_str::<Value>(&body).unwrap(),
+        json!({"id": "a", "total": 7, "text": "Order a"})
+    );
+    assert_eq!(headers["webhook-id"], headers["x-idempotency-token"]);
+    let id = headers["webhook-id"].to_str().unwrap();
+    let mut expected = HeaderMap::new();
+    assert!(world.machines.client.sign(&secret, id, body.as_bytes(), &mut expected));
+    assert_eq!(headers["webhook-signature"], expected["webhook-signature"]);
+    assert_eq!(headers["webhook-timestamp"], expected["webhook-timestamp"]);
 }
 
 impl World {

@@ -60,7 +60,11 @@ async fn a_gate_is_evaluated_on_request() {
     // The creation is no update, so nothing has evaluated the gate yet.
     world.create("a", json!({"a": 1, "b": 2})).await;
     let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
-    assert!(why["stuck"].as_str().unwrap().contains("creation"), "{why}");
+    assert!(why["waits_for"].as_str().unwrap().contains("creation"), "{why}");
+    // The counts of the machine do not include it, because an update moves it.
+    assert!(why["stuck"].is_null(), "{why}");
+    let counts = world.machines.inspector.overview.counts(M).await.unwrap();
+    assert!(counts.stuck.is_empty(), "{:?}", counts.stuck);
     assert_eq!(why["earliest"], Value::Null);
     assert_eq!(world.operate("a", Operation::Evaluate).await.unwrap(), (true, "done".to_owned()));
     world.create("b", json!({})).await;

@@ -77,6 +77,7 @@ impl FaultInjector for Fuses {
 pub(super) struct Machines {
     pub(super) service: Service,
     pub(super) actions: Arc<Actions>,
+    pub(super) client: signalbox_egress::Client,
     pub(super) faults: Arc<Fuses>,
     /// Canceled when the pacemaker has died.
     pub(super) stopped: CancellationToken,
@@ -241,7 +242,8 @@ fn pacemaker(
         routes: routes.clone(),
         environment: Secrets::default(),
     };
-    let actions = Arc::new(Actions::new(client, bus.handle.clone(), routes.clone(), Secrets::default()));
+    let actions =
+        Arc::new(Actions::new(client.clone(), bus.handle.clone(), routes.clone(), Secrets::default()));
     let fuses = Arc::new(Fuses::default());
     // A process that dies does nothing more in the background.
     let stopped = fuses.death.clone();
@@ -256,6 +258,7 @@ fn pacemaker(
     Machines {
         service: Service::with_hooks(dependencies, options, hooks),
         actions,
+        client,
         faults: fuses,
         stopped,
         records: Records(all.clone()),

@@ -97,6 +97,11 @@ impl Access {
         self.forward.as_ref().map(|forward| &*forward.service)
     }
 
+    /// The allowed and the denied networks.
+    pub(super) fn networks(&self) -> (Option<&[String]>, Option<&[String]>) {
+        (self.allow.as_deref(), self.deny.as_deref())
+    }
+
     /// What is checked, in this order.
     pub(crate) fn checks(&self) -> Vec<&'static str> {
         let addresses = self.allow.is_some() || self.deny.is_some();
@@ -292,6 +297,12 @@ impl Redirect {
             None | Some(301 | 302 | 307 | 308) => Ok(()),
             _ => Err(invalid("redirect.status", "status must be 301, 302, 307 or 308")),
         }
+    }
+
+    /// The status, where it leads, and whether the path is appended.
+    pub(super) fn target(&self) -> (u16, &str, bool) {
+        let status = self.status.and_then(|status| u16::try_from(status).ok());
+        (status.unwrap_or(308), &self.to, self.keep_path)
     }
 
     fn authority(&self) -> Option<&str> {

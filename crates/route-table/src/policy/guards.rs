@@ -236,6 +236,16 @@ pub(crate) struct Except {
 }
 
 impl Maintenance {
+    /// The status of its answer.
+    pub(super) fn status(&self) -> u16 {
+        self.status.and_then(|status| u16::try_from(status).ok()).unwrap_or(503)
+    }
+
+    /// The header with which a request passes.
+    pub(super) fn exception(&self) -> Option<&str> {
+        self.except_header.as_ref().map(|except| &*except.name)
+    }
+
     pub(super) fn check(&self) -> Result<(), Invalid> {
         within(self.status, 200..=599, "maintenance.status")?;
         within(self.retry_after, 0..=MAX_YEAR_SECONDS, "maintenance.retry_after")?;

@@ -9,6 +9,7 @@
 //!   guards.rs    which requests pass: limits, methods, headers, maintenance, upstream
 //!   access.rs    who may use the host, and redirects
 //!   paths.rs     which paths lead to other hosts
+//!   trial.rs     what the checks decide for one request
 //!
 //! The edge has the same parts and ranges in `lua/signalbox/policy/`. Both sides are tested with `tests/policy_rules.json`.
 
@@ -17,6 +18,7 @@ mod balance;
 mod failure;
 mod guards;
 mod paths;
+mod trial;
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -30,6 +32,7 @@ pub(crate) use failure::{Ejected, Ejection, ErrorPage, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
 pub use paths::PathRule;
 pub(crate) use paths::find as find_path;
+pub use trial::Line;
 
 /// Size limit of a policy as JSON. Every worker of every router holds each policy in memory.
 const MAX_BYTES: usize = 64 * 1024;
@@ -210,7 +213,7 @@ impl Policy {
     /// What the edge checks before it chooses an instance, in this order; `rule` is the rule for the path.
     pub(crate) fn checks(&self, rule: Option<&PathRule>) -> Vec<&'static str> {
         let access = rule.and_then(PathRule::access).or(self.access.as_ref());
-        let redirect = rule.is_some_and(PathRule::redirects) || self.redirect.is_some();
+        let redirect = rule.and_then(PathRule::redirect).is_some() || self.redirect.is_some();
         let mut checks = access.map(Access::checks).unwrap_or_default();
         // The address is checked first, the client itself last.
         let at = usize::from(checks.first() == Some(&"addresses"));

@@ -70,8 +70,8 @@ impl PathRule {
         self.access.as_ref()
     }
 
-    pub(super) fn redirects(&self) -> bool {
-        self.redirect.is_some()
+    pub(super) fn redirect(&self) -> Option<&Redirect> {
+        self.redirect.as_ref()
     }
 
     /// Takes the hashes of passwords that are hidden from the rule of `stored` for the same path.

@@ -105,7 +105,7 @@ impl Registry {
         };
         let (_, serial, _) = self.store.table_head().await?;
         let now_ms = self.store.table_now_ms().await?;
-        let leads = path.map(|path| leads_to(&records, path));
+        let leads = path.map(|path| leads_to(&records, path, question));
         Ok((explain(host, candidates, &records, &owners, question, (serial, now_ms)), leads))
     }
 }

@@ -39,7 +39,7 @@ pub const CATALOG: &[Entry] = &[
         kind: "hash",
         lifetime: "14 days after its hour",
         writer: "sidecar",
-        readers: "sidecar",
+        readers: "sidecar, pacemaker",
     },
     Entry {
         pattern: "latency:<id>:<hour>:<bucket>",

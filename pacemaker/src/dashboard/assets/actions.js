@@ -55,9 +55,10 @@
         return inPath.reduce((path, { name, value }) => path.replace(`{${name}}`, encodeURIComponent(value)), form.dataset.path);
     }
 
+    const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
     // The same request in a shell.
     function command(form) {
-        const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
         const body = bodyOf(form);
         const lines = [`curl -X ${form.dataset.method} ${quoted(location.origin + pathOf(form))}`, `-H "Authorization: Bearer $TOKEN"`];
         if (body !== undefined) lines.push(`-H 'Content-Type: application/json'`, `-d ${quoted(body)}`);
@@ -122,7 +123,7 @@
     }
 
     // For scripts that show the responses to their requests.
-    window.signalboxActions = { csrf, notify, confirmed };
+    window.signalboxActions = { csrf, notify, confirmed, quoted };
 
     // A copy: the page may change while the dialog is open, and the request must match the confirmed question.
     function copied(form) {

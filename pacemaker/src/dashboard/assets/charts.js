@@ -3,7 +3,6 @@
 (() => {
     "use strict";
 
-    const MAX_POINTS = 1800;
     const HEIGHT = 180;
     const charts = new Map();
 
@@ -19,12 +18,14 @@
     // The same color, nearly transparent.
     const pale = (name) => color(name).replace("rgb(", "rgba(").replace(")", ", .12)");
 
-    // The new points replace all old points from the first new one on.
+    // The new points replace all old points from the first new one on. Points before the range are dropped.
     function joined(old, chart) {
         const fresh = [chart.x, ...chart.lines.map((line) => line.y)];
         if (!old || old.length !== fresh.length || !chart.x.length) return fresh;
-        const kept = old[0].filter((x) => x < chart.x[0]).length;
-        return fresh.map((column, index) => [...old[index].slice(0, kept), ...column].slice(-MAX_POINTS));
+        const first = old[0].findIndex((x) => x >= chart.from);
+        const end = old[0].findIndex((x) => x >= chart.x[0]);
+        const kept = (column) => (first < 0 ? [] : column.slice(first, end < 0 ? undefined : end));
+        return fresh.map((column, index) => [...kept(old[index]), ...column]);
     }
 
     const value = (unit) => (_, number) => {
@@ -37,11 +38,63 @@
     const short = (number) => number.toLocaleString("en", { notation: "compact" });
 
     const clock = (x) => new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+    const day = (x) => new Date(x * 1000).toLocaleDateString([], { day: "numeric", month: "short" });
+    const DAY = 86400;
+    // In a range of days a time alone would be ambiguous.
+    const moments = (plot, splits) => {
+        const long = plot.scales.x.max - plot.scales.x.min > DAY;
+        return splits.map((x) => (long ? day(x) : clock(x)));
+    };
+
+    // A vertical line for each change, below the lines of the chart.
+    const marks = (plot) => {
+        const { ctx, bbox } = plot;
+        ctx.save();
+        ctx.strokeStyle = color("other");
+        ctx.globalAlpha = 0.55;
+        ctx.lineWidth = devicePixelRatio;
+        ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+        for (const { x } of plot.marks ?? []) {
+            const at = Math.round(plot.valToPos(x, "x", true));
+            if (at < bbox.left || at > bbox.left + bbox.width) continue;
+            ctx.beginPath();
+            ctx.moveTo(at, bbox.top);
+            ctx.lineTo(at, bbox.top + bbox.height);
+            ctx.stroke();
+        }
+        ctx.restore();
+    };
+
+    // Names the changes near the cursor.
+    const NEAR_PIXELS = 6;
+    const named = (plot) => {
+        const near = (plot.marks ?? []).filter(({ x }) => Math.abs(plot.valToPos(x, "x") - plot.cursor.left) < NEAR_PIXELS);
+        plot.over.title = near.map(({ text }) => text).join("\n");
+    };
 
     // Unless the cursor is on a point, the legend shows the newest one.
     const newest = (plot) => {
         if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
     };
+
+    const linear = { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] };
+    // Whole powers of ten, so that the axis has at least two labels.
+    const logarithmic = {
+        distr: 3,
+        range: (_, low, high) => {
+            const [from, to] = [Math.floor(Math.log10(low || 1)), Math.ceil(Math.log10(high || 10))];
+            return [10 ** from, 10 ** Math.max(to, from + 1)];
+        },
+    };
+
+    // A part that was selected with the mouse stays, until a double click shows the whole range again.
+    let zoomed = false;
+    const zoom = (plot) => {
+        if (plot.select.width > 0) zoomed = true;
+    };
+
+    // Shows the whole range, also where there are no data: so all charts of the page show the same time.
+    const whole = ({ plot, chart }) => plot.setScale("x", { min: chart.from, max: chart.to });
 
     function options(element, chart) {
         const [ink, edge] = [color("ink"), color("edge")];
@@ -61,10 +114,10 @@
             height: HEIGHT,
             // All charts of the page show the same moment.
             cursor: { y: false, sync: { key: "time" } },
-            hooks: { draw: [newest], setCursor: [newest] },
-            axes: [{ ...axis, space: 70, values: (_, splits) => splits.map(clock) }, { ...axis, size: 60, values: (_, splits) => splits.map(short) }],
-            scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-            series: [{ value: (_, x) => (x ? new Date(x * 1000).toLocaleTimeString([], { hourCycle: "h23" }) : "–") }, ...series],
+            hooks: { drawAxes: [marks], draw: [newest], setCursor: [newest, named], setSelect: [zoom] },
+            axes: [{ ...axis, space: 70, values: moments }, { ...axis, size: 60, values: (_, splits) => splits.map((y) => (y === null ? "" : short(y))) }],
+            scales: { x: { range: (_, low, high) => [low ?? 0, high ?? 1] }, y: chart.log ? logarithmic : linear },
+            series: [{ value: (_, x) => (x ? `${chart.to - chart.from > DAY ? `${day(x)} ` : ""}${new Date(x * 1000).toLocaleTimeString([], { hourCycle: "h23" })}` : "–") }, ...series],
         };
     }
 
@@ -85,13 +138,20 @@
         const data = joined(before && before.data, chart);
         const names = chart.lines.map((line) => line.label).join("\n");
         let plot = before && before.element === element && before.names === names ? before.plot : null;
-        if (plot) {
-            plot.setData(data);
-        } else {
+        if (!plot) {
             element.replaceChildren();
             plot = new uPlot(options(element, chart), data, element);
+            plot.over.addEventListener("dblclick", () => {
+                zoomed = false;
+                charts.forEach(whole);
+            });
         }
-        charts.set(chart.id, { element, names, plot, data, chart });
+        plot.marks = chart.marks;
+        plot.setData(data, false);
+        const drawn = { element, names, plot, data, chart };
+        charts.set(chart.id, drawn);
+        if (zoomed) plot.redraw();
+        else whole(drawn);
         describe(element, chart, data);
     }
 

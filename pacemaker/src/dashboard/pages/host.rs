@@ -5,14 +5,21 @@ use std::collections::BTreeSet;
 use askama::Template;
 use tokio::time::Instant;
 
-use super::{Chart, Content, Kind, Line, link, overview, render, segment};
+use super::{
+    Content, Kind, View,
+    charts::{self, Charting},
+    link, overview,
+    policy::{self, Shown},
+    render, segment,
+    trial::{self, Trial},
+};
 use crate::{
     api::routing::{visible_explanation, visible_policy},
     dashboard::{
         MAX_ROWS, Site,
         checkup::by,
         format,
-        store::{Past, Sums},
+        store::{Range, Sums},
     },
     http::Problem,
 };
@@ -20,9 +27,6 @@ use signalbox_access::{Caller, Scope};
 use signalbox_route_table::{Answer, Explanation, Hostname, InstanceId, Question, Spec, State};
 use signalbox_routing::{Error, in_flight};
 
-/// Seconds of traffic read by the first refresh, and by all others.
-const FIRST_WINDOW: i64 = 600;
-const WINDOW: i64 = 60;
 /// Minutes of latencies read for version types, and for instances.
 const MINUTES: i64 = 60;
 const INSTANCE_MINUTES: i64 = 5;
@@ -41,9 +45,12 @@ struct Page {
     answer: &'static str,
     /// The policy as JSON: a change of the shares replaces the whole policy.
     policy: String,
-    has_policy: bool,
-    /// The policy, with line breaks.
-    pretty: String,
+    /// The policy in words, and the address of its editor.
+    shown: Shown,
+    editor: String,
+    /// The request that is explained.
+    trial: Trial,
+    charting: Charting,
     has_shares: bool,
     /// Why there are no statistics.
     outage: String,
@@ -91,10 +98,11 @@ struct VersionRow {
 pub(super) async fn content(
     app: &Site,
     caller: &Caller,
-    name: &str,
+    view: &View,
     round: u64,
     deadline: Instant,
 ) -> Result<Content, Problem> {
+    let name = view.name.as_str();
     let hostname = Hostname::parse(name)?;
     if !caller.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
@@ -119,16 +127,20 @@ pub(super) async fn content(
         specs.iter().map(|spec| spec.version_type_id.as_str().to_owned()).collect();
     versions.extend(explanation.log_key.clone());
     let versions: Vec<String> = versions.into_iter().collect();
-    let window = if round == 0 { FIRST_WINDOW } else { WINDOW };
+    let range = Range::named(&view.range);
+    let charted = &versions[..versions.len().min(range.max_version_types())];
     let traffic = &app.dashboard.traffic;
-    let (response_times, in_flight, past, latencies) = tokio::join!(
+    let (response_times, in_flight, minute, latencies, series, history, changes) = tokio::join!(
         by(deadline, STATS, traffic.instance_latencies(&addresses, INSTANCE_MINUTES)),
         by(deadline, STATS, async { Ok::<_, String>(in_flight(store, &specs).await) }),
-        by(deadline, STATS, traffic.past(&versions, window)),
+        by(deadline, STATS, traffic.minute(&versions)),
         by(deadline, STATS, traffic.latencies(&versions, MINUTES)),
+        by(deadline, STATS, traffic.series(charted, range, round > 0)),
+        by(deadline, STATS, traffic.latencies(charted, range.minutes())),
+        charts::changes(app, caller, Some(hostname.as_str()), range, deadline),
     );
-    let outage = past.as_ref().err().cloned().unwrap_or_default();
-    let (response_times, past, latencies) = (response_times.ok(), past.ok(), latencies.ok());
+    let outage = series.as_ref().err().cloned().unwrap_or_default();
+    let (response_times, minute, latencies) = (response_times.ok(), minute.ok(), latencies.ok());
     let in_flight = in_flight.unwrap_or_else(|_| vec![None; stored.len()]);
 
     let mut instances = Vec::with_capacity(stored.len());
@@ -163,13 +175,25 @@ pub(super) async fn content(
         });
     }
 
-    let mut charts = past.as_ref().map(|past| charts(past, &versions)).unwrap_or_default();
-    charts.extend(latencies.as_deref().map(overview::latency_chart));
+    let mut charts = Vec::new();
+    if let Ok(series) = &series {
+        charts.extend(charts::traffic(series));
+        charts.extend(charts::of_host(series, charted));
+    }
+    charts.extend(history.as_deref().ok().map(|history| charts::latency(history, range)));
+    let note = match charted.len() {
+        count if count < versions.len() => {
+            format!("The charts show {count} of {} version types.", versions.len())
+        }
+        _ => String::new(),
+    };
+    let charting = Charting::new(view, range, changes, note);
+    charting.complete(range, app.dashboard.now_ms(), &mut charts);
     let versions: Vec<VersionRow> = versions
         .into_iter()
         .map(|id| {
-            let minute = past.as_ref().map(|past| past.minute(&id));
-            let show = |text: fn(&Sums) -> String| minute.as_ref().map_or_else(|| "–".to_owned(), text);
+            let minute = minute.as_ref().and_then(|minute| minute.get(&id));
+            let show = |text: fn(&Sums) -> String| minute.map_or_else(|| "–".to_owned(), text);
             let share = explanation.shares.iter().find(|share| share.version_type == id);
             VersionRow {
                 instances: instances.iter().filter(|one| one.version == id).count(),
@@ -191,11 +215,10 @@ pub(super) async fn content(
         },
         outage,
         has_shares: !explanation.shares.is_empty(),
-        has_policy: policy.is_some(),
-        pretty: policy
-            .as_ref()
-            .and_then(|policy| serde_json::to_string_pretty(policy).ok())
-            .unwrap_or_default(),
+        shown: policy::shown(policy.as_ref()),
+        editor: link(Kind::Policy, name),
+        trial: trial::of(app, caller, view, &hostname).await,
+        charting,
         policy: policy
             .and_then(|policy| serde_json::to_string(&policy).ok())
             .unwrap_or_else(|| "{}".to_owned()),
@@ -205,25 +228,4 @@ pub(super) async fn content(
         explanation,
     };
     Ok(Content { html: render(&page)?, charts })
-}
-
-/// The overview's charts for this host, the bytes sent, and the requests of each version if there are several.
-fn charts(past: &Past, versions: &[String]) -> Vec<Chart> {
-    const COLORS: [&str; 4] = ["plain", "good", "warn", "other"];
-    #[allow(clippy::cast_precision_loss, reason = "display precision")]
-    let number = |value: u64| Some(value as f64);
-    let mut charts = overview::charts(past);
-    let bytes = past.totals().iter().map(|second| number(second.bytes)).collect();
-    let bytes = vec![Line { label: "bytes".to_owned(), color: "plain", y: bytes }];
-    charts.push(Chart { id: "bytes", unit: "B/s", lines: bytes, x: past.seconds.clone() });
-    if versions.len() > 1 {
-        let line = |(version, color): (&String, &&'static str)| Line {
-            label: version.clone(),
-            color,
-            y: past.of(version).iter().map(|second| number(second.requests)).collect(),
-        };
-        let lines = versions.iter().zip(COLORS.iter().cycle()).map(line).collect();
-        charts.push(Chart { id: "versions", unit: "/s", lines, x: past.seconds.clone() });
-    }
-    charts
 }

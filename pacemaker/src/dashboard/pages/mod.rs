@@ -2,6 +2,7 @@
 
 mod access;
 mod certificates;
+mod charts;
 mod events;
 mod host;
 mod hosts;
@@ -10,11 +11,13 @@ mod list;
 mod machines;
 mod objects;
 mod overview;
+mod policy;
 mod problems;
 mod queues;
 mod routers;
 mod subscribers;
 mod topics;
+mod trial;
 
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ use crate::http::{
 };
 use signalbox_access::{Caller, Dimension};
 
+pub(super) use charts::Changes;
 pub(super) use list::{found, thousands};
 pub(super) use machines::Diagrams;
 
@@ -61,6 +65,8 @@ pub(super) enum Kind {
     Label,
     /// A preview of a new version of a machine.
     Plan,
+    /// The editor of a host's policy.
+    Policy,
 }
 
 impl Kind {
@@ -92,6 +98,7 @@ impl Kind {
             Self::Audit => "audit",
             Self::Label => "label",
             Self::Plan => "plan",
+            Self::Policy => "policy",
         }
     }
 
@@ -99,7 +106,7 @@ impl Kind {
         match self {
             Self::Overview => "Overview",
             Self::Problems => "Problems",
-            Self::Host => "Hosts",
+            Self::Host | Self::Policy => "Hosts",
             Self::Instances => "Instances",
             Self::Routers => "Routers",
             Self::Certificates => "Certificates",
@@ -119,7 +126,7 @@ impl Kind {
         match self {
             Self::Overview => "M2.5 13.5v-5M6.2 13.5v-9M9.9 13.5v-6M13.5 13.5v-11",
             Self::Problems => "M8 2.2 14.5 13.5h-13zM8 6.5v3.2M8 11.4v.4",
-            Self::Host => {
+            Self::Host | Self::Policy => {
                 "M8 1.8a6.2 6.2 0 1 0 0 12.4A6.2 6.2 0 0 0 8 1.8M1.8 8h12.4M8 1.8c4.2 4 4.2 8.4 0 12.4M8 1.8c-4.2 4-4.2 8.4 0 12.4"
             }
             Self::Instances => "M2 2.5h12v4.5H2zM2 9h12v4.5H2zM4.5 4.8h.1M4.5 11.3h.1",
@@ -142,7 +149,7 @@ impl Kind {
 
     pub(super) fn named(name: &str) -> Option<Self> {
         let groups = Self::GROUPS.into_iter().flat_map(|(_, kinds)| kinds.iter().copied());
-        groups.chain([Self::Label, Self::Plan]).find(|kind| kind.name() == name)
+        groups.chain([Self::Label, Self::Plan, Self::Policy]).find(|kind| kind.name() == name)
     }
 }
 
@@ -162,12 +169,35 @@ pub(super) struct PageQuery {
     find: String,
     after: String,
     at: String,
+    range: String,
+    method: String,
+    url: String,
+    header: String,
+    address: String,
 }
 
 impl PageQuery {
     pub(super) fn into_view(self, kind: Kind) -> View {
-        let Self { page: _, name, search, sort, cursor, label, state, status, find, after, at } = self;
-        View { kind, name, search, sort, cursor, label, state, status, find, after, at }
+        let Self {
+            page: _,
+            name,
+            search,
+            sort,
+            cursor,
+            label,
+            state,
+            status,
+            find,
+            after,
+            at,
+            range,
+            method,
+            url,
+            header,
+            address,
+        } = self;
+        let request = Typed { method, url, header, address };
+        View { kind, name, search, sort, cursor, label, state, status, find, after, at, range, request }
     }
 }
 
@@ -191,6 +221,18 @@ pub(super) struct View {
     after: String,
     /// The version of a definition, or an event.
     at: String,
+    /// The time range of charts.
+    range: String,
+    request: Typed,
+}
+
+/// A request that is to be explained, as it was typed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Typed {
+    method: String,
+    url: String,
+    header: String,
+    address: String,
 }
 
 impl View {
@@ -232,6 +274,11 @@ impl View {
             ("find", &self.find),
             ("after", &self.after),
             ("at", &self.at),
+            ("range", &self.range),
+            ("method", &self.request.method),
+            ("url", &self.request.url),
+            ("header", &self.request.header),
+            ("address", &self.request.address),
         ];
         query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
         query.finish()
@@ -267,9 +314,23 @@ pub(super) struct Chart {
     /// The element in which it is drawn, without `chart-`.
     pub(super) id: &'static str,
     pub(super) unit: &'static str,
+    /// Whether its axis is logarithmic.
+    pub(super) log: bool,
     pub(super) lines: Vec<Line>,
     /// Unix seconds.
     pub(super) x: Vec<i64>,
+    /// The range that is shown.
+    pub(super) from: i64,
+    pub(super) to: i64,
+    pub(super) marks: Vec<Mark>,
+}
+
+/// An event that all charts show.
+#[derive(Debug, Serialize)]
+pub(super) struct Mark {
+    /// Unix seconds.
+    pub(super) x: i64,
+    pub(super) text: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -292,7 +353,12 @@ pub(super) async fn content(
 ) -> Result<Content, Problem> {
     // The content of a page is divided between tenants in one way, or cannot be divided.
     match view.kind {
-        Kind::Overview | Kind::Problems | Kind::Host | Kind::Instances | Kind::Certificates => {
+        Kind::Overview
+        | Kind::Problems
+        | Kind::Host
+        | Kind::Policy
+        | Kind::Instances
+        | Kind::Certificates => {
             check_divided(caller, Dimension::Hosts)?;
         }
         Kind::Queues | Kind::Events => check_divided(caller, Dimension::Environments)?,
@@ -305,10 +371,11 @@ pub(super) async fn content(
     let deadline = now + SOURCE_PATIENCE;
     let page = async {
         match view.kind {
-            Kind::Overview => overview::content(app, caller, round, deadline).await,
+            Kind::Overview => overview::content(app, caller, view, round, deadline).await,
             Kind::Problems => problems::content(app, caller, view, deadline).await,
             Kind::Host if view.name.is_empty() => hosts::content(app, caller, view, deadline).await,
-            Kind::Host => host::content(app, caller, &view.name, round, deadline).await,
+            Kind::Host => Box::pin(host::content(app, caller, view, round, deadline)).await,
+            Kind::Policy => policy::content(app, caller, view).await,
             Kind::Instances => instances::content(app, caller, view).await,
             Kind::Routers => routers::content(app, view).await,
             Kind::Certificates => certificates::content(app, caller, view).await,

@@ -7,7 +7,9 @@ use signalbox_diagnosis::Skipped;
 use tokio::time::Instant;
 
 use super::{
-    Chart, Content, Kind, Line, link, render,
+    Content, Kind, View,
+    charts::{self, Charting},
+    link, render,
     routers::{self, RouterRow},
     thousands,
 };
@@ -17,7 +19,7 @@ use crate::{
         checkup::{Checkup, MAX_VERSION_TYPES, by},
         facts::{self, Group},
         format,
-        store::{Latencies, Past, Sums, Times},
+        store::{Latencies, Range, Sums, Times},
     },
     http::Problem,
 };
@@ -25,12 +27,9 @@ use signalbox_access::Caller;
 
 /// Maximum version types whose traffic is in the charts: those with the most requests.
 const MAX_CHARTED: usize = 50;
-/// Seconds of traffic read by the first refresh, and by all others.
-const FIRST_WINDOW: i64 = 300;
-const WINDOW: i64 = 60;
 /// The part of the page's time that is left for its charts.
 const CHARTS_PATIENCE: Duration = Duration::from_millis(300);
-/// Minutes of latencies read.
+/// Minutes of the latencies in the table of hosts.
 const MINUTES: i64 = 15;
 /// Kinds of problems, and of each how many are named.
 const MAX_GROUPS: usize = 8;
@@ -54,8 +53,7 @@ struct Page {
     /// The busiest hosts, or why they cannot be read.
     hosts: Result<Vec<HostRow>, String>,
     all_hosts: String,
-    /// Set if the charts do not contain all traffic.
-    charted: String,
+    charting: Charting,
     /// Whether the caller may see the data of every tenant.
     whole: bool,
     routers: Result<Vec<RouterRow>, String>,
@@ -102,21 +100,25 @@ struct HostRow {
 pub(super) async fn content(
     app: &Site,
     caller: &Caller,
+    view: &View,
     round: u64,
     deadline: Instant,
 ) -> Result<Content, Problem> {
     // The charts need some of the time, too.
     let checkup = app.dashboard.checkups.get(app, caller, deadline - CHARTS_PATIENCE).await;
-    let ids = busiest(&checkup);
-    let window = if round == 0 { FIRST_WINDOW } else { WINDOW };
+    let range = Range::named(&view.range);
+    let ids = busiest(&checkup, MAX_CHARTED);
+    let charted = busiest(&checkup, MAX_CHARTED.min(range.max_version_types()));
     let traffic = &app.dashboard.traffic;
-    let (past, latencies) = tokio::join!(
-        by(deadline, "the stats Redis", traffic.past(&ids, window)),
+    let (series, latencies, history, changes) = tokio::join!(
+        by(deadline, "the stats Redis", traffic.series(&charted, range, round > 0)),
         by(deadline, "the stats Redis", traffic.latencies(&ids, MINUTES)),
+        by(deadline, "the stats Redis", traffic.latencies(&charted, range.minutes())),
+        charts::changes(app, caller, None, range, deadline),
     );
     let latencies = latencies.ok();
-    let mut charts = past.as_ref().map(charts).unwrap_or_default();
-    charts.extend(latencies.as_deref().map(latency_chart));
+    let mut charts = series.as_deref().map(charts::traffic).unwrap_or_default();
+    charts.extend(history.as_deref().ok().map(|history| charts::latency(history, range)));
     let total = checkup.minute.as_ref().map_err(Clone::clone).map(|minute| {
         let mut sums = Sums::default();
         minute.values().for_each(|one| sums.add(one));
@@ -130,7 +132,20 @@ pub(super) async fn content(
         Some(Err(reason)) => Err(reason.clone()),
         None => Ok(Vec::new()),
     };
+    let note = match versions {
+        MAX_VERSION_TYPES => {
+            format!("The charts show {} version types; the tiles count {versions}.", charted.len())
+        }
+        versions if versions > charted.len() => {
+            let versions = thousands(versions);
+            format!("The charts show the {} busiest of {versions} version types.", charted.len())
+        }
+        _ => String::new(),
+    };
+    let charting = Charting::new(view, range, changes, note);
+    charting.complete(range, app.dashboard.now_ms(), &mut charts);
     let page = Page {
+        charting,
         serial: checkup.head.serial,
         epoch: checkup.head.epoch.clone(),
         problems,
@@ -140,15 +155,6 @@ pub(super) async fn content(
         skipped: checkup.diagnosis.skipped.clone(),
         hosts: checkup.hosts.as_ref().map_err(Clone::clone).map(|_| hosts(&checkup, latencies.as_deref())),
         all_hosts: thousands(checkup.hosts.as_ref().map_or(0, Vec::len)),
-        charted: match versions {
-            MAX_VERSION_TYPES => {
-                format!("The charts show {MAX_CHARTED} version types; the tiles count {versions}.")
-            }
-            versions if versions > ids.len() => {
-                format!("The charts show the {} busiest of {} version types.", ids.len(), thousands(versions))
-            }
-            _ => String::new(),
-        },
         whole: checkup.routers.is_some(),
         routers,
         total,
@@ -156,12 +162,12 @@ pub(super) async fn content(
     Ok(Content { html: render(&page)?, charts })
 }
 
-/// The version types with the most requests in the last minute.
-fn busiest(checkup: &Checkup) -> Vec<String> {
+/// The `most` version types with the most requests in the last minute.
+fn busiest(checkup: &Checkup, most: usize) -> Vec<String> {
     let Ok(minute) = &checkup.minute else { return Vec::new() };
     let mut ids: Vec<(&String, u64)> = minute.iter().map(|(id, sums)| (id, sums.requests)).collect();
     ids.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-    ids.truncate(MAX_CHARTED);
+    ids.truncate(most);
     let mut ids: Vec<String> = ids.into_iter().map(|(id, _)| id.clone()).collect();
     ids.sort_unstable();
     ids
@@ -184,40 +190,4 @@ fn hosts(checkup: &Checkup, latencies: Option<&Latencies>) -> Vec<HostRow> {
         }
     };
     busiest.into_iter().take(MAX_HOSTS).map(row).collect()
-}
-
-/// Latency percentiles by minute.
-pub(super) fn latency_chart(latencies: &Latencies) -> Chart {
-    let minutes = latencies.by_minute();
-    let line = |label: &str, color, value: fn(&Times) -> f64| Line {
-        label: label.to_owned(),
-        color,
-        y: minutes.iter().map(|times| times.as_ref().map(value)).collect(),
-    };
-    let lines = vec![
-        line("p50", "good", |times| times.p50),
-        line("p95", "warn", |times| times.p95),
-        line("p99", "bad", |times| times.p99),
-    ];
-    Chart { id: "latency", unit: "ms", lines, x: latencies.minutes.clone() }
-}
-
-/// Requests and errors per second, and the average latency.
-pub(super) fn charts(past: &Past) -> Vec<Chart> {
-    let seconds = past.totals();
-    #[allow(clippy::cast_precision_loss, reason = "display precision")]
-    let line = |label: &str, color, value: fn(&Sums) -> u64| Line {
-        label: label.to_owned(),
-        color,
-        y: seconds.iter().map(|second| Some(value(second) as f64)).collect(),
-    };
-    let requests = vec![
-        line("requests", "plain", |second| second.requests),
-        line("4xx", "warn", |second| second.client_errors),
-        line("5xx", "bad", |second| second.server_errors),
-    ];
-    let average =
-        Line { label: "average".to_owned(), color: "plain", y: seconds.iter().map(Sums::mean_ms).collect() };
-    let chart = |id, unit, lines| Chart { id, unit, lines, x: past.seconds.clone() };
-    vec![chart("traffic", "/s", requests), chart("times", "ms", vec![average])]
 }

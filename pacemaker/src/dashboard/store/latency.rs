@@ -54,10 +54,21 @@ impl Latencies {
         times(&sum(self.by_id.values().flatten()))
     }
 
-    /// The percentiles over all ids, by minute.
-    pub(crate) fn by_minute(&self) -> Vec<Option<Times>> {
-        let of = |at: usize| times(&sum(self.by_id.values().filter_map(|minutes| minutes.get(at))));
-        (0..self.minutes.len()).map(of).collect()
+    /// The percentiles over all ids, by steps of some minutes that are aligned to the clock, each with its start.
+    pub(crate) fn by_step(&self, minutes: i64) -> Vec<(i64, Option<Times>)> {
+        let step = minutes * MINUTE_SECONDS;
+        let mut steps: Vec<(i64, Counts)> = Vec::new();
+        for (at, minute) in self.minutes.iter().enumerate() {
+            let start = minute - minute.rem_euclid(step);
+            if steps.last().is_none_or(|(last, _)| *last != start) {
+                steps.push((start, [0; BUCKETS]));
+            }
+            if let Some((_, counts)) = steps.last_mut() {
+                let of_minute = self.by_id.values().filter_map(|minutes| minutes.get(at));
+                *counts = sum(of_minute.chain([&*counts]));
+            }
+        }
+        steps.into_iter().map(|(start, counts)| (start, times(&counts))).collect()
     }
 }
 
@@ -148,21 +159,26 @@ async fn read(
     for id in ids {
         for bucket in 0..BUCKETS {
             let name = BELOW_MS.get(bucket).map_or_else(|| "inf".to_owned(), u32::to_string);
-            for (hour, minutes) in &hours {
+            for (hour, _) in &hours {
                 let key = match source {
                     Source::VersionTypes => key::latency(id, *hour, &name),
                     Source::Instances => key::instance_latency(id, *hour, &name),
                 };
-                batch.add("HMGET", &key, minutes);
+                // Most buckets of most hours are empty, so this is less than asking for each minute.
+                batch.add("HGETALL", &key, Vec::<i64>::new());
             }
         }
     }
-    let replies: Vec<Vec<Option<u64>>> = batch.query().await?;
+    let replies: Vec<HashMap<i64, u64>> = batch.query().await?;
+    let first = minutes.first().copied().unwrap_or(last);
     let by_id = ids.iter().cloned().zip(replies.chunks(BUCKETS * hours.len()).map(|replies| {
         let mut counts = vec![[0; BUCKETS]; minutes.len()];
         for (bucket, hours) in replies.chunks(hours.len()).enumerate() {
-            for (minute, count) in counts.iter_mut().zip(hours.iter().flatten()) {
-                minute[bucket] = count.unwrap_or(0);
+            for (minute, count) in hours.iter().flatten() {
+                let at = usize::try_from((minute - first) / MINUTE_SECONDS).ok();
+                if let Some(counts) = at.filter(|_| *minute >= first).and_then(|at| counts.get_mut(at)) {
+                    counts[bucket] = *count;
+                }
             }
         }
         counts
@@ -206,9 +222,12 @@ mod tests {
         assert_eq!(read.minutes.len(), 70);
         assert_eq!(read.of("17").map(|times| times.p50), Some(5.0));
         assert_eq!((read.of("19"), read.all().map(|times| times.p99)), (None, Some(65_536.0)));
-        let with_requests: Vec<usize> =
-            read.by_minute().iter().enumerate().filter_map(|(at, one)| one.map(|_| at)).collect();
-        assert_eq!(with_requests, [8, 69]);
+        let with_requests: Vec<i64> =
+            read.by_step(1).iter().filter_map(|(start, one)| one.map(|_| *start)).collect();
+        assert_eq!(with_requests, [minute(61), minute(0)]);
+        let steps = read.by_step(10);
+        assert!(steps.iter().all(|(start, _)| start % 600 == 0) && (7..=8).contains(&steps.len()));
+        assert_eq!(steps.iter().filter(|(_, one)| one.is_some()).count(), 2);
         // A reading is reused for a few seconds.
         put("19", minute(0), "1", 1).await;
         assert_eq!(cache.get(&stats, Source::VersionTypes, &ids, 70).await.unwrap().of("19"), None);

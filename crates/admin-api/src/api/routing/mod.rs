@@ -21,7 +21,7 @@ pub use directory::{Directory, HostSummary};
 pub use dump::TableNames;
 pub(crate) use hosts::PageQuery;
 pub use hosts::{all as all_hosts, visible_policy};
-pub use table::visible_explanation;
+pub use table::{line, visible_explanation};
 pub(crate) use wait::wait;
 
 use crate::http::App;

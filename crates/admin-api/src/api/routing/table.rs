@@ -12,7 +12,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Bucket, Convergence, Explanation, Liveness, Propagation, Router};
-use signalbox_route_table::{Asked, Hostname, Invalid, Question, RequestPath, host_of};
+use signalbox_route_table::{Asked, Hostname, Invalid, Line, Question, RequestPath, host_of};
 use signalbox_routing::{Error, KNOWN_MS, PROPAGATION_BOUNDS_MS, RouterReport, liveness};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -41,6 +41,11 @@ pub(super) struct ExplainQuery {
     cookie: Option<String>,
     /// Its client's IP address.
     address: Option<String>,
+    /// Its method. With `method` or `scheme`, `steps` shows what each check of the policy decides. Default: GET.
+    #[param(example = "GET")]
+    method: Option<String>,
+    /// `http` or `https`. Default: `http`.
+    scheme: Option<String>,
 }
 
 /// Explain a host
@@ -54,7 +59,7 @@ pub(super) struct ExplainQuery {
     (status = 200, body = Explanation),
     (status = 403, description = "host_not_allowed", body = Problem),
     (status = 422, description = "invalid_host, invalid_target, invalid_header, invalid_cookie, \
-        invalid_address", body = Problem),
+        invalid_address, invalid_method, invalid_scheme", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn explain_host(
     caller: Confined<ReadRoutes, Hosts>,
@@ -63,7 +68,8 @@ async fn explain_host(
 ) -> Result<Answer<Explanation>, Problem> {
     let host = host_of(&query.host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
-    if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
+    // A URL would otherwise be read as the host `http`.
+    if query.host.contains('/') || host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
         return Err(Invalid::new(
             "invalid_host",
             "host",
@@ -79,10 +85,31 @@ async fn explain_host(
     }
     let asked = Asked::parse(query.header.as_deref(), query.cookie.as_deref(), query.address.as_deref())?;
     let secret = app.certificates.edge_key_for("sticky");
-    let question = Question { asked: asked.as_ref(), secret: secret.as_ref() };
+    let line = line(query.method.as_deref(), query.scheme.as_deref())?;
+    let question = Question { asked: asked.as_ref(), secret: secret.as_ref(), line };
     let path = query.path.as_deref().map(RequestPath::parse).transpose()?;
     let explanation = app.registry.explain(host, path.as_ref(), question).await?;
     Ok(Answer(visible_explanation(explanation, &caller)))
+}
+
+/// Method and scheme of a request to explain; `None` if neither is given.
+pub fn line<'a>(method: Option<&'a str>, scheme: Option<&str>) -> Result<Option<Line<'a>>, Invalid> {
+    if method.is_none() && scheme.is_none() {
+        return Ok(None);
+    }
+    let method = method.unwrap_or("GET");
+    if method.is_empty()
+        || method.len() > 32
+        || !method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')
+    {
+        let detail = "`method` must be a method in upper case, such as GET";
+        return Err(Invalid::new("invalid_method", "method", detail));
+    }
+    match scheme {
+        None | Some("http") => Ok(Some(Line { method, https: false })),
+        Some("https") => Ok(Some(Line { method, https: true })),
+        Some(_) => Err(Invalid::new("invalid_scheme", "scheme", "`scheme` must be http or https")),
+    }
 }
 
 /// The explanation as the caller may see it: a wildcard above the caller's hosts may belong to another tenant.
@@ -143,5 +170,12 @@ async fn convergence(
 
 /// The explanation for a caller that may not see the instances of the name that decides.
 fn without_instances(explanation: Explanation) -> Explanation {
-    Explanation { log_key: None, shares: Vec::new(), instances: Vec::new(), request: None, ..explanation }
+    Explanation {
+        log_key: None,
+        shares: Vec::new(),
+        instances: Vec::new(),
+        request: None,
+        steps: Vec::new(),
+        ..explanation
+    }
 }

@@ -208,7 +208,7 @@ fn outline(class: &str, rect: &Rect) -> String {
 
 fn box_width(name: &str) -> f64 {
     // The second line has the kind and the number of labels, whatever the length of the name.
-    (text_width(name, 8.0) + 34.0).max(136.0)
+    (text_width(name, 8.0) + 34.0).max(150.0)
 }
 
 /// An estimate of the width of a text. Characters outside ASCII may be wider.

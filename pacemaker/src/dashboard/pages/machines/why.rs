@@ -11,6 +11,8 @@ use crate::dashboard::format;
 pub(super) struct Why {
     pub(super) reason: Option<String>,
     pub(super) stuck: Option<String>,
+    /// What has to happen before the gate is evaluated.
+    pub(super) waits_for: Option<String>,
     pub(super) condition: Option<String>,
     pub(super) result: &'static str,
     pub(super) tree: Vec<Row>,
@@ -81,6 +83,7 @@ pub(super) fn read(why: &Value, now_ms: u64) -> Why {
     Why {
         reason: text("reason"),
         stuck: text("stuck"),
+        waits_for: text("waits_for"),
         condition: text("condition"),
         result,
         tree,
