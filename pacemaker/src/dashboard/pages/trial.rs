@@ -39,11 +39,10 @@ pub(super) struct Row {
 pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Hostname) -> Trial {
     let typed = &view.request;
     let method = if typed.method.is_empty() { "GET" } else { &typed.method };
-    let answer = match typed.url.is_empty() {
-        true => Ok(Vec::new()),
-        false => {
-            steps(app, caller, view, method, hostname).await.map_err(|problem| problem.detail().to_owned())
-        }
+    let answer = if typed.url.is_empty() {
+        Ok(Vec::new())
+    } else {
+        steps(app, caller, view, method, hostname).await.map_err(|problem| problem.detail().to_owned())
     };
     let url = if typed.url.is_empty() { format!("http://{hostname}/") } else { typed.url.clone() };
     Trial {
@@ -59,13 +58,11 @@ pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Host
 /// The same question as a command.
 fn command(url: &str, typed: &Typed) -> String {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
-    let mut words = format!("signalbox routes explain {}", quoted(url));
-    for (flag, value) in [("--header", &typed.header), ("--address", &typed.address)] {
-        if !value.trim().is_empty() {
-            words.push_str(&format!(" {flag} {}", quoted(value.trim())));
-        }
-    }
-    words
+    let flags = [("--header", &typed.header), ("--address", &typed.address)];
+    let given = flags.into_iter().filter(|(_, value)| !value.trim().is_empty());
+    let given = given.flat_map(|(flag, value)| [flag.to_owned(), quoted(value.trim())]);
+    let words = ["signalbox routes explain".to_owned(), quoted(url)].into_iter().chain(given);
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Scheme, host and path of a URL; the host of the page if there is only a path.
