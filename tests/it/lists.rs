@@ -223,8 +223,7 @@ async fn a_mistyped_command_never_looks_like_success() {
     let file = folder.path().join("m.yaml");
     fs::write(&file, machine).unwrap();
     type_in(&system, &["machines", "apply", "m", "-f", file.to_str().unwrap()]).await.done();
-    let labels: Vec<Value> =
-        ["one", "two", "three"].map(|name| json!({"name": name, "metadata": {}})).into();
+    let labels: Vec<Value> = ["one", "two", "three"].map(|name| json!({"name": name, "metadata": {}})).into();
     let made = system.api("POST", "/state-machines/m/labels", Some(json!({"labels": labels}))).await;
     assert!(matches!(made.status, 200 | 201), "{}", made.text());
     let listed = type_in(&system, &["labels", "list", "m", "--max", "2"]).await.done();

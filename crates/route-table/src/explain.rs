@@ -507,7 +507,8 @@ mod tests {
         let policy = r#"{"sticky":{"cookie":"stay"}}"#;
         let records = [host(&THREE, None, Some(policy)), empty(), empty()];
         let question = Asked::parse(None, Some("stay=a.b"), None).unwrap();
-        let without = asked(&records, Question { asked: question.as_ref(), secret: None, ..Question::default() });
+        let without =
+            asked(&records, Question { asked: question.as_ref(), secret: None, ..Question::default() });
         assert_eq!(without.request.unwrap().by, By::UnreadableSession);
         // With the key it is recognized as forged.
         assert_eq!(choice(policy, None, Some("stay=a.b")).by, By::Chance);

@@ -93,7 +93,8 @@ pub async fn route_changes(app: &App, limit: usize) -> Result<Vec<Record>, Probl
     let part = app.audit.page(Direction::Older, None, CHUNK).await?;
     let records = part.records.iter().filter_map(|(_, text)| serde_json::from_str::<Record>(text).ok());
     let is_change = |record: &Record| {
-        record.kind == Kind::Change && (record.route.starts_with("/instances") || record.route.starts_with("/hosts"))
+        record.kind == Kind::Change
+            && (record.route.starts_with("/instances") || record.route.starts_with("/hosts"))
     };
     Ok(records.filter(is_change).take(limit).collect())
 }

@@ -81,10 +81,16 @@ impl Policy {
             "basic" if asked.is_some_and(|asked| asked.header("authorization").is_some()) => {
                 depends(check, 401, "Passes if the user name and password are valid.")
             }
-            "basic" => ends(check, 401, "The request has no Authorization header with a user name and password."),
+            "basic" => {
+                ends(check, 401, "The request has no Authorization header with a user name and password.")
+            }
             "forward" => {
                 let service = access.and_then(Access::service).unwrap_or_default();
-                depends(check, 403, format!("{service} decides. If it does not answer, the request is rejected."))
+                depends(
+                    check,
+                    403,
+                    format!("{service} decides. If it does not answer, the request is rejected."),
+                )
             }
             _ => {
                 let most = self.body_bytes.unwrap_or_default();
@@ -106,7 +112,11 @@ impl Policy {
 fn addresses(check: &str, access: Option<&Access>, asked: Option<&Asked>) -> Step {
     let address = asked.and_then(Asked::address).and_then(|text| text.parse::<IpAddr>().ok());
     let Some(address) = address else {
-        return depends(check, 403, "Passes if the client's address is allowed; give an address to decide this.");
+        return depends(
+            check,
+            403,
+            "Passes if the client's address is allowed; give an address to decide this.",
+        );
     };
     let contains = |networks: Option<&[String]>| -> Option<String> {
         let mut parsed = networks?.iter().filter_map(|text| Some((text, text.parse::<IpNet>().ok()?)));
@@ -131,7 +141,12 @@ fn redirected(check: &str, redirect: Option<&Redirect>) -> Step {
 mod tests {
     use super::*;
 
-    fn results(policy: &str, method: &str, https: bool, asked: [Option<&str>; 2]) -> Vec<(String, Option<u16>)> {
+    fn results(
+        policy: &str,
+        method: &str,
+        https: bool,
+        asked: [Option<&str>; 2],
+    ) -> Vec<(String, Option<u16>)> {
         let policy: Policy = serde_json::from_str::<Policy>(policy).unwrap().check().unwrap();
         let asked = Asked::parse(asked[0], None, asked[1]).unwrap();
         let steps = policy.trial(None, Line { method, https }, asked.as_ref());

@@ -111,9 +111,11 @@ pub(super) async fn changes(
 
 /// Whether a change is about a host: by its path, or by the host names of its instance.
 fn is_about(record: &Record, host: &str) -> bool {
-    let named = record.target.split('/').nth(2).is_some_and(|name| {
-        record.route.starts_with("/hosts/") && decoded(name) == host
-    });
+    let named = record
+        .target
+        .split('/')
+        .nth(2)
+        .is_some_and(|name| record.route.starts_with("/hosts/") && decoded(name) == host);
     let serves = |value: &serde_json::Value| {
         let instance = value.get("instance").unwrap_or(value);
         instance["hostnames"].as_array().is_some_and(|names| names.iter().any(|name| name == host))
@@ -135,7 +137,10 @@ fn row(record: &Record, now_ms: u64) -> ChangeRow {
 
 /// The text of a path segment. Host names and ids contain none of the characters that are special in a form.
 fn decoded(segment: &str) -> String {
-    url::form_urlencoded::parse(segment.as_bytes()).next().map(|(text, _)| text.into_owned()).unwrap_or_default()
+    url::form_urlencoded::parse(segment.as_bytes())
+        .next()
+        .map(|(text, _)| text.into_owned())
+        .unwrap_or_default()
 }
 
 /// A change of routes in words.
@@ -143,7 +148,9 @@ fn words(record: &Record) -> String {
     let name = record.target.split('/').nth(2).unwrap_or_default();
     let name = decoded(name);
     let after = record.after.as_ref();
-    let version = after.map(|after| after.get("instance").unwrap_or(after)).and_then(|one| one["version_type_id"].as_str());
+    let version = after
+        .map(|after| after.get("instance").unwrap_or(after))
+        .and_then(|one| one["version_type_id"].as_str());
     match (record.method.as_str(), record.route.as_str()) {
         ("PUT", "/instances/{id}") if record.status == 201 => match version {
             Some(version) => format!("{name} registered, version {version}"),

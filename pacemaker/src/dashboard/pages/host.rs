@@ -182,7 +182,9 @@ pub(super) async fn content(
     }
     charts.extend(history.as_deref().ok().map(|history| charts::latency(history, range)));
     let note = match charted.len() {
-        count if count < versions.len() => format!("The charts show {count} of {} version types.", versions.len()),
+        count if count < versions.len() => {
+            format!("The charts show {count} of {} version types.", versions.len())
+        }
         _ => String::new(),
     };
     let charting = Charting::new(view, range, changes, note);

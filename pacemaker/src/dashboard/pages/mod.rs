@@ -178,8 +178,24 @@ pub(super) struct PageQuery {
 
 impl PageQuery {
     pub(super) fn into_view(self, kind: Kind) -> View {
-        let Self { page: _, name, search, sort, cursor, label, state, status, find, after, at, range, method, url, header, address } =
-            self;
+        let Self {
+            page: _,
+            name,
+            search,
+            sort,
+            cursor,
+            label,
+            state,
+            status,
+            find,
+            after,
+            at,
+            range,
+            method,
+            url,
+            header,
+            address,
+        } = self;
         let request = Typed { method, url, header, address };
         View { kind, name, search, sort, cursor, label, state, status, find, after, at, range, request }
     }
@@ -337,7 +353,12 @@ pub(super) async fn content(
 ) -> Result<Content, Problem> {
     // The content of a page is divided between tenants in one way, or cannot be divided.
     match view.kind {
-        Kind::Overview | Kind::Problems | Kind::Host | Kind::Policy | Kind::Instances | Kind::Certificates => {
+        Kind::Overview
+        | Kind::Problems
+        | Kind::Host
+        | Kind::Policy
+        | Kind::Instances
+        | Kind::Certificates => {
             check_divided(caller, Dimension::Hosts)?;
         }
         Kind::Queues | Kind::Events => check_divided(caller, Dimension::Environments)?,

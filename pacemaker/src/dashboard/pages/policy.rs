@@ -7,11 +7,7 @@ use askama::Template;
 use serde_json::Value;
 
 use super::{Content, Kind, View, link, render, segment};
-use crate::{
-    api::routing::visible_policy,
-    dashboard::Site,
-    http::Problem,
-};
+use crate::{api::routing::visible_policy, dashboard::Site, http::Problem};
 use signalbox_access::{Caller, Scope};
 use signalbox_route_table::{Hostname, Policy};
 use signalbox_routing::Error;
@@ -40,7 +36,12 @@ const fn field(name: &'static str, label: &'static str, kind: &'static str, hint
     Field { name, label, kind, choices: &[], hint }
 }
 
-const fn choice(name: &'static str, label: &'static str, choices: &'static [&'static str], hint: &'static str) -> Field {
+const fn choice(
+    name: &'static str,
+    label: &'static str,
+    choices: &'static [&'static str],
+    hint: &'static str,
+) -> Field {
     Field { name, label, kind: "select", choices, hint }
 }
 
@@ -48,18 +49,33 @@ const GROUPS: [Group; 5] = [
     Group {
         title: "Access",
         fields: &[
-            field("access.allow", "Allowed networks", "lines", "one per line, such as 10.0.0.0/8; empty: all"),
+            field(
+                "access.allow",
+                "Allowed networks",
+                "lines",
+                "one per line, such as 10.0.0.0/8; empty: all",
+            ),
             field("access.deny", "Denied networks", "lines", "also within allowed ones"),
             field("access.forward.service", "Authentication by host", "text", "empty: none"),
             field("access.forward.path", "Its path", "text", "default: /"),
             field("methods", "Methods", "words", "such as GET POST; empty: all"),
-            choice("https", "Without HTTPS", &["redirect", "only", "any"], "redirect, reject (only), or serve (any)"),
+            choice(
+                "https",
+                "Without HTTPS",
+                &["redirect", "only", "any"],
+                "redirect, reject (only), or serve (any)",
+            ),
         ],
     },
     Group {
         title: "Limits",
         fields: &[
-            field("limits.requests.per_second", "Requests per second and client", "number", "empty: no limit"),
+            field(
+                "limits.requests.per_second",
+                "Requests per second and client",
+                "number",
+                "empty: no limit",
+            ),
             field("limits.requests.burst", "Burst", "number", "default: the requests of one second"),
             field("limits.connections.most", "Requests in flight per client", "number", "empty: no limit"),
             field("body_bytes", "Bytes of a request body", "number", "empty: no limit"),
@@ -89,7 +105,12 @@ const GROUPS: [Group; 5] = [
         title: "Redirect and maintenance",
         fields: &[
             field("redirect.to", "Redirect to", "text", "a URL or a path; empty: none"),
-            choice("redirect.status", "Status of the redirect", &["301", "302", "307", "308"], "default: 308"),
+            choice(
+                "redirect.status",
+                "Status of the redirect",
+                &["301", "302", "307", "308"],
+                "default: 308",
+            ),
             field("maintenance.status", "Maintenance status", "number", "answers every request; empty: none"),
             field("maintenance.body", "Maintenance text", "text", ""),
         ],
@@ -187,7 +208,9 @@ fn path_row(rule: &Value) -> PathRow {
     let access = match (rule["access"].is_object(), access.is_empty()) {
         (false, _) => "as the host".to_owned(),
         (true, true) => "every client".to_owned(),
-        (true, false) => access.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("; "),
+        (true, false) => {
+            access.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("; ")
+        }
     };
     let (service, redirect) = (text("service"), rule["redirect"]["to"].as_str());
     PathRow {
@@ -249,10 +272,17 @@ mod tests {
         );
         let shown = shown(Some(&policy));
         let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        assert_eq!(shown.access, [("allow", "10.0.0.0/8"), ("basic users", "ann")].iter().map(pair).collect::<Vec<_>>());
+        assert_eq!(
+            shown.access,
+            [("allow", "10.0.0.0/8"), ("basic users", "ann")].iter().map(pair).collect::<Vec<_>>()
+        );
         assert_eq!(shown.rest, [("hold ms", "5"), ("shares", "100: 7")].iter().map(pair).collect::<Vec<_>>());
-        let paths: Vec<_> = shown.paths.iter().map(|row| (&*row.leads_to, row.exact, row.strip, &*row.access)).collect();
-        assert_eq!(paths, [("b.test", false, true, "every client"), ("redirect to /y", true, false, "as the host")]);
+        let paths: Vec<_> =
+            shown.paths.iter().map(|row| (&*row.leads_to, row.exact, row.strip, &*row.access)).collect();
+        assert_eq!(
+            paths,
+            [("b.test", false, true, "every client"), ("redirect to /y", true, false, "as the host")]
+        );
         assert_eq!(super::shown(None), Shown::default());
     }
 
@@ -264,7 +294,9 @@ mod tests {
             let value = match (field.kind, field.choices) {
                 ("number", _) => Value::from(500),
                 ("lines" | "words", _) => Value::from(vec!["192.0.2.1"]),
-                ("select", [first, ..]) => first.parse::<u64>().map_or_else(|_| Value::from(*first), Value::from),
+                ("select", [first, ..]) => {
+                    first.parse::<u64>().map_or_else(|_| Value::from(*first), Value::from)
+                }
                 _ => Value::from("x"),
             };
             let nested = field.name.rsplit('.').fold(value, |value, part| {

@@ -41,7 +41,9 @@ pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Host
     let method = if typed.method.is_empty() { "GET" } else { &typed.method };
     let answer = match typed.url.is_empty() {
         true => Ok(Vec::new()),
-        false => steps(app, caller, view, method, hostname).await.map_err(|problem| problem.detail().to_owned()),
+        false => {
+            steps(app, caller, view, method, hostname).await.map_err(|problem| problem.detail().to_owned())
+        }
     };
     let url = if typed.url.is_empty() { format!("http://{hostname}/") } else { typed.url.clone() };
     Trial {
@@ -100,7 +102,8 @@ async fn steps(
     let (header, address) = (some(&typed.header), some(&typed.address));
     // The form has one field for all headers that matter; a Cookie header has its own meaning.
     let cookie = header.as_deref().and_then(|line| line.split_once(':'));
-    let cookie = cookie.filter(|(name, _)| name.trim().eq_ignore_ascii_case("cookie")).map(|(_, value)| value.trim());
+    let cookie =
+        cookie.filter(|(name, _)| name.trim().eq_ignore_ascii_case("cookie")).map(|(_, value)| value.trim());
     let plain = header.as_deref().filter(|_| cookie.is_none());
     let asked = Asked::parse(plain, cookie, address.as_deref())?;
     let secret = app.certificates.edge_key_for("sticky");
@@ -111,13 +114,20 @@ async fn steps(
     Ok(rows(&visible_explanation(explanation, caller)))
 }
 
-fn row(title: impl Into<String>, class: &'static str, result: impl Into<String>, detail: impl Into<String>) -> Row {
+fn row(
+    title: impl Into<String>,
+    class: &'static str,
+    result: impl Into<String>,
+    detail: impl Into<String>,
+) -> Row {
     Row { title: title.into(), class, result: result.into(), detail: detail.into() }
 }
 
 fn rows(explanation: &Explanation) -> Vec<Row> {
     let mut rows = vec![match &explanation.matched {
-        Some(name) => row("Host", "good", "found", format!("{} is served by the name {name}.", explanation.host)),
+        Some(name) => {
+            row("Host", "good", "found", format!("{} is served by the name {name}.", explanation.host))
+        }
         None => row("Host", "bad", "404", format!("The route table has no name for {}.", explanation.host)),
     }];
     if explanation.matched.is_none() {
@@ -125,10 +135,15 @@ fn rows(explanation: &Explanation) -> Vec<Row> {
     }
     if let Some(path) = &explanation.path {
         rows.push(match (&path.rule, &path.service) {
-            (Some(rule), Some(service)) => {
-                row("Path", "good", "rule", format!("{rule} leads to {service}, which receives {}.", path.sent))
+            (Some(rule), Some(service)) => row(
+                "Path",
+                "good",
+                "rule",
+                format!("{rule} leads to {service}, which receives {}.", path.sent),
+            ),
+            (Some(rule), None) => {
+                row("Path", "good", "rule", format!("{rule} applies; the host serves {}.", path.sent))
             }
-            (Some(rule), None) => row("Path", "good", "rule", format!("{rule} applies; the host serves {}.", path.sent)),
             (None, _) => row("Path", "idle", "no rule", format!("The host itself serves {}.", path.sent)),
         });
     }
@@ -161,7 +176,9 @@ fn step(step: &Step) -> Row {
     let status = step.status.map_or_else(String::new, |status| status.to_string());
     match step.result {
         StepResult::Passes => row(title, "good", "passes", &step.detail),
-        StepResult::Ends if step.status.is_some_and(|status| status < 400) => row(title, "warn", status, &step.detail),
+        StepResult::Ends if step.status.is_some_and(|status| status < 400) => {
+            row(title, "warn", status, &step.detail)
+        }
         StepResult::Ends => row(title, "bad", status, &step.detail),
         StepResult::Depends => row(title, "warn", format!("or {status}"), &step.detail),
     }

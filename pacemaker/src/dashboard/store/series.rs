@@ -3,11 +3,7 @@
 //! The statistics keep seconds for two hours and minutes for two weeks. A short range is read from seconds, a longer one from
 //! minutes. Rates are averages over a step, so a chart is smooth and never has more points than pixels.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use signalbox_store::{self as redis, Key, Stats, StatsSpace, keys::stats as key};
@@ -78,7 +74,8 @@ impl Range {
 
     /// What a point of a chart is, in words.
     pub(crate) fn resolution(self) -> String {
-        let kept = if self.of_minutes() { "minutes are kept for 14 days" } else { "seconds are kept for 2 hours" };
+        let kept =
+            if self.of_minutes() { "minutes are kept for 14 days" } else { "seconds are kept for 2 hours" };
         let step = signalbox_diagnosis::span(u64::try_from(self.step * 1000).unwrap_or(0));
         format!("Each point is the average of {step}; {kept}.")
     }

@@ -98,7 +98,10 @@ pub fn line<'a>(method: Option<&'a str>, scheme: Option<&str>) -> Result<Option<
         return Ok(None);
     }
     let method = method.unwrap_or("GET");
-    if method.is_empty() || method.len() > 32 || !method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') {
+    if method.is_empty()
+        || method.len() > 32
+        || !method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')
+    {
         let detail = "`method` must be a method in upper case, such as GET";
         return Err(Invalid::new("invalid_method", "method", detail));
     }
@@ -167,5 +170,12 @@ async fn convergence(
 
 /// The explanation for a caller that may not see the instances of the name that decides.
 fn without_instances(explanation: Explanation) -> Explanation {
-    Explanation { log_key: None, shares: Vec::new(), instances: Vec::new(), request: None, steps: Vec::new(), ..explanation }
+    Explanation {
+        log_key: None,
+        shares: Vec::new(),
+        instances: Vec::new(),
+        request: None,
+        steps: Vec::new(),
+        ..explanation
+    }
 }
