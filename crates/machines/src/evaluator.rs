@@ -380,6 +380,9 @@ impl Evaluator<'_> {
                 if over {
                     record.work.again_ms = None;
                 }
+                if interval_ms.is_some() {
+                    record.work.interval_ms = None;
+                }
                 let gate = self.state(record).and_then(State::gate);
                 let found = gate.zip(interval_ms).and_then(|(gate, at_ms)| {
                     let since_ms = at_ms.saturating_sub(record.entered_ms);
@@ -507,7 +510,9 @@ impl Evaluator<'_> {
                 self.now_ms,
             ));
         }
-        record.work.interval_ms = interval;
+        // An update that comes before a time that has passed was worked on does not cancel it.
+        let passed = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms && !record.suspended);
+        record.work.interval_ms = passed.or(interval);
         record.zones = own.into_iter().map(String::into_boxed_str).collect();
     }
 }

@@ -225,3 +225,23 @@ impl World {
         self.machines.records.count_states(M, &["waiting", "done"]).await.unwrap()
     }
 }
+
+#[tokio::test]
+async fn an_update_after_a_time_in_metadata_and_before_its_evaluation_does_not_cancel_it() {
+    let world = World::new(
+        "
+state_machines:
+  m:
+    states:
+      - {gate: waits, exit_condition: metadata.due is defined, triggers: [{at: metadata.due}], next: done}
+      - {gate: done}
+",
+    )
+    .await;
+    let due = crate::evaluator::instant(world.now_ms() + 1_000).to_string();
+    world.create("a", serde_json::json!({ "due": due })).await;
+    world.time.advance(1_500);
+    world.send_update("a", serde_json::json!({"noise": 1})).await;
+    world.work_off().await;
+    assert_eq!(&*world.label("a").await.state, "done");
+}
