@@ -83,7 +83,8 @@ fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -> Result<St
 
 /// As [`whose`], by the registry as the fabric has it now: the client may have subscribed through another pacemaker.
 pub(super) async fn subscriber(app: &App, caller: &Caller, named: Option<&str>) -> Result<String, Problem> {
-    whose(caller, named, &*app.bus.handle.fresh_registry().await?)
+    let registry = app.bus.handle.fresh_registry().await?;
+    whose(caller, named, &registry)
 }
 
 fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets, Problem> {
