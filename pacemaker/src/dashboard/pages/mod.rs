@@ -374,7 +374,8 @@ pub(super) async fn content(
             Kind::Overview => overview::content(app, caller, view, round, deadline).await,
             Kind::Problems => problems::content(app, caller, view, deadline).await,
             Kind::Host if view.name.is_empty() => hosts::content(app, caller, view, deadline).await,
-            Kind::Host => host::content(app, caller, view, round, deadline).await,
+            // Boxed, because it is by far the largest of these futures.
+            Kind::Host => Box::pin(host::content(app, caller, view, round, deadline)).await,
             Kind::Policy => policy::content(app, caller, view).await,
             Kind::Instances => instances::content(app, caller, view).await,
             Kind::Routers => routers::content(app, view).await,

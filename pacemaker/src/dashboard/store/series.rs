@@ -131,9 +131,14 @@ fn steps(range: Range, now: i64, tail: bool) -> (Vec<i64>, Vec<i64>) {
 /// Range, version types, and whether only the end was read.
 type CacheKey = (Range, Vec<String>, bool);
 
+/// Each reading with the time at which it was read.
+type Readings = HashMap<CacheKey, (Instant, Arc<Series>)>;
+/// The key of the hash that has an hour of a metric.
+type HourKey = fn(&str, i64, &str) -> Key<StatsSpace>;
+
 /// Recent readings of minutes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Cache(Arc<Mutex<HashMap<CacheKey, (Instant, Arc<Series>)>>>);
+pub(super) struct Cache(Arc<Mutex<Readings>>);
 
 impl Cache {
     /// The counters of `ids` in `range`, or in its last steps only.
@@ -167,7 +172,7 @@ async fn read(stats: &Stats, ids: &[String], range: Range, tail: bool) -> Result
     let (Some(first), false) = (starts.first().copied(), ids.is_empty()) else {
         return Ok(Series { starts, lengths, by_id: HashMap::new() });
     };
-    let (unit, of): (_, fn(&str, i64, &str) -> Key<StatsSpace>) =
+    let (unit, of): (i64, HourKey) =
         if range.of_minutes() { (MINUTE_SECONDS, key::rollup) } else { (1, key::history) };
     let units: Vec<i64> = (first..now).step_by(usize::try_from(unit).unwrap_or(1)).collect();
     let hours = by_hour(units.iter().copied());
