@@ -120,6 +120,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("POST /state-machines/{machine}/labels/{label}", "labels set orders unknown a=1 --create"),
     ("PATCH /state-machines/{machine}/labels/{label}", "labels set orders 7 a=1"),
     ("DELETE /state-machines/{machine}/labels/{label}", "labels delete orders 7"),
+    ("GET /state-machines/{machine}/flow", "machines flow orders"),
+    ("GET /state-machines/{machine}/labels/{label}/activity", "labels history orders 7 --all"),
     ("GET /state-machines/{machine}/labels/{label}/history", "labels history orders 7"),
     ("POST /state-machines/{machine}/labels/{label}/operations", "labels evaluate orders 7"),
     ("POST /state-machines/{machine}/labels/{label}/retry", "labels retry orders 7"),

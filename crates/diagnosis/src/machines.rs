@@ -167,13 +167,6 @@ mod tests {
             ((|one, held| one.failed = held) as fn(&mut Machine, Held), "labels-failed"),
             (|one, held| one.waiting_for_feed = held, "feed-failing"),
             (|one, held| one.stuck = held, "labels-stuck"),
-            (
-                |one, held| {
-                    let (state, limit) = ("asked".to_owned(), "labels".to_owned());
-                    one.passed = vec![Passed { state, limit, value: held.count, most: 2 }];
-                },
-                "state-limit-passed",
-            ),
         ] {
             let found = found(change);
             assert_eq!((found.len(), found[0].id, found[0].severity), (1, id, Critical));
@@ -182,6 +175,15 @@ mod tests {
         }
         let looping = found(|one, _| one.looping = 1);
         assert_eq!((looping[0].id, looping[0].severity), ("labels-looping", Warning));
+        let passed = found(|one, held| {
+            let (state, limit) = ("asked".to_owned(), "labels".to_owned());
+            one.passed = vec![Passed { state, limit, value: held.count, most: 2 }];
+        });
+        assert_eq!((passed[0].id, passed[0].severity), ("state-limit-passed", Warning));
+        assert!(
+            passed[0].problem.starts_with("3 labels of the machine m are in the state asked"),
+            "{passed:?}"
+        );
     }
 
     #[test]

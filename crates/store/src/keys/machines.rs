@@ -9,7 +9,7 @@ use crate::{FabricSpace, Key, Tag};
 /// The rows of `docs/keys.md` for machines.
 pub const CATALOG: &[Entry] = &[
     row("object:machine:<machine>:<label>:data", "string", "while the label exists, and 30 days after"),
-    row("object:machine:<machine>:<label>:log", "list", "`machines.history_hours` after its last line"),
+    row("object:machine:<machine>:<label>:log", "list", "machines.history_hours after its last line"),
     row("machine:<machine>:in:<state>", "zset", "while a label is in the state"),
     row("machine:<machine>:is:<status>", "zset", "while a label has the status"),
     row("machine:<machine>:by:<digest>", "zset", "while a label has the indexed value"),
