@@ -85,6 +85,6 @@ export async function run(page) {
     await explains(page);
     await charts(page);
     await api("DELETE", "/instances/rules-1");
-    await api("DELETE", "/hosts/rules.test");
+    for (const host of ["rules.test", "backend.test"]) await api("DELETE", `/hosts/${host}`);
     app.stop();
 }
