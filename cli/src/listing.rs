@@ -82,7 +82,7 @@ impl Deref for Bounded {
 }
 
 impl Bounded {
-    /// How many items to read: one more than are shown, which tells whether there are more.
+    /// How many items to read: one more than are shown, so that the command knows whether there are more.
     pub(crate) fn limit(&self) -> usize {
         self.max.saturating_add(1)
     }

@@ -233,7 +233,7 @@ async fn commands_print_what_an_operator_expects() {
     let seen: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(published.trim(), format!("published {}", seen["event"]["id"]));
     assert!(tokio::time::timeout(PATIENCE, tail.wait()).await.unwrap().unwrap().success());
-    let topics = type_in(&system, &["events", "topics"]).await.done().out;
+    let topics = type_in(&system, &["topics", "list"]).await.done().out;
     assert!(topics.contains("orders"), "{topics}");
     for arguments in [&["check"][..], &["subscribers", "list"], &["queues", "list"], &["objects", "backends"]]
     {
@@ -313,8 +313,8 @@ async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let apply = ["machines", "apply", "orders", "--plan", plan["plan"].as_str().unwrap()];
     let applied = type_in(&system, &apply).await.done().out;
     assert_eq!(applied.trim(), "version 1 of orders is active");
-    let again = type_in(&system, &apply).await;
-    assert!(again.code == Some(65) && again.wrong.contains("(definition_changed)"), "{}", again.wrong);
+    let again = type_in(&system, &apply).await.done().out;
+    assert!(again.contains("version 1"), "{again}");
 
     let labels = json!({"labels": [{"name": "7", "metadata": {}}, {"name": "8", "metadata": {}}]});
     assert_eq!(system.api("POST", "/state-machines/orders/labels", Some(labels)).await.status, 200);

@@ -63,7 +63,7 @@ struct Replaced {
     error: Option<String>,
 }
 
-/// Asks for a replacement, and is told its result.
+/// Asks for a replacement, and receives its result.
 pub(super) type Request = oneshot::Sender<Result<(), String>>;
 
 /// The folder of all sockets of this user.

@@ -39,7 +39,7 @@ pub struct Line {
     pub entry: Entry,
 }
 
-/// What a line of a log tells.
+/// What a line of a log describes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 pub enum Entry {

@@ -119,8 +119,8 @@ impl<R: Role> Call<'_, R> {
 
 /// Runs a script, and waits until replicas have its writes.
 ///
-/// `WAIT` only counts what its own connection wrote. So both commands are sent at once: after a reply, a new connection or another
-/// node of the cluster could confirm at once what it does not have.
+/// `WAIT` counts only what its own connection wrote. So both commands are sent together: after a reply, a new connection or
+/// another node of the cluster could immediately confirm what it does not have.
 async fn replicated<T: FromRedisValue>(
     invocation: &ScriptInvocation<'_>,
     replicas: u32,
