@@ -43,7 +43,7 @@ async fn a_list_is_printed_in_the_selected_form() {
     let unknown = list("--sort color").await;
     assert_eq!(unknown.code, Some(64), "{}", unknown.wrong);
     assert!(
-        unknown.wrong.contains("there is no column color; expected one of id, address, "),
+        unknown.wrong.contains("unknown column `color`; the columns are id, address, "),
         "{}",
         unknown.wrong
     );

@@ -1,5 +1,5 @@
 //! Labels end in the right state, whichever part is killed: three pacemakers are killed at random, as is Redis. Actions and
-//! feeds hang, fail, and answer nonsense or too much. Facts arrive by HTTP and through the bus. Meanwhile versions of the
+//! feeds hang, fail, and answer nonsense or too much. Facts arrive by HTTP and through the bus. In the meantime, versions of the
 //! definition replace one another and are rolled back, and at the end a task changes all labels while pacemakers die.
 //!
 //! The expected path of each label is computed in advance (`plan.rs`), as a single thread that receives one fact after the

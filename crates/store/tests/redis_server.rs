@@ -340,7 +340,7 @@ async fn recorded(server: &Server) -> Recorded {
     let port = listener.local_addr().expect("bound").port().to_string();
     let scheme = if server.url().starts_with("redis+cluster") { "redis+cluster" } else { "redis" };
     if scheme == "redis+cluster" {
-        // A node tells its clients where it is.
+        // A node reports its address to its clients.
         assert_eq!(server.cli(&["config", "set", "cluster-announce-port", &port]), "OK");
     }
     let requests = Arc::new(Mutex::new(Vec::new()));
