@@ -116,7 +116,7 @@ impl Store {
 
     fn required() -> Result<Self, Failure> {
         Self::of_user()
-            .ok_or_else(|| Failure::configuration("there is no home folder; set SIGNALBOX_CONFIG_DIR"))
+            .ok_or_else(|| Failure::configuration("the folder of contexts is unknown, because HOME is not set: set SIGNALBOX_CONFIG_DIR to a folder"))
     }
 
     fn file(&self) -> PathBuf {

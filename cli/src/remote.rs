@@ -145,9 +145,9 @@ impl System {
     /// The context that applies. Every other way to name a system has precedence over the current context.
     fn named(&self) -> Result<Option<(String, Context)>, Failure> {
         match (&self.context, Store::of_user()) {
-            (Some(_), None) => {
-                Err(Failure::configuration("there is no home folder; set SIGNALBOX_CONFIG_DIR"))
-            }
+            (Some(_), None) => Err(Failure::configuration(
+                "the folder of contexts is unknown, because HOME is not set: set SIGNALBOX_CONFIG_DIR to a folder",
+            )),
             (Some(name), Some(store)) => store.context(Some(name)),
             (None, Some(store)) if self.url.is_none() && self.data_dir.is_none() => store.context(None),
             (None, _) => Ok(None),

@@ -235,8 +235,7 @@ async fn commands_print_what_an_operator_expects() {
     assert!(tokio::time::timeout(PATIENCE, tail.wait()).await.unwrap().unwrap().success());
     let topics = type_in(&system, &["topics", "list"]).await.done().out;
     assert!(topics.contains("orders"), "{topics}");
-    for arguments in [&["check"][..], &["subscribers", "list"], &["queues", "list"], &["objects", "backends"]]
-    {
+    for arguments in [&["check"][..], &["subscribers", "list"], &["queues", "list"], &["backends", "list"]] {
         type_in(&system, arguments).await.done();
     }
     let made = type_in(&system, &["tokens", "create", "deploy", "--scope", "read"]).await.done().out;
