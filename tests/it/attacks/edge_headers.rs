@@ -59,7 +59,7 @@ async fn what_a_client_claims_about_itself_is_dropped() {
     for (host, port) in [("app.test", "80"), ("ruled.test", "80"), ("app.test:8080", "8080")] {
         for _ in 0..2 {
             let echo = claiming(host).send(system.edge).await.unwrap().text();
-            for wrong in ["6.6.6.6", "claimed", "666", "https", ": on\r"] {
+            for wrong in ["6.6.6.6", "claimed", ": 666\r", "https", ": on\r"] {
                 assert!(!echo.contains(wrong), "{host}: {wrong} in {echo}");
             }
             assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
@@ -98,7 +98,7 @@ async fn only_trusted_proxies_report_the_client() {
     // A client that goes around the trusted proxies is a stranger.
     let (system, _app) = start("untrusted", "10.0.0.0/8").await;
     let echo = claiming("app.test").send(system.edge).await.unwrap().text();
-    for wrong in ["6.6.6.6", "claimed", "666", "https"] {
+    for wrong in ["6.6.6.6", "claimed", ": 666\r", "https"] {
         assert!(!echo.contains(wrong), "{wrong} in {echo}");
     }
     assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
