@@ -260,8 +260,8 @@ async fn simulate(args: Simulate) -> Result<(), Failure> {
         feeds: args.feeds.unwrap_or_default(),
         webhooks: args.webhooks.unwrap_or_default(),
     };
-    let told = args.remote.client()?.machines().simulate(&args.machine, &args.label, &assumed).await?;
-    args.remote.show(&told, outline::print)
+    let prediction = args.remote.client()?.machines().simulate(&args.machine, &args.label, &assumed).await?;
+    args.remote.show(&prediction, outline::print)
 }
 
 async fn retry(args: Retry) -> Result<(), Failure> {

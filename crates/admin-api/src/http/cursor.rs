@@ -38,10 +38,10 @@ impl Cursors {
         Ok(self.keys().await?.seal(&owner(caller, list), last.as_bytes()).map(|sealed| page::encode(&sealed)))
     }
 
-    /// What a cursor of this list, which the caller got, is behind.
+    /// The item that a cursor of this list follows.
     ///
     /// # Errors
-    /// 422 `invalid_cursor` if the caller did not get it, or if the secret cannot be read.
+    /// 422 `invalid_cursor` if the caller got it from another list or not at all; 500 or 503 if the secret cannot be read.
     pub async fn read(
         &self,
         caller: &Caller,
