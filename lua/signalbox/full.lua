@@ -181,7 +181,7 @@ end
 
 local function unknown()
     return answer.problem(503, "table_unreachable",
-        "This router has not cached this host yet, and the route table does not respond. Retry later.", RETRY_AFTER_SECONDS)
+        "This router has not cached this host yet and cannot read the route table. Retry later.", RETRY_AFTER_SECONDS)
 end
 
 local function find_route(host)
