@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_type_that_is_asked_for_is_what_it_gets() {
+    fn a_request_that_names_a_version_type_reaches_it() {
         let policy = r#"{"log_keys":{"127.0.0.1:3":18},"shares":[{"version_type":"17","percent":75},
             {"version_type":18,"percent":25}],"shares_by":{"header":"X-Version","cookie":"version"}}"#;
         let new = choice(policy, Some("X-Version: 18"), Some("version=17"));

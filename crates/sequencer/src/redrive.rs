@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_bounded_in_bytes_and_counts_what_it_cannot_read() {
+    fn a_part_is_bounded_in_bytes_and_counts_unreadable_entries() {
         let good = format!("1 2 3 bad{EVENT}").into_bytes();
         let (letters, looked_at) = part(&[b"?".to_vec(), good.clone(), good.clone()]);
         assert_eq!((letters.len(), looked_at), (2, 3));

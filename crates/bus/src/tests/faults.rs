@@ -64,7 +64,7 @@ async fn deleting_a_topic_breaks_neither_the_list_of_subscriptions_nor_unsubscri
 
 /// As after a failover to a replica that was behind.
 #[tokio::test]
-async fn accepted_events_that_the_fabric_lost_are_counted_and_publishing_goes_on() {
+async fn accepted_events_that_the_fabric_lost_are_counted_and_publishing_continues() {
     let server = Server::in_memory().await;
     let pacemaker = running(&server, &Recorder::default()).await;
     let bus = &pacemaker.handle;

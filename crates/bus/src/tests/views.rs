@@ -54,7 +54,7 @@ async fn a_read_that_began_before_a_change_does_not_answer_a_call_after_it() {
 }
 
 #[tokio::test]
-async fn a_change_does_not_replace_what_was_read_after_it() {
+async fn a_change_does_not_replace_values_that_were_read_later() {
     let server = Server::in_memory().await;
     let (here, redis) = resting(&server, 1).await;
     let (there, _) = resting(&server, 1).await;

@@ -40,7 +40,7 @@ async fn bury_the_first(world: &World, object: &str) {
 }
 
 #[tokio::test]
-async fn a_redriven_event_keeps_its_id_is_marked_and_goes_behind_what_waits() {
+async fn a_redriven_event_keeps_its_id_is_marked_and_is_queued_last() {
     let world = world().await;
     let ids = world.publish("work:1", 3).await;
     bury_the_first(&world, "work:1").await;
