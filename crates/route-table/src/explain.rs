@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(choice(by_address, None, None).by, By::Hash);
         assert_eq!(choice(r#"{"balance":{"algorithm":"p2c"}}"#, None, Some("a=b")).by, By::Chance);
         let all = r#"{"draining":["127.0.0.1:1","127.0.0.1:2","127.0.0.1:3"]}"#;
-        assert_eq!(choice(all, None, None).by, By::Nobody);
+        assert_eq!(choice(all, None, None).by, By::NoInstance);
     }
 
     #[test]

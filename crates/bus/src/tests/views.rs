@@ -102,7 +102,7 @@ async fn a_shard_that_is_ahead_of_a_first_one_which_lost_writes_is_brought_back_
     handle.subscribe("s", wanted(&["orders"])).await.unwrap();
     handle.subscribe("t", wanted(&["orders"])).await.unwrap();
     number(&redis, "HSET", &[home, "stamp", &stamp, "snapshot", &snapshot]).await;
-    handle.look_again().await.unwrap();
+    handle.refresh_registry().await.unwrap();
     assert_eq!(handle.stamp(), stamp);
     assert_eq!(strings(&redis, "HMGET", &["{s1}bus:registry", "stamp"]).await, [stamp]);
 }

@@ -48,7 +48,7 @@ async fn an_event_costs_few_commands_when_many_are_under_way() {
         let commits: Vec<Commit> = turn
             .taken
             .into_iter()
-            .map(|taken| Commit { id: taken.sending.id(), held: taken.held, told: 0, more: true })
+            .map(|taken| Commit { id: taken.sending.id(), held: taken.held, reported: 0, more: true })
             .collect();
         if commits.is_empty() {
             break;
