@@ -34,16 +34,18 @@ impl Registry {
     /// Registers an instance, or alters it. Repeating it changes nothing, but completes what an earlier try left and
     /// renews the lease.
     pub async fn put(&self, caller: &Caller, id: &InstanceId, spec: Spec) -> Result<RouteChange, Error> {
-        self.put_as(caller, id, spec, State::Active).await
+        self.put_as(caller, id, spec, State::Active, None).await
     }
 
-    /// Like [`Self::put`]. An instance that is new begins in the state `first`.
+    /// Like [`Self::put`]. An instance that is new begins in the state `first`. With `expected`, the instance must have this
+    /// revision; 0 means that it must not exist.
     pub async fn put_as(
         &self,
         caller: &Caller,
         id: &InstanceId,
         spec: Spec,
         first: State,
+        expected: Option<u64>,
     ) -> Result<RouteChange, Error> {
         check_spec(caller, id, &spec)?;
         let max_instances = if caller.is_root() { 0 } else { self.max_instances_per_token };
@@ -53,6 +55,10 @@ impl Registry {
         loop {
             let sight = self.store.sight(id, &spec.address).await?;
             check_sight(caller, &sight)?;
+            let revision = sight.current.as_ref().map_or(0, |current| current.record.revision);
+            if expected.is_some_and(|expected| expected != revision) {
+                return Err(Error::InstanceChanged { revision });
+            }
             let Some(table) = sight.table.clone() else {
                 attempts.await_reconciliation(&self.nudge).await?;
                 continue;
