@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Attempts, Registry, check_names, check_record,
-    project::{Confirmed, Applied},
+    project::{Applied, Confirmed},
 };
 use crate::{
     ChangeKind, Error, RouteChange,
@@ -89,7 +89,8 @@ impl Registry {
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
                     attempts.recorded = true;
-                    let applied = self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    let applied =
+                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
                     self.report(id.clone(), record.clone());
                     let kind =
                         if sight.current.is_some() { ChangeKind::Altered } else { ChangeKind::Registered };
@@ -125,8 +126,9 @@ impl Registry {
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
                     attempts.recorded = true;
-                    let applied =
-                        self.project_confirmed(id, Projection::Removed(revision), table, &mut attempts).await?;
+                    let applied = self
+                        .project_confirmed(id, Projection::Removed(revision), table, &mut attempts)
+                        .await?;
                     let records = [Some(current.record), None];
                     return Ok(self.changed(ChangeKind::Removed, id, applied, records, None));
                 }
@@ -299,7 +301,8 @@ impl Registry {
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
                     attempts.recorded = true;
-                    let applied = self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    let applied =
+                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
                     let records = [Some(current.record), Some(record)];
                     return Ok(self.changed(kind, id, applied, records, None));
                 }
@@ -319,8 +322,9 @@ impl Registry {
             Committed::Behind => Err(Error::Resyncing { recorded: false }),
             Committed::Accepted { revision, table } => {
                 attempts.recorded = true;
-                let applied =
-                    self.project_confirmed(&current.id, Projection::Removed(revision), table, &mut attempts).await?;
+                let applied = self
+                    .project_confirmed(&current.id, Projection::Removed(revision), table, &mut attempts)
+                    .await?;
                 let records = [Some(current.record.clone()), None];
                 Ok(Some(self.changed(kind, &current.id, applied, records, None)))
             }
