@@ -265,7 +265,9 @@ fn made(text: &str) -> BTreeSet<String> {
         for command in code.iter().flat_map(|code| code.split("&&")) {
             let mut words = command.split_whitespace().skip_while(|word| word.contains('='));
             if words.next() == Some("make") {
-                found.extend(words.next().filter(|word| word.starts_with(char::is_lowercase)).map(str::to_owned));
+                found.extend(
+                    words.next().filter(|word| word.starts_with(char::is_lowercase)).map(str::to_owned),
+                );
             }
         }
     }
@@ -278,7 +280,8 @@ fn every_make_target_of_the_documentation_exists() {
     let targets: BTreeSet<&str> =
         makefile.lines().filter_map(|line| line.split_once(':').map(|(name, _)| name)).collect();
     let mut found = 0;
-    for page in pages().into_iter().chain(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(str::to_owned)) {
+    for page in pages().into_iter().chain(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(str::to_owned))
+    {
         for target in made(&read(&page)) {
             found += 1;
             assert!(targets.contains(&*target), "{page}: the Makefile has no target {target}");

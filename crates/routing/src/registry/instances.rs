@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Attempts, Registry, check_names, check_record,
-    project::{Applied, Confirmed},
+    project::{Confirmed, Projected},
 };
 use crate::{
     ChangeKind, Error, RouteChange,
@@ -34,16 +34,18 @@ impl Registry {
     /// Registers an instance, or alters it. Repeating it changes nothing, but completes what an earlier try left and
     /// renews the lease.
     pub async fn put(&self, caller: &Caller, id: &InstanceId, spec: Spec) -> Result<RouteChange, Error> {
-        self.put_as(caller, id, spec, State::Active).await
+        self.put_as(caller, id, spec, State::Active, None).await
     }
 
-    /// Like [`Self::put`]. An instance that is new begins in the state `first`.
+    /// Like [`Self::put`]. An instance that is new begins in the state `first`. With `expected`, the instance must have this
+    /// revision; 0 means that it must not exist.
     pub async fn put_as(
         &self,
         caller: &Caller,
         id: &InstanceId,
         spec: Spec,
         first: State,
+        expected: Option<u64>,
     ) -> Result<RouteChange, Error> {
         check_spec(caller, id, &spec)?;
         let max_instances = if caller.is_root() { 0 } else { self.max_instances_per_token };
@@ -53,6 +55,10 @@ impl Registry {
         loop {
             let sight = self.store.sight(id, &spec.address).await?;
             check_sight(caller, &sight)?;
+            let revision = sight.current.as_ref().map_or(0, |current| current.record.revision);
+            if expected.is_some_and(|expected| expected != revision) {
+                return Err(Error::InstanceChanged { revision });
+            }
             let Some(table) = sight.table.clone() else {
                 attempts.await_reconciliation(&self.nudge).await?;
                 continue;
@@ -136,7 +142,7 @@ impl Registry {
         }
     }
 
-    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Applied, Error> {
+    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Projected, Error> {
         let state = self.store.table_state().await?;
         let outstanding = self.store.outstanding_of(id.as_str()).await?;
         match (outstanding, state.mark()) {
@@ -146,7 +152,7 @@ impl Registry {
             }
             _ => {
                 let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
-                Ok(Applied { serial: state.serial, epoch })
+                Ok(Projected { serial: state.serial, epoch })
             }
         }
     }
@@ -349,7 +355,7 @@ impl Registry {
             attempts.await_reconciliation(&self.nudge).await?;
             return self.project(&current.id, projection, table, attempts).await;
         }
-        Ok(Confirmed::Applied(Applied { serial, epoch: table.epoch }))
+        Ok(Confirmed::Applied(Projected { serial, epoch: table.epoch }))
     }
 
     async fn project_confirmed(
@@ -358,7 +364,7 @@ impl Registry {
         projection: Projection<'_>,
         table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Applied, Error> {
+    ) -> Result<Projected, Error> {
         match self.project(id, projection, table, attempts).await? {
             Confirmed::Applied(applied) => Ok(applied),
             // A revision of this moment cannot have expired before it was in the table.
@@ -404,7 +410,7 @@ impl Registry {
         &self,
         kind: ChangeKind,
         id: &InstanceId,
-        applied: Applied,
+        applied: Projected,
         [before, record]: [Option<Record>; 2],
         displaced: Option<InstanceId>,
     ) -> RouteChange {
@@ -412,7 +418,7 @@ impl Registry {
         if kind != ChangeKind::Unchanged {
             tracing::info!(%id, change = kind.as_str(), serial = applied.serial, "route table changed");
         }
-        let Applied { serial, epoch } = applied;
+        let Projected { serial, epoch } = applied;
         RouteChange { kind, subject: id.to_string(), serial, epoch, before, record, displaced }
     }
 }
