@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_keep_strangers_and_ourselves_out() {
+    fn the_rules_reject_foreign_addresses_and_our_own() {
         assert_eq!(code("192.0.2.1:80"), "address_not_allowed");
         assert_eq!(code("[::ffff:192.0.2.1]:80"), "address_not_allowed");
         assert_eq!(code("0.0.0.0:80"), "address_not_allowed");

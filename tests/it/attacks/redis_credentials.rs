@@ -270,7 +270,7 @@ async fn all_passwords_are_changed_while_traffic_is_served() {
 
 /// Redis 7.0 loads its append-only file as the user `default`, and checks what that user may do in a transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_with_users_load_what_scripts_wrote_before_they_were_killed() {
+async fn servers_with_users_load_the_writes_of_scripts_after_a_kill() {
     let system = System::start("redis-users-restart").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "7").await;

@@ -16,7 +16,7 @@ impl From<Flaw> for Problem {
 pub(super) fn uninitialized() -> Problem {
     Problem::unavailable(
         "fabric_uninitialized",
-        "The fabric was replaced by an empty or another one. No events are accepted until an operator calls POST /bus/initialize.",
+        "The fabric Redis is empty, or was replaced by another one. Events are rejected until an operator calls POST /bus/initialize.",
     )
 }
 
@@ -32,7 +32,7 @@ fn invalid_topic(name: &str) -> Problem {
 fn claimed() -> Problem {
     Problem::forbidden(
         "topic_claimed",
-        "another client owns this topic; use another topic, or let root hand it over with PUT /topics/{name}/publisher",
+        "another client owns this topic; use another topic, or ask an operator to transfer it with PUT /topics/{name}/publisher",
     )
 }
 
@@ -169,7 +169,7 @@ fn queue_full() -> Problem {
     Problem::new(
         StatusCode::TOO_MANY_REQUESTS,
         "object_queue_full",
-        "The limit of events that wait for this object's backend is reached; try again later.",
+        "The queue of this object is full. Try again later, or raise `bus.object_events`.",
     )
     .retry_after(1)
 }
