@@ -136,6 +136,7 @@ end
 local function environment_of(entry)
   local _, from = string.find(entry, '"environment":"', 1, true)
   local at = from
+  if not at then return nil end
   repeat
     at = string.find(entry, '["\\]', at + 1)
     if not at then return nil end
