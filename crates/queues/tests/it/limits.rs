@@ -166,7 +166,7 @@ async fn a_receipt_with_another_attempt_settles_nothing_and_a_repeated_ack_is_re
 /// F3 with limits and rates: a tenant without a rate that has messages the whole time is served its weight between any
 /// `w + 1` messages of another one.
 #[test]
-fn tenants_without_a_rate_keep_their_turns_beside_those_with_one() {
+fn tenants_without_a_rate_keep_their_turns_next_to_tenants_with_one() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(Server::in_memory());
     let config = Config { failure_persistence: None, max_shrink_iters: 50, ..Config::with_cases(6) };

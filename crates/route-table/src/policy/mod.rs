@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_checked_is_listed_in_order() {
+    fn checks_are_listed_in_their_order() {
         let policy = check(
             r#"{"access":{"deny":["10.0.0.1"],"forward":{"service":"a.test"}},"https":"only","body_bytes":5,"maintenance":{}}"#,
         );
