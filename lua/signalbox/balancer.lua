@@ -1,7 +1,7 @@
 -- The hot path: a known host is routed here, with no other Lua, unless its policy needs more than a choice of instance.
 -- Before it, usual.lua has checked the form of the request, and a first try allocates nothing. A request that this
--- module cannot route is declined, which leads to @full. (Exiting with 500 would lead there too, but nginx closes the client's connection
--- after a 500.)
+-- module cannot route is declined, which leads to @full. (Exiting with 500 would lead there too, but nginx closes the
+-- client's connection after a 500.)
 --
 -- nginx.conf calls one function of a module on purpose: code in the block itself is called from C, and LuaJIT cannot
 -- compile its return.
@@ -39,8 +39,8 @@ local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
 
--- ngx.var.logkey without the name handling of the generic accessor. The buffers are written before each use; ngx.var has
--- declared the function.
+-- ngx.var.logkey without the name handling of the generic accessor. The buffers are written before each use; ngx.var
+-- has declared the function.
 local lowcase = ffi.new("unsigned char[16]")
 local ERR_SIZE = 256
 local err_text, err_length = ffi.new("unsigned char[?]", ERR_SIZE), ffi.new("size_t[1]")

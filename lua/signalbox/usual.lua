@@ -1,10 +1,10 @@
--- The first step of the hot path: whether the request is usual, and a new ID for it. In a usual request the names agree,
--- the port is valid, the connection has no options and no upgrade, no edge was passed before, and the path is UTF-8.
--- The balancer declines others.
+-- The first step of the hot path: whether the request is usual, and a new ID for it. In a usual request the names
+-- agree, the port is valid, the connection has no options and no upgrade, no edge was passed before, and the path is
+-- UTF-8. The balancer declines others.
 --
 -- log.conf decides this by a pattern. This module decides the same for requests that need no pattern, which are almost
--- all of them, in a fifth of the instructions, and leaves the others to the pattern. It also makes the request ID: nginx
--- asks OpenSSL for 16 random bytes per request, which costs an eighth of all instructions, most of them per call.
+-- all of them, in a fifth of the instructions, and leaves the others to the pattern. It also makes the request ID:
+-- nginx asks OpenSSL for 16 random bytes per request, which costs an eighth of all instructions, most of them per call.
 
 local base = require("resty.core.base")
 local crypto = require("signalbox.crypto")
