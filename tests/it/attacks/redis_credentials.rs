@@ -193,6 +193,12 @@ async fn secrets_are_in_no_open_file_no_command_line_no_log_and_no_metric() {
         }
         assert_eq!(leaked(part.address().as_bytes()), None, "{}", part.address());
     }
+    // The table contains headers of policies, which may be secrets.
+    let snapshot = eventually("the snapshot of the table", || {
+        std::future::ready(fs::metadata(system.snapshot_path()).map_err(|error| error.to_string()))
+    })
+    .await;
+    assert_eq!(snapshot.permissions().mode() & 0o777, 0o640);
     for path in ["/metrics", "/edge/status"] {
         assert_eq!(leaked(system.edge_api(path).await.text().as_bytes()), None, "{path}");
     }

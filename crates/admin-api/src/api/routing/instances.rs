@@ -1,6 +1,6 @@
 //! Reading instances.
 
-use axum::{Json as Answer, extract::State as AppState};
+use axum::{Json as Answer, extract::State as AppState, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -11,6 +11,7 @@ use crate::http::{
     body::Query,
     list::contains,
     path::Path,
+    precondition::tagged,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Instance, InstanceList};
@@ -171,6 +172,8 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
 }
 
 /// Show an instance
+///
+/// `ETag` is its revision.
 #[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
     (status = 200, body = Instance), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_instance", body = Problem),
@@ -179,12 +182,13 @@ async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
-) -> Result<Answer<Instance>, Problem> {
+) -> Result<Response, Problem> {
     let stored = app.registry.store().stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
     if !caller.may_touch_all(&stored.record.desired.spec.hostnames) {
         return Err(Error::InstanceNotAllowed.into());
     }
     let live = live(&app, std::slice::from_ref(&id)).await.pop().flatten();
     let under_way = in_flight(app.registry.store(), &[&stored.record.desired.spec]).await.pop().flatten();
-    Ok(Answer(view::instance(id.as_str(), stored.record, live, under_way)))
+    let revision = stored.record.revision;
+    Ok(tagged(StatusCode::OK, revision, Answer(view::instance(id.as_str(), stored.record, live, under_way))))
 }
