@@ -131,7 +131,7 @@ end
 function _M.valid(address)
     if sub(address, 1, 5) == "unix:" then
         local path = sub(address, 6)
-        -- nginx ends the path at a colon. A segment that is empty or of dots would be another spelling of a reserved socket.
+        -- nginx ends the path at a colon. A segment that is empty or of dots would be another spelling of a socket.
         return #path > 1 and #path <= MAX_UNIX_PATH and find(path, "^/[^%c%s:]+$") ~= nil
             and not find(path .. "/", "/%.?%.?/")
     end

@@ -69,7 +69,8 @@ return function(it)
         for _, bad in ipairs({
             "", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:000080", "256.0.0.1:80", "1.2.3:80",
             "host:80", "::1:80", "[]:80", "[127.0.0.1]:80", "unix:", "unix:/", "unix:relative", "unix:/a:b",
-            "unix:/a b", "unix:/run//a", "unix:/run/./a", "unix:/run/../a", "unix:/run/", "unix:/" .. ("x"):rep(120), "127.0.0.1:80 ", "127.0.0.1:80\n", " 127.0.0.1:80",
+            "unix:/a b", "unix:/run//a", "unix:/run/./a", "unix:/run/../a", "unix:/run/",
+            "unix:/" .. ("x"):rep(120), "127.0.0.1:80 ", "127.0.0.1:80\n", " 127.0.0.1:80",
             "127.0.0.1:+80", "127.0.0.1:0x50",
         }) do
             equal(address.valid(bad), false, bad)

@@ -131,17 +131,27 @@ function objects.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end
 
--- The environment of an entry. In a text before it, a quotation mark has a backslash.
+-- The environment of an event as it is stored: the first member of this name. In a text before it, a quotation mark has a
+-- backslash.
 local function environment_of(entry)
-  local name = string.match(entry, '"environment":"([^"]*)"')
-  return name and string.find(name, '\\', 1, true) and cjson.decode(entry).environment or name
+  local _, from = string.find(entry, '"environment":"', 1, true)
+  local at = from
+  if not at then return nil end
+  repeat
+    at = string.find(entry, '["\\]', at + 1)
+    if not at then return nil end
+    local is_end = string.sub(entry, at, at) == '"'
+    if not is_end then at = at + 1 end
+  until is_end
+  return (string.gsub(string.sub(entry, from + 1, at - 1), '\\(.)', '%1'))
 end
 
--- Changes the bytes that the fabric stores for environments, if they are limited (see publish_quota.lua): `sign` is 1 for
--- entries that are stored and -1 for those that are removed.
+-- Changes the bytes that are stored for environments, if they are limited (see publish_quota.lua): `sign` is 1 for entries
+-- that are stored and -1 for those that are removed.
 function objects.charge(entries, sign)
-  local key, bytes = string.sub(base, 1, -1 - #'object:') .. 'bus:environments', {}
+  local key = string.sub(base, 1, -1 - #'object:') .. 'bus:environments'
   if #entries == 0 or redis.call('EXISTS', key) == 0 then return end
+  local bytes = {}
   for at = 1, #entries do
     local env = environment_of(entries[at])
     if env then bytes[env] = (bytes[env] or 0) + sign * #entries[at] end

@@ -1,6 +1,6 @@
 //! Removes a host with all of its instances.
 
-use super::{Attempts, Registry, check_names, project::Applied};
+use super::{Attempts, Registry, check_names, project::Projected};
 use crate::{
     ChangeKind, Error, RouteChange,
     store::{Desire, DesireOutcome, HostRemoved, Projection, Stored, TableMark},
@@ -47,7 +47,7 @@ impl Registry {
         revision: u64,
         mut table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Applied, Error> {
+    ) -> Result<Projected, Error> {
         let serial = loop {
             match self
                 .store
@@ -69,7 +69,7 @@ impl Registry {
         if let Err(error) = self.store.settle(&member, revision, serial, &table.epoch).await {
             tracing::debug!(%hostname, %error, "projected removal remains noted as outstanding");
         }
-        Ok(Applied { serial, epoch: table.epoch })
+        Ok(Projected { serial, epoch: table.epoch })
     }
 
     async fn remember(&self, hostname: &Hostname) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Attempts, Registry, check_names, check_record,
-    project::{Confirmed, Applied},
+    project::{Confirmed, Projected},
 };
 use crate::{
     ChangeKind, Error, RouteChange,
@@ -95,7 +95,8 @@ impl Registry {
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
                     attempts.recorded = true;
-                    let applied = self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    let applied =
+                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
                     self.report(id.clone(), record.clone());
                     let kind =
                         if sight.current.is_some() { ChangeKind::Altered } else { ChangeKind::Registered };
@@ -131,8 +132,9 @@ impl Registry {
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
                     attempts.recorded = true;
-                    let applied =
-                        self.project_confirmed(id, Projection::Removed(revision), table, &mut attempts).await?;
+                    let applied = self
+                        .project_confirmed(id, Projection::Removed(revision), table, &mut attempts)
+                        .await?;
                     let records = [Some(current.record), None];
                     return Ok(self.changed(ChangeKind::Removed, id, applied, records, None));
                 }
@@ -140,7 +142,7 @@ impl Registry {
         }
     }
 
-    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Applied, Error> {
+    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Projected, Error> {
         let state = self.store.table_state().await?;
         let outstanding = self.store.outstanding_of(id.as_str()).await?;
         match (outstanding, state.mark()) {
@@ -150,7 +152,7 @@ impl Registry {
             }
             _ => {
                 let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
-                Ok(Applied { serial: state.serial, epoch })
+                Ok(Projected { serial: state.serial, epoch })
             }
         }
     }
@@ -305,7 +307,8 @@ impl Registry {
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
                     attempts.recorded = true;
-                    let applied = self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    let applied =
+                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
                     let records = [Some(current.record), Some(record)];
                     return Ok(self.changed(kind, id, applied, records, None));
                 }
@@ -325,8 +328,9 @@ impl Registry {
             Committed::Behind => Err(Error::Resyncing { recorded: false }),
             Committed::Accepted { revision, table } => {
                 attempts.recorded = true;
-                let applied =
-                    self.project_confirmed(&current.id, Projection::Removed(revision), table, &mut attempts).await?;
+                let applied = self
+                    .project_confirmed(&current.id, Projection::Removed(revision), table, &mut attempts)
+                    .await?;
                 let records = [Some(current.record.clone()), None];
                 Ok(Some(self.changed(kind, &current.id, applied, records, None)))
             }
@@ -351,7 +355,7 @@ impl Registry {
             attempts.await_reconciliation(&self.nudge).await?;
             return self.project(&current.id, projection, table, attempts).await;
         }
-        Ok(Confirmed::Applied(Applied { serial, epoch: table.epoch }))
+        Ok(Confirmed::Applied(Projected { serial, epoch: table.epoch }))
     }
 
     async fn project_confirmed(
@@ -360,7 +364,7 @@ impl Registry {
         projection: Projection<'_>,
         table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Applied, Error> {
+    ) -> Result<Projected, Error> {
         match self.project(id, projection, table, attempts).await? {
             Confirmed::Applied(applied) => Ok(applied),
             // A revision of this moment cannot have expired before it was in the table.
@@ -406,7 +410,7 @@ impl Registry {
         &self,
         kind: ChangeKind,
         id: &InstanceId,
-        applied: Applied,
+        applied: Projected,
         [before, record]: [Option<Record>; 2],
         displaced: Option<InstanceId>,
     ) -> RouteChange {
@@ -414,7 +418,7 @@ impl Registry {
         if kind != ChangeKind::Unchanged {
             tracing::info!(%id, change = kind.as_str(), serial = applied.serial, "route table changed");
         }
-        let Applied { serial, epoch } = applied;
+        let Projected { serial, epoch } = applied;
         RouteChange { kind, subject: id.to_string(), serial, epoch, before, record, displaced }
     }
 }
