@@ -18,7 +18,6 @@ mod slot;
 
 use std::{
     collections::BTreeMap,
-    fs,
     net::{IpAddr, Ipv4Addr},
     os::{
         linux::net::SocketAddrExt as _,
