@@ -86,7 +86,8 @@ impl Identity {
     /// The value of `cert:<name>` in the route table.
     fn in_table(&self) -> anyhow::Result<String> {
         let keys = Keys::parse(&self.key_file).map_err(anyhow::Error::msg)?;
-        let sealed = keys.seal(&self.name, self.private_key.as_bytes()).context("encrypting a private key")?;
+        let sealed =
+            keys.seal(&self.name, self.private_key.as_bytes()).context("encrypting a private key")?;
         Ok(serde_json::json!({"v": 1, "chain": self.certificate, "key": sealed}).to_string())
     }
 }
@@ -139,11 +140,8 @@ async fn compare(
     identity: &Identity,
     (kind, title): (Kind, &str),
 ) -> anyhow::Result<Comparison> {
-    let contender = |(proxy, target): (&Proxy, _)| Contender {
-        name: proxy.name.clone(),
-        target,
-        samples: Vec::new(),
-    };
+    let contender =
+        |(proxy, target): (&Proxy, _)| Contender { name: proxy.name.clone(), target, samples: Vec::new() };
     let mut contenders: Vec<Contender> = proxies.iter().zip([None, Some(TARGET)]).map(contender).collect();
     for round in 0..=session.rounds {
         for (proxy, contender) in proxies.iter().zip(&mut contenders) {
@@ -257,7 +255,11 @@ impl Clients {
             kept = (self.kind == Kind::Kept).then_some(stream);
         }
         if self.kind == Kind::Resumed {
-            ensure!(resumed * 2 > latencies.len(), "{resumed} of {} connections were resumed", latencies.len());
+            ensure!(
+                resumed * 2 > latencies.len(),
+                "{resumed} of {} connections were resumed",
+                latencies.len()
+            );
         }
         Ok(latencies)
     }
