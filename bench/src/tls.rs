@@ -3,12 +3,7 @@
 //! What is compared is the CPU of the one worker for a new connection with its request, for a resumed one, and for a
 //! request on a connection that is kept, over HTTP/1.1 and HTTP/2.
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use rcgen::{CertificateParams, KeyPair};
@@ -23,6 +18,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     task::{JoinSet, spawn_blocking},
+    time::Instant,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
