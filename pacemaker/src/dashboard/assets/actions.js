@@ -157,6 +157,9 @@
         const before = JSON.parse(shown || base || "{}");
         // Without a part, the answer has more members than the request, such as numbers.
         const after = part ? now[part] ?? {} : Object.fromEntries(Object.keys(before).map((name) => [name, name in now ? now[name] : before[name]]));
+        // A form without the whole state in its base can be sent again immediately. Others wait for the update of the page.
+        const revision = answer?.headers.get("ETag")?.replaceAll('"', "");
+        if (revision && (shown || !base) && form.source) Object.assign(form.source.dataset, { revision, shown: JSON.stringify(after) });
         const changed = differences(before, after).join("\n");
         return `Not saved: another client has changed this in the meantime.${changed && `\n${changed}`}\nYour input is still there. Check it, and try again.`;
     }
@@ -221,6 +224,7 @@
     // A copy: the page may change while the dialog is open, and the request must match the confirmed question.
     function copied(form) {
         const copy = form.cloneNode(true);
+        copy.source = form;
         [...form.elements].forEach((field, index) => (copy.elements[index].value = field.value));
         return copy;
     }
