@@ -200,7 +200,10 @@ async fn an_instance_that_another_client_changed_is_not_replaced() {
     assert!(matches!(put("2", 0).await, Err(Error::InstanceChanged { revision }) if revision == read));
     put("2", read).await.unwrap();
     assert!(matches!(put("3", read).await, Err(Error::InstanceChanged { revision }) if revision > read));
-    assert_eq!(rig.store.stored(&id).await.unwrap().unwrap().record.desired.spec.version_type_id.as_str(), "2");
+    assert_eq!(
+        rig.store.stored(&id).await.unwrap().unwrap().record.desired.spec.version_type_id.as_str(),
+        "2"
+    );
 }
 
 #[tokio::test]

@@ -95,7 +95,9 @@ struct Entry {
 }
 
 fn unknown(id: &str) -> Problem {
-    let detail = format!("Unknown event `{id}`: it never existed, is no longer retained, or belongs to another environment.");
+    let detail = format!(
+        "Unknown event `{id}`: it never existed, is no longer retained, or belongs to another environment."
+    );
     Problem::not_found("unknown_event", detail)
 }
 

@@ -306,7 +306,8 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
 /// The members of a definition that its form changes, as the API names them.
 fn definition_fields(definition: &Definition) -> Vec<DefinitionField> {
     let wanted = definition.wanted();
-    let number = |name, label, value: f64| DefinitionField { name, label, kind: "number", value: value.to_string() };
+    let number =
+        |name, label, value: f64| DefinitionField { name, label, kind: "number", value: value.to_string() };
     let limit = |name, label, value: Option<u64>| DefinitionField {
         name,
         label,
@@ -320,7 +321,11 @@ fn definition_fields(definition: &Definition) -> Vec<DefinitionField> {
         number("max_attempts", "Deliveries at most (0: no limit)", f64::from(definition.max_attempts)),
         number("retention_seconds", "Retention, seconds", retention),
         number("backoff_seconds", "First backoff, seconds", wanted.backoff_seconds.unwrap_or_default()),
-        number("max_backoff_seconds", "Longest backoff, seconds", wanted.max_backoff_seconds.unwrap_or_default()),
+        number(
+            "max_backoff_seconds",
+            "Longest backoff, seconds",
+            wanted.max_backoff_seconds.unwrap_or_default(),
+        ),
         limit("in_flight_limit", "In flight per environment", definition.in_flight_limit),
         limit("max_waiting", "Waiting at most", definition.max_waiting),
         limit("max_waiting_per_tenant", "Waiting per environment", definition.max_waiting_per_tenant),

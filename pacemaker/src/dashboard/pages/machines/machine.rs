@@ -271,14 +271,23 @@ fn filter(version: &Version, view: &View) -> Filter {
     };
     let words = match view.state.is_empty() {
         true => each(&|name, value| format!("with {name} {value}"), " "),
-        false => each(&|name, value| if name == "state" { format!("in {value}") } else { format!("with status {value}") }, " "),
+        false => each(
+            &|name, value| {
+                if name == "state" { format!("in {value}") } else { format!("with status {value}") }
+            },
+            " ",
+        ),
     };
     Filter {
         find: view.find.clone(),
         state: view.state.clone(),
         status: view.status.clone(),
         query: each(&|name, value| format!("&{name}={}", segment(value)), ""),
-        flags: if given.is_empty() { "--all".to_owned() } else { each(&|name, value| format!("--{name} {value}"), " ") },
+        flags: if given.is_empty() {
+            "--all".to_owned()
+        } else {
+            each(&|name, value| format!("--{name} {value}"), " ")
+        },
         words,
         states: states.map(|state| (state.to_owned(), state == view.state)).collect(),
         statuses: live.map(|status| (status, status == view.status)).collect(),
