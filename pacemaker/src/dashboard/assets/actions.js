@@ -180,6 +180,9 @@
         const result = await answer.json().catch(() => ({}));
         if (answer.status === 412) return { error: await conflict(form) };
         if (!answer.ok) return { error: result.detail || `Request rejected (${answer.status}).` };
+        // The own change is no conflict for the other forms of the page, which is updated a moment later.
+        const tag = answer.headers.get("ETag")?.replaceAll('"', "");
+        if (revision && tag) document.querySelectorAll(`form[data-revision="${revision}"]`).forEach((one) => (one.dataset.revision = tag));
         if (result.delivered === false) return { error: `Delivery failed: ${result.why}` };
         return { done: fill(done || "Done.", form).replace("{messages}", result.messages) };
     }
