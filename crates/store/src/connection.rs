@@ -36,6 +36,7 @@ use redis::{
 use crate::{
     Error, Key, Kind, Role,
     address::Address,
+    replicas::{Replicas, WaitReplicas},
     sentinel::{self, Primary, Service},
     wire::Wire,
 };
@@ -75,6 +76,7 @@ pub struct Redis<R> {
     line: Arc<Line>,
     dedicated: bool,
     options: Options,
+    pub(crate) replicas: Arc<Replicas>,
     /// The prefix of keys without a shard tag: see [`crate::Shard::home`].
     home: Arc<str>,
     role: PhantomData<fn() -> R>,
@@ -104,6 +106,7 @@ impl<R> Clone for Redis<R> {
             line: Arc::clone(&self.line),
             dedicated: self.dedicated,
             options: self.options,
+            replicas: Arc::clone(&self.replicas),
             home: Arc::clone(&self.home),
             role: PhantomData,
         }
@@ -144,6 +147,7 @@ impl<R: Role> Redis<R> {
             line: Line::new(wire, password),
             dedicated: false,
             options,
+            replicas: Arc::default(),
             home: Arc::from(""),
             role: PhantomData,
         })
@@ -222,8 +226,8 @@ impl<R: Role> Redis<R> {
         self.noted(operation, result)
     }
 
-    /// The number of replicas that must have the writes of a script before it succeeds.
-    pub(crate) fn wait_replicas(&self) -> u32 {
+    /// The replicas that must have the writes of a script before it succeeds.
+    pub(crate) fn wait_replicas(&self) -> WaitReplicas {
         self.address.wait_replicas
     }
 

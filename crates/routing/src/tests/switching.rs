@@ -38,7 +38,7 @@ fn ids(ids: &[InstanceId]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn the_new_version_comes_in_before_the_old_one_goes_out() {
+async fn the_new_version_is_active_before_the_old_one_drains() {
     let rig = Rig::new().await;
     rig.put("old-1", spec(9001, &[HOST], "17")).await;
     rig.put("old-2", spec(9002, &[HOST], "16")).await;
@@ -76,7 +76,7 @@ async fn the_new_version_comes_in_before_the_old_one_goes_out() {
 }
 
 #[tokio::test]
-async fn a_host_is_not_switched_to_what_is_not_there() {
+async fn a_host_is_not_switched_to_a_version_without_instances() {
     let rig = Rig::new().await;
     assert_eq!(rig.refused("18").await, NotSwitched::NoInstance);
     rig.put("old", spec(9001, &[HOST, "b.example"], "17")).await;

@@ -20,7 +20,7 @@ use signalbox_routing::{Error, Live, Stored, in_flight};
 
 /// Maximum number of instances that one request examines for its filter. A page may be short or empty and still have a
 /// cursor: then more instances have to be examined.
-const MAX_LOOKED_AT: usize = 20_000;
+const MAX_EXAMINED: usize = 20_000;
 /// The list to which cursors belong.
 const LIST: &str = "instances";
 const CHUNK: usize = 500;
@@ -104,12 +104,12 @@ async fn list(
     };
     let mut source = Source::new(&app, filter.host.as_ref()).await?;
     let mut found: Vec<Stored> = Vec::new();
-    let mut looked_at = 0;
+    let mut examined = 0;
     // One more than a page shows whether there is a next page.
-    while found.len() <= limit && looked_at < MAX_LOOKED_AT {
+    while found.len() <= limit && examined < MAX_EXAMINED {
         let ids = source.after(&app, after.as_deref()).await?;
         let Some(last) = ids.last() else { break };
-        looked_at += ids.len();
+        examined += ids.len();
         after = Some(last.to_string());
         let stored = app.registry.store().stored_many(&ids).await?;
         found.extend(stored.into_iter().filter(|stored| filter.fits(stored, &caller)));
@@ -118,7 +118,7 @@ async fn list(
         found.truncate(limit);
         found.last().map(|stored| stored.id.to_string())
     } else {
-        after.filter(|_| looked_at >= MAX_LOOKED_AT)
+        after.filter(|_| examined >= MAX_EXAMINED)
     };
     let next = app.cursors.write(&caller, LIST, next).await?;
     let ids: Vec<InstanceId> = found.iter().map(|stored| stored.id.clone()).collect();
