@@ -34,6 +34,7 @@ export async function run(page) {
     check((await api("GET", "/instances/old")).version_type_id === "17", "and nothing else changed");
 
     // A weight is not set over a change that was made after the question.
+    await row("old").locator('form[data-confirm*="from 5 to"]').waitFor();
     await weight.locator("input").fill("6");
     await weight.getByRole("button").press("Enter");
     await page.locator("dialog[open]", { hasText: "from 5 to 6" }).waitFor();

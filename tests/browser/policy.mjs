@@ -50,29 +50,29 @@ async function editTogether(page, context) {
     const other = await context.newPage();
     await go(page, editor);
     await go(other, editor);
-    await other.getByLabel("Wait for an instance, ms").fill("3000");
+    await other.locator('[name="hold_ms"]').fill("3000");
     await save(other);
     await other.locator("#confirm-yes").press("Enter");
     await noticed(other, "Saved the policy of rules.test.");
     // The same editor can save again.
-    await other.getByLabel("Attempts").fill("2");
+    await other.locator('[name="retries.attempts"]').fill("2");
     await save(other);
     await other.locator("#confirm-yes").press("Enter");
     await other.locator("#notices p.good", { hasText: "Saved" }).nth(1).waitFor();
     await other.close();
 
-    await page.getByLabel("Burst").fill("7");
-    await page.getByLabel("Requests per second and client").fill("5");
+    await page.locator('[name="limits.requests.burst"]').fill("7");
+    await page.locator('[name="limits.requests.per_second"]').fill("5");
     await save(page);
     await page.locator("#confirm-yes").press("Enter");
     const problem = page.locator("#policy-problem");
     await problem.locator("li", { hasText: "hold_ms: 2000 → 3000" }).waitFor();
     await problem.locator("li", { hasText: "retries" }).waitFor();
-    check((await page.getByLabel("Burst").inputValue()) === "7", "the input stays");
+    check((await page.locator('[name="limits.requests.burst"]').inputValue()) === "7", "the input stays");
     check((await api("GET", "/hosts/rules.test")).rules.limits === undefined, "nothing of it was saved");
     await shoot(page, "policy-conflict");
     await problem.getByRole("button", { name: "Take over these changes" }).press("Enter");
-    check((await page.getByLabel("Wait for an instance, ms").inputValue()) === "3000", "the other change is taken over");
+    check((await page.locator('[name="hold_ms"]').inputValue()) === "3000", "the other change is taken over");
     await save(page);
     const question = await page.locator("#confirm-text").textContent();
     check(!question.includes("hold_ms"), `the question names only the own changes: ${question}`);
@@ -112,7 +112,7 @@ async function charts(page) {
         await page.locator("#chart-traffic canvas").waitFor();
     }
     await page.locator("#changes summary").press("Enter");
-    await page.locator("#changes tr", { hasText: "policy of rules.test set" }).getByText("root").waitFor();
+    await page.locator("#changes tr", { hasText: "policy of rules.test set" }).getByText("root").first().waitFor();
     await page.locator("#changes tr", { hasText: "rules-1 registered, version 7" }).waitFor();
 }
 

@@ -71,7 +71,7 @@ export async function ask(page) {
         },
         "which token is used from where": async () => {
             await menu("Tokens");
-            await click(page.getByRole("link", { name: "Requests of furnished-token in the audit log" }));
+            await click(page.getByRole("link", { name: "from where furnished-token was used" }));
             await page.getByRole("heading", { name: "Audit log" }).waitFor();
         },
         "what would a request get": async () => {

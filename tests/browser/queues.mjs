@@ -6,6 +6,7 @@ import { act, api, check, go, noticed, shoot } from "./harness.mjs";
 // input stays.
 async function conflicts(page, row) {
     const weight = row("8").locator('form[data-key="weight"]');
+    await row("8").locator('form[data-confirm*="from 3 to"]').waitFor();
     await weight.locator("input").fill("9");
     await weight.getByRole("button").press("Enter");
     await page.locator("dialog[open]", { hasText: "from 3 to 9" }).waitFor();

@@ -14,6 +14,9 @@ const PART = 500;
 const MAX_PAGE = 2_000_000;
 const MAX_FIRST_LOAD = 150_000;
 
+// On a busy machine, a page whose data is not there in time; its stream replaces it.
+export const expected = ["status of 503"];
+
 const machine = `state_machines:
   onboarding:
     states:
@@ -54,9 +57,13 @@ async function fill(app) {
 // The size of a page and how long it took, which is only reported: a test does not depend on the speed of the machine.
 async function measured(target, headers) {
     const begin = performance.now();
-    const answer = await fetch(base + target, { headers: { authorization: `Bearer ${token}`, ...headers } });
+    // A page whose data is not there in time, on a busy machine, is asked for again.
+    const answer = await until(target, async () => {
+        const answer = await fetch(base + target, { headers: { authorization: `Bearer ${token}`, ...headers } });
+        check(answer.ok || answer.status === 503, `${target}: ${answer.status}`);
+        return answer.ok && answer;
+    });
     const { length } = await answer.text();
-    check(answer.ok, `${target}: ${answer.status}`);
     console.log(`scale: ${target}: ${length} bytes in ${Math.round(performance.now() - begin)} ms`);
     return length;
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::json;
 use signalbox_testkit::eventually_within;
-use signalbox_tests::{events::Stream, system::System, tls::Authority};
+use signalbox_tests::{events::Stream, http::Request, system::System, tls::Authority};
 use tokio::{process::Command, time};
 
 use crate::bus_api::Bus;
@@ -46,6 +46,11 @@ async fn run(what: &str, command: &mut Command) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_works_in_a_browser() {
     browse("dashboard", "pages").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_can_be_read_and_used_by_everyone() {
+    browse("dashboard_everywhere", "everywhere").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,5 +130,49 @@ async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire(
     )
     .await;
     problems_contain(&system, "The fabric Redis writes no append-only file").await;
+    system.stop().await;
+}
+
+/// A Redis server that hangs accepts connections and never answers. Without its own limits, a page would wait as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_answered_while_a_redis_server_hangs() {
+    let system = System::start("dashboard-hang").await;
+    for (part, notes) in
+        [(System::STATS, vec!["No statistics"]), (System::FABRIC, vec!["does not respond", "not reached"])]
+    {
+        system.pause(part.clone());
+        for page in ["/", "/dashboard/host", "/dashboard/queues", "/dashboard/problems"] {
+            let answer = system.api("GET", page, None).await;
+            assert!(matches!(answer.status, 200 | 503), "{page} while {part} hangs: {}", answer.status);
+            assert!(answer.text().contains("<h1"), "{page} while {part} hangs has no heading");
+        }
+        let first = system.api("GET", "/", None).await.text();
+        assert!(notes.iter().any(|note| first.contains(note)), "the overview while {part} hangs: {first}");
+        system.resume(part);
+    }
+    system.stop().await;
+}
+
+/// The fix of this alarm is dangerous for a fabric that is only not reached yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fabric_that_was_not_reached_yet_raises_no_alarm() {
+    let system = System::start("dashboard-first-look").await;
+    system.kill(System::PACEMAKER).await;
+    system.pause(System::FABRIC);
+    system.start_part_only(System::PACEMAKER).await;
+    let text = eventually_within(2 * signalbox_testkit::PATIENCE, "a page of problems", || async {
+        let request = Request::new("GET", "pacemaker", "/dashboard/problems").token(&system.token);
+        let answer = request.send(system.pacemaker).await.map_err(|error| error.to_string())?;
+        if answer.status == 200 { Ok(answer.text()) } else { Err(answer.text()) }
+    })
+    .await;
+    assert!(!text.contains("/bus/initialize"), "{text}");
+    assert!(text.contains("has not reached the fabric yet"), "{text}");
+    system.resume(System::FABRIC);
+    eventually_within(2 * signalbox_testkit::PATIENCE, "the bus to be checked", || async {
+        let text = system.api("GET", "/dashboard/problems", None).await.text();
+        if text.contains("has not reached the fabric yet") { Err(text) } else { Ok(()) }
+    })
+    .await;
     system.stop().await;
 }
