@@ -56,7 +56,7 @@ async function withoutJavaScript(context, pages) {
     for (const [name, target] of Object.entries(pages)) {
         await bare.goto(base + target);
         await bare.locator("h1").first().waitFor();
-        const visible = await bare.locator("main form:visible").evaluateAll((forms) => forms.map((form) => form.method));
+        const visible = await bare.locator("main form:visible").evaluateAll((forms) => forms.map((form) => form.getAttribute("method") ?? "get"));
         // Without a script, a form that is not a search has no effect.
         check(visible.every((method) => method === "get"), `${name} shows a form that has no effect`);
         for (const useless of ["form.act", "#policy-form", "#simulation", "#tail-filter", "[data-bulk]", "[data-select]", "[data-select-all]"]) {

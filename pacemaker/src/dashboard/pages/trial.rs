@@ -47,7 +47,7 @@ pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Host
     let url = if typed.url.is_empty() { format!("http://{hostname}/") } else { typed.url.clone() };
     Trial {
         methods: METHODS.into_iter().map(|one| (one, one == method)).collect(),
-        command: command(&url, typed),
+        command: command(&url, hostname.as_str(), typed),
         url,
         header: typed.header.clone(),
         address: typed.address.clone(),
@@ -56,12 +56,14 @@ pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Host
 }
 
 /// The same question as a command.
-fn command(url: &str, typed: &Typed) -> String {
+fn command(url: &str, hostname: &str, typed: &Typed) -> String {
+    // The command has no page whose host a path could belong to.
+    let url = if url.starts_with('/') { format!("http://{hostname}{url}") } else { url.to_owned() };
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let flags = [("--header", &typed.header), ("--address", &typed.address)];
     let given = flags.into_iter().filter(|(_, value)| !value.trim().is_empty());
     let given = given.flat_map(|(flag, value)| [flag.to_owned(), quoted(value.trim())]);
-    let words = ["signalbox routes explain".to_owned(), quoted(url)].into_iter().chain(given);
+    let words = ["signalbox routes explain".to_owned(), quoted(&url)].into_iter().chain(given);
     words.collect::<Vec<_>>().join(" ")
 }
 
@@ -218,6 +220,13 @@ fn instance(explanation: &Explanation) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_names_the_host_of_a_path() {
+        let typed = Typed { address: "192.0.2.1".to_owned(), ..Typed::default() };
+        let shown = command("/x", "a.test", &typed);
+        assert_eq!(shown, "signalbox routes explain 'http://a.test/x' --address '192.0.2.1'");
+    }
 
     #[test]
     fn a_request_is_typed_as_a_url_or_a_path() {
