@@ -269,7 +269,7 @@ impl Change {
                 return error.into();
             }
             Failure::refused_because(format!(
-                "nothing was changed, because another client changed the policy of {0} at the same time; look at it with \
+                "nothing was changed, because another client changed the policy of {0} at the same time; show it with \
                  `signalbox hosts show {0}`, and repeat the command",
                 self.host
             ))

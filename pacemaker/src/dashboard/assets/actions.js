@@ -157,6 +157,9 @@
         const before = JSON.parse(shown || base || "{}");
         // Without a part, the answer has more members than the request, such as numbers.
         const after = part ? now[part] ?? {} : Object.fromEntries(Object.keys(before).map((name) => [name, name in now ? now[name] : before[name]]));
+        // A form without the whole state in its base can be sent again immediately. Others wait for the update of the page.
+        const revision = answer?.headers.get("ETag")?.replaceAll('"', "");
+        if (revision && (shown || !base) && form.source) Object.assign(form.source.dataset, { revision, shown: JSON.stringify(after) });
         const changed = differences(before, after).join("\n");
         return `Not saved: another client has changed this in the meantime.${changed && `\n${changed}`}\nYour input is still there. Check it, and try again.`;
     }
@@ -177,6 +180,9 @@
         const result = await answer.json().catch(() => ({}));
         if (answer.status === 412) return { error: await conflict(form) };
         if (!answer.ok) return { error: result.detail || `Request rejected (${answer.status}).` };
+        // The own change is no conflict for the other forms of the page, which is updated a moment later.
+        const tag = answer.headers.get("ETag")?.replaceAll('"', "");
+        if (revision && tag) document.querySelectorAll(`form[data-revision="${revision}"]`).forEach((one) => (one.dataset.revision = tag));
         if (result.delivered === false) return { error: `Delivery failed: ${result.why}` };
         return { done: fill(done || "Done.", form).replace("{messages}", result.messages) };
     }
@@ -221,6 +227,7 @@
     // A copy: the page may change while the dialog is open, and the request must match the confirmed question.
     function copied(form) {
         const copy = form.cloneNode(true);
+        copy.source = form;
         [...form.elements].forEach((field, index) => (copy.elements[index].value = field.value));
         return copy;
     }

@@ -72,6 +72,8 @@ struct InstanceRow {
     /// Time until it is removed; empty without a deadline.
     removed_in: String,
     unhealthy: Option<String>,
+    /// Since when, if it is known.
+    unhealthy_since: String,
     faults: u64,
     last_fault: String,
     /// Time until its lease expires; empty without a lease.
@@ -171,6 +173,10 @@ pub(super) async fn content(
             draining: desired.state != State::Active,
             standby: desired.state == State::Standby,
             removed_in: desired.drain_deadline_ms.map(left).unwrap_or_default(),
+            unhealthy_since: match live.health_ms.filter(|_| live.unhealthy.is_some()) {
+                Some(at) => format!(" (since {})", format::ago(now_ms, at)),
+                None => String::new(),
+            },
             unhealthy: live.unhealthy,
             faults: live.faults,
             last_fault: fault.unwrap_or_default(),

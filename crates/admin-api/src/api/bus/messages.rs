@@ -130,7 +130,7 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
 ///
 /// One message or an array of them: `environment` (the tenant), `type`, `name` (1 to 1,024 printable characters
 /// without `:` and `|`) and `payload` (any JSON, stored byte for byte). A message is stored in every queue whose
-/// pattern matches `environment:type:name`, and sent to live streams; if neither exists, it is dropped. Messages with
+/// pattern matches `environment:type:topic` (its `name` is the topic), and sent to live streams; if neither exists, it is dropped. Messages with
 /// the same three names stay in order. With `delay_seconds` (up to 30 days) or `deliver_at_ms` (unix milliseconds) queues
 /// deliver the message at that time or later; live streams show it immediately. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
