@@ -50,6 +50,7 @@ soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILL
 
 # LAB_SECONDS: duration (default 600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: folders of examples/topologies.
 # LAB_PREVIOUS: a folder with the unpacked package of the previous version; upgrades and downgrades are faults, too.
+# LAB_WAIT_REPLICAS: another value of wait_replicas in the URL of the fabric.
 lab: packages-run build ## Start whole topologies in network namespaces and inject faults for LAB_SECONDS (needs root, iproute2, ethtool, faketime)
 	@LAB_PROGRAMS=$(abspath $(BUILT)) .ci/lab
 

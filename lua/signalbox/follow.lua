@@ -1,8 +1,8 @@
--- Follows the table of the replica: decides whether the table is accepted, what a push means, and when a change has
--- been applied.
+-- Follows the route table of the replica: decides whether the table is accepted, and when a change has been applied.
+-- The replica *pushes* the name of each changed key (client-side caching of Redis), and the worker reads the key again.
 --
---   connection opened, or everything flushed ─▶ not trusted ─▶ ROLE, DBSIZE, GET epoch, GET serial ─▶ lineage.lua
---        accepted ─▶ trusted: all records become suspect, and each is asked again in the background (the sweep)
+--   connection opened, or FLUSHALL pushed ─▶ not trusted ─▶ ROLE, DBSIZE, GET epoch, GET serial ─▶ lineage.lua
+--        accepted ─▶ trusted: all cached records become suspect, and are read again in the background (the sweep)
 --        rejected ─▶ alarm; nothing from Redis is applied until its epoch or serial changes
 --
 -- Losing trust never removes a record: requests are served from what is known.
@@ -171,7 +171,7 @@ local function judge(shown_serial)
         if alarm ~= refusal then
             log(WARN, "the table in Redis is rejected (", refusal, "): it has epoch ", shown_epoch or "none",
                 " and serial ", shown_serial or "none", "; accepted were epoch ", epoch or "none", " and serial ",
-                serial or "none", ". Routing continues with the last good table. Seed the master again, or accept ",
+                serial or "none", ". Routing continues with the last good table. Seed the primary again, or accept ",
                 "its table with POST /edge/accept.")
         end
         alarm = refusal

@@ -181,7 +181,7 @@ end
 
 local function unknown()
     return answer.problem(503, "table_unreachable",
-        "This host is not known here yet and the route table cannot be read. Retry later.", RETRY_AFTER_SECONDS)
+        "This router has not cached this host yet and cannot read the route table. Retry later.", RETRY_AFTER_SECONDS)
 end
 
 local function find_route(host)

@@ -2,7 +2,8 @@
 
 LAB_SECONDS: duration of all topologies together (600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: their names.
 LAB_PROGRAMS: the folder of the programs. LAB_PREVIOUS: a folder into which the package of the previous version was unpacked
-(dpkg-deb -x); everything starts with that version, and upgrades and downgrades of single programs are faults, too. Called in namespaces of its own by .ci/lab.
+(dpkg-deb -x); everything starts with that version, and upgrades and downgrades of single programs are faults, too.
+LAB_WAIT_REPLICAS replaces the value of wait_replicas. Called in namespaces of its own by .ci/lab.
 """
 
 import collections

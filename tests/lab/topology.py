@@ -124,6 +124,8 @@ class Site:
                              ("/var/log/signalbox", home / "log"), ("/run/signalbox", home / "run"),
                              ("auth-pass", "auth-pass"), (" PASSWORD\n", f" {password}\n")):
                 text = text.replace(old, str(new))
+            if replicas := os.environ.get("LAB_WAIT_REPLICAS"):
+                text = re.sub(r"wait_replicas=[\w-]+", f"wait_replicas={replicas}", text)
             (home / "etc" / name).write_text(text)
             self.add_program(machine, home / "etc" / name)
 

@@ -71,7 +71,7 @@ pub enum Error {
     #[error("more than {0} labels match; narrow the filter, or list them by name")]
     TooManyMatches(usize),
     /// The active definition is not the one that the plan was made from.
-    #[error("the definition has changed since the plan was made")]
+    #[error("another definition was applied since this plan was made; plan again")]
     DefinitionChanged,
     /// The plan does not exist, or has expired.
     #[error("unknown plan")]

@@ -40,7 +40,7 @@
 //!
 //! # Data
 //!
-//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`), stored as the state of an
+//! `docs/keys.md` describes the keys. A label's record is one packed string (`record/packed.rs`), stored as the state of an
 //! object of the bus; its events are the object's events, so they are ordered and have `prev`.
 //! `machine:<m>:in:<state>` and similar keys are sorted sets of names, used for lists, counts and sweeps.
 //! `machine:due` has one entry for each label with a pending time (a retry, a repeated feed query, an interval, an
@@ -50,10 +50,12 @@
 //! # Invariants
 //!
 //! 1. A transition and its event are stored in one step. A transition that was computed from an older record, or under a
-//!    definition that is no longer active in the shard, is rejected (the script compares incarnation, visit, revision and version).
-//! 2. An attempt is counted before it is made; all attempts of a visit carry the same token.
-//! 3. A label that waits for a time, or for an outcome that only this process knows, has an entry in the due set, or is at a
-//!    gate with a sweep. At the time of the entry, any pacemaker continues with the label.
+//!    definition that is no longer active in the shard, is rejected. The script compares four numbers: the label's
+//!    incarnation (rises when a deleted label is created again), visit (rises with each transition) and revision (rises
+//!    with each change), and the definition's version.
+//! 2. An attempt is counted before it is made. All attempts of one visit carry the same token.
+//! 3. Every label that waits for a time has an entry in the due set, or is at a gate that has a sweep. A label whose
+//!    action or feed is in progress has an entry, too. If this process dies, another one continues when the entry is due.
 //! 4. A change of definition that began is completed: its record stays until every shard is done (`apply.rs`).
 //!
 //! # Behavior under failure
@@ -64,8 +66,8 @@
 //!   503 and can repeat the request with its idempotency key; every other change reads the label again.
 //! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue, and
 //!   the check and a metric report it.
-//! * **Redis has lost its last second**: this process clears its cache of due entries, and restores a time of day that is missing
-//!   in the due set (`reconcile.rs`).
+//! * **Redis was restored without its last second**: sweeps that are missing in the due set are added again
+//!   (`reconcile.rs`).
 //! * **Redis restarts**: an outcome of an action is kept in memory for up to a quarter of an hour, and written when Redis answers.
 //! * **A label is deleted during an attempt**: the outcome is added to its history, and nothing follows.
 //! * **An event is read twice**, or by a pacemaker that was paused: the label stores the last event that it applied from each

@@ -2,9 +2,8 @@
 //!
 //! A queue is a name and a pattern. It takes every message whose `environment:type:name` matches the pattern, and every
 //! event of the bus whose `environment:type:topic` does. The script that accepts a message also puts it into its queues,
-//! so an accepted message is never missing from them. A queue has one *facet* for each environment. A tenant with a
-//! million messages therefore delays another tenant by no more than its weight. The key names and the concept of facets
-//! are those of Driver's Redis backbone, with the prefix `queue:`.
+//! so an accepted message is never missing from them. A queue has one *facet* for each environment (tenant), so a tenant
+//! with a million messages delays another tenant by no more than one turn. All key names begin with `queue:`.
 //!
 //! ```text
 //!  bus: publish.lua ── facets.lua ──▶ queue:<q>:<env>  ids only; bodies are in the bus's log
@@ -19,9 +18,9 @@
 //!
 //! Deficit round robin, counted in messages. The facet at the head of the ring keeps its turn until as many of its
 //! messages were delivered as its weight, then it moves to the tail. Weight 0 pauses a facet. A facet is in the ring
-//! exactly while it can be pulled from: its weight is not 0, it has waiting messages, and fewer messages are in flight
-//! than `in_flight_limit`. So in any window of *w* + 1 messages of a facet of weight *w*, each other facet that could be
-//! pulled from throughout is served its own weight, or all it has. This holds in each shard; pulls rotate over the shards.
+//! exactly while it can be pulled from: its weight is not 0, it has waiting messages, fewer of its messages are in flight
+//! than `in_flight_limit`, and its rate is not used up. So between two turns of a facet, each other facet that could be
+//! pulled from all the time has one turn. This holds in each shard; pulls rotate over the shards.
 //!
 //! # Life of a message
 //!

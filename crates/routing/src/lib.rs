@@ -5,9 +5,10 @@
 //! any time.
 //!
 //! **Data.** Fabric: `routes:instances` (ID → record with revision), `routes:addresses` (address → owner), `routes:hosts`
-//! (names that remain known), `routes:policies` and `routes:certificates` (resources of names), `routes:unprojected` and
-//! `routes:unreported` (changes that the table, or the membership sets, may not have yet), `routes:table` (lineage and
-//! serial that the primary was given), `routes:announced` (the last change that was published as an event),
+//! (names that remain known), `routes:policies` and `routes:certificates` (resources of names), `routes:unprojected`
+//! (changes that the table may not have yet), `routes:unreported` (registrations that the stats Redis may not have yet: it
+//! stores which instances a version type has), `routes:table` (lineage and serial that the primary was given),
+//! `routes:announced` (the last change that was published as an event),
 //! `routes:revision`.
 //! Routes primary, read by the edge: `instances:`, `logkey:`, `instance_ids:` and `policy:` per host, `cert:` per server
 //! name, and `serial`. Not read by the edge: `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`,

@@ -11,7 +11,8 @@
 //! | `?sentinel_user=…`, `?sentinel_password_file=/path` | the login at the Sentinels. Without it, there is none |
 //! | `user:password@`, or `?user=…&pass=…` for a socket | the ACL user |
 //! | `?password_file=/path` | the file that contains the password. It is read again when the server rejects the password |
-//! | `?wait_replicas=1` | a script succeeds only when that many replicas have its writes. Otherwise its outcome is unknown |
+//! | `?wait_replicas=in-sync` | a script succeeds only when every replica that could be promoted has its writes: see [`crate::replicas`] |
+//! | `?wait_replicas=1` | the same, with any replicas of this number |
 //! | `?ca_file=/path` | the certificate authorities of `rediss://`, PEM. Without it, those of the system |
 
 use std::{
@@ -31,6 +32,7 @@ use url::form_urlencoded;
 
 use crate::{
     Options,
+    replicas::WaitReplicas,
     sentinel::{Primary, Service},
     wire::Wire,
 };
@@ -53,8 +55,8 @@ pub(crate) struct Address {
     sentinels: Option<Sentinels>,
     password_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
-    /// How many replicas must have the writes of a script.
-    pub(crate) wait_replicas: u32,
+    /// Which replicas must have the writes of a script.
+    pub(crate) wait_replicas: WaitReplicas,
     settings: TcpSettings,
 }
 
@@ -73,15 +75,15 @@ impl Address {
     pub(crate) fn read(url: &str, settings: TcpSettings) -> Result<Self, RedisError> {
         let (server, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut password_file, mut ca_file) = (None, None);
-        let (mut sentinel_user, mut sentinel_password_file, mut wait_replicas) = (None, None, 0);
+        let (mut sentinel_user, mut sentinel_password_file) = (None, None);
+        let mut wait_replicas = WaitReplicas::AtLeast(0);
         let mut rest = form_urlencoded::Serializer::new(String::new());
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "password_file" => password_file = Some(PathBuf::from(&*value)),
                 "ca_file" => ca_file = Some(PathBuf::from(&*value)),
                 "wait_replicas" => {
-                    wait_replicas = value.parse().map_err(|_| {
-                        let message = "wait_replicas must be a number";
+                    wait_replicas = value.parse().map_err(|message| {
                         RedisError::from((ErrorKind::InvalidClientConfig, message, value.into_owned()))
                     })?;
                 }

@@ -36,6 +36,7 @@ use redis::{
 use crate::{
     Error, Key, Kind, Role,
     address::Address,
+    replicas::{Replicas, WaitReplicas},
     sentinel::{self, Primary, Service},
     wire::Wire,
 };
@@ -75,6 +76,7 @@ pub struct Redis<R> {
     line: Arc<Line>,
     dedicated: bool,
     options: Options,
+    pub(crate) replicas: Arc<Replicas>,
     /// The prefix of keys without a shard tag: see [`crate::Shard::home`].
     home: Arc<str>,
     role: PhantomData<fn() -> R>,
@@ -104,6 +106,7 @@ impl<R> Clone for Redis<R> {
             line: Arc::clone(&self.line),
             dedicated: self.dedicated,
             options: self.options,
+            replicas: Arc::clone(&self.replicas),
             home: Arc::clone(&self.home),
             role: PhantomData,
         }
@@ -144,6 +147,7 @@ impl<R: Role> Redis<R> {
             line: Line::new(wire, password),
             dedicated: false,
             options,
+            replicas: Arc::default(),
             home: Arc::from(""),
             role: PhantomData,
         })
@@ -222,8 +226,8 @@ impl<R: Role> Redis<R> {
         self.noted(operation, result)
     }
 
-    /// The number of replicas that must have the writes of a script before it succeeds.
-    pub(crate) fn wait_replicas(&self) -> u32 {
+    /// The replicas that must have the writes of a script before it succeeds.
+    pub(crate) fn wait_replicas(&self) -> WaitReplicas {
         self.address.wait_replicas
     }
 
@@ -243,6 +247,7 @@ impl<R: Role> Redis<R> {
         }
         let password = self.line.password.read().clone();
         let wire = self.connect(primary.as_ref(), password.as_deref())?;
+        self.replicas.forget();
         Ok(current.insert((primary, wire)).clone())
     }
 
@@ -262,8 +267,7 @@ impl<R: Role> Redis<R> {
         };
         if late == MAX_LATE_REPLIES {
             tracing::warn!(role = R::NAME, "no replies from Redis, reconnecting");
-            let password = self.line.password.read().clone();
-            self.replace(password.as_deref());
+            self.renew();
             self.line.late.store(0, Ordering::Relaxed);
         }
         if result.as_ref().is_err_and(is_rejected_login) {
@@ -289,6 +293,12 @@ impl<R: Role> Redis<R> {
         tracing::info!(role = R::NAME, "the password of Redis was changed, reconnecting");
         self.replace(Some(&fresh));
         *current = Some(fresh);
+    }
+
+    /// Replaces the connection. Calls in flight wait for their replies on the former one.
+    pub(crate) fn renew(&self) {
+        let password = self.line.password.read().clone();
+        self.replace(password.as_deref());
     }
 
     fn replace(&self, password: Option<&str>) {

@@ -17,6 +17,7 @@ mod connection;
 mod error;
 mod key;
 pub mod keys;
+mod replicas;
 mod role;
 mod script;
 mod sentinel;

@@ -11,7 +11,7 @@ use redis::{
     from_redis_value,
 };
 
-use crate::{Error, Key, Redis, Role, wire::Wire};
+use crate::{Error, Key, Redis, Role, replicas::WaitReplicas, wire::Wire};
 
 /// How long a call waits for replicas. Calls behind it on the same connection wait, too.
 const REPLICATION: Duration = Duration::from_secs(1);
@@ -100,8 +100,18 @@ impl<R: Role> Call<'_, R> {
         let invocation = self.invocation;
         let first = self.keys.first().map(|key| redis.name_of(key));
         let call = async |mut wire: Wire| match redis.wait_replicas() {
-            0 => invocation.invoke_async(&mut wire).await,
-            replicas => replicated(&invocation, replicas, &mut wire, first.as_deref()).await,
+            WaitReplicas::AtLeast(0) => invocation.invoke_async(&mut wire).await,
+            WaitReplicas::AtLeast(count) => {
+                replicated(&invocation, count, &mut wire, first.as_deref()).await?.extract()
+            }
+            WaitReplicas::InSync => {
+                let count = redis.replicas.required(&mut wire, first.as_deref()).await?;
+                let written = replicated(&invocation, count, &mut wire, first.as_deref()).await?;
+                if written.reached < count && redis.replicas.distrust(wire.tag(first.as_deref())) {
+                    redis.renew();
+                }
+                written.extract()
+            }
         };
         redis.send(self.script.name, call).await
     }
@@ -117,46 +127,58 @@ impl<R: Role> Call<'_, R> {
     }
 }
 
-/// Runs a script, and waits until replicas have its writes.
+/// The reply of a script, and the number of replicas that have its writes.
+struct Written {
+    reply: Value,
+    reached: u32,
+    required: u32,
+}
+
+impl Written {
+    fn extract<T: FromRedisValue>(self) -> Result<T, RedisError> {
+        if self.reached < self.required {
+            let message = "not every replica that must confirm has the change";
+            return Err(RedisError::from((ErrorKind::Io, message)));
+        }
+        Ok(from_redis_value(self.reply)?)
+    }
+}
+
+/// Runs a script, and waits until so many replicas have its writes, or for [`REPLICATION`].
 ///
 /// `WAIT` counts only what its own connection wrote. So both commands are sent together: after a reply, a new connection or
 /// another node of the cluster could immediately confirm what it does not have.
-async fn replicated<T: FromRedisValue>(
+async fn replicated(
     invocation: &ScriptInvocation<'_>,
     replicas: u32,
     wire: &mut Wire,
     key: Option<&str>,
-) -> Result<T, RedisError> {
-    let (reply, reached) = match sent(invocation, replicas, wire, key).await {
+) -> Result<Written, RedisError> {
+    match sent(invocation, replicas, wire, key).await {
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
             invocation.load_async(wire).await?;
-            sent(invocation, replicas, wire, key).await?
+            sent(invocation, replicas, wire, key).await
         }
-        result => result?,
-    };
-    let message = "fewer replicas than wait_replicas have the change";
-    if reached < replicas {
-        return Err(RedisError::from((ErrorKind::Io, message)));
+        result => result,
     }
-    Ok(from_redis_value(reply)?)
 }
 
-/// The reply of the script, and the number of replicas.
 async fn sent(
     invocation: &ScriptInvocation<'_>,
-    replicas: u32,
+    required: u32,
     wire: &mut Wire,
     key: Option<&str>,
-) -> Result<(Value, u32), RedisError> {
+) -> Result<Written, RedisError> {
     let mut commands = redis::pipe();
-    commands.invoke_script(invocation).cmd("WAIT").arg(replicas).arg(REPLICATION.as_millis() as u64);
+    commands.invoke_script(invocation).cmd("WAIT").arg(required).arg(REPLICATION.as_millis() as u64);
     let replies: [Value; 2] = wire
         .together(key, commands)
         .await?
         .try_into()
         .map_err(|_| RedisError::from((ErrorKind::Parse, "two commands have two replies")))?;
     let [reply, reached] = replies;
-    Ok((reply.extract_error()?, from_redis_value(reached.extract_error()?)?))
+    let (reply, reached) = (reply.extract_error()?, from_redis_value(reached.extract_error()?)?);
+    Ok(Written { reply, reached, required })
 }
 
 /// The number of entries of `table` in the header, and whether the last one means any number (`KEYS[3...]`).

@@ -15,6 +15,14 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
+    /// What names the server that writes `key`: the hash tag in a cluster, where every key has one.
+    pub(crate) fn tag<'k>(&self, key: Option<&'k str>) -> &'k str {
+        match (self, key) {
+            (Self::Cluster(_), Some(key)) => key.split_inclusive('}').next().unwrap_or(key),
+            _ => "",
+        }
+    }
+
     /// Sends commands over one connection, to the node that writes `key`, and returns their replies.
     pub(crate) async fn together(
         &mut self,

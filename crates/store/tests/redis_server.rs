@@ -328,6 +328,38 @@ async fn a_script_succeeds_only_when_enough_replicas_have_its_writes() {
     assert_eq!(written, 1);
 }
 
+#[tokio::test]
+async fn a_script_is_refused_while_a_replica_that_could_be_promoted_is_missing() {
+    let mut monitored = Monitored::start("stats").await;
+    let url = format!("{}?wait_replicas=in-sync", monitored.url());
+    let redis: Stats = Redis::open(&url, Options::default()).expect("a URL");
+    let key = stats::position("n");
+    assert_eq!(COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.expect("replicated"), 1);
+    monitored.kill(1);
+    eventually("the loss of the replica to be seen", async || {
+        match COUNT.call().key(&key).arg(0).run::<i64>(&redis).await {
+            Err(error) if error.kind() == Kind::Refused => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    let error = COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.expect_err("a replica is missing");
+    assert_eq!((error.kind(), error.code()), (Kind::Refused, Some("NOREPLICAS")), "{error:?}");
+    let written: i64 = redis.command("GET").key(&key).query().await.expect("the primary");
+    assert_eq!(written, 1, "a refused script was executed");
+    monitored.restart(1);
+    eventually("the replica to be in sync", async || {
+        COUNT.call().key(&key).arg(0).run::<i64>(&redis).await.map(drop)
+    })
+    .await;
+    // In a cluster, the node of the key is asked. This one has no replica.
+    let cluster = Server::cluster().await;
+    let url = format!("{}?wait_replicas=in-sync", cluster.url());
+    let lonely: Stats = Redis::open(&url, Options::default()).expect("a URL");
+    let error = COUNT.call().key(&key).arg(1).run::<i64>(&lonely).await.expect_err("no replica");
+    assert_eq!(error.kind(), Kind::Refused, "{error:?}");
+}
+
 /// What clients sent to a server, one text per read.
 struct Recorded {
     url: String,

@@ -285,7 +285,7 @@ fn conditions_are_underlined_in_their_line() {
 }
 
 #[test]
-fn feeds_inputs_and_headers_that_are_none() {
+fn invalid_feeds_inputs_and_headers_are_rejected() {
     let machine = |keys: &str| format!("state_machines:\n  m:\n    states: [{{gate: a}}]\n    {keys}\n");
     let feed = |keys: &str| machine(&format!("feeds: [{{{keys}}}]"));
     refused(&feed("name: stats, url: 'http://h/'"), "4:20 a feed cannot be named `stats`");
@@ -406,7 +406,7 @@ fn a_machine_is_checked_as_a_whole_although_a_state_is_invalid() {
 }
 
 #[test]
-fn results_failures_and_deadlines_that_are_none() {
+fn invalid_results_failures_and_deadlines_are_rejected() {
     let action = |more: &str| states(&format!("{{action: a, webhook: 'http://h/', {more}}}"));
     let wrong = |more: &str, part: &str| {
         let found = problems(&action(more));

@@ -9,18 +9,16 @@
 -- was not held, or no longer; all 0 when the queue was deleted.
 -- Caller: Store::ack
 
--- Receipts in one of the two hashes, and how long they are kept after the first of them, ms. A client that lost an
+-- Receipts in one of the two hashes, and how long they are retained after the newest of them, ms. A client that lost an
 -- answer repeats its call within seconds.
 local MAX_REMEMBERED = 50000
 local REMEMBERED_MS = '600000'
 
 -- Notes receipts, so that a repeat of the call is not taken for a receipt that settles nothing.
 local function remember(fields)
-  local added = redis.call('HSET', KEYS[4], unpack(fields))
-  local size = redis.call('HLEN', KEYS[4])
-  if size == added then
-    redis.call('PEXPIRE', KEYS[4], REMEMBERED_MS)
-  elseif size > MAX_REMEMBERED then
+  redis.call('HSET', KEYS[4], unpack(fields))
+  redis.call('PEXPIRE', KEYS[4], REMEMBERED_MS)
+  if redis.call('HLEN', KEYS[4]) > MAX_REMEMBERED then
     redis.call('UNLINK', KEYS[5])
     redis.call('RENAME', KEYS[4], KEYS[5])
   end

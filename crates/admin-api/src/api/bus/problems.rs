@@ -16,7 +16,7 @@ impl From<Flaw> for Problem {
 pub(super) fn uninitialized() -> Problem {
     Problem::unavailable(
         "fabric_uninitialized",
-        "The fabric was replaced by an empty or another one. No events are accepted until an operator calls POST /bus/initialize.",
+        "The fabric Redis is empty, or was replaced by another one. Events are rejected until an operator calls POST /bus/initialize.",
     )
 }
 
@@ -32,7 +32,7 @@ fn invalid_topic(name: &str) -> Problem {
 fn claimed() -> Problem {
     Problem::forbidden(
         "topic_claimed",
-        "another client owns this topic; use another topic, or let root hand it over with PUT /topics/{name}/publisher",
+        "another client owns this topic; use another topic, or ask an operator to transfer it with PUT /topics/{name}/publisher",
     )
 }
 
@@ -56,6 +56,16 @@ impl From<Refusal> for Problem {
                 "A queue whose pattern matches has reached its limit of waiting messages; try again later, or raise the limit.",
             )
             .retry_after(1),
+            Refusal::EnvironmentFull { limit } => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "environment_limit_reached",
+                format!(
+                    "Limit of stored bytes of this environment reached ({limit}). Let its consumers catch up, or raise \
+                     `bus.environment_bytes`."
+                ),
+            )
+            .with("limit", limit)
+            .retry_after(10),
             // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the fabric Redis has reached its memory limit; try again later"),
@@ -63,6 +73,15 @@ impl From<Refusal> for Problem {
             Refusal::Uninitialized => uninitialized(),
         }
     }
+}
+
+/// Why an event or message of this environment was not accepted.
+pub(super) fn refused(refusal: Refusal, environment: &str) -> Problem {
+    let problem = Problem::from(refusal);
+    if matches!(refusal, Refusal::EnvironmentFull { .. }) {
+        return problem.with("environment", environment);
+    }
+    problem
 }
 
 impl From<Error> for Problem {
@@ -150,7 +169,7 @@ fn queue_full() -> Problem {
     Problem::new(
         StatusCode::TOO_MANY_REQUESTS,
         "object_queue_full",
-        "The limit of events that wait for this object's backend is reached; try again later.",
+        "The queue of this object is full. Try again later, or raise `bus.object_events`.",
     )
     .retry_after(1)
 }

@@ -135,7 +135,7 @@ async fn environment_of(
 fn unknown() -> Problem {
     Problem::not_found(
         "unknown_message",
-        "No such message in this queue. If it waits and was redriven, name its `environment`.",
+        "The queue has no message with this ID. To find a message that was delayed or redriven, name its `environment`.",
     )
 }
 
