@@ -224,9 +224,13 @@ pub(super) async fn apply(args: Apply) -> Result<(), Failure> {
 }
 
 fn report(machine: &str, applied: &Applied) {
-    let Applied { version, changed } = applied;
+    let Applied { version, changed, kept } = applied;
     let what = if *changed { "is active" } else { "is active already; the definition is the same" };
     terminal::line(&format!("version {version} of {machine} {what}"));
+    for kept in kept {
+        let labels = if kept.labels == 1 { "label stays" } else { "labels stay" };
+        terminal::line(&format!("{} {labels} on version {}", kept.labels, kept.version));
+    }
 }
 
 /// The active version of a machine.
