@@ -270,7 +270,7 @@ impl Change {
             }
             Failure::refused_because(format!(
                 "nothing was changed, because another client changed the policy of {0} at the same time; look at it with \
-                 `signalbox hosts show {0}`, and repeat the command",
+                 `signalbox hosts show {0}`, and repeat the command (policy_changed)",
                 self.host
             ))
         })

@@ -17,7 +17,7 @@ use signalbox_client::{
 
 use crate::{
     exit::Failure,
-    listing::{Bounded, Cell, Listing},
+    listing::{Cell, Listing},
     outline,
     remote::Remote,
     terminal::{self, Progress},
@@ -82,7 +82,7 @@ struct List {
     #[arg(long, value_parser = ["name", "oldest", "newest"])]
     first: Option<String>,
     #[command(flatten)]
-    listing: Bounded,
+    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,12 +101,9 @@ struct History {
     machine: String,
     /// Label
     label: String,
-    /// Also show attempts with their answers, operations, and changes of metadata
+    /// Also show attempts with their answers, operations, and changes of metadata: the last 100, or --max
     #[arg(long)]
     all: bool,
-    /// With --all, maximum number of lines; the newest are shown
-    #[arg(long, default_value_t = 100, requires = "all")]
-    max: usize,
     #[command(flatten)]
     listing: Listing,
 }
@@ -179,10 +176,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("  metadata    {}", label.metadata));
             })
         }
-        Command::History(History { machine, label, all: true, max, listing }) => {
+        Command::History(History { machine, label, all: true, listing }) => {
             listing
                 .run(async || {
-                    let mut activity = listing.client()?.machines().activity(&machine, &label, max).await?;
+                    let mut activity =
+                        listing.client()?.machines().activity(&machine, &label, listing.max_or(100)).await?;
                     activity.reverse();
                     listing.show(&activity, activity::COLUMNS, activity::row)
                 })
@@ -234,7 +232,7 @@ async fn list(args: List) -> Result<(), Failure> {
             let client = listing.client()?;
             let (labels, _) =
                 client.machines().search(&machine, &filter, first.as_deref(), listing.limit()).await?;
-            listing.show(&labels, ["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], |label: &LabelRow| {
+            listing.show_first(&labels, ["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], |label: &LabelRow| {
                 let status = if label.suspended {
                     format!("{}, suspended", label.status)
                 } else {

@@ -62,6 +62,9 @@ use exit::Failure;
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 110, after_help = exit::HELP)]
 struct Cli {
+    /// Color states: auto on a terminal unless NO_COLOR is set, always, or never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    color: terminal::Color,
     #[command(subcommand)]
     command: Command,
 }
@@ -160,7 +163,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
+        Ok(cli) => {
+            terminal::set_color(cli.color);
+            run(cli.command)
+        }
         // Help and version are handled here, too. An invalid flag or variable is a configuration error, like an invalid file.
         Err(mut error) => {
             // clap's own usage shows options whose variables are set as if they were required.

@@ -99,8 +99,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::List(listing) => {
             listing
                 .run(async || {
-                    let objects = listing.client()?.objects().parked().await?;
-                    listing.show(
+                    let objects = listing.client()?.objects().parked(listing.limit()).await?;
+                    listing.show_first(
                         &objects,
                         ["OBJECT", "BACKEND", "PARKED", "WAITING", "ATTEMPTS", "ERROR"],
                         row,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use signalbox_client::{
-    routes::{ChangedInstance, Convergence, Filter, Instance, Liveness, NewInstance},
+    routes::{ChangedInstance, Convergence, Filter, Health, Instance, Liveness, NewInstance},
     segment, with_query,
 };
 use tokio::time::{Instant, sleep};
@@ -97,6 +97,9 @@ struct Add {
     /// Remove the instance after this time without a heartbeat
     #[arg(long, value_name = "DURATION", value_parser = seconds::<u32>)]
     lease: Option<u32>,
+    /// Check the health of the instance with requests for this path
+    #[arg(long, value_name = "PATH")]
+    health_path: Option<String>,
     /// Node of the instance
     #[arg(long, value_name = "ID")]
     node: Option<String>,
@@ -252,7 +255,7 @@ async fn list(args: List) -> Result<(), Failure> {
         .await
 }
 
-const HEADS: [&str; 10] = [
+const HEADS: [&str; 12] = [
     "ID",
     "ADDRESS",
     "HOSTS",
@@ -260,12 +263,14 @@ const HEADS: [&str; 10] = [
     "WEIGHT",
     "STATE",
     "HEALTH",
+    "SINCE",
+    "+REASON",
     "+NODE",
     "+APPLICATION",
     "+LEASE EXPIRES",
 ];
 
-fn row(instance: &Instance) -> [Cell; 10] {
+fn row(instance: &Instance) -> [Cell; 12] {
     let health = match (instance.healthy, instance.routed) {
         (Some(false), _) => "unhealthy",
         (_, Some(false)) => "not in the table yet",
@@ -280,6 +285,8 @@ fn row(instance: &Instance) -> [Cell; 10] {
         instance.weight.to_string().into(),
         instance.state.as_str().into(),
         health.into(),
+        Cell::time(instance.health_since_ms),
+        terminal::or_dash(instance.unhealthy_because.as_ref()).into(),
         terminal::or_dash(instance.node_id.as_ref()).into(),
         terminal::or_dash(instance.application_id.as_ref()).into(),
         Cell::time(instance.lease_expires_ms),
@@ -292,6 +299,7 @@ async fn add(args: Add) -> Result<(), Failure> {
     instance.version_id = args.version_id;
     (instance.application_id, instance.workspace_id) = (args.application, args.workspace);
     instance.standby = args.standby;
+    instance.health = args.health_path.map(|path| Health { path: Some(path), ..Health::default() });
     let client = args.remote.client()?;
     let progress = args.until.progress();
     let changed = client.routes().register(&args.id, &instance, args.until.wait).await?;

@@ -120,9 +120,6 @@ struct Top {
     /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// Maximum number of rows [default: as many as the terminal shows, or 40]
-    #[arg(long, value_name = "ROWS")]
-    rows: Option<usize>,
     #[command(flatten)]
     table: Table,
 }
@@ -282,11 +279,7 @@ async fn top(args: Top) -> Result<(), Failure> {
         at = time::Instant::now();
         let rows = rows(&before, &now, (at - then).as_secs_f64());
         before = now;
-        // Without the head, and the line of the next prompt.
-        let fit = || terminal::height().map_or(40, |height| height.saturating_sub(2));
-        let most =
-            if args.table.is_sorted() { rows.len() } else { args.rows.unwrap_or_else(fit).min(rows.len()) };
-        draw(&args.table, args.once, &rows[..most], HEADS, Row::cells)?;
+        draw(&args.table, args.once, &rows, HEADS, Row::cells)?;
         if args.once || terminal::reader_is_gone() {
             return Ok(());
         }
@@ -328,7 +321,7 @@ fn rows(before: &Look, now: &Look, seconds: f64) -> Vec<Row> {
     rows
 }
 
-/// Prints a table. Of a command without an end, a program gets one JSON document per line.
+/// Prints the first rows, as many as the terminal shows. Of a command without an end, a program gets one JSON document per line.
 fn draw<T: Serialize, const N: usize>(
     table: &Table,
     once: bool,
@@ -336,8 +329,13 @@ fn draw<T: Serialize, const N: usize>(
     heads: [&str; N],
     cells: impl Fn(&T) -> [Cell; N],
 ) -> Result<(), Failure> {
+    // Without the head, and the line of the next prompt.
+    let fit = terminal::height().map_or(40, |height| height.saturating_sub(2));
+    let mut rows = table.select(rows, &heads, cells)?;
+    rows.truncate(table.max_or(fit));
     if table.is_json() && !once {
-        let line = serde_json::to_string(rows)
+        let items: Vec<&T> = rows.iter().map(|(item, _)| *item).collect();
+        let line = serde_json::to_string(&items)
             .map_err(|error| Failure::internal(format!("cannot write the table as JSON: {error}")))?;
         terminal::line(&line);
         return Ok(());
@@ -345,7 +343,7 @@ fn draw<T: Serialize, const N: usize>(
     if !once {
         terminal::clear();
     }
-    table.show(rows, heads, cells)
+    table.print(&rows, heads)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use signalbox_client::{
 use crate::{
     exit::Failure,
     input::Sure,
-    listing::{Bounded, Cell, Listing},
+    listing::{Cell, Listing},
     outline,
     remote::{Remote, duration, past},
     terminal::{self, Progress},
@@ -50,7 +50,7 @@ enum Command {
     /// Send a test delivery
     Test(One),
     /// List dead letters
-    Dead(Dead),
+    Dead(Rows),
     /// Redeliver all dead letters
     Redrive(One),
     /// Drop all dead letters
@@ -91,14 +91,6 @@ struct Rows {
     name: String,
     #[command(flatten)]
     listing: Listing,
-}
-
-#[derive(Debug, clap::Args)]
-struct Dead {
-    /// Subscriber
-    name: String,
-    #[command(flatten)]
-    listing: Bounded,
 }
 
 #[derive(Debug, clap::Args)]
@@ -230,11 +222,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             remote.change("POST", &of("/subscriber/secret", &name), Some(&body), secret).await
         }
         Command::Test(args) => test(args).await,
-        Command::Dead(Dead { name, listing }) => {
+        Command::Dead(Rows { name, listing }) => {
             listing
                 .run(async || {
                     let dead = listing.client()?.events().all_dead(&name, listing.limit()).await?;
-                    listing.show(&dead, ["ID", "TOPIC", "URL", "DIED", "ATTEMPTS", "REASON"], dead_row)
+                    listing.show_first(&dead, ["ID", "TOPIC", "URL", "DIED", "ATTEMPTS", "REASON"], dead_row)
                 })
                 .await
         }

@@ -167,8 +167,8 @@ pub(super) async fn list(listing: &Listing) -> Result<(), Failure> {
             }
             listing.show(&machines, ["MACHINE", "VERSION", "LABELS", "BUSY"], |machine| {
                 let labels: u64 = machine.labels.values().sum();
-                let busy: Vec<String> =
-                    machine.busy.iter().map(|(name, count)| format!("{name}={count}")).collect();
+                let busy = machine.busy.iter().filter(|(_, count)| **count > 0);
+                let busy: Vec<String> = busy.map(|(name, count)| format!("{name}={count}")).collect();
                 [
                     machine.name.clone().into(),
                     machine.version.to_string().into(),
