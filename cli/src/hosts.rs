@@ -34,7 +34,7 @@ enum Command {
     /// Show a host with its policy
     #[command(visible_alias = "get")]
     Show(One),
-    /// Replace the policy of a host by that of a JSON file
+    /// Replace the policy of a host with the policy in a JSON file
     SetPolicy(SetPolicy),
     /// Change fields of the policy of a host; the other fields stay
     Set(Box<Set>),

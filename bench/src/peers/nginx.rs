@@ -119,7 +119,6 @@ async fn static_nginx(
     let values = [
         ("USER", user()),
         ("PREFIX", prefix.display().to_string()),
-        ("NGINX_DIR", source().join("nginx").display().to_string()),
         ("SERVERS", servers.to_owned()),
         ("WORKERS", workers.to_string()),
     ];

@@ -55,7 +55,7 @@
 //!    with each change), and the definition's version.
 //! 2. An attempt is counted before it is made. All attempts of one visit carry the same token.
 //! 3. Every label that waits for a time has an entry in the due set, or is at a gate that has a sweep. A label whose
-//!    action or feed is in progress has an entry, too: if this process dies, another one continues at that time.
+//!    action or feed is in progress has an entry, too. If this process dies, another one continues when the entry is due.
 //! 4. A change of definition that began is completed: its record stays until every shard is done (`apply.rs`).
 //!
 //! # Behavior under failure

@@ -293,7 +293,7 @@ struct Visit<S> {
 
 /// How an event's turn ended.
 enum Settle {
-    Commit { told: usize, more: bool },
+    Commit { reported: usize, more: bool },
     Fail { failed: Failed, why: String },
 }
 
@@ -349,7 +349,7 @@ impl<S: Sink> Visit<S> {
         };
         match outcome {
             Outcome::Delivered => {
-                Settle::Commit { told: sending.gaps.len(), more: more && !self.shutdown.is_cancelled() }
+                Settle::Commit { reported: sending.gaps.len(), more: more && !self.shutdown.is_cancelled() }
             }
             Outcome::Gone => {
                 self.disable(name, backend).await;
@@ -437,8 +437,8 @@ impl<S: Sink> Visit<S> {
     ) -> Result<Committed, Arc<signalbox_store::Error>> {
         let options = &self.shared.options;
         match settle {
-            Settle::Commit { told, more } => {
-                self.batcher.commit(Commit { held: held.clone(), id, told: *told, more: *more }).await
+            Settle::Commit { reported, more } => {
+                self.batcher.commit(Commit { held: held.clone(), id, reported: *reported, more: *more }).await
             }
             Settle::Fail { failed, why } => {
                 let stood = self.store.fail(held, id, failed, why, options.dead_events).await?;

@@ -166,11 +166,8 @@ fn node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 }
 
 fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|name| name.trim().to_owned())
-        .ok()
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "pacemaker".to_owned())
+    let name = signalbox_settings::host_name();
+    if name.is_empty() { "pacemaker".to_owned() } else { name }
 }
 
 #[cfg(test)]

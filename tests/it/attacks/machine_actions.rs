@@ -133,7 +133,7 @@ fn route(hosts: &str, host: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_does_only_what_its_author_may_do() {
+async fn a_definition_has_no_more_permissions_than_its_author() {
     let system = start("attack-authors", &[]).await;
     let confined = json!({"scopes": ["machines", "routes"], "hosts": ["*.a.test"], "machines": ["m"]});
     let confined = token(&system, "confined", confined).await;

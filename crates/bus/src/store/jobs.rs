@@ -105,16 +105,16 @@ impl Store {
         Ok(read_turn(reply))
     }
 
-    /// The batch was delivered, and with it the gaps `told`. False when the worker no longer holds the job.
+    /// The batch was delivered, and with it the gaps `reported`. False when the worker no longer holds the job.
     pub(crate) async fn ack(
         &self,
         held: &Held,
         timeout_ms: u64,
         events: usize,
-        told: &[String],
+        reported: &[String],
     ) -> Result<bool, Error> {
         let call = self.lanes_call(&ACK).key(&self.bus().subscriber(&held.token));
-        let call = self.held_args(call, held).arg(timeout_ms).arg(events).arg(told);
+        let call = self.held_args(call, held).arg(timeout_ms).arg(events).arg(reported);
         Ok(call.run::<i64>(self.redis()).await? == 1)
     }
 

@@ -285,7 +285,7 @@ fn conditions_are_underlined_in_their_line() {
 }
 
 #[test]
-fn feeds_inputs_and_headers_that_are_none() {
+fn invalid_feeds_inputs_and_headers_are_rejected() {
     let machine = |keys: &str| format!("state_machines:\n  m:\n    states: [{{gate: a}}]\n    {keys}\n");
     let feed = |keys: &str| machine(&format!("feeds: [{{{keys}}}]"));
     refused(&feed("name: stats, url: 'http://h/'"), "4:20 a feed cannot be named `stats`");
@@ -409,7 +409,7 @@ fn a_machine_is_checked_as_a_whole_although_a_state_is_invalid() {
 }
 
 #[test]
-fn results_failures_and_deadlines_that_are_none() {
+fn invalid_results_failures_and_deadlines_are_rejected() {
     let action = |more: &str| states(&format!("{{action: a, webhook: 'http://h/', {more}}}"));
     let wrong = |more: &str, part: &str| {
         let found = problems(&action(more));
@@ -534,7 +534,7 @@ fn of_very_many_problems_the_first_are_reported() {
 }
 
 #[test]
-fn a_header_asks_for_what_the_operator_allows_only() {
+fn a_header_reads_only_variables_that_the_operator_allows() {
     let source = "state_machines:\n  m:\n    webhooks:\n      - {match: \"http://a.example/\", headers: \
                   {A: \"Bearer ${TOKEN}\", B: \"${TOKEM}${OTHER}\"}}\n    states: [{gate: a}]\n";
     let anywhere = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect();
