@@ -354,7 +354,7 @@ fn machines(
         bus: bus.handle.clone(),
         client: bus.client.clone(),
         routes: registry.clone(),
-        environment: config.machine_environment.clone(),
+        keys: config.edge_keys.clone(),
     };
     let machines = machines::Service::new(dependencies, config.machines.clone());
     let handle = machines.handle().clone();

@@ -18,11 +18,11 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `options`, `secrets`, `faults` | configuration; values of environment variables for headers; fault injection |
+//! | `options`, `faults` | configuration; fault injection |
 //! | `record`, `log`, `error` | a label's record, and how it is packed; the lines of its log; errors |
 //! | `answer` | answers to clients, and idempotency keys |
 //! | `store` | every access to the fabric, one small type per kind of data |
-//! | `clock` | the fabric's clock |
+//! | `clock`, `secrets` | the fabric's clock; values for headers and signatures |
 //! | `definitions` | versions of definitions, cached |
 //! | `evaluator` | [pure] applies an occurrence to a record |
 //! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
@@ -137,6 +137,6 @@ pub use log::{Activity, Entry, Line};
 pub use options::Options;
 pub use record::{Cause, Record, Row, Status, Work};
 pub use search::{Filter, Found, Search, Total};
-pub use secrets::Secrets;
+pub use secrets::{Secret, Secrets};
 pub use service::Service;
 pub use tasks::{Job, MAX_RATE, Task, TaskRunner, TaskState};
