@@ -4,32 +4,25 @@ use axum::{Json as Answer, extract::State as AppState, http::StatusCode};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::routing::{Named, PageQuery, names_page},
+    api::routing::PageQuery,
     http::{
         App, Problem,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
         body::Query,
+        list::contains,
         path::Path,
     },
 };
 use signalbox_access::Caller;
-use signalbox_acme::{Acme, Automatic, Error, State};
+use signalbox_acme::{Automatic, Error, State};
 use signalbox_api::acme::{AutomaticCertificate, AutomaticCertificateList, AutomaticState};
-use signalbox_route_table::Hostname;
+use signalbox_route_table::{Hostname, page};
 use signalbox_routing::Error as TableError;
 
-impl Named for Acme {
-    const LIST: &str = "acme";
-    type Item = Automatic;
-
-    fn name(item: &Automatic) -> &str {
-        &item.name
-    }
-
-    async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<Automatic>, Problem> {
-        Ok(Acme::after(self, after, limit).await?)
-    }
-}
+/// Maximum number of names that one request examines for a confined token.
+const MAX_EXAMINED: usize = 10_000;
+/// The list to which cursors belong.
+const LIST: &str = "acme";
 
 /// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -68,7 +61,29 @@ async fn list(
     AppState(app): AppState<App>,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<AutomaticCertificateList>, Problem> {
-    let (found, next) = names_page(&app, &caller, &app.acme, &query).await?;
+    let limit = page::limit(query.limit)?;
+    let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
+    let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
+    let mut found: Vec<Automatic> = Vec::new();
+    let (mut examined, mut more) = (0, true);
+    while found.len() <= limit && examined < MAX_EXAMINED && more {
+        let chunk = app.acme.after(after.as_deref(), limit + 1).await?;
+        more = chunk.len() > limit;
+        examined += chunk.len();
+        after = chunk.last().map(|one| one.name.clone()).or(after);
+        let visible = |one: &Automatic| {
+            contains(&wanted, [&*one.name])
+                && Hostname::parse(&one.name).is_ok_and(|name| caller.may_touch(&name))
+        };
+        found.extend(chunk.into_iter().filter(visible));
+    }
+    let next = if found.len() > limit {
+        found.truncate(limit);
+        found.last().map(|one| one.name.clone())
+    } else {
+        after.filter(|_| more)
+    };
+    let next = app.cursors.write(&caller, LIST, next).await?;
     let names = found.into_iter().map(view).collect();
     Ok(Answer(AutomaticCertificateList { directory: app.acme.directory().map(str::to_owned), names, next }))
 }

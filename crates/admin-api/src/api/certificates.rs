@@ -10,32 +10,25 @@ use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::routing::{Named, NotConverged, PageQuery, Refused, Removed, WaitQuery, names_page, wait},
+    api::routing::{NotConverged, PageQuery, Refused, Removed, WaitQuery, wait},
     http::{
         App, Problem,
         audit::Notes,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
         body::{Body, Json, Query},
+        list::contains,
         path::Path,
     },
 };
 use signalbox_api::certificates::{Certificate, CertificateList, ChangedCertificate, NewCertificate};
 use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
-use signalbox_route_table::Hostname;
+use signalbox_route_table::{Hostname, page};
 use signalbox_routing::Error as TableError;
 
-impl Named for Certificates {
-    const LIST: &str = "certificates";
-    type Item = (String, Found);
-
-    fn name((name, _): &Self::Item) -> &str {
-        name
-    }
-
-    async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<Self::Item>, Problem> {
-        Ok(Certificates::after(self, after, limit).await?)
-    }
-}
+/// Maximum number of certificates that one request examines for a confined token.
+const MAX_EXAMINED: usize = 10_000;
+/// The list to which cursors belong.
+const LIST: &str = "certificates";
 
 /// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -131,7 +124,29 @@ async fn list(
     AppState(app): AppState<App>,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<CertificateList>, Problem> {
-    let (found, next) = names_page(&app, &caller, &app.certificates, &query).await?;
+    let limit = page::limit(query.limit)?;
+    let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
+    let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
+    let mut found: Vec<(String, Found)> = Vec::new();
+    let mut examined = 0;
+    let mut more = true;
+    while found.len() <= limit && examined < MAX_EXAMINED && more {
+        let chunk = app.certificates.after(after.as_deref(), limit + 1).await?;
+        more = chunk.len() > limit;
+        examined += chunk.len();
+        after = chunk.last().map(|(name, _)| name.clone()).or(after);
+        let visible = |name: &str| {
+            contains(&wanted, [name]) && Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))
+        };
+        found.extend(chunk.into_iter().filter(|(name, _)| visible(name)));
+    }
+    let next = if found.len() > limit {
+        found.truncate(limit);
+        found.last().map(|(name, _)| name.clone())
+    } else {
+        after.filter(|_| more)
+    };
+    let next = app.cursors.write(&caller, LIST, next).await?;
     let certificates =
         found.into_iter().map(|(name, found)| view(&app.certificates, name, found.facts, None)).collect();
     Ok(Answer(CertificateList { certificates, next }))

@@ -96,25 +96,6 @@ async fn facet(
     Ok(tagged(StatusCode::OK, definition.revision, Answer(facet)))
 }
 
-/// Errors of changes of what is set for an environment.
-#[derive(utoipa::IntoResponses)]
-#[allow(dead_code, reason = "only a description")]
-enum NotSet {
-    #[response(status = 400, description = "invalid_precondition")]
-    Precondition(Problem),
-    #[response(status = 404, description = "unknown_queue")]
-    Unknown(Problem),
-    #[response(status = 412, description = "queue_changed")]
-    Changed(Problem),
-    #[response(
-        status = 422,
-        description = "invalid_environment, invalid_weights, out_of_range, unknown_field"
-    )]
-    Invalid(Problem),
-    #[response(status = 503, description = "queue_ending, busy")]
-    Unavailable(Problem),
-}
-
 /// Changes what is set for an environment.
 async fn set(
     app: &App,
@@ -140,7 +121,12 @@ async fn set(
 /// is set here.
 #[utoipa::path(put, path = "/queues/{name}/facets/{environment}", tag = "queues",
     params(("name" = String, Path), ("environment" = String, Path)), request_body = FacetSettings, responses(
-    (status = 200, body = Facet), NotSet))]
+    (status = 200, body = Facet),
+    (status = 400, description = "invalid_precondition", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem),
+    (status = 412, description = "queue_changed", body = Problem),
+    (status = 422, description = "invalid_environment, invalid_weights, out_of_range, unknown_field", body = Problem),
+    (status = 503, description = "queue_ending, busy", body = Problem)))]
 async fn set_facet(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -159,7 +145,12 @@ async fn set_facet(
 /// nothing else.
 #[utoipa::path(patch, path = "/queues/{name}/facets/{environment}", tag = "queues",
     params(("name" = String, Path), ("environment" = String, Path)), request_body = FacetPatch, responses(
-    (status = 200, body = Facet), NotSet))]
+    (status = 200, body = Facet),
+    (status = 400, description = "invalid_precondition", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem),
+    (status = 412, description = "queue_changed", body = Problem),
+    (status = 422, description = "invalid_environment, invalid_weights, out_of_range, unknown_field", body = Problem),
+    (status = 503, description = "queue_ending, busy", body = Problem)))]
 async fn change_facet(
     _: Whole<UseQueues>,
     State(app): State<App>,

@@ -7,7 +7,6 @@ mod dump;
 mod errors;
 mod hosts;
 mod instances;
-mod names;
 mod params;
 mod policies;
 mod table;
@@ -22,7 +21,6 @@ pub use directory::{Directory, HostSummary};
 pub use dump::TableNames;
 pub(crate) use hosts::PageQuery;
 pub use hosts::{all as all_hosts, visible_policy};
-pub(crate) use names::{Named, names_page};
 pub use table::{line, visible_explanation};
 pub(crate) use wait::wait;
 
