@@ -27,15 +27,8 @@ use crate::{
 /// The time limit for retrying all errored labels of a machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Flags of `signalbox labels`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List labels with their state, status and last error
     #[command(visible_alias = "ls")]
     List(List),
@@ -73,7 +66,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+pub(crate) struct List {
     /// Machine
     machine: String,
     #[command(flatten)]
@@ -86,7 +79,7 @@ struct List {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Machine
     machine: String,
     /// Label
@@ -96,7 +89,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct History {
+pub(crate) struct History {
     /// Machine
     machine: String,
     /// Label
@@ -109,7 +102,7 @@ struct History {
 }
 
 #[derive(Debug, clap::Args)]
-struct Simulate {
+pub(crate) struct Simulate {
     /// Machine
     machine: String,
     /// Label
@@ -131,7 +124,7 @@ struct Simulate {
 }
 
 #[derive(Debug, clap::Args)]
-struct Retry {
+pub(crate) struct Retry {
     /// Machine
     machine: String,
     /// Label
@@ -160,8 +153,8 @@ fn members<T: DeserializeOwned>(text: &str) -> Result<BTreeMap<String, T>, Strin
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(args) => list(args).await,
         Command::Show(One { machine, label, remote }) => {
             let label = remote.client()?.machines().label(&machine, &label).await?;
@@ -188,14 +181,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::History(History { machine, label, listing, .. }) => {
             listing
-                .run(async || {
-                    let history = listing.client()?.machines().history(&machine, &label).await?;
-                    listing.show(
-                        &history,
-                        ["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER", "+VERSION"],
-                        past,
-                    )
-                })
+                .list(
+                    async |client| client.machines().history(&machine, &label).await,
+                    ["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER", "+VERSION"],
+                    past,
+                )
                 .await
         }
         Command::Route(One { machine, label, remote }) => {

@@ -8,6 +8,7 @@ use std::{cmp::Ordering, ops::Deref, time::Duration};
 use clap::ArgAction;
 use jiff::Timestamp;
 use serde::Serialize;
+use signalbox_client::Client;
 use tokio::{signal, time};
 
 use crate::{
@@ -169,6 +170,20 @@ impl Listing {
 }
 
 impl Listing {
+    /// Reads all items of a list and prints them; with `--watch`, again and again.
+    pub(crate) async fn list<T: Serialize, E: Into<Failure>, const N: usize>(
+        &self,
+        read: impl AsyncFn(Client) -> Result<Vec<T>, E>,
+        heads: [&str; N],
+        row: impl Fn(&T) -> [Cell; N],
+    ) -> Result<(), Failure> {
+        self.run(async || {
+            let items = read(self.client()?).await.map_err(Into::into)?;
+            self.show(&items, heads, &row)
+        })
+        .await
+    }
+
     /// How many items of a long list to read: one more than are shown, so that the command knows whether there are more.
     pub(crate) fn limit(&self) -> usize {
         self.max_or(MAX_READ).saturating_add(1)

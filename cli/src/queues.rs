@@ -23,15 +23,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox queues`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List queues
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -92,7 +85,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Messages {
+pub(crate) struct Messages {
     /// Queue
     queue: String,
     /// State of the messages
@@ -112,7 +105,7 @@ enum State {
 }
 
 #[derive(Debug, clap::Args)]
-struct OneMessage {
+pub(crate) struct OneMessage {
     /// Queue
     queue: String,
     /// Message
@@ -125,7 +118,7 @@ struct OneMessage {
 }
 
 #[derive(Debug, clap::Args)]
-struct DropMessage {
+pub(crate) struct DropMessage {
     #[command(flatten)]
     message: OneMessage,
     #[command(flatten)]
@@ -133,7 +126,7 @@ struct DropMessage {
 }
 
 #[derive(Debug, clap::Args)]
-struct OneTenant {
+pub(crate) struct OneTenant {
     /// Queue
     queue: String,
     /// Environment
@@ -143,7 +136,7 @@ struct OneTenant {
 }
 
 #[derive(Debug, clap::Args)]
-struct Tenant {
+pub(crate) struct Tenant {
     /// Queue
     queue: String,
     /// Environment
@@ -162,7 +155,7 @@ struct Tenant {
 }
 
 #[derive(Debug, clap::Args)]
-struct Redrive {
+pub(crate) struct Redrive {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -179,7 +172,7 @@ struct Redrive {
 }
 
 #[derive(Debug, clap::Args)]
-struct DropDead {
+pub(crate) struct DropDead {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -195,7 +188,7 @@ struct DropDead {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Queue
     queue: String,
     #[command(flatten)]
@@ -203,7 +196,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Rows {
+pub(crate) struct Rows {
     /// Queue
     queue: String,
     #[command(flatten)]
@@ -211,7 +204,7 @@ struct Rows {
 }
 
 #[derive(Debug, clap::Args)]
-struct Publish {
+pub(crate) struct Publish {
     /// Environment (tenant) of the message
     environment: String,
     /// Type of the message
@@ -230,7 +223,7 @@ struct Publish {
 }
 
 #[derive(Debug, clap::Args)]
-struct DropTenant {
+pub(crate) struct DropTenant {
     /// Queue
     queue: String,
     /// Environment
@@ -242,7 +235,7 @@ struct DropTenant {
 }
 
 #[derive(Debug, clap::Args)]
-struct Confirmed {
+pub(crate) struct Confirmed {
     /// Queue
     queue: String,
     #[command(flatten)]
@@ -252,7 +245,7 @@ struct Confirmed {
 }
 
 #[derive(Debug, clap::Args)]
-struct Peek {
+pub(crate) struct Peek {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -266,7 +259,7 @@ struct Peek {
 }
 
 #[derive(Debug, clap::Args)]
-struct Purge {
+pub(crate) struct Purge {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -278,18 +271,15 @@ struct Purge {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(listing) => {
             listing
-                .run(async || {
-                    let queues = listing.client()?.queues().list().await?;
-                    listing.show(
-                        &queues,
-                        ["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"],
-                        row,
-                    )
-                })
+                .list(
+                    async |client| client.queues().list().await,
+                    ["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"],
+                    row,
+                )
                 .await
         }
         Command::Show(One { queue, remote }) => remote.document(&path(&queue, "")).await,
@@ -310,7 +300,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Remove(Confirmed { queue, sure: _, remote }) => {
             remote.client()?.queues().remove(&queue).await?;
-            remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{queue} deleted")))
+            remote.done(&json!({"removed": true}), &format!("{queue} deleted"))
         }
         Command::Facets(args) => facets(args).await,
         Command::Peek(Peek { queue, environment, max, remote }) => {
@@ -384,10 +374,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Gaps(Rows { queue, listing }) => {
             listing
-                .run(async || {
-                    let gaps = listing.client()?.queues().gaps(&queue).await?;
-                    listing.show(&gaps, ["ENVIRONMENT", "MESSAGES", "FIRST", "LAST", "DROPPED"], gap_row)
-                })
+                .list(
+                    async |client| client.queues().gaps(&queue).await,
+                    ["ENVIRONMENT", "MESSAGES", "FIRST", "LAST", "DROPPED"],
+                    gap_row,
+                )
                 .await
         }
     }
@@ -468,7 +459,7 @@ async fn set(remote: &Remote, queue: &str, environment: &str, patch: &FacetPatch
 }
 
 fn counted(remote: &Remote, count: u64, what: &str) -> Result<(), Failure> {
-    remote.show(&json!({"messages": count}), |_| terminal::line(&format!("{count} {what}")))
+    remote.done(&json!({"messages": count}), &format!("{count} {what}"))
 }
 
 fn row(queue: &Queue) -> [Cell; 6] {

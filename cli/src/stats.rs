@@ -24,15 +24,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox stats`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Show the totals
     Show(Show),
     /// Show the history of a metric
@@ -46,7 +39,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Show {
+pub(crate) struct Show {
     /// version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught or pacemaker
     subject: Subject,
     #[command(flatten)]
@@ -54,7 +47,7 @@ struct Show {
 }
 
 #[derive(Debug, clap::Args)]
-struct History {
+pub(crate) struct History {
     /// Subject, as for `show`
     subject: Subject,
     /// Metric, such as requests, bytes, 5xx
@@ -74,7 +67,7 @@ struct History {
 }
 
 #[derive(Debug, clap::Args)]
-struct Latency {
+pub(crate) struct Latency {
     /// Subject, as for `show`, or instance/ID
     #[arg(value_parser = latency_subject)]
     subject: String,
@@ -89,7 +82,7 @@ struct Latency {
 }
 
 #[derive(Debug, clap::Args)]
-struct Watch {
+pub(crate) struct Watch {
     /// Subject, as for `show`
     subject: Subject,
     /// Metric, such as requests, bytes, 5xx
@@ -111,7 +104,7 @@ fn latency_subject(text: &str) -> Result<String, String> {
 }
 
 #[derive(Debug, clap::Args)]
-struct Top {
+pub(crate) struct Top {
     /// Version type whose instances are shown, with their response times of the last minute
     version_type: Option<String>,
     /// Interval that each table covers
@@ -124,8 +117,8 @@ struct Top {
     table: Table,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Show(args) => show(args).await,
         Command::History(args) => history(args).await,
         Command::Latency(args) => latency(args).await,

@@ -95,13 +95,18 @@ fn plain(html: &str) -> String {
     let text: String = html
         .split('<')
         .enumerate()
-        .map(|(n, part)| if n == 0 { part } else { between(part, ">", "\0") })
+        .map(|(at, part)| if at == 0 { part } else { part.split_once('>').map_or("", |(_, text)| text) })
         .collect();
-    text.replace("&#34;", "\"")
-        .replace("&#39;", "'")
-        .replace("&lt;", "<")
-        .replace("&gt;", ">")
-        .replace("&#38;", "&")
+    let escaped = [
+        ("&#34;", "\""),
+        ("&#39;", "'"),
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&#60;", "<"),
+        ("&#62;", ">"),
+        ("&#38;", "&"),
+    ];
+    escaped.iter().fold(text, |text, (code, char)| text.replace(code, char))
 }
 
 /// The findings of a kind on its own page, which lists all of them.
@@ -110,8 +115,8 @@ async fn of_page(system: &System, id: &str) -> Findings {
     let mut found = Findings::new();
     for article in page.split("<article").skip(1) {
         let article = article.split("</article>").next().unwrap_or_default();
-        let severity = plain(between(&format!("{article}\0"), "<h3>", "</span>"));
-        let title = plain(&format!("{}\0", between(article, "</span>", "</h3>")));
+        let severity = plain(between(article, "<h3>", "</span>"));
+        let title = plain(between(article, "</span>", "</h3>"));
         let mut problems: Vec<String> = article
             .split("<li>")
             .skip(1)
@@ -167,7 +172,7 @@ async fn the_doctor_and_the_page_problems_report_the_same() {
     let words = type_in(&system, &["doctor", "--skip-log"]).await;
     let runbooks = system.api("GET", "/docs/runbooks", None).await.text();
     for article in page.split("<article").skip(1) {
-        let title = plain(&format!("{}\0", between(article, "</span>", "</h3>")));
+        let title = plain(between(article, "</span>", "</h3>"));
         let line = words.out.lines().find(|line| line.contains(title.trim()));
         let id = between(article, "data-finding=\"", "\"");
         assert!(line.is_some_and(|line| line.ends_with(&format!("[{id}]"))), "{title}: {}", words.out);

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Create {
+pub(crate) struct Create {
     /// Queue
     queue: String,
     /// Regular expression over environment:type:topic
@@ -25,7 +25,7 @@ pub(super) struct Create {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Change {
+pub(crate) struct Change {
     /// Queue
     queue: String,
     /// Regular expression over environment:type:topic
@@ -42,7 +42,7 @@ pub(super) struct Change {
 
 /// The parts of a definition apart from the pattern.
 #[derive(Debug, clap::Args)]
-struct Definition {
+pub(crate) struct Definition {
     /// Lease of a pulled message
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lease: Option<Duration>,

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Pull {
+pub(crate) struct Pull {
     /// Queue; name several to pull from all of them, in turns
     #[arg(required = true, value_name = "QUEUE")]
     queues: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct Pull {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Ack {
+pub(crate) struct Ack {
     /// Queue
     queue: String,
     /// Receipts, as printed by `pull`
@@ -47,7 +47,7 @@ pub(super) struct Ack {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Nack {
+pub(crate) struct Nack {
     /// Queue
     queue: String,
     /// Receipts, as printed by `pull`
@@ -61,7 +61,7 @@ pub(super) struct Nack {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Extend {
+pub(crate) struct Extend {
     /// Queue
     queue: String,
     /// Receipts, as printed by `pull`
