@@ -58,7 +58,7 @@ pub(crate) struct Tail {
     after_help = "Publishing is rejected while the fabric is empty or is not the one used before. Restore a backup if there is one: \
                         this command declares that there is none."
 )]
-struct Initialize {
+pub(crate) struct Initialize {
     #[command(flatten)]
     sure: Sure,
     #[command(flatten)]
