@@ -8,20 +8,29 @@ use signalbox_tests::{system::System, upstream::App};
 
 use super::command::{type_at, type_in};
 
-/// Its action fails, because nothing listens at its address. Nothing evaluates its gate again after the entry.
-const MACHINE: &str = "
+/// Its action fails, because nothing listens at its address.
+const FAILING: &str = "
 state_machines:
   orders:
     states:
       - gate: queued
         exit_condition: metadata.paid
-        triggers: [{event: entry}]
+        triggers: [{event: entry}, {metadata: paid}]
         next: ship
       - action: ship
         webhook: http://127.0.0.1:1/ship/<label>
         retry: {attempts: 1}
         next: shipped
       - gate: shipped
+";
+
+/// Nothing evaluates its gate again after the entry.
+const DEAF: &str = "
+state_machines:
+  deaf:
+    states:
+      - {gate: gate, exit_condition: 'system.label = \"lucky\"', triggers: [{event: entry}], next: end}
+      - gate: end
 ";
 
 /// What must be found: the kind, and how many of it.
@@ -52,13 +61,14 @@ async fn break_everything(system: &System, app: &App) {
             "version_type_id": "7", "health": health});
         call("PUT", &format!("/instances/i-{number}"), body).await;
     }
-    system.apply("orders", MACHINE).await;
+    system.apply("orders", FAILING).await;
+    system.apply("deaf", DEAF).await;
     call("POST", "/state-machines/orders/labels/lost", json!({"metadata": {"paid": true}})).await;
-    call("POST", "/state-machines/orders/labels/waits", json!({"metadata": {}})).await;
+    call("POST", "/state-machines/deaf/labels/waits", json!({"metadata": {}})).await;
     call(
         "PUT",
         "/backends/work",
-        json!({"prefix": "work:", "callback": "http://127.0.0.1:1/", "uuid": "u",
+        json!({"prefix": "work:", "callback": "https://127.0.0.1:1/", "uuid": "u",
         "on_failure": "park", "max_attempts": 1}),
     )
     .await;
@@ -66,7 +76,7 @@ async fn break_everything(system: &System, app: &App) {
         "objects publish work:1 orders update",
         "queues create mail --pattern .*",
         "queues publish acme mail welcome",
-        "subscribers subscribe --topic jobs --callback http://127.0.0.1:1/",
+        "subscribers subscribe --topic jobs --callback https://a.test/",
         "subscribers disable root --yes",
     ] {
         type_in(system, &words.split(' ').collect::<Vec<_>>()).await.done();
@@ -213,7 +223,7 @@ async fn operators_find_answers(system: &System) {
         ),
         ("which tenant fills the queue", "queues facets mail --sort -waiting --no-headers", &["acme"]),
         ("what happened to the label", "labels history orders lost --all", &["attempt", "ship 1 failed"]),
-        ("what does the label wait for", "labels why orders waits", &["metadata.paid"]),
+        ("what does the label wait for", "labels why deaf waits", &["system.label"]),
         ("which router is behind", "routers list --sort -behind", &["live"]),
         ("when do certificates expire", "certificates list --sort expires", &["EXPIRES"]),
         ("which token is used", "tokens list --sort -last-used", &["reader"]),

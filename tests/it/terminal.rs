@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use signalbox_tests::{http::Connection, system::System, upstream::App};
+use signalbox_tests::{http::Connection, system::System};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpListener,
@@ -26,10 +26,10 @@ async fn on_terminal(system: &System, columns: usize, variables: &[(&str, &str)]
 }
 
 /// Items of every kind with long names.
-async fn with_long_names(system: &System, app: &App) {
+async fn with_long_names(system: &System) {
     let long = |name: &str| format!("{name}-{}", "x".repeat(50));
     for number in 0..12 {
-        let body = json!({"address": app.address.to_string(), "node_id": long("node"),
+        let body = json!({"address": format!("127.0.0.{}:9", number + 1), "node_id": long("node"),
             "hostnames": [format!("{number}-{}.test", long("host"))], "version_type_id": long("version")});
         let put = system.api("PUT", &format!("/instances/{number}-{}", long("instance")), Some(body)).await;
         assert_eq!(put.status, 201, "{}", put.text());
@@ -39,7 +39,7 @@ async fn with_long_names(system: &System, app: &App) {
         format!("queues create {queue} --pattern .*"),
         format!("queues publish {} mail welcome --delay 1h", long("tenant")),
         format!("tokens create {} --scope read", long("token")),
-        format!("clients create {}", long("client")),
+        format!("clients create client-{}", "x".repeat(20)),
         format!("events publish {} update https://a.test/1", "topic_".repeat(8)),
         format!("subscribers subscribe --topic jobs --callback https://{}.test/", long("callback")),
         format!(
@@ -72,8 +72,7 @@ const LISTS: [&str; 14] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_fit_the_terminal_and_are_colored_on_request() {
     let system = System::start("terminal").await;
-    let app = App::start("app").await;
-    with_long_names(&system, &app).await;
+    with_long_names(&system).await;
     let queue = format!("queue-{}", "x".repeat(50));
     for list in LISTS {
         let list = list.replace("QUEUE", &queue);
