@@ -95,6 +95,7 @@ impl Metrics {
             Err(Refusal::WaitingFull) => "waiting_full",
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",
+            Err(Refusal::ReadOnly) => "read_only",
             Err(Refusal::Unavailable) => "unavailable",
             Err(Refusal::Uninitialized) => "uninitialized",
         };

@@ -107,7 +107,7 @@ pub async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
     (status = 400, description = "invalid_topic, invalid_event, invalid_idempotency_key", body = Problem),
     (status = 403, description = "topic_claimed, limit_reached, environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 503, description = "fabric_full, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
