@@ -61,8 +61,6 @@ where
 mod tests {
     use std::future::pending;
 
-    use parking_lot::Mutex;
-
     use super::*;
 
     #[tokio::test]
@@ -76,10 +74,8 @@ mod tests {
             async move { batcher.call(item).await.unwrap().unwrap() }
         });
         drop(batcher);
-        let results = Mutex::new(Vec::new());
-        let calling = async { results.lock().extend(futures_util::future::join_all(calls).await) };
-        tokio::join!(calling, run);
-        assert_eq!(*results.lock(), [(1, 3), (2, 3), (3, 3), (4, 1)]);
+        let (results, ()) = tokio::join!(futures_util::future::join_all(calls), run);
+        assert_eq!(results, [(1, 3), (2, 3), (3, 3), (4, 1)]);
     }
 
     #[tokio::test]
