@@ -9,7 +9,7 @@
 -- It logs in before anything else. The password's file is read at each connect, so a password can be changed while
 -- requests are served: the next connection uses the new one. The password never appears in a log or an error.
 --
--- After one second of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL of
+-- After two seconds of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL of
 -- a million keys takes less than one). When it ends, every waiting handler is called with nil, and the link reconnects
 -- with growing pauses, without limit.
 
@@ -28,7 +28,7 @@ local tonumber, pcall = tonumber, pcall
 local _M = { connected = false, ready = false, down = false, reason = nil }
 
 local CONNECT_TIMEOUT_MS, SEND_TIMEOUT_MS = 1000, 1000
-local QUIET_MS, DEAD_AFTER_QUIETS = 1000, 3
+local QUIET_MS, PING_AFTER_QUIETS, DEAD_AFTER_QUIETS = 1000, 2, 3
 local RETRY_FIRST, RETRY_MAX = 0.02, 0.5
 -- Frames handled before other work of the worker gets a turn. A million pushes in a row must not delay requests. The
 -- shortest pause of nginx: without OpenResty's patches it logs a warning for each pause of 0.
@@ -149,7 +149,7 @@ local function write_all(sock)
     end
 end
 
--- The reader's source of bytes. A read timeout leads to a PING; it never loses the first half of a frame.
+-- The reader's source of bytes. Silence leads to a PING; it never loses the first half of a frame.
 --
 -- The reader itself sends the questions that follow from what it has read. The writer would get its turn only after all
 -- other work of this moment, and a busy worker would ask for a changed host a millisecond later.
@@ -175,7 +175,7 @@ local function source_of(sock)
             quiets = quiets + 1
             if quiets >= DEAD_AFTER_QUIETS then
                 return nil, "no data for " .. quiets .. " s"
-            elseif quiets == 1 then
+            elseif quiets == PING_AFTER_QUIETS then
                 _M.ping()
             end
         end

@@ -218,6 +218,32 @@ async fn a_killed_fabric_causes_503_with_retry_after_and_everything_continues_af
     fleet.system.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fabric_that_rejects_writes_causes_503_and_one_log_line_and_everything_continues_afterwards() {
+    let fleet = Fleet::start("fabric-read-only", 1, &SETTINGS, |builder| builder).await;
+    fleet.client("shop").await;
+    let receiver = Receiver::start().await;
+    subscribe(&fleet, "sub", &receiver.url(), 2).await;
+    let mut wanted = accepted(0, &publish(&fleet, 0, 20, 10).await);
+    assert_eq!(wanted.len(), 20);
+    // Redis rejects every write with NOREPLICAS.
+    fleet.system.cli::<()>(System::FABRIC, "CONFIG SET min-replicas-to-write 1").await;
+    for round in 0..5 {
+        let refused = publish(&fleet, 1_000 + round, 1, 10).await;
+        assert_eq!(expect_503(&refused), "fabric_read_only");
+    }
+    fleet.system.cli::<()>(System::FABRIC, "CONFIG SET min-replicas-to-write 0").await;
+    wanted.extend(accepted(2_000, &published_again(&fleet, 2_000).await));
+    until_all(&[&receiver], &wanted).await;
+    until_idle(&fleet).await;
+    assert_eq!(numbers(&receiver), wanted, "a rejected event was not accepted");
+    let log = fleet.system.log_text(&System::PACEMAKER);
+    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    assert_eq!(lines("the fabric rejects writes"), 1, "{log}");
+    assert_eq!(lines("the fabric accepts writes again"), 1, "{log}");
+    fleet.system.stop().await;
+}
+
 /// Publishes until the bus takes it.
 async fn published_again(fleet: &Fleet, first: usize) -> Response {
     eventually("publishing to succeed again", || async {

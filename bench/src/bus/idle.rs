@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The targets, as upper limits.
-const COMMANDS_TARGET: f64 = 20.0;
+const COMMANDS_TARGET: f64 = 15.0;
 const CPU_TARGET: f64 = 1.0;
 
 /// Commands that a server saw.

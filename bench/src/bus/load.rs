@@ -34,10 +34,10 @@ pub(super) struct Way {
 }
 
 const WAYS: [Way; 6] = [
-    Way { audience: Audience::Ten, events: 1, connections: 256, share: None, target: Some(20_000.0) },
+    Way { audience: Audience::Ten, events: 1, connections: 256, share: None, target: Some(25_000.0) },
     Way { audience: Audience::One, events: 1, connections: 256, share: None, target: None },
-    Way { audience: Audience::One, events: ARRAY, connections: 16, share: None, target: Some(60_000.0) },
-    Way { audience: Audience::Ten, events: ARRAY, connections: 16, share: None, target: Some(30_000.0) },
+    Way { audience: Audience::One, events: ARRAY, connections: 16, share: None, target: Some(100_000.0) },
+    Way { audience: Audience::Ten, events: ARRAY, connections: 16, share: None, target: Some(50_000.0) },
     Way { audience: Audience::Ten, events: 1, connections: 256, share: Some(0.5), target: None },
     Way { audience: Audience::AtOnce, events: 1, connections: 256, share: Some(0.5), target: None },
 ];

@@ -39,6 +39,8 @@ enum Sink {
 const WORKERS: [u64; 3] = [1, 4, 16];
 /// The one with the most.
 const WIDEST: Sink = Sink::Backend(WORKERS.len() - 1);
+/// Events per second that it must receive.
+const RATE_TARGET: f64 = 15_000.0;
 
 impl Sink {
     const ALL: [Self; 4] = [Self::Bus, Self::Backend(0), Self::Backend(1), Self::Backend(2)];
@@ -111,6 +113,7 @@ async fn sinks(session: &Session, testbed: &Testbed, output: &mut Output) -> any
             "load",
             "receivers",
             "cores busy",
+            "target",
         ],
     );
     let behind = testbed.receivers.behind();
@@ -173,15 +176,16 @@ fn group(sink: Sink, object: u64) -> (String, String) {
 #[allow(clippy::cast_precision_loss)]
 fn row(sink: Sink, runs: &[Run]) -> Vec<String> {
     let median = |property: &dyn Fn(&Run) -> f64| median_of(runs.iter().map(property));
-    let rate =
-        |took: &dyn Fn(&Run) -> Duration| grouped(median(&|run| run.events as f64 / took(run).as_secs_f64()));
+    let rate = |took: &dyn Fn(&Run) -> Duration| median(&|run| run.events as f64 / took(run).as_secs_f64());
+    let received = rate(&|run| run.received);
+    let verdict = if received >= RATE_TARGET { "met" } else { "missed" };
     let cost = |part: &dyn Fn(&Split) -> Duration| {
         format!("{:.1}", median(&|run| part(&run.cpu).as_secs_f64() * 1e6 / run.events as f64))
     };
     vec![
         sink.name(),
-        rate(&|run| run.received),
-        rate(&|run| run.accepted),
+        grouped(received),
+        grouped(rate(&|run| run.accepted)),
         cost(&|cpu| cpu.pacemaker),
         cost(&|cpu| cpu.redis),
         cost(&|cpu| cpu.load),
@@ -191,6 +195,7 @@ fn row(sink: Sink, runs: &[Run]) -> Vec<String> {
             median(&|run| run.cpu.machine.as_secs_f64() / run.received.as_secs_f64()),
             cores().len()
         ),
+        if sink == WIDEST { format!("≥ {}/s {verdict}", grouped(RATE_TARGET)) } else { String::new() },
     ]
 }
 

@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Messages a second that must be pulled and acknowledged, and the share of that with many tenants.
-const RATE_TARGET: f64 = 20_000.0;
-const SHARE_TARGET: f64 = 0.8;
+const RATE_TARGET: f64 = 35_000.0;
+const SHARE_TARGET: f64 = 0.9;
 const FEW: u64 = 10;
 
 /// How much there is to do.

@@ -307,6 +307,8 @@ pub(super) struct Committer {
     pub(super) items: mpsc::Receiver<Item>,
     pub(super) sequence: u64,
     pub(super) acknowledged: Acknowledged,
+    /// Whether the shard rejected the last call, which is logged once.
+    pub(super) rejects: bool,
 }
 
 impl Committer {
@@ -376,6 +378,7 @@ impl Committer {
             }
             match self.call(&view, &items).await {
                 Ok(PublishReply::Accepted(accepted)) => {
+                    self.note_rejected(None);
                     self.acknowledged.note(self.sequence, count_new(&accepted));
                     return self.accepted(items, &accepted);
                 }
@@ -391,10 +394,28 @@ impl Committer {
                 }
                 // Only a later call of this same task could have been before this one.
                 Ok(PublishReply::Late) => return refuse_all(items, Refusal::Unavailable),
-                Err(error) => return refuse_all(items, refusal_of_store(&error)),
+                Err(error) => {
+                    if error.kind() == Kind::Refused {
+                        self.note_rejected(Some(&error));
+                    }
+                    return refuse_all(items, refusal_of_store(&error));
+                }
             }
         }
         refuse_all(items, Refusal::Unavailable);
+    }
+
+    /// Logs when the shard begins to reject calls, and when it accepts them again.
+    fn note_rejected(&mut self, error: Option<&signalbox_store::Error>) {
+        let shard = self.store.shard().index();
+        match error {
+            Some(error) if !self.rejects => {
+                tracing::error!(shard, source = ?std::error::Error::source(error), "the fabric rejects writes");
+            }
+            None if self.rejects => tracing::info!(shard, "the fabric accepts writes again"),
+            _ => {}
+        }
+        self.rejects = error.is_some();
     }
 
     /// The fabric's new primary does not have calls that were acknowledged.
@@ -624,7 +645,8 @@ fn refusal_of(error: &Error) -> Refusal {
 fn refusal_of_store(error: &signalbox_store::Error) -> Refusal {
     match error.kind() {
         Kind::Unavailable => Refusal::Unavailable,
-        Kind::Refused => Refusal::Full,
+        Kind::Refused if error.code() == Some("OOM") => Refusal::Full,
+        Kind::Refused => Refusal::ReadOnly,
         Kind::Broken => {
             tracing::error!(%error, source = ?std::error::Error::source(error), "event not accepted");
             Refusal::Unavailable

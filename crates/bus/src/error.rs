@@ -36,6 +36,10 @@ pub enum Refusal {
     /// The fabric has no memory left. Nothing was changed.
     #[error("the fabric is out of memory")]
     Full,
+    /// The fabric rejects writes for another reason: too few replicas, a disk that is full, or it is a replica. Nothing was
+    /// changed.
+    #[error("the fabric rejects writes")]
+    ReadOnly,
     /// The fabric does not answer, or its registry keeps changing. Whether the event was accepted is *unknown*. It is not
     /// accepted later than an event that this pacemaker publishes after this answer.
     #[error("the fabric is unavailable")]

@@ -100,6 +100,7 @@ extern crate self as signalbox_bus;
 mod acknowledged;
 mod attempts;
 mod backend;
+mod batcher;
 mod cache;
 mod change;
 mod check;
@@ -131,6 +132,7 @@ mod window;
 mod worker;
 
 pub use backend::{Backend, WantedBackend};
+pub use batcher::{Batched, Batcher};
 pub use change::{Change, Index, Log};
 pub use deliver::{BatchContents, Deliverer, Webhooks, rendered};
 pub use error::{Error, Refusal};

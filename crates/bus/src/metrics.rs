@@ -96,6 +96,7 @@ impl Metrics {
             Err(Refusal::EnvironmentFull { .. }) => "environment_full",
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",
+            Err(Refusal::ReadOnly) => "read_only",
             Err(Refusal::Unavailable) => "unavailable",
             Err(Refusal::Uninitialized) => "uninitialized",
         };

@@ -78,6 +78,7 @@ impl<D: Deliverer> Bus<D> {
                 items,
                 sequence: 0,
                 acknowledged: Acknowledged::default(),
+                rejects: false,
             })
             .collect();
         let handle = Handle::from_core(Arc::clone(&core));
@@ -128,7 +129,9 @@ impl<D: Deliverer> Bus<D> {
             tasks.spawn(housekeeping::recover(Arc::clone(core), Arc::clone(store), shutdown.clone()));
             if core.options.deliver {
                 let busy: Busy = Arc::new(Mutex::default());
-                tasks.spawn(Fetcher::new(core, store, &self.deliverer, &busy).run(shutdown.clone()));
+                let (acks, acknowledging) = worker::acks(store);
+                tasks.spawn(acknowledging);
+                tasks.spawn(Fetcher::new(core, store, &self.deliverer, acks, &busy).run(shutdown.clone()));
                 tasks.spawn(worker::beat(Arc::clone(core), Arc::clone(store), busy, shutdown.clone()));
                 tasks.spawn(replay::run(Arc::clone(core), Arc::clone(store), shutdown.clone()));
             }

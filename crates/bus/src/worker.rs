@@ -28,10 +28,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     BatchContents, Deliverer, Event, EventId, NewEvent, Subscription,
+    batcher::{Batched, Batcher},
     core::Core,
     retry::Retry,
     shares::{Ended, Share, Shares},
-    store::{Held, Nack, Nacked, Store, Taken, Turn, read_gap},
+    store::{Ack, Held, Nack, Nacked, Store, Taken, Turn, read_gap},
     verdict::{self, Failure, Patience, Verdict},
 };
 use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
@@ -57,6 +58,34 @@ const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Attempts to settle a job that the fabric cannot understand; then it stays where it is until its worker asks again.
 const BROKEN_TRIES: u32 = 10;
+
+/// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
+const MAX_ACKS: usize = 32;
+
+/// Where a shard's deliveries send their acknowledgements.
+pub(super) type Acks = Batcher<Ack, bool>;
+
+/// The batcher of a shard's acknowledgements, with the task that it needs.
+pub(super) fn acks(store: &Arc<Store>) -> (Acks, impl Future<Output = ()> + use<>) {
+    let store = Arc::clone(store);
+    Batcher::new(MAX_ACKS, move |acks| ack_all(Arc::clone(&store), acks))
+}
+
+/// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged alone.
+async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<Batched<bool>> {
+    match store.ack(&acks).await {
+        Ok(held) => held.into_iter().map(Ok).collect(),
+        Err(error) if error.kind() == Kind::Broken && acks.len() > 1 => {
+            let mut results = Vec::with_capacity(acks.len());
+            for ack in &acks {
+                let result = store.ack(std::slice::from_ref(ack)).await;
+                results.push(result.map(|held| held == [true]).map_err(Arc::new));
+            }
+            results
+        }
+        Err(error) => vec![Err(Arc::new(error)); acks.len()],
+    }
+}
 
 /// The busy workers of a shard, for their heartbeats.
 pub(super) type Busy = Arc<Mutex<BTreeSet<String>>>;
@@ -89,6 +118,7 @@ pub(super) struct Fetcher<D> {
     core: Arc<Core>,
     store: Arc<Store>,
     deliverer: Arc<D>,
+    acks: Acks,
     busy: Busy,
     idle: Vec<String>,
     /// Deliveries that count as workers, and those that no longer do.
@@ -110,7 +140,13 @@ pub(super) struct Fetcher<D> {
 }
 
 impl<D: Deliverer> Fetcher<D> {
-    pub(super) fn new(core: &Arc<Core>, store: &Arc<Store>, deliverer: &Arc<D>, busy: &Busy) -> Self {
+    pub(super) fn new(
+        core: &Arc<Core>,
+        store: &Arc<Store>,
+        deliverer: &Arc<D>,
+        acks: Acks,
+        busy: &Busy,
+    ) -> Self {
         let workers = core.options.workers.div_ceil(core.stores.len()).max(1);
         let most = workers * HELD;
         // Deliveries that become slow are not in the slow share yet. Some more names keep them from using up those of others.
@@ -120,6 +156,7 @@ impl<D: Deliverer> Fetcher<D> {
             core: Arc::clone(core),
             store: Arc::clone(store),
             deliverer: Arc::clone(deliverer),
+            acks,
             busy: Arc::clone(busy),
             // The last is taken first, so the same few names are used while there is little to do.
             idle: (0..all).rev().map(name).collect(),
@@ -232,6 +269,7 @@ impl<D: Deliverer> Fetcher<D> {
             core: Arc::clone(&self.core),
             store: Arc::clone(&self.store),
             deliverer: Arc::clone(&self.deliverer),
+            acks: self.acks.clone(),
             shutdown: shutdown.clone(),
         };
         let notes = self.notes.0.clone();
@@ -353,6 +391,7 @@ struct Delivery<D> {
     core: Arc<Core>,
     store: Arc<Store>,
     deliverer: Arc<D>,
+    acks: Acks,
     shutdown: CancellationToken,
 }
 
@@ -644,7 +683,7 @@ impl<D: Deliverer> Delivery<D> {
                     return;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
-                    tracing::error!(%error, source = ?std::error::Error::source(&error), "job not settled");
+                    tracing::error!(%error, source = ?std::error::Error::source(&*error), "job not settled");
                     broken += 1;
                     if broken == BROKEN_TRIES {
                         return;
@@ -667,12 +706,17 @@ impl<D: Deliverer> Delivery<D> {
         taken: &Taken,
         timeout_ms: u64,
         settle: &Settle,
-    ) -> Result<bool, signalbox_store::Error> {
+    ) -> Batched<bool> {
         let options = &self.core.options;
         match settle {
-            Settle::Ack { events } => self.store.ack(held, timeout_ms, *events, &taken.gaps).await,
+            Settle::Ack { events } => {
+                let (held, gaps) = (held.clone(), taken.gaps.clone());
+                let acked = self.acks.call(Ack { held, timeout_ms, events: *events, gaps }).await;
+                // The task ends after the last delivery. If it is gone nevertheless, another worker delivers the batch again.
+                acked.unwrap_or(Ok(false))
+            }
             Settle::Nack(nack) => {
-                let nacked = self.store.nack(held, nack, &self.core.rng.seed()).await?;
+                let nacked = self.store.nack(held, nack, &self.core.rng.seed()).await.map_err(Arc::new)?;
                 // Reported once: again only after full health was restored. If this reply is lost, not at all.
                 if nacked == Nacked::PacingBegins {
                     self.core.announce("subscriber.paced", &held.token, json!({ "pause_ms": nack.pause_ms }));
@@ -682,7 +726,7 @@ impl<D: Deliverer> Delivery<D> {
             Settle::Bury { why, attempted } => {
                 let keep = (options.dead_events, options.dead_bytes);
                 let why = shortened(why);
-                self.store.bury(held, timeout_ms, why, *attempted, keep).await
+                self.store.bury(held, timeout_ms, why, *attempted, keep).await.map_err(Arc::new)
             }
         }
     }

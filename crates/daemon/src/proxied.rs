@@ -7,7 +7,6 @@
 use axum::{
     extract::Request,
     http::{HeaderMap, HeaderName, StatusCode, header},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 
@@ -16,10 +15,10 @@ static CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 /// The prefix of every edge's name.
 const PREFIX: &str = "signalbox-";
 
-/// Middleware that answers 403 to requests that came through an edge.
-pub async fn refuse_proxied(request: Request, next: Next) -> Response {
+/// Answers 403 to requests that came through an edge, and passes others on to `next`.
+pub async fn refuse_proxied(request: Request, next: impl AsyncFnOnce(Request) -> Response) -> Response {
     if !is_proxied(request.headers()) {
-        return next.run(request).await;
+        return next(request).await;
     }
     let body = concat!(
         r#"{"type":"about:blank","title":"Forbidden","status":403,"code":"proxied_by_edge","#,

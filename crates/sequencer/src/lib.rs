@@ -66,7 +66,6 @@
 //!   because their IDs are lower than those before them.
 
 mod check;
-mod commit_batcher;
 mod delivery;
 mod handle;
 mod metrics;

@@ -9,7 +9,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Handle, Options, Sink,
-    commit_batcher::CommitBatcher,
     store::Store,
     worker::{self, Fetcher, Holding, Shared},
 };
@@ -61,8 +60,8 @@ impl<S: Sink> Sequencer<S> {
         let tasks = TaskTracker::new();
         for store in &self.shared.stores {
             let holding: Holding = Arc::new(Mutex::default());
-            let (batcher, writer) = CommitBatcher::new(store, self.shared.options.lease_ms);
-            tasks.spawn(writer.run());
+            let (batcher, writer) = worker::commits(store, self.shared.options.lease_ms);
+            tasks.spawn(writer);
             tasks.spawn(Fetcher::new(&self.shared, store, &holding, batcher).run(shutdown.clone()));
             tasks.spawn(worker::beat(Arc::clone(&self.shared), Arc::clone(store), holding, shutdown.clone()));
         }

@@ -21,13 +21,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Options,
-    commit_batcher::CommitBatcher,
     delivery::{Call, Sink},
     removal::{self, Step},
     store::{Commit, Committed, Failed, Held, Store, Taken, Turn},
     verdict::{self, Verdict},
 };
-use signalbox_bus::{self as bus, Backend, Event, Gap, Queued, Registry, Retry};
+use signalbox_bus::{self as bus, Backend, Batched, Batcher, Event, Gap, Queued, Registry, Retry};
 use signalbox_egress::Outcome;
 
 /// The longest time without a look.
@@ -38,6 +37,28 @@ const PART: usize = 100;
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 /// Attempts to settle an outcome that the fabric rejects; after that the lease expires.
 const BROKEN_TRIES: u32 = 10;
+
+/// Commits in one call. Each takes one command, so this limits what one call does.
+const MAX_COMMITS: usize = 64;
+
+/// Where a shard's visits send their commits.
+pub(super) type Commits = Batcher<Commit, Committed>;
+
+/// The batcher of a shard's commits, with the task that it needs.
+pub(super) fn commits(store: &Arc<Store>, lease_ms: u64) -> (Commits, impl Future<Output = ()> + use<>) {
+    let store = Arc::clone(store);
+    Batcher::new(MAX_COMMITS, move |commits| commit_all(Arc::clone(&store), commits, lease_ms))
+}
+
+async fn commit_all(store: Arc<Store>, commits: Vec<Commit>, lease_ms: u64) -> Vec<Batched<Committed>> {
+    match store.commit(&commits, lease_ms).await {
+        Ok(replies) => replies.into_iter().map(Ok).collect(),
+        Err(error) => {
+            let error = Arc::new(error);
+            commits.iter().map(|_| Err(Arc::clone(&error))).collect()
+        }
+    }
+}
 
 /// The leases of this process in a shard, by worker, for its heartbeats.
 pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
@@ -59,7 +80,7 @@ pub(super) struct Shared<S> {
 pub(super) struct Fetcher<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
-    batcher: CommitBatcher,
+    batcher: Commits,
     holding: Holding,
     /// Backends that had fewer ready objects than free workers at the last check. Objects that became ready since then
     /// were announced.
@@ -83,7 +104,7 @@ impl<S: Sink> Fetcher<S> {
         shared: &Arc<Shared<S>>,
         store: &Arc<Store>,
         holding: &Holding,
-        batcher: CommitBatcher,
+        batcher: Commits,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -286,7 +307,7 @@ impl<S: Sink> Fetcher<S> {
 struct Visit<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
-    batcher: CommitBatcher,
+    batcher: Commits,
     backend: Option<Backend>,
     shutdown: CancellationToken,
 }
@@ -429,19 +450,17 @@ impl<S: Sink> Visit<S> {
         }
     }
 
-    async fn settle_once(
-        &self,
-        held: &Held,
-        id: u64,
-        settle: &Settle,
-    ) -> Result<Committed, Arc<signalbox_store::Error>> {
+    async fn settle_once(&self, held: &Held, id: u64, settle: &Settle) -> Batched<Committed> {
         let options = &self.shared.options;
         match settle {
             Settle::Commit { reported, more } => {
-                self.batcher.commit(Commit { held: held.clone(), id, reported: *reported, more: *more }).await
+                let commit = Commit { held: held.clone(), id, reported: *reported, more: *more };
+                // The task ends after the last visit. If it is gone nevertheless, the lease expires.
+                self.batcher.call(commit).await.unwrap_or(Ok(Committed::Lost))
             }
             Settle::Fail { failed, why } => {
-                let stood = self.store.fail(held, id, failed, why, options.dead_events).await?;
+                let fail = self.store.fail(held, id, failed, why, options.dead_events);
+                let stood = fail.await.map_err(Arc::new)?;
                 Ok(if stood { Committed::Done } else { Committed::Lost })
             }
         }

@@ -101,10 +101,14 @@ pub fn router(
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Statistics are read-only. Use GET.")
         })
-        .layer(middleware::from_fn(signalbox_daemon::refuse_proxied))
+        .layer(middleware::from_fn(|request, next: Next| {
+            signalbox_daemon::refuse_proxied(request, |request| next.run(request))
+        }))
         .layer(middleware::from_fn_with_state(app.clone(), note_forwarded))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn(signalbox_daemon::traces::serve))
+        .layer(middleware::from_fn(|request, next: Next| {
+            signalbox_daemon::traces::serve(request, |request| next.run(request))
+        }))
         .with_state(app)
 }
 

@@ -24,9 +24,8 @@ use std::{
 
 use axum::{
     body::{Body, HttpBody as _, to_bytes},
-    extract::{FromRequestParts, MatchedPath, Request, State},
+    extract::{FromRequestParts, MatchedPath, Request},
     http::{Method, StatusCode, header, request::Parts},
-    middleware::Next,
     response::{IntoResponse as _, Response},
 };
 use serde_json::Value;
@@ -162,19 +161,23 @@ impl ClientAddress {
 }
 
 /// Records a request, if it belongs in the audit log.
-pub(crate) async fn record(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn record(
+    app: &App,
+    mut request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     let peer = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
     let address = app.sessions.options().client(peer, request.headers());
     let notes = Notes::default();
     request.extensions_mut().insert(ClientAddress(address));
     request.extensions_mut().insert(notes.clone());
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let Some(route) = route else { return next.run(request).await };
+    let Some(route) = route else { return next(request).await };
     let method = request.method().clone();
     let target = request.uri().path().to_owned();
     let request_id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
 
-    let response = next.run(request).await;
+    let response = next(request).await;
 
     let noted = std::mem::take(&mut *notes.0.lock().unwrap_or_else(PoisonError::into_inner));
     let status = response.status();
@@ -216,10 +219,11 @@ pub(crate) async fn record(State(app): State<App>, mut request: Request, next: N
     record.before.iter_mut().chain(&mut record.after).for_each(mask);
     if status.is_server_error() {
         // The fabric may be unavailable, and nothing was acknowledged.
+        let app = app.clone();
         tokio::spawn(async move { write(&app, &record).await });
         return response;
     }
-    match (write(&app, &record).await, kind) {
+    match (write(app, &record).await, kind) {
         (true, _) | (false, Kind::Refused) => response,
         (false, _) => {
             let detail = "The request cannot be recorded in the audit log at the moment. The change may have been applied; \

@@ -13,7 +13,6 @@ use std::{
 use axum::{
     body::{Body, BodyDataStream, Bytes, HttpBody as _},
     extract::Request,
-    middleware::Next,
     response::Response,
 };
 use futures_util::Stream;
@@ -52,14 +51,14 @@ impl Stream for Limited {
 }
 
 /// Limits the time in which the body of a request must arrive.
-pub(crate) async fn limit(request: Request, next: Next) -> Response {
+pub(crate) async fn limit(request: Request, next: impl AsyncFnOnce(Request) -> Response) -> Response {
     if request.body().is_end_stream() {
-        return next.run(request).await;
+        return next(request).await;
     }
     let limited = |body: Body| {
         Body::from_stream(Limited { body: body.into_data_stream(), deadline: Box::pin(sleep(BODY_TIMEOUT)) })
     };
-    next.run(request.map(limited)).await
+    next(request.map(limited)).await
 }
 
 /// Whether an error is that of a body that was too slow, or was caused by it.

@@ -1,22 +1,21 @@
 //! One metric and one log line for each request.
 
-use axum::{
-    extract::{Request, State},
-    http::Method,
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, http::Method, response::Response};
 use tokio::time::Instant;
 
 use super::{metrics::Metrics, problem::Limited};
 
 /// Counts a request and logs it. The path is logged without its query, which may contain secrets.
-pub(crate) async fn observe(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+pub(crate) async fn observe(
+    metrics: &Metrics,
+    request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     let started = Instant::now();
     let method = name_of(request.method());
     let path = request.uri().path().to_owned();
     let request_id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let response = next.run(request).await;
+    let response = next(request).await;
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     metrics.answered(method, status, elapsed.as_secs_f64());

@@ -13,7 +13,6 @@ use std::{
 use axum::{
     body::{Body, BodyDataStream, Bytes, HttpBody as _},
     extract::Request,
-    middleware::Next,
     response::Response,
 };
 use futures_util::{Stream, TryStreamExt as _, future};
@@ -51,15 +50,15 @@ impl Drop for Returned {
 }
 
 /// Runs the handler, and reads what it left of the body, up to the limit of a body, before the answer is sent.
-pub(crate) async fn drain(request: Request, next: Next) -> Response {
+pub(crate) async fn drain(request: Request, next: impl AsyncFnOnce(Request) -> Response) -> Response {
     if request.body().is_end_stream() {
-        return next.run(request).await;
+        return next(request).await;
     }
     let slot = Slot::default();
     let returned = |body: Body| {
         Body::from_stream(Returned { rest: Some(body.into_data_stream()), slot: Arc::clone(&slot) })
     };
-    let response = next.run(request.map(returned)).await;
+    let response = next(request.map(returned)).await;
     let rest = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(rest) = rest {
         // A client that fails or takes too long loses the connection, as it would have without this.

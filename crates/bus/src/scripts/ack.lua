@@ -1,4 +1,5 @@
--- Removes a batch that was delivered, and continues with its lane.
+-- Removes batches that were delivered, and continues with their lanes. Many acknowledgements share a call, because most
+-- of the cost of a call is the same for one and for many.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -8,39 +9,57 @@
 -- KEYS[7]: set, workers that hold a job
 -- KEYS[8]: hash, heartbeats of workers
 -- KEYS[9]: hash, counters
--- KEYS[10]: hash, counters of the subscription
+-- KEYS[10...]: hash, counters of the subscription, for each acknowledgement
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: string, worker
--- ARGV[3]: string, the job it holds
--- ARGV[4]: string, token of the subscriber
--- ARGV[5]: integer, generation of the lane
--- ARGV[6]: integer, number of the lane
--- ARGV[7]: string, batch
--- ARGV[8]: integer, ms that a batch of this subscriber waits to fill
--- ARGV[9]: integer, events that were delivered
--- ARGV[10...]: strings, the gaps that were reported with it
--- Returns 1, or 0 when the worker no longer holds the job with this batch (nothing was done).
+-- ARGV[2...]: for each acknowledgement the worker, the job that it holds, the token of the subscriber, the generation and
+-- the number of the lane, the batch, ms that a batch of this subscriber waits to fill, the number of events that were
+-- delivered, the number of gaps that were reported with it, and these gaps
+-- Returns an array: for each acknowledgement 1, or 0 when the worker no longer holds the job with this batch (nothing was
+-- done).
 -- Caller: Store::ack
+
+-- Reads the acknowledgements, and checks the keys that they change. Returns the valid ones, and a reply for each.
+local function read_acks(lanes)
+  local acks, replies, at = {}, {}, 2
+  while ARGV[at] do
+    local place, gaps = #replies + 1, tonumber(ARGV[at + 8])
+    local ack = {
+      worker = ARGV[at], job = ARGV[at + 1], token = ARGV[at + 2], generation = ARGV[at + 3],
+      name = ARGV[at + 3] .. '.' .. ARGV[at + 4], bid = ARGV[at + 5], timeout = tonumber(ARGV[at + 6]),
+      events = tonumber(ARGV[at + 7]), gaps = { unpack(ARGV, at + 9, at + 8 + gaps) }, counters = KEYS[9 + place],
+    }
+    replies[place] = 0
+    if lanes.holds(ack.worker, ack.job, ack.token, ack.name, ack.bid) then
+      ack.there = redis.call('LLEN', lanes.batch_key(ack.bid)) - 3
+      lanes.expect('hash', ack.counters, lanes.current_key(ack.token), lanes.generations_key(ack.token))
+      lanes.expect('list', lanes.gaps_key(ack.token, ack.name))
+      acks[#acks + 1], replies[place] = ack, 1
+    end
+    at = at + 9 + gaps
+  end
+  return acks, replies
+end
 
 local function main(lanes)
   local now = lanes.now(ARGV[1])
-  local worker, job, token, generation = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-  local name, bid, events = generation .. '.' .. ARGV[6], ARGV[7], tonumber(ARGV[9])
-  if not lanes.holds(worker, job, token, name, bid) then return 0 end
-  local there = redis.call('LLEN', lanes.batch_key(bid)) - 3
+  local acks, replies = read_acks(lanes)
+  if #acks == 0 then return replies end
   lanes.expect_own()
-  lanes.expect('hash', KEYS[10], lanes.current_key(token), lanes.generations_key(token))
-  lanes.expect('list', lanes.gaps_key(token, name))
 
-  lanes.let_go(worker)
-  redis.call('LPOP', lanes.ready_key(token, name))
-  for i = 10, #ARGV do redis.call('LREM', lanes.gaps_key(token, name), 1, ARGV[i]) end
-  lanes.remove(bid, token, generation, there)
-  lanes.health(token, 1, now)
-  redis.call('HINCRBY', KEYS[10], 'sent', events)
+  local events = 0
+  for i = 1, #acks do
+    local ack = acks[i]
+    lanes.let_go(ack.worker)
+    redis.call('LPOP', lanes.ready_key(ack.token, ack.name))
+    for g = 1, #ack.gaps do redis.call('LREM', lanes.gaps_key(ack.token, ack.name), 1, ack.gaps[g]) end
+    lanes.remove(ack.bid, ack.token, ack.generation, ack.there)
+    lanes.health(ack.token, 1, now)
+    redis.call('HINCRBY', ack.counters, 'sent', ack.events)
+    lanes.settle(ack.job, ack.token, ack.generation, ack.name, ack.timeout, now)
+    events = events + ack.events
+  end
   redis.call('HINCRBY', KEYS[9], 'events.delivered', events)
-  redis.call('HINCRBY', KEYS[9], 'batches.delivered', 1)
-  lanes.settle(job, token, generation, name, tonumber(ARGV[8]), now)
+  redis.call('HINCRBY', KEYS[9], 'batches.delivered', #acks)
   lanes.finish()
-  return 1
+  return replies
 end

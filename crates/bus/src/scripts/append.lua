@@ -88,7 +88,7 @@ local function main(lanes)
     local bucket = buckets[numbers[i]]
     if #bucket.items > 0 then lanes.append(states[i], bucket, now, new_bid) end
   end
-  lanes.counted(sub)
+  lanes.appended(sub)
   if replay then
     if ARGV[12] == 'done' then redis.call('DEL', KEYS[12]) else redis.call('HSET', KEYS[12], 'cursor', ARGV[12]) end
   end

@@ -179,8 +179,9 @@ function lanes.count(token, generation, events, batches)
 end
 
 -- Reads the state of some lanes of a subscriber, for `append`. `sub` has token, generation, concurrency, and the
--- limits of a batch: max (events), timeout (ms), bytes. Returns a state for each number of `numbers`.
-function lanes.plan(sub, numbers)
+-- limits of a batch: max (events), timeout (ms), bytes. `buckets` has what will be appended to each lane; without it,
+-- that is not known yet. Returns a state for each number of `numbers`.
+function lanes.plan(sub, numbers, buckets)
   local fields = {}
   for i = 1, #numbers do
     local name = sub.generation .. '.' .. numbers[i]
@@ -194,23 +195,29 @@ function lanes.plan(sub, numbers)
     local name = fields[2 * i - 1]
     -- Fields that are filled in later are made here: a table that grows is slower.
     local state = {
-      sub = sub, number = numbers[i], name = name, ready = redis.call('LLEN', ready_key(sub.token, name)),
-      bid = false, count = 0, bytes = 0, had_current = false,
+      sub = sub, number = numbers[i], name = name, ready = 0, bid = false, count = 0, bytes = 0, had_current = false,
     }
-    local bid = current[2 * i - 1]
+    local bid, bucket, fits = current[2 * i - 1], buckets and buckets[numbers[i]], false
     if bid then
       state.count = redis.call('LLEN', batch_key(bid)) - 3
       state.bytes = tonumber(current[2 * i] or 0)
       state.bid = bid
       state.had_current = true
+      fits = bucket and state.count + #bucket.items < sub.max and state.bytes + bucket.bytes <= sub.bytes
     end
+    -- A lane whose current batch does not become full keeps its job as it is, and `wake_lane` has nothing to do.
+    if not fits then state.ready = redis.call('LLEN', ready_key(sub.token, name)) end
     states[i] = state
   end
   return states
 end
 
--- Updates the gauges of a subscriber, once after appending to some of its lanes.
-function lanes.counted(sub)
+-- Writes what the lanes of a subscriber have in common, once after appending to some of them: their current batches, and
+-- the gauges.
+function lanes.appended(sub)
+  local current, ended = sub.current, sub.ended
+  if current and #current > 0 then redis.call('HSET', current_key(sub.token), unpack(current)) end
+  if ended and #ended > 0 then redis.call('HDEL', current_key(sub.token), unpack(ended)) end
   if sub.events then lanes.count(sub.token, sub.generation, sub.events, sub.batches) end
 end
 
@@ -269,7 +276,7 @@ end
 
 -- Appends the items of a bucket to a lane, batch after batch, and creates or wakes its job. A bucket has `items`, the
 -- bytes of their bodies as `sizes`, and the sum of these as `bytes`. `new_bid` makes batch ids. The caller ends with
--- `counted`.
+-- `appended`.
 function lanes.append(state, bucket, now, new_bid)
   local sub, token = state.sub, state.sub.token
   if not sub.begun then
@@ -287,10 +294,14 @@ function lanes.append(state, bucket, now, new_bid)
       promoted = true
     end
   end
+  if not sub.current then sub.current, sub.ended = {}, {} end
   if state.bid then
-    redis.call('HSET', current_key(token), state.name, state.bid, state.name .. ':bytes', text(state.bytes))
+    local current, n = sub.current, #sub.current
+    current[n + 1], current[n + 2] = state.name, state.bid
+    current[n + 3], current[n + 4] = state.name .. ':bytes', text(state.bytes)
   elseif state.had_current then
-    redis.call('HDEL', current_key(token), state.name, state.name .. ':bytes')
+    local ended, n = sub.ended, #sub.ended
+    ended[n + 1], ended[n + 2] = state.name, state.name .. ':bytes'
   end
   sub.events = (sub.events or 0) + total
   sub.batches = (sub.batches or 0) + batches

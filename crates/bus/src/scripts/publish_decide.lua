@@ -202,6 +202,6 @@ local function plan_batches(lanes, subscribers)
   for s = 1, #subscribers do
     local sub = subscribers[s]
     local division = sub.division
-    if division and #division.numbers > 0 then sub.states = lanes.plan(sub, division.numbers) end
+    if division and #division.numbers > 0 then sub.states = lanes.plan(sub, division.numbers, division.buckets) end
   end
 end

@@ -71,7 +71,7 @@ local function write_batches(lanes, subscribers, now, new_bid)
       for i = 1, #division.numbers do
         lanes.append(sub.states[i], division.buckets[division.numbers[i]], now, new_bid)
       end
-      lanes.counted(sub)
+      lanes.appended(sub)
     end
   end
 end

@@ -48,6 +48,17 @@ pub(crate) struct Held {
     pub batch: String,
 }
 
+/// An acknowledgement: the batch of a held job was delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ack {
+    pub held: Held,
+    /// How long a batch of the subscriber waits to fill.
+    pub timeout_ms: u64,
+    pub events: usize,
+    /// The gaps that were reported with it, as stored.
+    pub gaps: Vec<String>,
+}
+
 /// A job that was taken, with its batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Taken {
@@ -105,17 +116,18 @@ impl Store {
         Ok(read_turn(reply))
     }
 
-    /// The batch was delivered, and with it the gaps `reported`. False when the worker no longer holds the job.
-    pub(crate) async fn ack(
-        &self,
-        held: &Held,
-        timeout_ms: u64,
-        events: usize,
-        reported: &[String],
-    ) -> Result<bool, Error> {
-        let call = self.lanes_call(&ACK).key(&self.bus().subscriber(&held.token));
-        let call = self.held_args(call, held).arg(timeout_ms).arg(events).arg(reported);
-        Ok(call.run::<i64>(self.redis()).await? == 1)
+    /// Batches were delivered. For each, false when its worker no longer holds the job. If the call fails because a key is
+    /// of another type, nothing was done.
+    pub(crate) async fn ack(&self, acks: &[Ack]) -> Result<Vec<bool>, Error> {
+        let mut call = self.lanes_call(&ACK);
+        for ack in acks {
+            call = call.key(&self.bus().subscriber(&ack.held.token));
+        }
+        call = call.arg(self.clock.argument());
+        for Ack { held, timeout_ms, events, gaps } in acks {
+            call = held_words(call, held).arg(*timeout_ms).arg(*events).arg(gaps.len()).arg(gaps);
+        }
+        Ok(call.run::<Vec<i64>>(self.redis()).await?.into_iter().map(|held| held == 1).collect())
     }
 
     /// The batch was not delivered.
@@ -161,13 +173,7 @@ impl Store {
         call: signalbox_store::Call<'a, FabricRole>,
         held: &Held,
     ) -> signalbox_store::Call<'a, FabricRole> {
-        call.arg(self.clock.argument())
-            .arg(&held.worker)
-            .arg(&held.job[..])
-            .arg(&held.token)
-            .arg(&held.generation)
-            .arg(&held.lane)
-            .arg(&held.batch)
+        held_words(call.arg(self.clock.argument()), held)
     }
 
     /// Takes the job from a worker whose last heartbeat is still `seen`. Nothing when it lives.
@@ -232,6 +238,19 @@ impl Store {
         let created: String = self.lanes_call(&OLDEST).arg(token).run(self.redis()).await?;
         Ok(created.parse().ok())
     }
+}
+
+/// Adds a held job to the arguments.
+fn held_words<'a>(
+    call: signalbox_store::Call<'a, FabricRole>,
+    held: &Held,
+) -> signalbox_store::Call<'a, FabricRole> {
+    call.arg(&held.worker)
+        .arg(&held.job[..])
+        .arg(&held.token)
+        .arg(&held.generation)
+        .arg(&held.lane)
+        .arg(&held.batch)
 }
 
 fn text(value: &Value) -> String {

@@ -10,7 +10,7 @@ use signalbox_store::{
     Call, Clock, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys,
 };
 
-pub(super) use jobs::{Held, Nack, Nacked, Taken, Turn, read_gap};
+pub(super) use jobs::{Ack, Held, Nack, Nacked, Taken, Turn, read_gap};
 pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
 pub use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Target};

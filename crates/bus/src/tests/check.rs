@@ -36,6 +36,6 @@ async fn a_lane_is_consistent_in_each_of_its_states() {
     sound(&hands, "pending").await;
     hands.publish_urls(&["a", "b", "c"]).await;
     sound(&hands, "pending, and more came").await;
-    assert!(hands.store.ack(&taken.held, 0, taken.items.len(), &[]).await.unwrap());
+    assert!(hands.ack(&taken).await);
     sound(&hands, "acknowledged").await;
 }

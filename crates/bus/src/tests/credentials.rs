@@ -26,8 +26,18 @@ async fn subscribe(bus: &Pacemaker) {
 
 /// Whether any value of the registry contains the credentials.
 async fn are_in_clear(redis: &Fabric) -> bool {
-    let mut all = strings(redis, "HGETALL", &["bus:registry"]).await;
-    all.extend(strings(redis, "HGETALL", &["bus:subscriber:billing"]).await);
+    let registry = || strings(redis, "HGETALL", &["bus:registry"]);
+    let mut all = registry().await;
+    loop {
+        let of_subscriber = strings(redis, "HGETALL", &["bus:subscriber:billing"]).await;
+        let again = registry().await;
+        // Both are written in one step, which may be between two reads.
+        if again == all {
+            all.extend(of_subscriber);
+            break;
+        }
+        all = again;
+    }
     let found = |text: &str| all.iter().any(|value| value.contains(text));
     assert_eq!(found(USER), found(SECRET), "{all:?}");
     found(USER)

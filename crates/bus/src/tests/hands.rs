@@ -9,8 +9,8 @@ use crate::{
     EventId, NewEvent,
     event::lane_hash,
     store::{
-        Accepted, FanOut, Group, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store, Stored,
-        Taken, Target, Turn,
+        Accepted, Ack, FanOut, Group, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store,
+        Stored, Taken, Target, Turn,
     },
 };
 use signalbox_store::FabricRole;
@@ -165,9 +165,15 @@ impl Hands {
 
     pub(super) async fn ack(&self, taken: &Taken) -> bool {
         self.store
-            .ack(&taken.held, self.timeout(&taken.held), taken.items.len(), &taken.gaps)
+            .ack(&[Ack {
+                held: taken.held.clone(),
+                timeout_ms: self.timeout(&taken.held),
+                events: taken.items.len(),
+                gaps: taken.gaps.clone(),
+            }])
             .await
             .expect("a reply")
+            == [true]
     }
 
     pub(super) async fn nack(&mut self, taken: &Taken, pause_ms: u64, split: bool) -> bool {

@@ -1,9 +1,8 @@
-//! The middleware that records requests to a daemon.
+//! Records requests to a daemon.
 
 use axum::{
     extract::{MatchedPath, Request},
     http::Method,
-    middleware::Next,
     response::Response,
 };
 use opentelemetry::{
@@ -19,15 +18,15 @@ use super::{TARGET, cause};
 /// Routes that monitoring polls. Their spans would drown all others.
 const UNRECORDED: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
 
-/// A middleware that records each request as a span of the kind `server`, with the span of the `traceparent` header as its
+/// Answers a request by `next`, and records it as a span of the kind `server`, with the span of the `traceparent` header as its
 /// parent. The span's name is the method and the declared route. Values that a client put into the path, the query, a
 /// header or the body are not sent to the collector.
-pub async fn serve(request: Request, next: Next) -> Response {
+pub async fn serve(request: Request, next: impl AsyncFnOnce(Request) -> Response) -> Response {
     if !cause::are_on() {
-        return next.run(request).await;
+        return next(request).await;
     }
     let span = span_of(&request);
-    let response = next.run(request).instrument(span.clone()).await;
+    let response = next(request).instrument(span.clone()).await;
     let status = response.status();
     span.record("http.response.status_code", status.as_u16());
     if status.is_server_error() {

@@ -140,7 +140,7 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
     (status = 403, description = "environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
     (status = 429, description = "queue_limit_reached, environment_limit_reached", body = Problem),
-    (status = 503, description = "fabric_full, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,

@@ -69,6 +69,10 @@ impl From<Refusal> for Problem {
             // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the fabric Redis has reached its memory limit; try again later"),
+            Refusal::ReadOnly => Self::unavailable(
+                "fabric_read_only",
+                "The fabric Redis rejects writes at the moment, for example because replicas are missing or its disk is full; repeat the request.",
+            ),
             Refusal::Unavailable => unavailable(),
             Refusal::Uninitialized => uninitialized(),
         }

@@ -108,7 +108,7 @@ pub async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
     (status = 403, description = "topic_claimed, limit_reached, environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
     (status = 429, description = "environment_limit_reached", body = Problem),
-    (status = 503, description = "fabric_full, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,

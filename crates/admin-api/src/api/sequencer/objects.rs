@@ -73,7 +73,7 @@ fn view(object: String, status: ObjectStatus) -> ObjectState {
     (status = 403, description = "reserved_object, topic_claimed, limit_reached", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
     (status = 429, description = "object_queue_full", body = Problem),
-    (status = 503, description = "fabric_full, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
