@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use signalbox_client::audit::{Query, Record};
+use signalbox_client::{
+    Client,
+    audit::{Page, Query, Record},
+};
 
 use crate::{
     exit::Failure,
@@ -14,6 +17,10 @@ use crate::{
 
 /// How often the log is asked for new records.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Records that are shown unless the user chooses another number.
+const RECORDS: usize = 100;
+/// Maximum records of one answer of the API.
+const MAX_PAGE: usize = 1000;
 
 /// Flags of `signalbox audit`.
 #[derive(Debug, clap::Args)]
@@ -27,9 +34,6 @@ pub(crate) struct Args {
     /// Only records whose path begins with this text, such as /instances
     #[arg(long, value_name = "PATH")]
     target: Option<String>,
-    /// Maximum number of records
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    limit: u16,
     /// Continue with new records until Ctrl-C
     #[arg(long, conflicts_with = "watch")]
     follow: bool,
@@ -37,7 +41,7 @@ pub(crate) struct Args {
     listing: Listing,
 }
 
-const HEADS: [&str; 8] = ["AT", "KIND", "WHO", "ADDRESS", "METHOD", "TARGET", "STATUS", "+ROUTE"];
+const HEADS: [&str; 9] = ["AT", "KIND", "WHO", "ADDRESS", "METHOD", "TARGET", "STATUS", "+BEFORE", "+AFTER"];
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.listing.client()?;
@@ -45,19 +49,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         kind: args.kind.as_deref(),
         who: args.who.as_deref(),
         target: args.target.as_deref(),
-        limit: Some(args.limit.into()),
         ..Query::default()
     };
-    // The newest record is the last line, as in a log file.
-    let read = async || {
-        let mut page = client.audit().page(&query).await?;
-        page.records.reverse();
-        Ok::<_, Failure>(page)
-    };
+    let max = args.listing.max_or(RECORDS);
     if !args.follow {
-        return args.listing.run(async || args.listing.show(&read().await?.records, HEADS, cells)).await;
+        return args
+            .listing
+            .run(async || args.listing.show(&last(&client, &query, max).await?.records, HEADS, cells))
+            .await;
     }
-    let mut page = read().await?;
+    let mut page = last(&client, &query, max).await?;
     let mut newest = page.newest;
     loop {
         for record in &page.records {
@@ -72,6 +73,22 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
+/// The last `max` records. The newest is at the end, as in a log file.
+async fn last(client: &Client, query: &Query<'_>, max: usize) -> Result<Page, Failure> {
+    let read = async |before: Option<&str>, read: usize| {
+        let limit = Some(max.saturating_sub(read).clamp(1, MAX_PAGE));
+        client.audit().page(&Query { before, limit, ..query.clone() }).await
+    };
+    let mut all = read(None, 0).await?;
+    while let Some(next) = all.next.take().filter(|_| all.records.len() < max) {
+        let page = read(Some(&next), all.records.len()).await?;
+        all.records.extend(page.records);
+        all.next = page.next;
+    }
+    all.records.reverse();
+    Ok(all)
+}
+
 fn json(record: &Record) -> Result<String, Failure> {
     serde_json::to_string(record)
         .map_err(|error| Failure::internal(format!("cannot write the record as JSON: {error}")))
@@ -83,7 +100,7 @@ fn who(record: &Record) -> String {
     record.person.as_ref().map_or_else(|| who.to_owned(), |person| format!("{person} ({who})"))
 }
 
-fn cells(record: &Record) -> [Cell; 8] {
+fn cells(record: &Record) -> [Cell; 9] {
     let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
     [
         Cell::Time(record.at_ms),
@@ -93,7 +110,8 @@ fn cells(record: &Record) -> [Cell; 8] {
         record.method.clone().into(),
         record.target.clone().into(),
         format!("{}{code}", record.status).into(),
-        record.route.clone().into(),
+        terminal::or_dash(record.before.as_ref()).into(),
+        terminal::or_dash(record.after.as_ref()).into(),
     ]
 }
 

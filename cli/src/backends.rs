@@ -12,15 +12,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox backends`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List backends with their waiting events
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -41,7 +34,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Backend
     backend: String,
     #[command(flatten)]
@@ -49,7 +42,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Define {
+pub(crate) struct Define {
     /// Backend
     backend: String,
     /// Beginning of the names of its objects, such as work:
@@ -75,7 +68,7 @@ struct Define {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+pub(crate) struct Remove {
     /// Backend
     backend: String,
     /// What happens to events that are queued for it; required if there are any
@@ -88,7 +81,7 @@ struct Remove {
 }
 
 #[derive(Debug, clap::Args)]
-struct Dead {
+pub(crate) struct Dead {
     /// Backend
     backend: String,
     #[command(flatten)]
@@ -96,7 +89,7 @@ struct Dead {
 }
 
 #[derive(Debug, clap::Args)]
-struct DropDead {
+pub(crate) struct DropDead {
     /// Backend
     backend: String,
     #[command(flatten)]
@@ -109,15 +102,10 @@ fn path(backend: &str, below: &str) -> String {
     format!("/backends/{}{below}", segment(backend))
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(listing) => {
-            listing
-                .run(async || {
-                    let backends = listing.client()?.objects().backends().await?;
-                    listing.show(&backends, HEADS, row)
-                })
-                .await
+            listing.list(async |client| client.objects().backends().await, HEADS, row).await
         }
         Command::Show(One { backend, remote }) => remote.document(&path(&backend, "")).await,
         Command::Define(args) => define(*args).await,
@@ -131,9 +119,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Dead(Dead { backend, listing }) => {
             listing
-                .run(async || {
-                    let dead = listing.client()?.objects().dead(&backend).await?;
-                    listing.show(&dead, ["EVENT", "DIED", "ATTEMPTS", "REASON"], |letter| {
+                .list(
+                    async |client| client.objects().dead(&backend).await,
+                    ["EVENT", "DIED", "ATTEMPTS", "REASON"],
+                    |letter| {
                         let event: Value = serde_json::from_str(letter.event.get()).unwrap_or_default();
                         [
                             event["id"].to_string().into(),
@@ -141,8 +130,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                             letter.attempts.to_string().into(),
                             letter.why.clone().into(),
                         ]
-                    })
-                })
+                    },
+                )
                 .await
         }
         Command::Redrive(One { backend, remote }) => {

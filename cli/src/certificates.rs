@@ -21,15 +21,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox certificates`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List certificates, with the state of automatic ones and why they could not be obtained
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -46,7 +39,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Removal {
+pub(crate) struct Removal {
     /// Server name of the certificate
     name: String,
     #[command(flatten)]
@@ -56,7 +49,7 @@ struct Removal {
 }
 
 #[derive(Debug, clap::Args)]
-struct Upload {
+pub(crate) struct Upload {
     /// Server name that clients request: a host name, `*.example.org`, or `*` for clients that match no other certificate
     name: String,
     /// PEM file of the certificate, followed by the certificates of its authorities
@@ -72,7 +65,7 @@ struct Upload {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Server name of the certificate
     name: String,
     #[command(flatten)]
@@ -90,16 +83,9 @@ struct Row {
     automatic: Option<AutomaticCertificate>,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
-        Command::List(listing) => {
-            listing
-                .run(async || {
-                    let rows = rows(&listing.client()?).await?;
-                    listing.show(&rows, HEADS, cells)
-                })
-                .await
-        }
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::List(listing) => listing.list(async |client| rows(&client).await, HEADS, cells).await,
         Command::Remove(Removal { name, sure: _, remote }) => {
             let path = format!("/certificates/{}", segment(&name));
             remote.change("DELETE", &path, None, |_| format!("certificate of {name} removed")).await
@@ -108,9 +94,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Upload(args) => upload(args).await,
         Command::Renew(One { name, remote }) => {
             remote.client()?.certificates().renew(&name).await?;
-            remote.show(&json!({"requested": true}), |_| {
-                terminal::line(&format!("renewal of {name} requested"))
-            })
+            remote.done(&json!({"requested": true}), &format!("renewal of {name} requested"))
         }
     }
 }

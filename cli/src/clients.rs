@@ -14,15 +14,8 @@ use crate::{
     tokens::expiry,
 };
 
-/// Flags of `signalbox clients`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List clients
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -36,7 +29,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
+pub(crate) struct Create {
     /// Client
     name: String,
     /// Scope of its token; can be repeated [default: publish and subscribe]
@@ -50,7 +43,7 @@ struct Create {
 }
 
 #[derive(Debug, clap::Args)]
-struct Rotate {
+pub(crate) struct Rotate {
     /// Client
     name: String,
     /// Time for which the previous tokens stay valid
@@ -61,7 +54,7 @@ struct Rotate {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+pub(crate) struct Remove {
     /// Client
     name: String,
     #[command(flatten)]
@@ -70,15 +63,16 @@ struct Remove {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let secret = |answer: &serde_json::Value| answer["token"].as_str().unwrap_or("-").to_owned();
-    match args.command {
+    match command {
         Command::List(listing) => {
             listing
-                .run(async || {
-                    let clients = listing.client()?.events().clients().await?;
-                    listing.show(&clients, ["CLIENT"], |client| [client.name.clone().into()])
-                })
+                .list(
+                    async |client| client.events().clients().await,
+                    ["CLIENT"],
+                    |client| [client.name.clone().into()],
+                )
                 .await
         }
         Command::Create(Create { name, scope, expires, remote }) => {

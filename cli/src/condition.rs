@@ -10,20 +10,14 @@ use signalbox_condition::{Condition, Facts, KnownFeeds, Local, NeedsFeed, Visit,
 use crate::{exit::Failure, terminal};
 
 /// Commands for conditions.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Evaluate a condition with the facts in a file, and print the result as JSON (docs/conditions.md)
     Eval(Box<Eval>),
 }
 
 #[derive(Debug, clap::Args)]
-struct Eval {
+pub(crate) struct Eval {
     /// Time zone of system.time, system.date and system.weekday
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
     timezone: TimeZone,
@@ -55,8 +49,8 @@ fn moment(text: &str) -> Result<Timestamp, String> {
 }
 
 /// Prints one JSON object: the result, or (with exit code 65) the errors of the condition.
-pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let Command::Eval(args) = args.command;
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    let Command::Eval(args) = command;
     // Invalid arguments are reported before errors in the condition.
     let context = Context::read(&args)?;
     let condition = match Condition::parse(&args.condition, KnownFeeds::Any) {

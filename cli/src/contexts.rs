@@ -26,15 +26,8 @@ const MAX_NAME_BYTES: usize = 64;
 /// The largest token that is read.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
-/// Flags of `signalbox context`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List contexts
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -50,7 +43,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Context
     name: String,
     #[command(flatten)]
@@ -58,7 +51,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Add {
+pub(crate) struct Add {
     /// Context
     name: String,
     /// The admin listener of the system
@@ -207,9 +200,9 @@ struct Row {
     token: bool,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let store = Store::required()?;
-    match args.command {
+    match command {
         Command::List(listing) => list(&store, &listing),
         Command::Add(args) => add(&store, args),
         Command::Use(One { name, output }) => {

@@ -24,15 +24,8 @@ use crate::{
 const SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/podman/podman.sock"];
 const DNS_PORT: u16 = 53;
 
-/// Flags of `signalbox discover`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Register containers of Docker or Podman by their labels
     Docker(Engine),
     /// Register the instances that the TOML and JSON files of a folder describe
@@ -42,7 +35,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Engine {
+pub(crate) struct Engine {
     /// Socket of the engine's API [default: that of Docker or Podman]
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
@@ -51,7 +44,7 @@ struct Engine {
 }
 
 #[derive(Debug, clap::Args)]
-struct Files {
+pub(crate) struct Files {
     /// Folder
     folder: PathBuf,
     #[command(flatten)]
@@ -59,7 +52,7 @@ struct Files {
 }
 
 #[derive(Debug, clap::Args)]
-struct Records {
+pub(crate) struct Records {
     /// Name of the records, such as _http._tcp.shop.internal
     record: String,
     /// Host name that the targets serve; can be repeated
@@ -79,7 +72,7 @@ struct Records {
 }
 
 #[derive(Debug, clap::Args)]
-struct Common {
+pub(crate) struct Common {
     /// Prefix of the IDs of the instances; each discovery process of a system needs its own [default: the source and the host name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -104,8 +97,8 @@ fn nameserver(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "must be an IP address, such as 10.0.0.2 or 10.0.0.2:8600".to_owned())
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Docker(Engine { socket, common }) => {
             let usual = || SOCKETS.iter().map(PathBuf::from).find(|socket| socket.exists());
             let socket = socket.or_else(usual).unwrap_or_else(|| PathBuf::from(SOCKETS[0]));

@@ -19,15 +19,8 @@ use crate::{
 /// The maximum number of events per API call.
 const BATCH: usize = 100;
 
-/// Flags of `signalbox events`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Watch events as they are accepted, until Ctrl-C
     Tail(Tail),
     /// Publish an event, or all events in a file
@@ -37,7 +30,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Tail {
+pub(crate) struct Tail {
     /// Only events of this topic
     #[arg(long)]
     topic: Option<String>,
@@ -65,7 +58,7 @@ struct Tail {
     after_help = "Publishing is rejected while the fabric is empty or is not the one used before. Restore a backup if there is one: \
                         this command declares that there is none."
 )]
-struct Initialize {
+pub(crate) struct Initialize {
     #[command(flatten)]
     sure: Sure,
     #[command(flatten)]
@@ -73,7 +66,7 @@ struct Initialize {
 }
 
 #[derive(Debug, clap::Args)]
-struct Publish {
+pub(crate) struct Publish {
     /// Topic
     topic: String,
     /// Type of the event
@@ -98,8 +91,8 @@ struct Publish {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Tail(args) => tail(args).await,
         Command::Publish(args) => publish(*args).await,
         Command::Initialize(Initialize { sure: _, remote }) => {

@@ -19,15 +19,8 @@ use crate::{
 /// The revision of a policy that does not exist.
 const NO_POLICY: &str = "\"0\"";
 
-/// Flags of `signalbox hosts`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List host names and the addresses that serve them
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -50,7 +43,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Host name
     host: String,
     #[command(flatten)]
@@ -58,7 +51,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Change {
+pub(crate) struct Change {
     /// Host name
     host: String,
     #[command(flatten)]
@@ -68,7 +61,7 @@ struct Change {
 }
 
 #[derive(Debug, clap::Args)]
-struct SetPolicy {
+pub(crate) struct SetPolicy {
     #[command(flatten)]
     change: Change,
     /// File with the policy; - is standard input
@@ -77,7 +70,7 @@ struct SetPolicy {
 }
 
 #[derive(Debug, clap::Args)]
-struct Set {
+pub(crate) struct Set {
     #[command(flatten)]
     change: Change,
     /// Field and value, such as retries.attempts=2; the value is JSON, or text if it is not valid JSON
@@ -89,7 +82,7 @@ struct Set {
 }
 
 #[derive(Debug, clap::Args)]
-struct Split {
+pub(crate) struct Split {
     #[command(flatten)]
     change: Change,
     /// Version type and its percentage; together 100. Without one, the split is removed
@@ -98,7 +91,7 @@ struct Split {
 }
 
 #[derive(Debug, clap::Args)]
-struct Promote {
+pub(crate) struct Promote {
     #[command(flatten)]
     change: Change,
     /// Version type
@@ -109,7 +102,7 @@ struct Promote {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+pub(crate) struct Remove {
     #[command(flatten)]
     change: Change,
     #[command(flatten)]
@@ -159,8 +152,8 @@ fn share(text: &str) -> Result<(String, f64), String> {
     Ok((version.to_owned(), percent))
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(listing) => list(&listing).await,
         Command::Show(One { host, remote }) => remote.document(&format!("/hosts/{}", segment(&host))).await,
         Command::SetPolicy(SetPolicy { change, file }) => {
@@ -219,23 +212,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 async fn list(listing: &Listing) -> Result<(), Failure> {
     listing
-        .run(async || {
-            let hosts = listing.client()?.routes().hosts().await?;
-            listing.show(
-                &hosts,
-                ["HOST", "ADDRESSES", "COUNTED UNDER", "HOW", "+INSTANCES"],
-                |host: &Host| {
-                    let by = if host.registered { "registered" } else { "manual" };
-                    [
-                        host.hostname.clone().into(),
-                        terminal::list(&host.addresses).into(),
-                        terminal::or_dash(host.log_key.as_ref()).into(),
-                        by.into(),
-                        terminal::list(&host.instance_ids).into(),
-                    ]
-                },
-            )
-        })
+        .list(
+            async |client| client.routes().hosts().await,
+            ["HOST", "ADDRESSES", "COUNTED UNDER", "HOW", "+INSTANCES"],
+            |host: &Host| {
+                let by = if host.registered { "registered" } else { "manual" };
+                [
+                    host.hostname.clone().into(),
+                    terminal::list(&host.addresses).into(),
+                    terminal::or_dash(host.log_key.as_ref()).into(),
+                    by.into(),
+                    terminal::list(&host.instance_ids).into(),
+                ]
+            },
+        )
         .await
 }
 
@@ -269,8 +259,8 @@ impl Change {
                 return error.into();
             }
             Failure::refused_because(format!(
-                "nothing was changed, because another client changed the policy of {0} at the same time; look at it with \
-                 `signalbox hosts show {0}`, and repeat the command",
+                "nothing was changed, because another client changed the policy of {0} at the same time; show it with \
+                 `signalbox hosts show {0}`, and repeat the command (policy_changed)",
                 self.host
             ))
         })

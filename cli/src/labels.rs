@@ -17,7 +17,7 @@ use signalbox_client::{
 
 use crate::{
     exit::Failure,
-    listing::{Bounded, Cell, Listing},
+    listing::{Cell, Listing},
     outline,
     remote::Remote,
     terminal::{self, Progress},
@@ -27,15 +27,8 @@ use crate::{
 /// The time limit for retrying all errored labels of a machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Flags of `signalbox labels`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List labels with their state, status and last error
     #[command(visible_alias = "ls")]
     List(List),
@@ -73,7 +66,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+pub(crate) struct List {
     /// Machine
     machine: String,
     #[command(flatten)]
@@ -82,11 +75,11 @@ struct List {
     #[arg(long, value_parser = ["name", "oldest", "newest"])]
     first: Option<String>,
     #[command(flatten)]
-    listing: Bounded,
+    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Machine
     machine: String,
     /// Label
@@ -96,23 +89,20 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct History {
+pub(crate) struct History {
     /// Machine
     machine: String,
     /// Label
     label: String,
-    /// Also show attempts with their answers, operations, and changes of metadata
+    /// Also show attempts with their answers, operations, and changes of metadata: the last 100, or --max
     #[arg(long)]
     all: bool,
-    /// With --all, maximum number of lines; the newest are shown
-    #[arg(long, default_value_t = 100, requires = "all")]
-    max: usize,
     #[command(flatten)]
     listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
-struct Simulate {
+pub(crate) struct Simulate {
     /// Machine
     machine: String,
     /// Label
@@ -134,7 +124,7 @@ struct Simulate {
 }
 
 #[derive(Debug, clap::Args)]
-struct Retry {
+pub(crate) struct Retry {
     /// Machine
     machine: String,
     /// Label
@@ -163,8 +153,8 @@ fn members<T: DeserializeOwned>(text: &str) -> Result<BTreeMap<String, T>, Strin
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(args) => list(args).await,
         Command::Show(One { machine, label, remote }) => {
             let label = remote.client()?.machines().label(&machine, &label).await?;
@@ -179,10 +169,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 terminal::line(&format!("  metadata    {}", label.metadata));
             })
         }
-        Command::History(History { machine, label, all: true, max, listing }) => {
+        Command::History(History { machine, label, all: true, listing }) => {
             listing
                 .run(async || {
-                    let mut activity = listing.client()?.machines().activity(&machine, &label, max).await?;
+                    let mut activity =
+                        listing.client()?.machines().activity(&machine, &label, listing.max_or(100)).await?;
                     activity.reverse();
                     listing.show(&activity, activity::COLUMNS, activity::row)
                 })
@@ -190,14 +181,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::History(History { machine, label, listing, .. }) => {
             listing
-                .run(async || {
-                    let history = listing.client()?.machines().history(&machine, &label).await?;
-                    listing.show(
-                        &history,
-                        ["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER", "+VERSION"],
-                        past,
-                    )
-                })
+                .list(
+                    async |client| client.machines().history(&machine, &label).await,
+                    ["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER", "+VERSION"],
+                    past,
+                )
                 .await
         }
         Command::Route(One { machine, label, remote }) => {
@@ -234,7 +222,7 @@ async fn list(args: List) -> Result<(), Failure> {
             let client = listing.client()?;
             let (labels, _) =
                 client.machines().search(&machine, &filter, first.as_deref(), listing.limit()).await?;
-            listing.show(&labels, ["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], |label: &LabelRow| {
+            listing.show_first(&labels, ["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], |label: &LabelRow| {
                 let status = if label.suspended {
                     format!("{}, suspended", label.status)
                 } else {

@@ -8,6 +8,7 @@ use std::{cmp::Ordering, ops::Deref, time::Duration};
 use clap::ArgAction;
 use jiff::Timestamp;
 use serde::Serialize;
+use signalbox_client::Client;
 use tokio::{signal, time};
 
 use crate::{
@@ -18,6 +19,8 @@ use crate::{
 
 /// No column is cut below this width.
 const MIN_WIDTH: usize = 8;
+/// Maximum items that are read of a list that may be long, such as labels.
+const MAX_READ: usize = 1000;
 
 /// Flags of every command that prints a table.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,6 +32,9 @@ pub(crate) struct Table {
     /// Sort by this column; -COLUMN reverses the order
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     sort: Option<String>,
+    /// Maximum number of rows [default: all; 1000 of labels, messages, dead letters and parked objects; 100 of logs]
+    #[arg(long, value_name = "COUNT")]
+    max: Option<usize>,
     /// Omit the head of the table
     #[arg(long)]
     no_headers: bool,
@@ -60,45 +66,6 @@ impl Deref for Listing {
 
     fn deref(&self) -> &Table {
         &self.table
-    }
-}
-
-/// A list that may be long, so that only its beginning is read.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Bounded {
-    /// Maximum number of items that are read
-    #[arg(long, value_name = "COUNT", default_value_t = 1000, help_heading = "List")]
-    max: usize,
-    #[command(flatten)]
-    listing: Listing,
-}
-
-impl Deref for Bounded {
-    type Target = Listing;
-
-    fn deref(&self) -> &Listing {
-        &self.listing
-    }
-}
-
-impl Bounded {
-    /// How many items to read: one more than are shown, so that the command knows whether there are more.
-    pub(crate) fn limit(&self) -> usize {
-        self.max.saturating_add(1)
-    }
-
-    /// As [`Listing::show`], for at most `max` items.
-    pub(crate) fn show<T: Serialize, const N: usize>(
-        &self,
-        items: &[T],
-        heads: [&str; N],
-        row: impl Fn(&T) -> [Cell; N],
-    ) -> Result<(), Failure> {
-        self.listing.show(items.get(..self.max).unwrap_or(items), heads, row)?;
-        if items.len() > self.max {
-            terminal::error(&format!("the first {} are shown; --max shows more", self.max));
-        }
-        Ok(())
     }
 }
 
@@ -202,10 +169,46 @@ impl Listing {
     }
 }
 
+impl Listing {
+    /// Reads all items of a list and prints them; with `--watch`, again and again.
+    pub(crate) async fn list<T: Serialize, E: Into<Failure>, const N: usize>(
+        &self,
+        read: impl AsyncFn(Client) -> Result<Vec<T>, E>,
+        heads: [&str; N],
+        row: impl Fn(&T) -> [Cell; N],
+    ) -> Result<(), Failure> {
+        self.run(async || {
+            let items = read(self.client()?).await.map_err(Into::into)?;
+            self.show(&items, heads, &row)
+        })
+        .await
+    }
+
+    /// How many items of a long list to read: one more than are shown, so that the command knows whether there are more.
+    pub(crate) fn limit(&self) -> usize {
+        self.max_or(MAX_READ).saturating_add(1)
+    }
+
+    /// As [`Table::show`], for the first [`Listing::limit`] items of a list.
+    pub(crate) fn show_first<T: Serialize, const N: usize>(
+        &self,
+        items: &[T],
+        heads: [&str; N],
+        row: impl Fn(&T) -> [Cell; N],
+    ) -> Result<(), Failure> {
+        let max = self.max_or(MAX_READ);
+        self.show(items.get(..max).unwrap_or(items), heads, row)?;
+        if items.len() > max {
+            terminal::error(&format!("the first {max} are shown; --max shows more"));
+        }
+        Ok(())
+    }
+}
+
 impl Table {
-    /// Whether the rows are sorted by a column that the user chose.
-    pub(crate) fn is_sorted(&self) -> bool {
-        self.sort.is_some()
+    /// The number of rows that the user chose, or `default`.
+    pub(crate) fn max_or(&self, default: usize) -> usize {
+        self.max.unwrap_or(default)
     }
 
     /// Prints the items in the selected format.
@@ -215,30 +218,56 @@ impl Table {
         heads: [&str; N],
         row: impl Fn(&T) -> [Cell; N],
     ) -> Result<(), Failure> {
+        let mut rows = self.select(items, &heads, row)?;
+        let max = self.max_or(usize::MAX);
+        let more = rows.len().saturating_sub(max);
+        rows.truncate(max);
+        self.print(&rows, heads)?;
+        if more > 0 {
+            terminal::error(&format!("{more} more rows; --max shows more"));
+        }
+        Ok(())
+    }
+
+    /// The rows that the filters accept, in the selected order.
+    pub(crate) fn select<'a, T, const N: usize>(
+        &self,
+        items: &'a [T],
+        heads: &[&str; N],
+        row: impl Fn(&T) -> [Cell; N],
+    ) -> Result<Vec<(&'a T, [Cell; N])>, Failure> {
         let mut rows: Vec<(&T, [Cell; N])> = items.iter().map(|item| (item, row(item))).collect();
         let now_ms = now_ms();
         let filters =
-            self.filter.iter().map(|text| Filter::parse(text, &heads)).collect::<Result<Vec<_>, _>>()?;
+            self.filter.iter().map(|text| Filter::parse(text, heads)).collect::<Result<Vec<_>, _>>()?;
         rows.retain(|(_, cells)| filters.iter().all(|filter| filter.accepts(cells, now_ms)));
         if let Some(sort) = &self.sort {
             let (column, reverse) = match sort.strip_prefix('-') {
-                Some(column) => (place(column, &heads)?, true),
-                None => (place(sort, &heads)?, false),
+                Some(column) => (place(column, heads)?, true),
+                None => (place(sort, heads)?, false),
             };
             rows.sort_by(|(_, one), (_, other)| {
                 let order = one[column].compare(&other[column]);
                 if reverse { order.reverse() } else { order }
             });
         }
+        Ok(rows)
+    }
+
+    /// Prints rows in the selected format.
+    pub(crate) fn print<T: Serialize, const N: usize>(
+        &self,
+        rows: &[(&T, [Cell; N])],
+        heads: [&str; N],
+    ) -> Result<(), Failure> {
+        let now_ms = now_ms();
         let wide = match self.remote.format() {
             Format::Json | Format::Yaml => {
-                let items: Vec<&T> = rows.into_iter().map(|(item, _)| item).collect();
+                let items: Vec<&T> = rows.iter().map(|(item, _)| *item).collect();
                 return self.remote.show(&items, |_| ());
             }
             Format::Name => {
-                for (_, cells) in rows {
-                    terminal::line(&cells[0].shown(false, now_ms));
-                }
+                rows.iter().for_each(|(_, cells)| terminal::line(&printable(&cells[0].shown(false, now_ms))));
                 return Ok(());
             }
             Format::Table => false,
@@ -301,22 +330,14 @@ pub(crate) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
     laid_out(&table, terminal::width(), terminal::is_colored()).iter().for_each(|line| terminal::line(line));
 }
 
-/// The lines of a table. If it is wider than `width`, the widest columns are cut.
+/// The lines of a table. If it is wider than `width`, the widest columns are cut, and then the last ones are left out.
 fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<String> {
-    let columns = table.first().map_or(0, Vec::len);
     let length = |cell: &String| cell.chars().count();
+    let columns = table.first().map_or(0, Vec::len);
     let mut widths: Vec<usize> =
         (0..columns).map(|at| table.iter().map(|row| length(&row[at])).max().unwrap_or(0)).collect();
     if let Some(width) = width {
-        let gaps = 2 * columns.saturating_sub(1);
-        while widths.iter().sum::<usize>() + gaps > width {
-            // The last one of the widest, because names are first.
-            let Some(widest) = (0..columns).max_by_key(|at| widths[*at]).filter(|at| widths[*at] > MIN_WIDTH)
-            else {
-                break;
-            };
-            widths[widest] -= 1;
-        }
+        fit(&mut widths, width);
     }
     let line = |(number, row): (usize, &Vec<String>)| {
         let cells = row.iter().zip(&widths).map(|(cell, width)| {
@@ -335,15 +356,34 @@ fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<S
     table.iter().enumerate().map(line).collect()
 }
 
+/// Reduces the widths of columns until their sum with the gaps is at most `width`.
+fn fit(widths: &mut Vec<usize>, width: usize) {
+    let least: Vec<usize> = widths.iter().map(|width| MIN_WIDTH.min(*width)).collect();
+    let total = |widths: &[usize]| widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+    while widths.len() > 1 && total(&least[..widths.len()]) > width {
+        widths.pop();
+    }
+    while total(widths) > width {
+        // The last one of the widest, because names are first.
+        let Some(widest) = widths.iter_mut().max_by_key(|width| **width).filter(|widest| **widest > 1) else {
+            return;
+        };
+        *widest -= 1;
+    }
+}
+
 /// A cell with exactly this width. Control characters (which come from names that others chose) would move the cursor.
 fn cut(cell: &str, width: usize) -> String {
-    let mut text: String =
-        cell.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
+    let mut text = printable(cell);
     let length = text.chars().count();
     if length > width {
         text = text.chars().take(width.saturating_sub(1)).chain(['\u{2026}']).collect();
     }
     text + &" ".repeat(width.saturating_sub(length))
+}
+
+fn printable(cell: &str) -> String {
+    cell.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 /// Bold.
@@ -376,8 +416,10 @@ mod tests {
         let cut = laid_out(&rows, Some(30), false);
         assert_eq!(cut[1], "i-7  one.test,two.tes\u{2026}  active");
         assert!(cut.iter().all(|line| line.chars().count() <= 30));
-        // It is never cut to nothing.
-        assert_eq!(laid_out(&rows, Some(3), false)[1], "i-7  one.tes\u{2026}  active");
+        // No column is cut below eight characters. The last ones are left out.
+        assert_eq!(laid_out(&rows, Some(19), false)[1], "i-7  one.tes\u{2026}  active");
+        assert_eq!(laid_out(&rows, Some(18), false)[1], "i-7  one.test,two\u{2026}");
+        assert_eq!(laid_out(&rows, Some(2), false)[1], "i\u{2026}");
     }
 
     #[test]

@@ -21,14 +21,8 @@ use signalbox_machine::{
 use crate::{exit::Failure, listing::Listing, terminal};
 
 /// Commands for definitions.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Validate definition files; exit code 65 if any is invalid (docs/machines.md)
     Validate(Validate),
     /// Run the scenarios next to definition files: NAME.test.yaml for NAME.yaml; exit code 65 if any fails
@@ -64,7 +58,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Validate {
+pub(crate) struct Validate {
     /// Secrets that headers and signatures may use, optionally with the beginning of their addresses [default: all]
     #[arg(long, value_name = "NAME[=ADDRESS]", value_delimiter = ',')]
     secrets: Option<Vec<String>>,
@@ -73,7 +67,7 @@ struct Validate {
 }
 
 #[derive(Debug, clap::Args)]
-struct Files {
+pub(crate) struct Files {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -82,8 +76,8 @@ struct Files {
     files: Vec<PathBuf>,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Validate(Validate { secrets, files }) => {
             let entry = |text: String| match text.split_once('=') {
                 Some((name, address)) => (name.to_owned(), address.to_owned()),
@@ -113,7 +107,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 #[derive(Debug, clap::Args)]
-struct Import {
+pub(crate) struct Import {
     /// File to convert
     file: PathBuf,
     /// File to write; it must not exist [default: standard output]

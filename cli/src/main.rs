@@ -62,6 +62,9 @@ use exit::Failure;
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 110, after_help = exit::HELP)]
 struct Cli {
+    /// Color states: auto on a terminal unless NO_COLOR is set, always, or never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    color: terminal::Color,
     #[command(subcommand)]
     command: Command,
 }
@@ -73,59 +76,61 @@ enum Command {
     /// Show whether the parts of a system on this machine respond
     Status(status::Args),
     /// Manage instances, and show which routers have the newest table
-    #[command(visible_alias = "route")]
-    Routes(routes::Args),
+    #[command(subcommand, visible_alias = "route")]
+    Routes(routes::Command),
     /// Manage hosts: policies, traffic splits, promotion
-    #[command(visible_alias = "host")]
-    Hosts(Box<hosts::Args>),
+    #[command(subcommand, visible_alias = "host")]
+    Hosts(Box<hosts::Command>),
     /// List routers, and how far each follows the route table
-    #[command(visible_alias = "router")]
-    Routers(routers::Args),
+    #[command(subcommand, visible_alias = "router")]
+    Routers(routers::Command),
     /// List the running pacemakers
-    #[command(visible_alias = "pacemaker")]
-    Pacemakers(pacemakers::Args),
+    #[command(subcommand, visible_alias = "pacemaker")]
+    Pacemakers(pacemakers::Command),
     /// Replace the instances of a host with those of a new version: all of them, or none if one is not healthy
     Deploy(Box<deploy::Args>),
     /// Run an application and keep its processes registered: health, leases, restarts, replacement without failed requests
     Run(Box<run::Args>),
     /// Register instances that are found in containers, files or DNS
-    Discover(discover::Args),
+    #[command(subcommand)]
+    Discover(discover::Command),
     /// Show request statistics
-    Stats(stats::Args),
+    #[command(subcommand)]
+    Stats(stats::Command),
     /// Publish events, and watch them
-    #[command(visible_alias = "event")]
-    Events(events::Args),
+    #[command(subcommand, visible_alias = "event")]
+    Events(events::Command),
     /// Manage topics and their publishers
-    #[command(visible_alias = "topic")]
-    Topics(topics::Args),
+    #[command(subcommand, visible_alias = "topic")]
+    Topics(topics::Command),
     /// Manage the clients of the event bus and their tokens
-    #[command(visible_alias = "client")]
-    Clients(clients::Args),
+    #[command(subcommand, visible_alias = "client")]
+    Clients(clients::Command),
     /// Manage subscribers and their dead letters
-    #[command(visible_alias = "subscriber")]
-    Subscribers(subscribers::Args),
+    #[command(subcommand, visible_alias = "subscriber")]
+    Subscribers(subscribers::Command),
     /// Manage pull queues
-    #[command(visible_alias = "queue")]
-    Queues(queues::Args),
+    #[command(subcommand, visible_alias = "queue")]
+    Queues(queues::Command),
     /// Manage objects with a backend, and show what blocks them
-    #[command(visible_alias = "object")]
-    Objects(objects::Args),
+    #[command(subcommand, visible_alias = "object")]
+    Objects(objects::Command),
     /// Manage the backends of objects and their dead letters
-    #[command(visible_alias = "backend")]
-    Backends(backends::Args),
+    #[command(subcommand, visible_alias = "backend")]
+    Backends(backends::Command),
     /// List and upload certificates, and renew those that are obtained automatically
-    #[command(visible_alias = "certificate")]
-    Certificates(certificates::Args),
+    #[command(subcommand, visible_alias = "certificate")]
+    Certificates(certificates::Command),
     /// Manage API tokens
-    #[command(visible_alias = "token")]
-    Tokens(tokens::Args),
+    #[command(subcommand, visible_alias = "token")]
+    Tokens(tokens::Command),
     /// Show who changed what, log-ins, and refused calls
     Audit(audit::Args),
     /// Call the API directly, for calls without a command
     Api(api::Args),
     /// Manage names of systems, with their addresses and tokens
-    #[command(visible_alias = "ctx")]
-    Context(contexts::Args),
+    #[command(subcommand, visible_alias = "ctx")]
+    Context(contexts::Command),
     /// Check whether events, queues, objects and labels are consistent (exit code 1 if not)
     Check(check::Args),
     /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
@@ -135,13 +140,14 @@ enum Command {
     /// Run nginx alone, configured by environment variables (for containers and services)
     Edge(edge::Args),
     /// Evaluate an exit condition
-    Condition(condition::Args),
+    #[command(subcommand)]
+    Condition(condition::Command),
     /// Validate, test, plan and apply definitions of state machines
-    #[command(visible_alias = "machine")]
-    Machines(machines::Args),
+    #[command(subcommand, visible_alias = "machine")]
+    Machines(machines::Command),
     /// Manage labels of state machines and explain why they wait
-    #[command(visible_alias = "label")]
-    Labels(labels::Args),
+    #[command(subcommand, visible_alias = "label")]
+    Labels(labels::Command),
     /// Create the missing tokens, keys and Redis users of a deployment (for containers and services)
     Secrets(secrets::Args),
     /// Remove an incomplete transaction and zero bytes from a stopped Redis server's append-only files
@@ -160,7 +166,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
+        Ok(cli) => {
+            terminal::set_color(cli.color);
+            run(cli.command)
+        }
         // Help and version are handled here, too. An invalid flag or variable is a configuration error, like an invalid file.
         Err(mut error) => {
             // clap's own usage shows options whose variables are set as if they were required.
@@ -193,33 +202,33 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
-        Command::Routes(args) => asynchronously(routes::run(args)),
-        Command::Hosts(args) => asynchronously(hosts::run(*args)),
-        Command::Routers(args) => asynchronously(routers::run(args)),
-        Command::Pacemakers(args) => asynchronously(pacemakers::run(args)),
+        Command::Routes(command) => asynchronously(routes::run(command)),
+        Command::Hosts(command) => asynchronously(hosts::run(*command)),
+        Command::Routers(command) => asynchronously(routers::run(command)),
+        Command::Pacemakers(command) => asynchronously(pacemakers::run(command)),
         Command::Deploy(args) => asynchronously(deploy::run(*args)),
         Command::Run(args) => asynchronously(run::run(*args)),
-        Command::Discover(args) => asynchronously(discover::run(args)),
-        Command::Stats(args) => asynchronously(stats::run(args)),
-        Command::Events(args) => asynchronously(events::run(args)),
-        Command::Topics(args) => asynchronously(topics::run(args)),
-        Command::Clients(args) => asynchronously(clients::run(args)),
-        Command::Subscribers(args) => asynchronously(subscribers::run(args)),
-        Command::Queues(args) => asynchronously(queues::run(args)),
-        Command::Objects(args) => asynchronously(objects::run(args)),
-        Command::Backends(args) => asynchronously(backends::run(args)),
-        Command::Certificates(args) => asynchronously(certificates::run(args)),
-        Command::Tokens(args) => asynchronously(tokens::run(args)),
+        Command::Discover(command) => asynchronously(discover::run(command)),
+        Command::Stats(command) => asynchronously(stats::run(command)),
+        Command::Events(command) => asynchronously(events::run(command)),
+        Command::Topics(command) => asynchronously(topics::run(command)),
+        Command::Clients(command) => asynchronously(clients::run(command)),
+        Command::Subscribers(command) => asynchronously(subscribers::run(command)),
+        Command::Queues(command) => asynchronously(queues::run(command)),
+        Command::Objects(command) => asynchronously(objects::run(command)),
+        Command::Backends(command) => asynchronously(backends::run(command)),
+        Command::Certificates(command) => asynchronously(certificates::run(command)),
+        Command::Tokens(command) => asynchronously(tokens::run(command)),
         Command::Audit(args) => asynchronously(audit::run(args)),
         Command::Api(args) => asynchronously(api::run(args)),
-        Command::Context(args) => asynchronously(contexts::run(args)),
+        Command::Context(command) => asynchronously(contexts::run(command)),
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
         Command::Upgrade(args) => asynchronously(upgrade::run(args)),
         Command::Edge(args) => edge::run(&args),
         Command::Condition(args) => condition::run(args),
-        Command::Machines(args) => asynchronously(machines::run(args)),
-        Command::Labels(args) => asynchronously(labels::run(args)),
+        Command::Machines(command) => asynchronously(machines::run(command)),
+        Command::Labels(command) => asynchronously(labels::run(command)),
         Command::Secrets(args) => secrets::run(&args),
         Command::RepairAof(args) => repair_aof::run(&args),
         Command::Completions(args) => completion::script(&args),

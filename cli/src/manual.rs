@@ -154,6 +154,39 @@ fn every_command_in_the_documentation_is_valid() {
     assert!(typed > 30, "only {typed} commands found: the test reads the wrong files");
 }
 
+/// Commands that print rows, with their names.
+fn lists(command: &Command, name: &str, found: &mut Vec<(String, Command)>) {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let is_group = command.has_subcommands();
+    let has_rows = command.get_arguments().any(|arg| arg.get_id() == "sort");
+    if !is_group && (command.get_name() == "list" || about.starts_with("List ") || has_rows) {
+        found.push((name.to_owned(), command.clone()));
+    }
+    for sub in command.get_subcommands() {
+        lists(sub, format!("{name} {}", sub.get_name()).trim(), found);
+    }
+}
+
+#[test]
+fn every_list_has_the_same_flags() {
+    let mut all = Vec::new();
+    lists(&Cli::command(), "", &mut all);
+    assert!(all.len() > 25, "{:?}", all.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    for (name, command) in all {
+        let flags: BTreeSet<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        for flag in ["output", "json", "filter", "sort", "max", "no-headers", "watch"] {
+            // `stats top` repeats its table at an interval of its own.
+            let is_own = name == "stats top" && flag == "watch" && flags.contains("interval");
+            assert!(is_own || flags.contains(flag), "`signalbox {name}` has no --{flag}");
+        }
+        let output = command.get_arguments().find(|arg| arg.get_long() == Some("output")).unwrap();
+        let formats: Vec<String> =
+            output.get_possible_values().iter().map(|one| one.get_name().to_owned()).collect();
+        assert_eq!(formats, ["table", "wide", "json", "yaml", "name"], "{name}");
+        assert_eq!(output.get_short(), Some('o'), "{name}");
+    }
+}
+
 #[test]
 fn docs_cli_md_has_every_command_and_every_exit_code() {
     let page = fs::read_to_string(root().join("docs/cli.md")).unwrap();

@@ -14,15 +14,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox objects`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List the parked objects: those that wait for `unpark` or `skip`
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -38,7 +31,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Object
     object: String,
     #[command(flatten)]
@@ -46,7 +39,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Skip {
+pub(crate) struct Skip {
     /// Object
     object: String,
     /// ID of the event, as printed by `show`; the command fails if another event is next
@@ -57,7 +50,7 @@ struct Skip {
 }
 
 #[derive(Debug, clap::Args)]
-struct Publish {
+pub(crate) struct Publish {
     /// Object
     object: String,
     /// Topic of the event
@@ -79,28 +72,26 @@ struct Publish {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Show(One { object, remote }) => {
             let object = remote.client()?.objects().show(&object).await?;
             remote.show(&object, print)
         }
         Command::Unpark(One { object, remote }) => {
             remote.client()?.objects().unpark(&object).await?;
-            remote.show(&json!({"unparked": true}), |_| terminal::line(&format!("{object} will be retried")))
+            remote.done(&json!({"unparked": true}), &format!("{object} will be retried"))
         }
         Command::Skip(Skip { object, id, remote }) => {
             remote.client()?.objects().skip(&object, id).await?;
-            remote.show(&json!({"skipped": id}), |_| {
-                terminal::line(&format!("event {id} dropped; {object} continues"));
-            })
+            remote.done(&json!({"skipped": id}), &format!("event {id} dropped; {object} continues"))
         }
         Command::Publish(args) => publish(args).await,
         Command::List(listing) => {
             listing
                 .run(async || {
-                    let objects = listing.client()?.objects().parked().await?;
-                    listing.show(
+                    let objects = listing.client()?.objects().parked(listing.limit()).await?;
+                    listing.show_first(
                         &objects,
                         ["OBJECT", "BACKEND", "PARKED", "WAITING", "ATTEMPTS", "ERROR"],
                         row,

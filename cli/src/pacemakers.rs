@@ -7,28 +7,20 @@ use crate::{
     listing::{Cell, Listing},
 };
 
-/// Flags of `signalbox pacemakers`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List the running pacemakers with their versions
     #[command(visible_alias = "ls")]
     List(Listing),
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let Command::List(listing) = args.command;
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    let Command::List(listing) = command;
     listing
-        .run(async || {
-            let all = listing.client()?.health().pacemakers().await?;
-            listing.show(&all, ["PACEMAKER", "VERSION", "REPORTED"], |one| {
-                [one.node.clone().into(), one.version.clone().into(), Cell::ago(one.age_ms)]
-            })
-        })
+        .list(
+            async |client| client.health().pacemakers().await,
+            ["PACEMAKER", "VERSION", "REPORTED"],
+            |one| [one.node.clone().into(), one.version.clone().into(), Cell::ago(one.age_ms)],
+        )
         .await
 }

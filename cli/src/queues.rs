@@ -1,13 +1,15 @@
 //! `signalbox queues`: manages pull queues and their messages.
 
+mod definition;
+mod leases;
+
 use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 use signalbox_client::{
     queues::{
-        DeadLetter, Facet, FacetPatch, Gap, Message, MessageState, NewQueue, Outcome, Overflow,
-        Pull as PullBody, PullFrom, PullSource, Queue, QueuePatch, Redrive as Letters, StoredMessage,
+        DeadLetter, Facet, FacetPatch, Gap, Message, MessageState, Queue, Redrive as Letters, StoredMessage,
     },
     segment,
 };
@@ -15,21 +17,14 @@ use signalbox_client::{
 use crate::{
     exit::Failure,
     input::{self, Sure},
-    listing::{Bounded, Cell, Listing},
+    listing::{Cell, Listing},
     outline,
     remote::{Remote, duration},
-    terminal::{self, Progress},
+    terminal,
 };
 
-/// Flags of `signalbox queues`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List queues
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -37,9 +32,9 @@ enum Command {
     #[command(visible_alias = "get")]
     Show(One),
     /// Create a queue, or replace its definition
-    Create(Box<Create>),
+    Create(Box<definition::Create>),
     /// Change parts of a queue's definition; the others stay
-    Set(Box<Change>),
+    Set(Box<definition::Change>),
     /// Delete a queue and its messages
     #[command(visible_alias = "rm")]
     Remove(Confirmed),
@@ -56,21 +51,21 @@ enum Command {
     /// Show the next messages without pulling them
     Peek(Peek),
     /// Pull messages, from one queue or from several
-    Pull(Pull),
+    Pull(leases::Pull),
     /// Extend the leases of pulled messages
-    Extend(Extend),
+    Extend(leases::Extend),
     /// Acknowledge pulled messages
-    Ack(Ack),
+    Ack(leases::Ack),
     /// Release pulled messages, so that they can be pulled again
-    Nack(Nack),
+    Nack(leases::Nack),
     /// Reject pulled messages: they become dead letters
-    Reject(Ack),
+    Reject(leases::Ack),
     /// Drop waiting messages
     Purge(Purge),
     /// Drop all messages of an environment, in flight or not
     DropTenant(DropTenant),
     /// List dead letters
-    Dead(LongRows),
+    Dead(Rows),
     /// Return dead letters to the queue
     Redrive(Redrive),
     /// Drop dead letters
@@ -90,7 +85,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Messages {
+pub(crate) struct Messages {
     /// Queue
     queue: String,
     /// State of the messages
@@ -100,7 +95,7 @@ struct Messages {
     #[arg(long)]
     environment: Option<String>,
     #[command(flatten)]
-    listing: Bounded,
+    listing: Listing,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -110,7 +105,7 @@ enum State {
 }
 
 #[derive(Debug, clap::Args)]
-struct OneMessage {
+pub(crate) struct OneMessage {
     /// Queue
     queue: String,
     /// Message
@@ -123,7 +118,7 @@ struct OneMessage {
 }
 
 #[derive(Debug, clap::Args)]
-struct DropMessage {
+pub(crate) struct DropMessage {
     #[command(flatten)]
     message: OneMessage,
     #[command(flatten)]
@@ -131,7 +126,7 @@ struct DropMessage {
 }
 
 #[derive(Debug, clap::Args)]
-struct OneTenant {
+pub(crate) struct OneTenant {
     /// Queue
     queue: String,
     /// Environment
@@ -141,7 +136,7 @@ struct OneTenant {
 }
 
 #[derive(Debug, clap::Args)]
-struct Tenant {
+pub(crate) struct Tenant {
     /// Queue
     queue: String,
     /// Environment
@@ -160,21 +155,7 @@ struct Tenant {
 }
 
 #[derive(Debug, clap::Args)]
-struct Nack {
-    /// Queue
-    queue: String,
-    /// Receipts, as printed by `pull`
-    #[arg(required = true)]
-    receipts: Vec<String>,
-    /// Time before they can be pulled again [default: the backoff of the queue]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    delay: Option<Duration>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-struct Redrive {
+pub(crate) struct Redrive {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -191,7 +172,7 @@ struct Redrive {
 }
 
 #[derive(Debug, clap::Args)]
-struct DropDead {
+pub(crate) struct DropDead {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -207,7 +188,7 @@ struct DropDead {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Queue
     queue: String,
     #[command(flatten)]
@@ -215,7 +196,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Rows {
+pub(crate) struct Rows {
     /// Queue
     queue: String,
     #[command(flatten)]
@@ -223,15 +204,7 @@ struct Rows {
 }
 
 #[derive(Debug, clap::Args)]
-struct LongRows {
-    /// Queue
-    queue: String,
-    #[command(flatten)]
-    listing: Bounded,
-}
-
-#[derive(Debug, clap::Args)]
-struct Publish {
+pub(crate) struct Publish {
     /// Environment (tenant) of the message
     environment: String,
     /// Type of the message
@@ -250,21 +223,7 @@ struct Publish {
 }
 
 #[derive(Debug, clap::Args)]
-struct Extend {
-    /// Queue
-    queue: String,
-    /// Receipts, as printed by `pull`
-    #[arg(required = true)]
-    receipts: Vec<String>,
-    /// Time from now after which the leases expire
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    lease: Duration,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-struct DropTenant {
+pub(crate) struct DropTenant {
     /// Queue
     queue: String,
     /// Environment
@@ -276,7 +235,7 @@ struct DropTenant {
 }
 
 #[derive(Debug, clap::Args)]
-struct Confirmed {
+pub(crate) struct Confirmed {
     /// Queue
     queue: String,
     #[command(flatten)]
@@ -286,81 +245,7 @@ struct Confirmed {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
-    /// Queue
-    queue: String,
-    /// Regular expression over environment:type:topic
-    #[arg(long, value_name = "REGEX")]
-    pattern: String,
-    #[command(flatten)]
-    definition: Definition,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-struct Change {
-    /// Queue
-    queue: String,
-    /// Regular expression over environment:type:topic
-    #[arg(long, value_name = "REGEX")]
-    pattern: Option<String>,
-    #[command(flatten)]
-    definition: Definition,
-    /// Remove this limit; can be repeated
-    #[arg(long, value_name = "LIMIT", value_parser = ["in-flight-limit", "max-waiting", "max-waiting-per-tenant"])]
-    unlimited: Vec<String>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-/// The parts of a definition apart from the pattern.
-#[derive(Debug, clap::Args)]
-struct Definition {
-    /// Lease of a pulled message
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    lease: Option<Duration>,
-    /// Messages of one environment that may be in flight
-    #[arg(long, value_name = "COUNT")]
-    in_flight_limit: Option<u64>,
-    /// Maximum number of attempts before a message becomes a dead letter
-    #[arg(long, value_name = "COUNT")]
-    max_attempts: Option<u32>,
-    /// Maximum time that a message waits before it is dropped
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    retention: Option<Duration>,
-    /// Time before the second delivery of a message; it doubles with each further one
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    backoff: Option<Duration>,
-    /// Maximum of this time
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    max_backoff: Option<Duration>,
-    /// Maximum number of waiting messages
-    #[arg(long, value_name = "COUNT")]
-    max_waiting: Option<u64>,
-    /// Maximum number of waiting messages of one environment
-    #[arg(long, value_name = "COUNT")]
-    max_waiting_per_tenant: Option<u64>,
-    /// Drop the oldest messages beyond these limits, in place of rejecting new ones
-    #[arg(long)]
-    drop_oldest: bool,
-    /// Reject new messages beyond these limits
-    #[arg(long, conflicts_with = "drop_oldest")]
-    reject_new: bool,
-}
-
-impl Definition {
-    fn overflow(&self) -> Option<Overflow> {
-        match (self.drop_oldest, self.reject_new) {
-            (true, _) => Some(Overflow::DropOldest),
-            (false, true) => Some(Overflow::Reject),
-            (false, false) => None,
-        }
-    }
-}
-
-#[derive(Debug, clap::Args)]
-struct Peek {
+pub(crate) struct Peek {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -374,42 +259,7 @@ struct Peek {
 }
 
 #[derive(Debug, clap::Args)]
-struct Pull {
-    /// Queue; name several to pull from all of them, in turns
-    #[arg(required = true, value_name = "QUEUE")]
-    queues: Vec<String>,
-    /// Maximum number of messages
-    #[arg(long, default_value_t = 1)]
-    max: usize,
-    /// Maximum time to wait for the first message
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s")]
-    wait: Duration,
-    /// Acknowledge the messages immediately
-    #[arg(long)]
-    ack: bool,
-    /// Only messages of this environment
-    #[arg(long)]
-    environment: Option<String>,
-    /// Lease of the messages [default: the lease of the queue]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    lease: Option<Duration>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-struct Ack {
-    /// Queue
-    queue: String,
-    /// Receipts, as printed by `pull`
-    #[arg(required = true)]
-    receipts: Vec<String>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-struct Purge {
+pub(crate) struct Purge {
     /// Queue
     queue: String,
     /// Only messages of this environment
@@ -421,28 +271,22 @@ struct Purge {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(listing) => {
             listing
-                .run(async || {
-                    let queues = listing.client()?.queues().list().await?;
-                    listing.show(
-                        &queues,
-                        ["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"],
-                        row,
-                    )
-                })
+                .list(
+                    async |client| client.queues().list().await,
+                    ["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"],
+                    row,
+                )
                 .await
         }
         Command::Show(One { queue, remote }) => remote.document(&path(&queue, "")).await,
-        Command::Create(args) => create(*args).await,
-        Command::Set(args) => change(*args).await,
+        Command::Create(args) => definition::create(*args).await,
+        Command::Set(args) => definition::change(*args).await,
         Command::Publish(args) => publish(args).await,
-        Command::Extend(Extend { queue, receipts, lease, remote }) => {
-            let answer = remote.client()?.queues().extend(&queue, &receipts, lease).await?;
-            remote.show(&answer, |answer| print_outcomes(&answer.results))
-        }
+        Command::Extend(args) => leases::extend(args).await,
         Command::DropTenant(DropTenant { queue, environment, sure: _, remote }) => {
             let done = |answer: &Value| format!("{} messages dropped", answer["messages"]);
             remote
@@ -456,24 +300,24 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Remove(Confirmed { queue, sure: _, remote }) => {
             remote.client()?.queues().remove(&queue).await?;
-            remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{queue} deleted")))
+            remote.done(&json!({"removed": true}), &format!("{queue} deleted"))
         }
         Command::Facets(args) => facets(args).await,
         Command::Peek(Peek { queue, environment, max, remote }) => {
             let messages = remote.client()?.queues().peek(&queue, environment.as_deref(), max).await?;
-            remote.show(&messages, |messages| list(messages))
+            remote.show(&messages, |messages| leases::list(messages))
         }
-        Command::Pull(args) => pull(args).await,
-        Command::Ack(args) => ack(args).await,
+        Command::Pull(args) => leases::pull(args).await,
+        Command::Ack(args) => leases::ack(args).await,
         Command::Purge(Purge { queue, environment, sure: _, remote }) => {
             let count = remote.client()?.queues().purge(&queue, environment.as_deref()).await?;
             counted(&remote, count, "messages dropped")
         }
-        Command::Dead(LongRows { queue, listing }) => {
+        Command::Dead(Rows { queue, listing }) => {
             listing
                 .run(async || {
                     let dead = listing.client()?.queues().dead(&queue, listing.limit()).await?;
-                    listing.show(&dead, DEAD, dead_row)
+                    listing.show_first(&dead, DEAD, dead_row)
                 })
                 .await
         }
@@ -512,14 +356,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let patch = FacetPatch { paused: Some(false), ..FacetPatch::default() };
             set(&remote, &queue, &environment, &patch).await
         }
-        Command::Nack(Nack { queue, receipts, delay, remote }) => {
-            let answer = remote.client()?.queues().nack(&queue, &receipts, delay).await?;
-            remote.show(&answer, |answer| print_outcomes(&answer.results))
-        }
-        Command::Reject(Ack { queue, receipts, remote }) => {
-            let answer = remote.client()?.queues().reject(&queue, &receipts).await?;
-            remote.show(&answer, |answer| print_outcomes(&answer.results))
-        }
+        Command::Nack(args) => leases::nack(args).await,
+        Command::Reject(args) => leases::reject(args).await,
         Command::Messages(args) => messages(args).await,
         Command::ShowMessage(OneMessage { queue, id, environment, remote }) => {
             let message = remote.client()?.queues().message(&queue, id, environment.as_deref()).await?;
@@ -536,10 +374,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Gaps(Rows { queue, listing }) => {
             listing
-                .run(async || {
-                    let gaps = listing.client()?.queues().gaps(&queue).await?;
-                    listing.show(&gaps, ["ENVIRONMENT", "MESSAGES", "FIRST", "LAST", "DROPPED"], gap_row)
-                })
+                .list(
+                    async |client| client.queues().gaps(&queue).await,
+                    ["ENVIRONMENT", "MESSAGES", "FIRST", "LAST", "DROPPED"],
+                    gap_row,
+                )
                 .await
         }
     }
@@ -596,7 +435,7 @@ async fn messages(args: Messages) -> Result<(), Failure> {
             let client = listing.client()?;
             let all =
                 client.queues().messages(&queue, state, environment.as_deref(), listing.limit()).await?;
-            listing.show(&all, heads, row)
+            listing.show_first(&all, heads, row)
         })
         .await
 }
@@ -620,7 +459,7 @@ async fn set(remote: &Remote, queue: &str, environment: &str, patch: &FacetPatch
 }
 
 fn counted(remote: &Remote, count: u64, what: &str) -> Result<(), Failure> {
-    remote.show(&json!({"messages": count}), |_| terminal::line(&format!("{count} {what}")))
+    remote.done(&json!({"messages": count}), &format!("{count} {what}"))
 }
 
 fn row(queue: &Queue) -> [Cell; 6] {
@@ -633,54 +472,6 @@ fn row(queue: &Queue) -> [Cell; 6] {
         messages.delayed.to_string().into(),
         messages.dead.to_string().into(),
     ]
-}
-
-async fn create(args: Create) -> Result<(), Failure> {
-    let Create { queue: name, pattern, definition, remote } = args;
-    let seconds = |time: Duration| time.as_secs_f64();
-    let queue = NewQueue {
-        pattern,
-        lease_seconds: definition.lease.map(seconds),
-        in_flight_limit: definition.in_flight_limit,
-        max_attempts: definition.max_attempts,
-        retention_seconds: definition.retention.map(|retention| retention.as_secs()),
-        backoff_seconds: definition.backoff.map(seconds),
-        max_backoff_seconds: definition.max_backoff.map(seconds),
-        max_waiting: definition.max_waiting,
-        max_waiting_per_tenant: definition.max_waiting_per_tenant,
-        overflow: definition.overflow().unwrap_or_default(),
-        weights: None,
-    };
-    let queue = remote.client()?.queues().put(&name, &queue).await?;
-    remote.show(&queue, |queue| terminal::line(&format!("{} matches {}", queue.name, queue.pattern)))
-}
-
-async fn change(args: Change) -> Result<(), Failure> {
-    let Change { queue: name, pattern, definition, unlimited, remote } = args;
-    let seconds = |time: Duration| time.as_secs_f64();
-    let limit = |limit: Option<u64>, name: &str| {
-        if unlimited.iter().any(|one| one == name) { Some(None) } else { limit.map(Some) }
-    };
-    let patch = QueuePatch {
-        pattern,
-        lease_seconds: definition.lease.map(seconds),
-        in_flight_limit: limit(definition.in_flight_limit, "in-flight-limit"),
-        max_attempts: definition.max_attempts,
-        retention_seconds: definition.retention.map(|retention| retention.as_secs()),
-        backoff_seconds: definition.backoff.map(seconds),
-        max_backoff_seconds: definition.max_backoff.map(seconds),
-        max_waiting: limit(definition.max_waiting, "max-waiting"),
-        max_waiting_per_tenant: limit(definition.max_waiting_per_tenant, "max-waiting-per-tenant"),
-        overflow: definition.overflow(),
-        weights: std::collections::BTreeMap::new(),
-    };
-    if json!(patch) == json!({}) {
-        return Err(Failure::configuration("nothing to change: set at least one flag, such as --lease 30s"));
-    }
-    let queue = remote.client()?.queues().change(&name, &patch).await?;
-    remote.show(&queue, |queue| {
-        terminal::line(&format!("{} changed (revision {})", queue.name, queue.revision))
-    })
 }
 
 const FACETS: [&str; 8] =
@@ -705,50 +496,4 @@ async fn facets(Rows { queue, listing }: Rows) -> Result<(), Failure> {
             })
         })
         .await
-}
-
-async fn pull(args: Pull) -> Result<(), Failure> {
-    let client = args.remote.patient(args.wait + Duration::from_secs(30))?;
-    let progress = Progress::new();
-    if !args.wait.is_zero() {
-        progress.say(&format!("waiting up to {} s for a message", args.wait.as_secs()));
-    }
-    let lease_seconds = args.lease.map(|lease| lease.as_secs_f64());
-    let (max, wait_seconds) = (Some(args.max), Some(args.wait.as_secs_f64()));
-    let messages = match args.queues.as_slice() {
-        [queue] => {
-            let (auto_ack, environment) = (args.ack, args.environment);
-            let pull = PullBody { max, wait_seconds, auto_ack, environment, lease_seconds };
-            client.queues().pull_with(queue, &pull).await?
-        }
-        queues => {
-            let source = |name: &String| PullSource { name: name.clone(), weight: None };
-            let (auto_ack, environment) = (args.ack, args.environment);
-            let queues = queues.iter().map(source).collect();
-            let pull = PullFrom { queues, max, wait_seconds, auto_ack, environment, lease_seconds };
-            client.queues().pull_from(&pull).await?
-        }
-    };
-    drop(progress);
-    args.remote.show(&messages, |messages| list(messages))
-}
-
-/// Prints one message per line. A table would truncate the JSON of messages.
-fn list(messages: &[Message]) {
-    for message in messages {
-        // Messages are printed as JSON, which has no control characters.
-        terminal::line(&json!(message).to_string());
-    }
-}
-
-async fn ack(args: Ack) -> Result<(), Failure> {
-    let answer = args.remote.client()?.queues().ack(&args.queue, &args.receipts).await?;
-    args.remote.show(&answer, |answer| print_outcomes(&answer.results))
-}
-
-fn print_outcomes(outcomes: &[Outcome]) {
-    for outcome in outcomes {
-        let result = outcome.result.as_deref().or(outcome.code.as_deref()).unwrap_or_default();
-        terminal::line(&format!("{} {result}", outcome.receipt));
-    }
 }

@@ -254,6 +254,11 @@ impl Remote {
         self.show(&document, outline::print)
     }
 
+    /// Prints what was done: `text`, or the document as JSON or YAML.
+    pub(crate) fn done(&self, document: &Value, text: &str) -> Result<(), Failure> {
+        self.show(document, |_| terminal::line(text))
+    }
+
     /// Prints the answer: as JSON or YAML if requested, otherwise by `text`.
     pub(crate) fn show<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) -> Result<(), Failure> {
         self.output.show(answer, text)

@@ -9,15 +9,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox routers`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List the routers that reported in the last minute, with the changes that each has not received yet
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -26,8 +19,8 @@ enum Command {
 const HEADS: [&str; 8] =
     ["ROUTER", "STATE", "SERIAL", "BEHIND", "PROPAGATION", "REPORTED", "ALARM", "+ADDRESS"];
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let Command::List(listing) = args.command;
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    let Command::List(listing) = command;
     listing
         .run(async || {
             let state = listing.client()?.routes().convergence().await?;

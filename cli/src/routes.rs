@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use signalbox_client::{
-    routes::{ChangedInstance, Convergence, Filter, Instance, Liveness, NewInstance},
+    routes::{ChangedInstance, Convergence, Filter, Health, Instance, Liveness, NewInstance},
     segment, with_query,
 };
 use tokio::time::{Instant, sleep};
@@ -20,15 +20,8 @@ use crate::{
     terminal::{self, Progress},
 };
 
-/// Flags of `signalbox routes`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List instances
     #[command(visible_alias = "ls")]
     List(List),
@@ -61,7 +54,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+pub(crate) struct List {
     /// Only instances with this host name
     #[arg(long)]
     host: Option<String>,
@@ -79,7 +72,7 @@ struct List {
 }
 
 #[derive(Debug, clap::Args)]
-struct Add {
+pub(crate) struct Add {
     /// ID of the instance; registering the same ID again updates it
     id: String,
     /// Address of the instance
@@ -97,6 +90,9 @@ struct Add {
     /// Remove the instance after this time without a heartbeat
     #[arg(long, value_name = "DURATION", value_parser = seconds::<u32>)]
     lease: Option<u32>,
+    /// Check the health of the instance with requests for this path
+    #[arg(long, value_name = "PATH")]
+    health_path: Option<String>,
     /// Node of the instance
     #[arg(long, value_name = "ID")]
     node: Option<String>,
@@ -119,7 +115,7 @@ struct Add {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+pub(crate) struct Remove {
     /// Instance
     id: String,
     #[command(flatten)]
@@ -129,7 +125,7 @@ struct Remove {
 }
 
 #[derive(Debug, clap::Args)]
-struct Drain {
+pub(crate) struct Drain {
     /// Instance
     id: String,
     /// Remove the instance after this time
@@ -153,7 +149,7 @@ pub(crate) struct Until {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Instance
     id: String,
     #[command(flatten)]
@@ -162,7 +158,7 @@ struct One {
 
 /// Without a rule, the command lists the rules.
 #[derive(Debug, clap::Args)]
-struct Paths {
+pub(crate) struct Paths {
     /// Host name that clients ask for
     host: String,
     /// Lead a path and all paths below it to the instances of another host; can be repeated
@@ -184,7 +180,7 @@ struct Paths {
 }
 
 #[derive(Debug, clap::Args)]
-struct Pause {
+pub(crate) struct Pause {
     /// Host name that clients ask for
     host: String,
     /// Answer a request with 503 after this time (at most 60s; default 30s)
@@ -197,7 +193,7 @@ struct Pause {
 }
 
 #[derive(Debug, clap::Args)]
-struct Resume {
+pub(crate) struct Resume {
     /// Host name that clients ask for
     host: String,
     #[command(flatten)]
@@ -212,7 +208,7 @@ fn path_rule(text: &str) -> Result<(String, String), String> {
 }
 
 #[derive(Debug, clap::Args)]
-struct Wait {
+pub(crate) struct Wait {
     /// Wait for this serial instead of the newest
     #[arg(long)]
     serial: Option<u64>,
@@ -223,8 +219,8 @@ struct Wait {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(args) => list(args).await,
         Command::Show(One { id, remote }) => remote.document(&format!("/instances/{}", segment(&id))).await,
         Command::Add(args) => add(*args).await,
@@ -244,15 +240,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 async fn list(args: List) -> Result<(), Failure> {
     let List { host, version_type, node, state, listing } = args;
     let filter = Filter { host, version_type, node, state };
-    listing
-        .run(async || {
-            let instances = listing.client()?.routes().instances(&filter).await?;
-            listing.show(&instances, HEADS, row)
-        })
-        .await
+    listing.list(async |client| client.routes().instances(&filter).await, HEADS, row).await
 }
 
-const HEADS: [&str; 10] = [
+const HEADS: [&str; 12] = [
     "ID",
     "ADDRESS",
     "HOSTS",
@@ -260,12 +251,14 @@ const HEADS: [&str; 10] = [
     "WEIGHT",
     "STATE",
     "HEALTH",
+    "SINCE",
+    "+REASON",
     "+NODE",
     "+APPLICATION",
     "+LEASE EXPIRES",
 ];
 
-fn row(instance: &Instance) -> [Cell; 10] {
+fn row(instance: &Instance) -> [Cell; 12] {
     let health = match (instance.healthy, instance.routed) {
         (Some(false), _) => "unhealthy",
         (_, Some(false)) => "not in the table yet",
@@ -280,6 +273,8 @@ fn row(instance: &Instance) -> [Cell; 10] {
         instance.weight.to_string().into(),
         instance.state.as_str().into(),
         health.into(),
+        Cell::time(instance.health_since_ms),
+        terminal::or_dash(instance.unhealthy_because.as_ref()).into(),
         terminal::or_dash(instance.node_id.as_ref()).into(),
         terminal::or_dash(instance.application_id.as_ref()).into(),
         Cell::time(instance.lease_expires_ms),
@@ -292,6 +287,7 @@ async fn add(args: Add) -> Result<(), Failure> {
     instance.version_id = args.version_id;
     (instance.application_id, instance.workspace_id) = (args.application, args.workspace);
     instance.standby = args.standby;
+    instance.health = args.health_path.map(|path| Health { path: Some(path), ..Health::default() });
     let client = args.remote.client()?;
     let progress = args.until.progress();
     let changed = client.routes().register(&args.id, &instance, args.until.wait).await?;
@@ -304,9 +300,7 @@ async fn remove(args: Remove) -> Result<(), Failure> {
     let progress = args.until.progress();
     client.routes().remove(&args.id, args.until.wait).await?;
     drop(progress);
-    args.remote.show(&json!({"id": args.id, "removed": true}), |_| {
-        terminal::line(&format!("{} removed", args.id));
-    })
+    args.remote.done(&json!({"id": args.id, "removed": true}), &format!("{} removed", args.id))
 }
 
 async fn drain(args: Drain) -> Result<(), Failure> {
@@ -363,9 +357,10 @@ async fn resume(args: Resume) -> Result<(), Failure> {
     let progress = args.until.progress();
     client.routes().resume_host(&args.host, args.until.wait).await?;
     drop(progress);
-    args.remote.show(&json!({"hostname": args.host, "paused": false}), |_| {
-        terminal::line(&format!("requests for {} continue", args.host));
-    })
+    args.remote.done(
+        &json!({"hostname": args.host, "paused": false}),
+        &format!("requests for {} continue", args.host),
+    )
 }
 
 async fn paths(args: Paths) -> Result<(), Failure> {

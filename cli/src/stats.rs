@@ -24,15 +24,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox stats`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Show the totals
     Show(Show),
     /// Show the history of a metric
@@ -46,7 +39,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Show {
+pub(crate) struct Show {
     /// version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught or pacemaker
     subject: Subject,
     #[command(flatten)]
@@ -54,7 +47,7 @@ struct Show {
 }
 
 #[derive(Debug, clap::Args)]
-struct History {
+pub(crate) struct History {
     /// Subject, as for `show`
     subject: Subject,
     /// Metric, such as requests, bytes, 5xx
@@ -74,7 +67,7 @@ struct History {
 }
 
 #[derive(Debug, clap::Args)]
-struct Latency {
+pub(crate) struct Latency {
     /// Subject, as for `show`, or instance/ID
     #[arg(value_parser = latency_subject)]
     subject: String,
@@ -89,7 +82,7 @@ struct Latency {
 }
 
 #[derive(Debug, clap::Args)]
-struct Watch {
+pub(crate) struct Watch {
     /// Subject, as for `show`
     subject: Subject,
     /// Metric, such as requests, bytes, 5xx
@@ -111,7 +104,7 @@ fn latency_subject(text: &str) -> Result<String, String> {
 }
 
 #[derive(Debug, clap::Args)]
-struct Top {
+pub(crate) struct Top {
     /// Version type whose instances are shown, with their response times of the last minute
     version_type: Option<String>,
     /// Interval that each table covers
@@ -120,15 +113,12 @@ struct Top {
     /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// Maximum number of rows [default: as many as the terminal shows, or 40]
-    #[arg(long, value_name = "ROWS")]
-    rows: Option<usize>,
     #[command(flatten)]
     table: Table,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Show(args) => show(args).await,
         Command::History(args) => history(args).await,
         Command::Latency(args) => latency(args).await,
@@ -282,11 +272,7 @@ async fn top(args: Top) -> Result<(), Failure> {
         at = time::Instant::now();
         let rows = rows(&before, &now, (at - then).as_secs_f64());
         before = now;
-        // Without the head, and the line of the next prompt.
-        let fit = || terminal::height().map_or(40, |height| height.saturating_sub(2));
-        let most =
-            if args.table.is_sorted() { rows.len() } else { args.rows.unwrap_or_else(fit).min(rows.len()) };
-        draw(&args.table, args.once, &rows[..most], HEADS, Row::cells)?;
+        draw(&args.table, args.once, &rows, HEADS, Row::cells)?;
         if args.once || terminal::reader_is_gone() {
             return Ok(());
         }
@@ -328,7 +314,7 @@ fn rows(before: &Look, now: &Look, seconds: f64) -> Vec<Row> {
     rows
 }
 
-/// Prints a table. Of a command without an end, a program gets one JSON document per line.
+/// Prints the first rows, as many as the terminal shows. Of a command without an end, a program gets one JSON document per line.
 fn draw<T: Serialize, const N: usize>(
     table: &Table,
     once: bool,
@@ -336,8 +322,13 @@ fn draw<T: Serialize, const N: usize>(
     heads: [&str; N],
     cells: impl Fn(&T) -> [Cell; N],
 ) -> Result<(), Failure> {
+    // Without the head, and the line of the next prompt.
+    let fit = terminal::height().map_or(40, |height| height.saturating_sub(2));
+    let mut rows = table.select(rows, &heads, cells)?;
+    rows.truncate(table.max_or(fit));
     if table.is_json() && !once {
-        let line = serde_json::to_string(rows)
+        let items: Vec<&T> = rows.iter().map(|(item, _)| *item).collect();
+        let line = serde_json::to_string(&items)
             .map_err(|error| Failure::internal(format!("cannot write the table as JSON: {error}")))?;
         terminal::line(&line);
         return Ok(());
@@ -345,7 +336,7 @@ fn draw<T: Serialize, const N: usize>(
     if !once {
         terminal::clear();
     }
-    table.show(rows, heads, cells)
+    table.print(&rows, heads)
 }
 
 #[cfg(test)]

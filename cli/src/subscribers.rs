@@ -15,21 +15,14 @@ use signalbox_client::{
 use crate::{
     exit::Failure,
     input::Sure,
-    listing::{Bounded, Cell, Listing},
+    listing::{Cell, Listing},
     outline,
     remote::{Remote, duration, past},
     terminal::{self, Progress},
 };
 
-/// Flags of `signalbox subscribers`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List subscribers with their backlog and health
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -50,7 +43,7 @@ enum Command {
     /// Send a test delivery
     Test(One),
     /// List dead letters
-    Dead(Dead),
+    Dead(Rows),
     /// Redeliver all dead letters
     Redrive(One),
     /// Drop all dead letters
@@ -78,7 +71,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Subscriber
     name: String,
     #[command(flatten)]
@@ -86,7 +79,7 @@ struct One {
 }
 
 #[derive(Debug, clap::Args)]
-struct Rows {
+pub(crate) struct Rows {
     /// Subscriber
     name: String,
     #[command(flatten)]
@@ -94,15 +87,7 @@ struct Rows {
 }
 
 #[derive(Debug, clap::Args)]
-struct Dead {
-    /// Subscriber
-    name: String,
-    #[command(flatten)]
-    listing: Bounded,
-}
-
-#[derive(Debug, clap::Args)]
-struct Confirmed {
+pub(crate) struct Confirmed {
     /// Subscriber
     name: String,
     #[command(flatten)]
@@ -112,7 +97,7 @@ struct Confirmed {
 }
 
 #[derive(Debug, clap::Args)]
-struct Subscribe {
+pub(crate) struct Subscribe {
     /// Topic; repeat it for several. Other topics are unsubscribed
     #[arg(long = "topic", value_name = "TOPIC", required = true)]
     topics: Vec<String>,
@@ -139,7 +124,7 @@ struct Subscribe {
 }
 
 #[derive(Debug, clap::Args)]
-struct Unsubscribe {
+pub(crate) struct Unsubscribe {
     /// Topic
     topic: String,
     #[command(flatten)]
@@ -147,7 +132,7 @@ struct Unsubscribe {
 }
 
 #[derive(Debug, clap::Args)]
-struct RotateSecret {
+pub(crate) struct RotateSecret {
     /// Subscriber
     name: String,
     /// Time for which previous secrets also sign
@@ -158,7 +143,7 @@ struct RotateSecret {
 }
 
 #[derive(Debug, clap::Args)]
-struct Replay {
+pub(crate) struct Replay {
     /// Subscriber
     name: String,
     /// Start of the period: a time, or a duration before now
@@ -175,7 +160,7 @@ struct Replay {
 }
 
 #[derive(Debug, clap::Args)]
-struct Event {
+pub(crate) struct Event {
     /// Subscriber
     name: String,
     /// ID of the event
@@ -185,7 +170,7 @@ struct Event {
 }
 
 #[derive(Debug, clap::Args)]
-struct Set {
+pub(crate) struct Set {
     /// Subscriber
     name: String,
     /// URL to deliver to from now on, waiting events included
@@ -207,8 +192,8 @@ struct Set {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(listing) => list(&listing).await,
         Command::Show(One { name, remote }) => show(&name, &remote).await,
         Command::Subscribe(args) => subscribe(*args).await,
@@ -230,58 +215,44 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             remote.change("POST", &of("/subscriber/secret", &name), Some(&body), secret).await
         }
         Command::Test(args) => test(args).await,
-        Command::Dead(Dead { name, listing }) => {
+        Command::Dead(Rows { name, listing }) => {
             listing
                 .run(async || {
                     let dead = listing.client()?.events().all_dead(&name, listing.limit()).await?;
-                    listing.show(&dead, ["ID", "TOPIC", "URL", "DIED", "ATTEMPTS", "REASON"], dead_row)
+                    listing.show_first(&dead, ["ID", "TOPIC", "URL", "DIED", "ATTEMPTS", "REASON"], dead_row)
                 })
                 .await
         }
         Command::Redrive(One { name, remote }) => {
             let redriven = remote.client()?.events().redrive(&name).await?;
-            remote.show(&json!({"redriven": redriven}), |_| {
-                terminal::line(&format!("redelivering {redriven} events to {name}"));
-            })
+            remote.done(&json!({"redriven": redriven}), &format!("redelivering {redriven} events to {name}"))
         }
         Command::DropDead(Confirmed { name, sure: _, remote }) => {
             let dropped = remote.client()?.events().drop_dead(&name).await?;
-            remote.show(&json!({"dropped": dropped}), |_| {
-                terminal::line(&format!("{dropped} events dropped"));
-            })
+            remote.done(&json!({"dropped": dropped}), &format!("{dropped} events dropped"))
         }
         Command::Replay(Replay { name, from, to, rate, remote }) => {
             let ms = |at: Timestamp| u64::try_from(at.as_millisecond()).unwrap_or_default();
             remote.client()?.events().replay(&name, ms(from), ms(to), rate).await?;
-            remote.show(&json!({"replaying": true}), |_| {
-                terminal::line(&format!("redelivering the events of that period to {name}"));
-            })
+            remote.done(
+                &json!({"replaying": true}),
+                &format!("redelivering the events of that period to {name}"),
+            )
         }
         Command::Deliveries(Rows { name, listing }) => {
-            listing
-                .run(async || {
-                    let deliveries = listing.client()?.events().deliveries(&name).await?;
-                    listing.show(&deliveries, DELIVERY, delivery_row)
-                })
-                .await
+            listing.list(async |client| client.events().deliveries(&name).await, DELIVERY, delivery_row).await
         }
         Command::Retry(One { name, remote }) => {
             let retried = remote.client()?.events().retry(&name).await?;
-            remote.show(&json!({"retried": retried}), |_| {
-                terminal::line(&format!("retrying {retried} lanes of {name}"));
-            })
+            remote.done(&json!({"retried": retried}), &format!("retrying {retried} lanes of {name}"))
         }
         Command::Skip(Event { name, id, remote }) => {
             remote.client()?.events().skip(&name, id).await?;
-            remote.show(&json!({"skipped": id}), |_| {
-                terminal::line(&format!("event {id} is a dead letter of {name}"));
-            })
+            remote.done(&json!({"skipped": id}), &format!("event {id} is a dead letter of {name}"))
         }
         Command::Resend(Event { name, id, remote }) => {
             remote.client()?.events().resend(&name, id).await?;
-            remote.show(&json!({"resent": id}), |_| {
-                terminal::line(&format!("redelivering event {id} to {name}"));
-            })
+            remote.done(&json!({"resent": id}), &format!("redelivering event {id} to {name}"))
         }
         Command::Set(args) => set(args).await,
         Command::Pause(One { name, remote }) => {
@@ -373,12 +344,7 @@ struct Subscriber {
 }
 
 async fn list(listing: &Listing) -> Result<(), Failure> {
-    listing
-        .run(async || {
-            let all = subscribers(&listing.client()?).await?;
-            listing.show(&all, HEADS, row)
-        })
-        .await
+    listing.list(async |client| subscribers(&client).await, HEADS, row).await
 }
 
 async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Failure> {

@@ -2,7 +2,10 @@
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Whether a write to standard output failed.
@@ -63,8 +66,29 @@ pub(crate) fn clear() {
     }
 }
 
-/// Whether output is colored: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
+/// When output is colored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Color {
+    // On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    Always,
+    Never,
+}
+
+static COLOR: OnceLock<Color> = OnceLock::new();
+
+/// Applies `--color` to everything that the command prints.
+pub(crate) fn set_color(color: Color) {
+    let _set_before = COLOR.set(color);
+}
+
+/// Whether output is colored: by default on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
 pub(crate) fn is_colored() -> bool {
+    match COLOR.get() {
+        Some(Color::Always) => return true,
+        Some(Color::Never) => return false,
+        Some(Color::Auto) | None => {}
+    }
     let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     is_watched() && unset("NO_COLOR") && !dumb

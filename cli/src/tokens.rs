@@ -14,15 +14,8 @@ use crate::{
     terminal,
 };
 
-/// Flags of `signalbox tokens`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List tokens, without their secrets
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -35,7 +28,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
+pub(crate) struct Create {
     /// Name of the token
     name: String,
     /// Scope of the token; can be repeated
@@ -61,7 +54,7 @@ struct Create {
 }
 
 #[derive(Debug, clap::Args)]
-struct Rotate {
+pub(crate) struct Rotate {
     /// Name of the token
     name: String,
     /// Time for which the previous secret stays valid
@@ -75,23 +68,16 @@ struct Rotate {
 }
 
 #[derive(Debug, clap::Args)]
-struct One {
+pub(crate) struct One {
     /// Name of the token
     name: String,
     #[command(flatten)]
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
-        Command::List(listing) => {
-            listing
-                .run(async || {
-                    let tokens = listing.client()?.tokens().list().await?;
-                    listing.show(&tokens, HEADS, row)
-                })
-                .await
-        }
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::List(listing) => listing.list(async |client| client.tokens().list().await, HEADS, row).await,
         Command::Create(Create {
             name,
             scope,
@@ -131,7 +117,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 )));
             }
             client.tokens().revoke(&name).await?;
-            remote.show(&json!({"revoked": true}), |_| terminal::line(&format!("{name} revoked")))
+            remote.done(&json!({"revoked": true}), &format!("{name} revoked"))
         }
     }
 }

@@ -6,15 +6,8 @@ use signalbox_client::segment;
 
 use crate::{exit::Failure, input::Sure, listing::Listing, remote::Remote, terminal};
 
-/// Flags of `signalbox topics`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List topics with their publishers
     #[command(visible_alias = "ls")]
     List(Listing),
@@ -26,7 +19,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct SetPublisher {
+pub(crate) struct SetPublisher {
     /// Topic
     topic: String,
     /// Name of the client or token
@@ -36,7 +29,7 @@ struct SetPublisher {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+pub(crate) struct Remove {
     /// Topic
     topic: String,
     #[command(flatten)]
@@ -45,17 +38,18 @@ struct Remove {
     remote: Remote,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::List(listing) => {
             listing
-                .run(async || {
-                    let topics = listing.client()?.events().topics().await?;
-                    listing.show(&topics, ["TOPIC", "PUBLISHER", "EVENTS"], |topic| {
+                .list(
+                    async |client| client.events().topics().await,
+                    ["TOPIC", "PUBLISHER", "EVENTS"],
+                    |topic| {
                         let publisher = terminal::or_dash(topic.publisher.as_ref());
                         [topic.name.clone().into(), publisher.into(), topic.events.to_string().into()]
-                    })
-                })
+                    },
+                )
                 .await
         }
         Command::SetPublisher(SetPublisher { topic, publisher, remote }) => {

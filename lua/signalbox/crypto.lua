@@ -41,7 +41,7 @@ function _M.hmac(key, text)
     return ffi_string(digest, DIGEST_SIZE)
 end
 
--- Random bytes that nobody can predict.
+-- Unpredictable random bytes.
 function _M.random(size)
     local out = ffi_new("unsigned char[?]", size)
     if C.RAND_bytes(out, size) ~= 1 then

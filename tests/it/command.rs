@@ -39,7 +39,7 @@ impl Said {
     }
 }
 
-fn program() -> PathBuf {
+pub(super) fn program() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("signalbox")
 }
 
@@ -51,7 +51,7 @@ fn command(url: &str, token: &str, arguments: &[&str]) -> Command {
     command
 }
 
-async fn type_at(url: &str, token: &str, arguments: &[&str]) -> Said {
+pub(super) async fn type_at(url: &str, token: &str, arguments: &[&str]) -> Said {
     let output = command(url, token, arguments).output().await.unwrap();
     Said {
         code: output.status.code(),

@@ -13,12 +13,15 @@ use signalbox_diagnosis::{
     certificates::Certificate,
     installation::{Pacemaker, Part},
     machines::{Held, Machine, Passed},
-    messages::{Backend, Bus, Queue, Subscriber},
+    messages::{Backend, Bus, Parked, Queue, Subscriber},
     redis::Role,
     routers::{Nginx, Router, Table},
     traffic::{Host, Instance, VersionType},
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use super::{Args, metrics::Metrics, server::Target};
 use crate::{exit::Failure, terminal::Progress};
@@ -27,7 +30,11 @@ use crate::{exit::Failure, terminal::Progress};
 /// twice a second.
 const COUNTED_WITHIN: Duration = Duration::from_secs(10);
 /// Version types whose traffic is read, as on the dashboard.
-const MAX_VERSION_TYPES: usize = 50;
+const MAX_VERSION_TYPES: usize = 1_000;
+/// Version types whose traffic is read at the same time.
+const READ_AT_ONCE: usize = 16;
+/// Maximum parked objects that are named, as on the dashboard.
+const MAX_PARKED: usize = 10;
 const MINUTE_SECONDS: u64 = 60;
 
 fn now_ms() -> i64 {
@@ -37,7 +44,8 @@ fn now_ms() -> i64 {
 /// Reads all reachable facts, and evaluates them.
 pub(crate) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
     let client = args.remote.client()?;
-    let mut collection = Collection { client, facts: Facts::skipped("not read"), parts: Vec::new() };
+    let mut collection =
+        Collection { client, facts: Facts::skipped("not read"), parts: Vec::new(), skipped: Vec::new() };
     let here = args.remote.here();
     let targets = match &here {
         Some(running) if args.redis.is_empty() => Target::of(running),
@@ -62,11 +70,11 @@ pub(crate) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnos
             Err(error) => Checked::Skipped(error.to_string()),
         }
     };
-    let Collection { mut facts, parts, .. } = collection;
+    let Collection { mut facts, parts, skipped, .. } = collection;
     facts.parts = Checked::Known(parts);
     facts.time_zones = Checked::Known(time_zones_are_known());
     let mut diagnosis = signalbox_diagnosis::diagnose(&facts, u64::try_from(now_ms()).unwrap_or(0));
-    diagnosis.skipped.extend(unnamed);
+    diagnosis.skipped.extend(skipped.into_iter().chain(unnamed));
     Ok(diagnosis)
 }
 
@@ -82,6 +90,8 @@ struct Collection {
     client: Client,
     facts: Facts,
     parts: Vec<Part>,
+    /// Checks that cover only a part of the system.
+    skipped: Vec<Skipped>,
 }
 
 impl Collection {
@@ -139,7 +149,16 @@ impl Collection {
             Checked::Known(metrics) => {
                 self.facts.counting = metrics.counting();
                 self.facts.evaluation = metrics.evaluation();
-                self.facts.parked_objects = metrics.parked();
+                self.facts.parked_objects = match metrics.parked() {
+                    Checked::Known(parked) if parked.count > 0 => {
+                        let names = self.client.objects().parked(MAX_PARKED).await.unwrap_or_default();
+                        Checked::Known(Parked {
+                            names: names.into_iter().map(|one| one.object).collect(),
+                            ..parked
+                        })
+                    }
+                    parked => parked,
+                };
                 self.facts.credentials = metrics.credentials();
             }
             Checked::Skipped(reason) => {
@@ -215,6 +234,11 @@ impl Collection {
         }
         self.facts.hosts = Checked::Known(checked_hosts);
         self.facts.instances = Checked::Known(checked_instances);
+        if version_types.len() > MAX_VERSION_TYPES {
+            let reason =
+                format!("only {MAX_VERSION_TYPES} of {} version types are checked", version_types.len());
+            self.skipped.push(Skipped { check: "traffic", reason });
+        }
         let answer = minutes(&self.client, version_types).await;
         self.facts.traffic = self.checked("statistics", answer)?;
         Ok(())
@@ -281,27 +305,35 @@ async fn minutes(
     version_types: BTreeMap<String, String>,
 ) -> Result<Vec<VersionType>, Error> {
     let now = u64::try_from(now_ms() / 1000).unwrap_or(0);
+    let version_types: Vec<_> = version_types.into_iter().take(MAX_VERSION_TYPES).collect();
     let mut read = Vec::new();
-    for (id, host) in version_types.into_iter().take(MAX_VERSION_TYPES) {
-        let subject = Subject::VersionType(id.clone());
-        let sum = async |metric: &str| -> Result<u64, Error> {
-            let range = History {
-                metric: Some(metric.to_owned()),
-                start: Some(now.saturating_sub(MINUTE_SECONDS)),
-                end: Some(now),
-                step: None,
-            };
-            match client.stats().history(&subject, &range).await {
-                Ok(points) => Ok(points.into_iter().map(|(_, value)| value).sum()),
-                // Nothing was ever counted under it.
-                Err(error) if error.status() == Some(404) => Ok(0),
-                Err(error) => Err(error),
-            }
-        };
-        let (requests, server_errors) = (sum("requests").await?, sum("5xx").await?);
-        read.push(VersionType { id, host, requests, server_errors });
+    for chunk in version_types.chunks(READ_AT_ONCE) {
+        let started = chunk.iter().map(|(id, host)| minute(client.clone(), id.clone(), host.clone(), now));
+        for one in started.collect::<JoinSet<_>>().join_all().await {
+            read.push(one?);
+        }
     }
     Ok(read)
+}
+
+async fn minute(client: Client, id: String, host: String, now: u64) -> Result<VersionType, Error> {
+    let subject = Subject::VersionType(id.clone());
+    let sum = async |metric: &str| -> Result<u64, Error> {
+        let range = History {
+            metric: Some(metric.to_owned()),
+            start: Some(now.saturating_sub(MINUTE_SECONDS)),
+            end: Some(now),
+            step: None,
+        };
+        match client.stats().history(&subject, &range).await {
+            Ok(points) => Ok(points.into_iter().map(|(_, value)| value).sum()),
+            // Nothing was ever counted under it.
+            Err(error) if error.status() == Some(404) => Ok(0),
+            Err(error) => Err(error),
+        }
+    };
+    let (requests, server_errors) = (sum("requests").await?, sum("5xx").await?);
+    Ok(VersionType { id, host, requests, server_errors })
 }
 
 async fn machines(client: &Client) -> Result<Vec<Machine>, Error> {

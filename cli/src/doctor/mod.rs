@@ -10,13 +10,16 @@ mod server;
 
 pub(crate) use facts::diagnose;
 use serde::Serialize;
-use signalbox_diagnosis::{Finding, Severity, Skipped};
+use signalbox_diagnosis::{Finding, Severity, Skipped, kinds, thousands};
 
 use crate::{
     exit::Failure,
     remote::Remote,
     terminal::{self, Progress},
 };
+
+/// Findings of one kind that are printed.
+const MAX_NAMED: usize = 5;
 
 /// Flags of `signalbox doctor`.
 #[derive(Debug, clap::Args)]
@@ -46,20 +49,38 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let critical = diagnosis.critical();
     let answer =
         Answer { healthy: critical == 0, findings: &diagnosis.findings, skipped: &diagnosis.skipped };
-    args.remote.show(&answer, print)?;
+    let url = args.remote.client()?.url().trim_end_matches('/').to_owned();
+    args.remote.show(&answer, |answer| print(answer, &url))?;
+    let summary = diagnosis.summary();
     match critical {
-        0 => Ok(()),
-        critical => {
-            Err(Failure::broken(count(critical, "critical problem found", "critical problems found")))
+        0 if diagnosis.findings.is_empty() => Ok(()),
+        0 => {
+            terminal::error(&summary);
+            Ok(())
         }
+        _ => Err(Failure::broken(summary)),
     }
 }
 
-fn print(answer: &Answer<'_>) {
-    for Finding { id, severity, subject, problem, fix } in answer.findings {
-        let severity = if *severity == Severity::Critical { "CRITICAL" } else { "warning " };
-        terminal::line(&format!("{severity}  {subject}: {problem}  [{id}]"));
-        terminal::line(&format!("          {fix}"));
+/// Prints findings by kind, as the dashboard's page Problems does.
+fn print(answer: &Answer<'_>, url: &str) {
+    for (title, same) in kinds(answer.findings) {
+        let first = &same[0];
+        let severity = if first.severity == Severity::Critical { "CRITICAL" } else { "warning " };
+        terminal::line(&format!("{severity}  {title}  [{}]", first.id));
+        if same.len() > 1 {
+            same.iter()
+                .take(MAX_NAMED)
+                .for_each(|one| terminal::line(&format!("          - {}", one.problem)));
+        }
+        if same.len() > MAX_NAMED {
+            terminal::line(&format!(
+                "          - {} more: -o json lists all",
+                thousands(same.len() - MAX_NAMED)
+            ));
+        }
+        terminal::line(&format!("          {}", first.fix));
+        terminal::line(&format!("          {url}{}", first.runbook()));
     }
     for Skipped { check, reason } in answer.skipped {
         terminal::line(&format!("skipped   {check}: {reason}"));
@@ -67,12 +88,9 @@ fn print(answer: &Answer<'_>) {
     if answer.findings.is_empty() {
         let skipped = match answer.skipped.len() {
             0 => String::new(),
-            skipped => format!(" ({})", count(skipped, "check skipped", "checks skipped")),
+            1 => " (1 check skipped)".to_owned(),
+            skipped => format!(" ({skipped} checks skipped)"),
         };
         terminal::line(&format!("No problems found{skipped}"));
     }
-}
-
-fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }

@@ -7,7 +7,7 @@ use crate::{exit::Failure, remote::Remote, terminal};
 
 /// Flags of `signalbox labels set`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Set {
+pub(crate) struct Set {
     /// Machine
     machine: String,
     /// Label

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Flags of `signalbox labels import`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Import {
+pub(crate) struct Import {
     /// Machine
     machine: String,
     /// File with `name` and `metadata` of each label: a JSON array, or one per line; - is standard input

@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_millis(300);
 
 /// Which labels are meant.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct Which {
+pub(crate) struct Which {
     /// Only labels in this state
     #[arg(long)]
     state: Option<String>,
@@ -64,7 +64,7 @@ impl Which {
 
 /// One label, or many.
 #[derive(Debug, clap::Args)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// Machine
     machine: String,
     /// Label; without it, all labels that match the flags
@@ -86,7 +86,7 @@ pub(super) struct Target {
 
 /// Moves labels to a state.
 #[derive(Debug, clap::Args)]
-pub(super) struct MoveTo {
+pub(crate) struct MoveTo {
     /// State to move to
     #[arg(long, value_name = "STATE")]
     to: String,

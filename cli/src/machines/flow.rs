@@ -6,7 +6,7 @@ use crate::{exit::Failure, listing, remote::Remote, terminal};
 
 /// Flags of the command.
 #[derive(Debug, clap::Args)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     /// Machine
     machine: String,
     /// Period: whole hours until now, 1 to 192

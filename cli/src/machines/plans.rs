@@ -21,7 +21,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Debug, clap::Args)]
-pub(super) struct One {
+pub(crate) struct One {
     /// Machine
     machine: String,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(super) struct One {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     /// Machine
     machine: String,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(super) struct Rows {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Machine
     machine: String,
     /// File with its definition
@@ -47,7 +47,7 @@ pub(super) struct Plan {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Apply {
+pub(crate) struct Apply {
     /// Machine
     machine: String,
     /// File with its definition, which is planned and applied in one step
@@ -67,7 +67,7 @@ pub(super) struct Apply {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Diff {
+pub(crate) struct Diff {
     /// Machine
     machine: String,
     /// File to compare with
@@ -83,7 +83,7 @@ pub(super) struct Diff {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Rollback {
+pub(crate) struct Rollback {
     /// Machine
     machine: String,
     /// Version whose definition is applied again [default: the one before the active one]
@@ -97,7 +97,7 @@ pub(super) struct Rollback {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Delete {
+pub(crate) struct Delete {
     /// Machine
     machine: String,
     /// The name of the machine, again
@@ -111,7 +111,7 @@ pub(super) struct Delete {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Tasks {
+pub(crate) struct Tasks {
     /// Machine
     machine: String,
     /// Cancel this task
@@ -142,9 +142,10 @@ pub(super) async fn show(args: One) -> Result<(), Failure> {
 pub(super) async fn versions(args: Rows) -> Result<(), Failure> {
     let Rows { machine, listing } = args;
     listing
-        .run(async || {
-            let versions = listing.client()?.machines().versions(&machine).await?;
-            listing.show(&versions, ["VERSION", "AT", "BY", "HASH", "STATE"], |one: &Version| {
+        .list(
+            async |client| client.machines().versions(&machine).await,
+            ["VERSION", "AT", "BY", "HASH", "STATE"],
+            |one: &Version| {
                 [
                     one.version.to_string().into(),
                     Cell::at(&one.at),
@@ -152,8 +153,8 @@ pub(super) async fn versions(args: Rows) -> Result<(), Failure> {
                     one.hash.clone().into(),
                     if one.current { "active" } else { "-" }.into(),
                 ]
-            })
-        })
+            },
+        )
         .await
 }
 
@@ -167,8 +168,8 @@ pub(super) async fn list(listing: &Listing) -> Result<(), Failure> {
             }
             listing.show(&machines, ["MACHINE", "VERSION", "LABELS", "BUSY"], |machine| {
                 let labels: u64 = machine.labels.values().sum();
-                let busy: Vec<String> =
-                    machine.busy.iter().map(|(name, count)| format!("{name}={count}")).collect();
+                let busy = machine.busy.iter().filter(|(_, count)| **count > 0);
+                let busy: Vec<String> = busy.map(|(name, count)| format!("{name}={count}")).collect();
                 [
                     machine.name.clone().into(),
                     machine.version.to_string().into(),
@@ -224,9 +225,13 @@ pub(super) async fn apply(args: Apply) -> Result<(), Failure> {
 }
 
 fn report(machine: &str, applied: &Applied) {
-    let Applied { version, changed } = applied;
+    let Applied { version, changed, kept } = applied;
     let what = if *changed { "is active" } else { "is active already; the definition is the same" };
     terminal::line(&format!("version {version} of {machine} {what}"));
+    for kept in kept {
+        let labels = if kept.labels == 1 { "label stays" } else { "labels stay" };
+        terminal::line(&format!("{} {labels} on version {}", kept.labels, kept.version));
+    }
 }
 
 /// The active version of a machine.
@@ -292,9 +297,10 @@ pub(super) async fn tasks(args: Tasks) -> Result<(), Failure> {
         return Remote::show(&listing, &task, |_| terminal::line(&text));
     }
     listing
-        .run(async || {
-            let tasks = listing.client()?.machines().tasks(&machine).await?;
-            listing.show(&tasks, TASKS, |task: &Task| {
+        .list(
+            async |client| client.machines().tasks(&machine).await,
+            TASKS,
+            |task: &Task| {
                 [
                     task.id.clone().into(),
                     task.operation.clone().into(),
@@ -305,8 +311,8 @@ pub(super) async fn tasks(args: Tasks) -> Result<(), Failure> {
                     task.by.clone().into(),
                     Cell::at(&task.created),
                 ]
-            })
-        })
+            },
+        )
         .await
 }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Secrets {
+pub(crate) struct Secrets {
     /// Machine, which need not exist yet
     machine: String,
     /// Set this secret; its value is read from standard input, or from the file of `--from`
@@ -48,16 +48,17 @@ pub(super) async fn run(args: Secrets) -> Result<(), Failure> {
         return Ok(());
     }
     listing
-        .run(async || {
-            let secrets = listing.client()?.machines().secrets(&machine).await?;
-            listing.show(&secrets, ["SECRET", "ADDRESS", "BY", "SET"], |secret: &Secret| {
+        .list(
+            async |client| client.machines().secrets(&machine).await,
+            ["SECRET", "ADDRESS", "BY", "SET"],
+            |secret: &Secret| {
                 [
                     secret.name.clone().into(),
                     secret.address.clone().into(),
                     secret.by.clone().into(),
                     Cell::at(&secret.at),
                 ]
-            })
-        })
+            },
+        )
         .await
 }

@@ -20,7 +20,7 @@ const PART: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Import {
+pub(crate) struct Import {
     /// File with instances as in the API, each with an `id`: a JSON array, or one per line; - is standard input
     file: PathBuf,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(super) struct Import {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct DrainNode {
+pub(crate) struct DrainNode {
     /// Node
     node: String,
     /// Remove the instances after this time [default: 30s]
@@ -46,7 +46,7 @@ pub(super) struct DrainNode {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Dump {
+pub(crate) struct Dump {
     #[command(flatten)]
     remote: Remote,
 }

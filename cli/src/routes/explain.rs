@@ -8,7 +8,7 @@ use signalbox_client::{
 use crate::{exit::Failure, remote::Remote, terminal};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Explain {
+pub(crate) struct Explain {
     /// Host name of the request, or its URL
     host: String,
     /// Path of the request

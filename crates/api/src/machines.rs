@@ -38,11 +38,24 @@ pub struct Machine {
     pub labels: BTreeMap<String, u64>,
     /// Labels that do not rest, by status.
     pub busy: BTreeMap<String, u64>,
+    /// Labels that stay on an earlier version (`on_apply: keep`).
+    #[serde(default)]
+    pub kept: Vec<KeptVersion>,
     /// Labels at gates that are evaluated on entry only, by gate: these are not evaluated again.
     pub stuck: BTreeMap<String, u64>,
     /// Limits of its states that are passed.
     #[serde(default)]
     pub alerts: Vec<PassedLimit>,
+}
+
+/// Labels that stay on an earlier version of the definition until they leave their state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct KeptVersion {
+    /// The version.
+    pub version: u64,
+    /// The number of labels.
+    pub labels: u64,
 }
 
 /// A limit of a state that is passed.
@@ -209,6 +222,9 @@ pub struct Applied {
     pub version: u64,
     /// Whether it is a new version: a definition with the same content makes none.
     pub changed: bool,
+    /// Labels that stay on an earlier version (`on_apply: keep`).
+    #[serde(default)]
+    pub kept: Vec<KeptVersion>,
 }
 
 /// The versions of a machine, oldest first.
@@ -277,6 +293,9 @@ pub struct Label {
     pub incarnation: u32,
     /// Whether an operator has suspended it.
     pub suspended: bool,
+    /// The version of the definition that it stays on until it leaves its state (`on_apply: keep`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_version: Option<u64>,
     /// Attempts of its action that were begun.
     pub attempts: u32,
     /// The last failure.

@@ -60,17 +60,8 @@ impl Events<'_> {
 
     /// Up to `most` dead letters of a subscriber, oldest first.
     pub async fn all_dead(&self, subscriber: &str, most: usize) -> Result<Vec<DeadLetter>, Error> {
-        let (mut all, mut cursor) = (Vec::new(), None::<String>);
-        loop {
-            let pairs = [("subscriber", Some(subscriber)), ("cursor", cursor.as_deref())];
-            let page: DeadLetters = self.0.get(&with_query("/subscriber/dead", &pairs)).await?;
-            all.extend(page.dead);
-            cursor = page.cursor;
-            if cursor.is_none() || all.len() >= most {
-                all.truncate(most);
-                return Ok(all);
-            }
-        }
+        let split = |page: DeadLetters| (page.dead, page.cursor);
+        self.0.first("/subscriber/dead", &[("subscriber", Some(subscriber))], most, split).await
     }
 
     /// Delivers all dead letters of a subscriber again; how many.

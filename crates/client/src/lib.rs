@@ -253,16 +253,29 @@ impl Client {
         pairs: &[(&str, Option<&str>)],
         split: impl Fn(P) -> (Vec<T>, Option<String>),
     ) -> Result<Vec<T>, Error> {
-        let (mut all, mut cursor) = (Vec::new(), None::<String>);
-        loop {
+        self.first(path, pairs, usize::MAX, split).await
+    }
+
+    /// The first `most` items of a list, as [`Client::all`] reads them.
+    pub(crate) async fn first<P: DeserializeOwned, T>(
+        &self,
+        path: &str,
+        pairs: &[(&str, Option<&str>)],
+        most: usize,
+        split: impl Fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<Vec<T>, Error> {
+        let (mut found, mut cursor) = (Vec::new(), None::<String>);
+        while found.len() < most {
             let pairs = [pairs, &[("cursor", cursor.as_deref())]].concat();
             let (items, next) = split(self.get(&with_query(path, &pairs)).await?);
-            all.extend(items);
-            cursor = match next {
-                Some(next) => Some(next),
-                None => return Ok(all),
-            };
+            found.extend(items);
+            cursor = next;
+            if cursor.is_none() {
+                break;
+            }
         }
+        found.truncate(most);
+        Ok(found)
     }
 
     async fn send<T: DeserializeOwned>(

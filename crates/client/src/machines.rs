@@ -230,23 +230,11 @@ impl Machines<'_> {
         status: Option<&str>,
         most: usize,
     ) -> Result<Vec<String>, Error> {
-        let (mut all, mut cursor) = (Vec::new(), None::<String>);
-        while all.len() < most {
-            let limit = (most - all.len()).min(MAX_PAGE).to_string();
-            let pairs = [
-                ("state", state),
-                ("status", status),
-                ("cursor", cursor.as_deref()),
-                ("limit", Some(limit.as_str())),
-            ];
-            let page: LabelPage = self.0.get(&with_query(&path(machine, "/labels"), &pairs)).await?;
-            all.extend(page.labels.into_iter().map(|label| label.name));
-            match page.next {
-                Some(next) => cursor = Some(next),
-                None => break,
-            }
-        }
-        Ok(all)
+        let limit = most.min(MAX_PAGE).to_string();
+        let pairs = [("state", state), ("status", status), ("limit", Some(limit.as_str()))];
+        let split = |page: LabelPage| (page.labels, page.next);
+        let labels = self.0.first(&path(machine, "/labels"), &pairs, most, split).await?;
+        Ok(labels.into_iter().map(|label| label.name).collect())
     }
 
     /// One label.
@@ -271,19 +259,10 @@ impl Machines<'_> {
     /// # Errors
     /// `unknown_label`.
     pub async fn activity(&self, machine: &str, label: &str, max: usize) -> Result<Vec<ActivityLine>, Error> {
-        let (mut found, mut cursor) = (Vec::new(), None::<String>);
-        while found.len() < max {
-            let limit = MAX_PAGE.min(max - found.len()).to_string();
-            let query = [("limit", Some(&*limit)), ("cursor", cursor.as_deref())];
-            let page: Activity =
-                self.0.get(&with_query(&label_path(machine, label, "/activity"), &query)).await?;
-            found.extend(page.activity);
-            cursor = page.next;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        Ok(found)
+        let limit = max.min(MAX_PAGE).to_string();
+        let split = |page: Activity| (page.activity, page.next);
+        let pairs = [("limit", Some(limit.as_str()))];
+        self.0.first(&label_path(machine, label, "/activity"), &pairs, max, split).await
     }
 
     /// Why a label is where it is, and what would move it.

@@ -12,9 +12,9 @@ use crate::{Client, Error, segment};
 pub struct Objects<'a>(pub(crate) &'a Client);
 
 impl Objects<'_> {
-    /// The parked objects, page by page.
-    pub async fn parked(&self) -> Result<Vec<ObjectState>, Error> {
-        self.0.all("/objects", &[], |page: ObjectList| (page.objects, page.next)).await
+    /// Up to `most` parked objects.
+    pub async fn parked(&self, most: usize) -> Result<Vec<ObjectState>, Error> {
+        self.0.first("/objects", &[], most, |page: ObjectList| (page.objects, page.next)).await
     }
 
     /// One object.

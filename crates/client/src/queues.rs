@@ -137,18 +137,10 @@ impl Queues<'_> {
         environment: Option<&str>,
         most: usize,
     ) -> Result<Vec<StoredMessage<Message>>, Error> {
-        let (state, mut all, mut cursor) = (json!(state), Vec::new(), None::<String>);
-        loop {
-            let pairs =
-                [("state", state.as_str()), ("environment", environment), ("cursor", cursor.as_deref())];
-            let page: MessagePage<Message> =
-                self.0.get(&with_query(&path(name, "/messages"), &pairs)).await?;
-            all.extend(page.messages);
-            cursor = page.next;
-            if cursor.is_none() || all.len() >= most {
-                return Ok(all);
-            }
-        }
+        let state = json!(state);
+        let pairs = [("state", state.as_str()), ("environment", environment)];
+        let split = |page: MessagePage<Message>| (page.messages, page.next);
+        self.0.first(&path(name, "/messages"), &pairs, most, split).await
     }
 
     /// One message, wherever in the queue it is.
@@ -253,16 +245,8 @@ impl Queues<'_> {
     /// # Errors
     /// `unknown_queue`.
     pub async fn dead(&self, name: &str, most: usize) -> Result<Vec<DeadLetter<Message>>, Error> {
-        let (mut all, mut cursor) = (Vec::new(), None::<String>);
-        loop {
-            let target = with_query(&path(name, "/dead"), &[("cursor", cursor.as_deref())]);
-            let page: DeadPage<Message> = self.0.get(&target).await?;
-            all.extend(page.dead);
-            cursor = page.next;
-            if cursor.is_none() || all.len() >= most {
-                return Ok(all);
-            }
-        }
+        let split = |page: DeadPage<Message>| (page.dead, page.next);
+        self.0.first(&path(name, "/dead"), &[], most, split).await
     }
 
     /// Redrives dead letters, and returns how many.

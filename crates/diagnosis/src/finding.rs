@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::text;
+
 /// How bad a finding is. The worst comes first in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -90,6 +92,11 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The address of its runbook on the admin listener.
+    pub fn runbook(&self) -> String {
+        format!("/docs/runbooks#{}", self.id)
+    }
+
     pub(crate) fn new(
         severity: Severity,
         id: &'static str,
@@ -99,6 +106,20 @@ impl Finding {
     ) -> Self {
         Self { id, severity, subject, problem: problem.into(), fix: fix.into() }
     }
+}
+
+/// Findings of one kind next to each other, as a diagnosis contains them. Only a kind with several findings has a title of
+/// its own.
+pub fn kinds(findings: &[Finding]) -> impl Iterator<Item = (String, &[Finding])> {
+    findings.chunk_by(|a, b| (a.severity, a.id) == (b.severity, b.id)).map(|same| {
+        let title = match same {
+            [only] => only.problem.clone(),
+            several => {
+                format!("{} findings: {}", text::thousands(several.len()), several[0].id.replace('-', " "))
+            }
+        };
+        (title, same)
+    })
 }
 
 /// A check that was not performed.
@@ -120,6 +141,16 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
+    /// The number of findings: `3 problems found, 1 of them critical`.
+    pub fn summary(&self) -> String {
+        let found = text::count(self.findings.len() as u64, "problem", "problems");
+        match self.critical() {
+            0 => format!("{found} found"),
+            critical if critical == self.findings.len() => format!("{found} found, critical"),
+            critical => format!("{found} found, {} of them critical", text::thousands(critical)),
+        }
+    }
+
     /// How many findings are critical.
     pub fn critical(&self) -> usize {
         self.findings.iter().filter(|finding| finding.severity == Severity::Critical).count()

@@ -26,5 +26,5 @@ pub mod thresholds;
 pub mod traffic;
 
 pub use facts::{Checked, Facts, diagnose};
-pub use finding::{Diagnosis, Finding, Severity, Skipped, Subject};
-pub use text::span;
+pub use finding::{Diagnosis, Finding, Severity, Skipped, Subject, kinds};
+pub use text::{span, thousands};

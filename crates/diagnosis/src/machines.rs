@@ -122,7 +122,7 @@ pub fn machine(machine: &Machine) -> Vec<Finding> {
             )
         };
         let fix = format!(
-            "`signalbox labels list {name} --state {state} --sort oldest` lists them, and `signalbox labels why` shows \
+            "`signalbox labels list {name} --state {state} --first oldest` lists them, and `signalbox labels why` shows \
              what they wait for. If it is expected, raise `alert` of the state."
         );
         add(Warning, "state-limit-passed", problem, fix);

@@ -12,9 +12,26 @@ pub fn span(ms: u64) -> String {
     }
 }
 
+/// `5003` as `5,003`.
+pub fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// `1 label`, `2 labels`.
 pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+    format!(
+        "{} {}",
+        thousands(usize::try_from(number).unwrap_or(usize::MAX)),
+        if number == 1 { one } else { many }
+    )
 }
 
 #[cfg(test)]
@@ -30,5 +47,13 @@ mod tests {
     #[test]
     fn one_is_singular() {
         assert_eq!([count(1, "label", "labels"), count(0, "label", "labels")], ["1 label", "0 labels"]);
+    }
+
+    #[test]
+    fn large_numbers_are_grouped() {
+        assert_eq!(
+            [thousands(0), thousands(999), thousands(5003), thousands(1_234_567)],
+            ["0", "999", "5,003", "1,234,567"]
+        );
     }
 }

@@ -171,6 +171,8 @@ pub struct Move {
     pub cause: Cause,
     /// The trigger, where there was one: `metadata.plan`, `time 18:30 Europe/London`, `interval 5m`, `entry`, `topic orders`.
     pub trigger: Option<String>,
+    /// Whether facts were waiting for a gate when the label left.
+    pub facts_waiting: bool,
 }
 
 /// How a label rests after its transitions.
@@ -488,7 +490,9 @@ impl<'a> Walk<'a> {
 
     fn go(&mut self, to: StateIndex, look: Look) {
         let from = self.label.state;
-        self.decision.moves.push(Move { from, to, cause: look.cause, trigger: look.trigger });
+        let Look { cause, trigger } = look;
+        let facts_waiting = self.decision.facts_waiting;
+        self.decision.moves.push(Move { from, to, cause, trigger, facts_waiting });
         self.label.previous_state = Some(self.machine.at(from).name());
         self.label.state = to;
         self.label.entered = self.now;

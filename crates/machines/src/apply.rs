@@ -40,12 +40,14 @@ use crate::{
 };
 
 /// The result of applying a definition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// The number of the version that is active.
     pub version: u64,
     /// Whether it is a new one.
     pub changed: bool,
+    /// The number of labels that stay on an earlier version, by version.
+    pub kept: BTreeMap<u64, u64>,
 }
 
 /// Applies definitions.
@@ -98,7 +100,8 @@ impl Applier {
                         self.finish(&under_way).await?;
                     }
                 }
-                return Ok(Applied { version: now.number, changed: false });
+                let kept = self.definitions.kept(machine.name(), now.number).await?;
+                return Ok(Applied { version: now.number, changed: false, kept });
             }
             Ok(_) | Err(Error::NoSuchMachine) => {}
             Err(error) => return Err(error),
@@ -109,7 +112,8 @@ impl Applier {
         let under_way = self.definitions.begin(machine, base, &mark, (now_ms, by), map).await?;
         self.finish(&under_way).await?;
         tracing::info!(machine = machine.name(), version = under_way.version, by, "definition applied");
-        Ok(Applied { version: under_way.version, changed: true })
+        let kept = self.definitions.kept(machine.name(), under_way.version).await?;
+        Ok(Applied { version: under_way.version, changed: true, kept })
     }
 
     /// Checks that the map names a target for every removed state that contains labels, and nothing else.
@@ -132,11 +136,15 @@ impl Applier {
         if let Some(from) = map.keys().find(|from| !removed.contains(from)) {
             return Err(Error::BadMap(format!("the map names {from}, which is not a removed state")));
         }
-        let names: Vec<&str> = removed.iter().map(String::as_str).collect();
+        if let Some(from) = map.keys().find(|from| old.keeps(from)) {
+            return Err(Error::BadMap(format!("the map names {from}, whose labels stay on their version")));
+        }
+        // Labels of other states stay on their version.
+        let names: Vec<&str> = removed.iter().map(String::as_str).filter(|state| !old.keeps(state)).collect();
         let counts = self.records.count_states(machine.name(), &names).await?;
         let unmapped =
-            removed.iter().zip(counts).filter(|(state, count)| *count > 0 && !map.contains_key(*state));
-        let unmapped: Vec<String> = unmapped.map(|(state, _)| state.clone()).collect();
+            names.iter().zip(counts).filter(|(state, count)| *count > 0 && !map.contains_key(**state));
+        let unmapped: Vec<String> = unmapped.map(|(state, _)| (*state).to_owned()).collect();
         if unmapped.is_empty() { Ok(()) } else { Err(Error::Unmapped(unmapped)) }
     }
 
@@ -196,7 +204,8 @@ impl Applier {
         let states = plan::states(before, &now.machine);
         let removed: BTreeSet<&str> = states.removed.iter().map(String::as_str).collect();
         let unsettled = plan::unsettled(before, &now.machine);
-        for state in states.removed.iter().chain(&unsettled) {
+        // In an added state are only labels that stay on a version that had it.
+        for state in states.removed.iter().chain(&states.added).chain(&unsettled) {
             let mut after: Option<String> = None;
             loop {
                 let (machine, page) = (now.machine.name(), self.page);
@@ -230,9 +239,12 @@ impl Applier {
     ) -> Result<(), Error> {
         let done = self
             .labels
-            .change((&machine, &label), &FeedAnswers::default(), |before, _, _| match before {
+            .change((&machine, &label), &FeedAnswers::default(), |before, version, _| match before {
                 Some(before) if &*before.state == state && before.status != Status::Deleted => {
-                    Ok(Edit::evaluate(before, happened.clone()))
+                    // A label that stays on its version is not moved; the index of its values may have changed.
+                    let stays = version.active.is_some() && matches!(happened, Happened::Migrated(_));
+                    let happened = if stays { Happened::Redefined } else { happened.clone() };
+                    Ok(Edit::evaluate(before, happened))
                 }
                 _ => Ok(Edit::Leave),
             })

@@ -36,6 +36,9 @@ pub(crate) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(S
     if record.suspended {
         add(format!("{machine}:is:{SUSPENDED}"), label.to_owned(), 0);
     }
+    if let Some(version) = record.kept {
+        add(format!("{machine}:kept"), label.to_owned(), version);
+    }
     if record.timed {
         add(format!("{machine}:since:{}", record.state), label.to_owned(), record.entered_ms);
     }

@@ -16,6 +16,7 @@ use signalbox_machine::{
 
 use crate::{
     Error,
+    record::Record,
     store::{Applying, Start, Started, Versions},
 };
 
@@ -23,7 +24,7 @@ use crate::{
 const PLAN_SECONDS: u64 = 3600;
 
 /// Maximum number of versions per machine that are kept in memory.
-const MAX_CACHED_VERSIONS: usize = 4;
+const MAX_CACHED_VERSIONS: usize = 8;
 
 /// A version of a definition.
 #[derive(Debug, Clone)]
@@ -32,6 +33,57 @@ pub struct Version {
     pub number: u64,
     /// The machine that it defines.
     pub machine: Arc<Machine>,
+    /// The active version, if this is an earlier one that a label stays on.
+    pub(crate) active: Option<Arc<Version>>,
+}
+
+impl Version {
+    /// The number of the active version.
+    pub(crate) fn active_number(&self) -> u64 {
+        self.active.as_ref().map_or(self.number, |active| active.number)
+    }
+
+    /// Whether labels in the state stay on this version. The active version may not have the state.
+    pub(crate) fn keeps(&self, state: &str) -> bool {
+        let own = self.machine.state(state);
+        own.is_some_and(|state| state.keeps())
+            || self
+                .active
+                .as_ref()
+                .is_some_and(|active| own.is_some() && active.machine.state(state).is_none())
+    }
+}
+
+/// The active version of a machine in a shard, and the earlier ones that labels stay on.
+#[derive(Debug, Clone)]
+pub(crate) struct Family {
+    pub(crate) active: Version,
+    /// The oldest first.
+    kept: Vec<Version>,
+}
+
+impl Family {
+    /// The version under which a label is evaluated.
+    pub(crate) fn of(&self, record: &Record) -> &Version {
+        let kept = self.kept.iter().find(|version| Some(version.number) == record.kept);
+        kept.filter(|version| version.keeps(&record.state)).unwrap_or(&self.active)
+    }
+
+    /// All versions, the active one first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Version> {
+        std::iter::once(&self.active).chain(&self.kept)
+    }
+
+    /// The names of all states, those of the active version first.
+    pub(crate) fn states(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for state in self.all().flat_map(|version| version.machine.states()) {
+            if !names.contains(&state.name()) {
+                names.push(state.name());
+            }
+        }
+        names
+    }
 }
 
 /// A version as it is stored.
@@ -96,6 +148,85 @@ impl Definitions {
         self.version(machine, shard, number).await
     }
 
+    /// The version under which a label of a shard is evaluated: the one that it stays on, or the active one.
+    pub(crate) async fn of_label(
+        &self,
+        machine: &str,
+        shard: usize,
+        record: Option<&Record>,
+    ) -> Result<Version, Error> {
+        let active = self.of(machine, shard).await?;
+        let kept = record.and_then(|record| Some((record.kept?, &record.state)));
+        let Some((number, state)) = kept.filter(|(number, _)| *number != active.number) else {
+            return Ok(active);
+        };
+        let kept = self.earlier(machine, shard, number, &active).await?;
+        Ok(kept.filter(|version| version.keeps(state)).unwrap_or(active))
+    }
+
+    /// The active version of a machine in a shard, and those that labels stay on.
+    pub(crate) async fn family(&self, machine: &str, shard: usize) -> Result<Family, Error> {
+        let active = self.of(machine, shard).await?;
+        let mut kept = Vec::new();
+        for (number, _) in self.versions.kept(shard, machine).await? {
+            if number != active.number {
+                kept.extend(self.earlier(machine, shard, number, &active).await?);
+            }
+        }
+        Ok(Family { active, kept })
+    }
+
+    /// An earlier version, if it can be read.
+    async fn earlier(
+        &self,
+        machine: &str,
+        shard: usize,
+        number: u64,
+        active: &Version,
+    ) -> Result<Option<Version>, Error> {
+        match self.version(machine, shard, number).await {
+            Ok(version) => Ok(Some(Version { active: Some(Arc::new(active.clone())), ..version })),
+            Err(Error::NoSuchVersion | Error::Unreadable) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The names of all states in which labels of a machine can be: those of the active version, then those of versions that
+    /// labels stay on.
+    pub(crate) async fn states(&self, machine: &str) -> Result<Vec<String>, Error> {
+        let mut names: Vec<String> = Vec::new();
+        for shard in 0..self.versions.shards() {
+            let family = match self.family(machine, shard).await {
+                Ok(family) => family,
+                // The definition has not reached this shard yet.
+                Err(Error::NoSuchMachine) if shard > 0 => continue,
+                Err(error) => return Err(error),
+            };
+            for state in family.states() {
+                if !names.iter().any(|name| name == state) {
+                    names.push(state.to_owned());
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// The number of labels that stay on versions before the active one, by version.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn kept(&self, machine: &str, active: u64) -> Result<BTreeMap<u64, u64>, Error> {
+        let mut counts = BTreeMap::new();
+        for shard in 0..self.versions.shards() {
+            for (version, count) in self.versions.kept(shard, machine).await? {
+                if version != active {
+                    *counts.entry(version).or_default() += count;
+                }
+            }
+        }
+        Ok(counts)
+    }
+
     /// Whether a version is active in a shard, read from the fabric.
     pub(crate) async fn is_active(&self, shard: usize, machine: &str, number: u64) -> Result<bool, Error> {
         Ok(self.versions.current(shard, machine).await? == Some(number))
@@ -139,7 +270,7 @@ impl Definitions {
             return Ok(version);
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
-        let version = Version { number, machine: read(machine, &stored.source)? };
+        let version = Version { number, machine: read(machine, &stored.source)?, active: None };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());

@@ -18,6 +18,7 @@ use signalbox_machine::{
 };
 
 use crate::{
+    Version,
     record::{Cause, Record, Row, Status, Work},
     store::Due,
 };
@@ -59,7 +60,7 @@ pub(crate) enum Happened<'a> {
     /// A client, described here, skips the action.
     Skipped(&'a str),
     /// A client, described here, moves the label to this state.
-    Moved(StateIndex, &'a str),
+    Moved(&'a str, &'a str),
     /// A client ends the suspension of the label.
     Resumption,
     /// The label's state was removed from the definition: the label moves to this state.
@@ -83,15 +84,15 @@ pub(crate) struct Turn {
     pub(crate) sweeps: Vec<(String, u64)>,
     /// The number of conditions evaluated.
     pub(crate) evaluations: u64,
+    /// Whether the label has left an earlier version that it stayed on.
+    pub(crate) left: bool,
 }
 
 /// The inputs of an evaluation.
 #[derive(Clone, Copy)]
 pub(crate) struct Evaluator<'a> {
-    /// The definition.
-    pub(crate) machine: &'a Machine,
-    /// The version of the definition.
-    pub(crate) version: u64,
+    /// The version of the definition that the label is on.
+    pub(crate) version: &'a Version,
     /// The name of the label.
     pub(crate) label: &'a str,
     /// Unix milliseconds.
@@ -100,7 +101,20 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) feeds: &'a dyn Feeds,
 }
 
-impl Evaluator<'_> {
+impl<'a> Evaluator<'a> {
+    fn machine(&self) -> &'a Machine {
+        &self.version.machine
+    }
+
+    /// The evaluator of a label that enters a state: a label leaves the version that it stayed on at the first state that does
+    /// not keep it.
+    fn on(&self, state: &str) -> Self {
+        match self.version.active.as_deref().filter(|_| !self.version.keeps(state)) {
+            Some(active) => Self { version: active, ..*self },
+            None => *self,
+        }
+    }
+
     /// Evaluates the label, and moves it as far as it goes. `record` already contains the new metadata.
     pub(crate) fn run(&self, record: &mut Record, happened: &Happened<'_>) -> Turn {
         let mut turn = Turn::default();
@@ -110,13 +124,13 @@ impl Evaluator<'_> {
         }
         match happened {
             Happened::Created => {
-                self.row(record, self.machine.initial(), Cause::Created, None, &mut turn);
+                self.row(record, self.machine().initial(), Cause::Created, None, &mut turn);
                 self.decide(record, Event::Entered, &mut turn);
             }
             Happened::Migrated(to) => self.migrate(record, *to, &mut turn),
             Happened::Facts(update) => self.decide(record, Event::Facts(update), &mut turn),
             Happened::CreatedBy(topic, update) => {
-                self.row(record, self.machine.initial(), Cause::Created, None, &mut turn);
+                self.row(record, self.machine().initial(), Cause::Created, None, &mut turn);
                 self.decide(record, Event::Entered, &mut turn);
                 if turn.moves == 1 && turn.needs.is_none() {
                     self.topic_event(record, topic, *update, &mut turn);
@@ -141,13 +155,21 @@ impl Evaluator<'_> {
                 }
             }
             Happened::Moved(to, by) => {
-                self.row(record, self.machine.at(*to), Cause::Moved, Some(by), &mut turn);
-                self.decide(record, Event::Entered, &mut turn);
+                // An operator means the state of the active version.
+                let active =
+                    self.version.active.as_deref().filter(|active| active.machine.state(to).is_some());
+                let evaluator = active.map_or(*self, |version| Self { version, ..*self });
+                if let Some(to) = evaluator.machine().state(to) {
+                    turn.left = active.is_some();
+                    evaluator.row(record, to, Cause::Moved, Some(by), &mut turn);
+                    evaluator.decide(record, Event::Entered, &mut turn);
+                }
             }
             Happened::Resumption => self.resume(record, &mut turn),
             Happened::Redefined => self.settle(record, &mut turn),
         }
-        self.times(record, &mut turn);
+        let active = self.version.active.as_deref().filter(|_| turn.left);
+        active.map_or(*self, |version| Self { version, ..*self }).times(record, &mut turn);
         turn
     }
 
@@ -168,8 +190,8 @@ impl Evaluator<'_> {
     /// name; metadata that came before may open the new gate.
     fn migrate(&self, record: &mut Record, to: StateIndex, turn: &mut Turn) {
         let since_ms = record.entered_ms;
-        let waits_on = record.status == Status::Waiting && self.machine.at(to).gate().is_some();
-        self.row(record, self.machine.at(to), Cause::Migrated, None, turn);
+        let waits_on = record.status == Status::Waiting && self.machine().at(to).gate().is_some();
+        self.row(record, self.machine().at(to), Cause::Migrated, None, turn);
         if waits_on {
             record.entered_ms = since_ms;
             record.work.facts = true;
@@ -224,7 +246,7 @@ impl Evaluator<'_> {
     }
 
     fn state(&self, record: &Record) -> Option<&State> {
-        self.machine.state(&record.state)
+        self.machine().state(&record.state)
     }
 
     /// The label as an input of the decision. `None` if the definition does not contain its state.
@@ -245,7 +267,7 @@ impl Evaluator<'_> {
     pub(crate) fn would_change(&self, record: &Record, trigger: usize) -> (bool, u64) {
         let Some(label) = self.label(record).filter(|_| !record.suspended) else { return (false, 0) };
         let event = Event::Trigger(trigger);
-        let decision = step::decide(self.machine, label, event, instant(self.now_ms), self.feeds);
+        let decision = step::decide(self.machine(), label, event, instant(self.now_ms), self.feeds);
         let work = &record.work;
         let stays = decision.moves.is_empty()
             && decision.facts_waiting == work.facts
@@ -270,12 +292,19 @@ impl Evaluator<'_> {
     fn decide_after(&self, moved: usize, record: &mut Record, event: Event<'_>, turn: &mut Turn) {
         let Some(label) = self.label(record) else { return };
         let now = instant(self.now_ms);
-        let decision = step::decide_after(moved, self.machine, label, event, now, self.feeds);
+        let decision = step::decide_after(moved, self.machine(), label, event, now, self.feeds);
         turn.evaluations += decision.evaluations as u64;
-        turn.steps += decision.moves.len();
-        for moved in &decision.moves {
-            let to = self.machine.at(moved.to);
-            self.row(record, to, Cause::from_step(moved.cause), moved.trigger.as_deref(), turn);
+        for (n, step) in decision.moves.iter().enumerate() {
+            let to = self.machine().at(step.to);
+            self.row(record, to, Cause::from_step(step.cause), step.trigger.as_deref(), turn);
+            turn.steps += 1;
+            let next = self.on(to.name());
+            if next.version.number != self.version.number {
+                // The rest of the decision was made under the version that the label has left.
+                turn.left = true;
+                record.work.facts = step.facts_waiting;
+                return next.decide_after(moved + n + 1, record, Event::Entered, turn);
+            }
         }
         record.work.facts = decision.facts_waiting;
         self.rest(record, &decision, turn);
@@ -303,7 +332,7 @@ impl Evaluator<'_> {
             to: Some(to.name().into()),
             cause,
             trigger: trigger.map(Into::into),
-            version: self.version,
+            version: self.on(to.name()).version.number,
             event: 0,
         });
         record.state = to.name().into();
@@ -428,7 +457,7 @@ impl Evaluator<'_> {
     fn settle(&self, record: &mut Record, turn: &mut Turn) {
         let Some(state) = self.state(record) else { return };
         // A label that came to the state under this definition has been evaluated under it.
-        if record.history.last().is_some_and(|row| row.version == self.version) {
+        if record.history.last().is_some_and(|row| row.version == self.version.number) {
             return;
         }
         let fits = match (state.gate(), state.action()) {
@@ -467,7 +496,8 @@ impl Evaluator<'_> {
         if record.status == Status::Deleted {
             return Vec::new();
         }
-        let index = self.machine.index().iter();
+        // A search uses the index of the active version.
+        let index = self.version.active.as_deref().unwrap_or(self.version).machine.index().iter();
         let mut digests: Vec<u64> =
             index.filter_map(|path| index_digest(path, path.of(&record.metadata))).collect();
         digests.sort_unstable();
@@ -477,6 +507,8 @@ impl Evaluator<'_> {
     /// Sets when the gate evaluates the label without an update: the label's next interval, and the sweeps of the gate.
     fn times(&self, record: &mut Record, turn: &mut Turn) {
         record.indexed = self.indexed(record);
+        let stays = record.status != Status::Deleted && self.version.keeps(&record.state);
+        record.kept = stays.then_some(self.version.number);
         let left = matches!(record.status, Status::Ended | Status::Deleted);
         let state = self.state(record).filter(|_| !left);
         let deadline =
@@ -491,8 +523,8 @@ impl Evaluator<'_> {
             return;
         };
         let now = instant(self.now_ms);
-        let zone = step::gate_zone(self.machine, &label);
-        let facts = step::facts(self.machine, &label, self.feeds, &zone, now);
+        let zone = step::gate_zone(self.machine(), &label);
+        let facts = step::facts(self.machine(), &label, self.feeds, &zone, now);
         let interval =
             gate.next_interval(&facts, label.metadata, label.entered, now).map(|(_, at)| unix_ms(at));
         let mut own = BTreeSet::new();
@@ -502,7 +534,7 @@ impl Evaluator<'_> {
                 own.insert(local.zone.name().to_owned());
             }
             turn.sweeps.extend(sweep_entry(
-                self.machine.name(),
+                self.machine().name(),
                 &record.state,
                 daily,
                 &local.zone,

@@ -165,8 +165,10 @@ impl LabelStore {
     ) -> Result<Done, Error> {
         let shard = self.records.shards().of(machine, label);
         for round in 0..MAX_ROUNDS {
-            let version = self.definitions.of(machine, shard).await?;
+            // The active version is read first: if another one becomes active, the commit is refused.
+            self.definitions.of(machine, shard).await?;
             let before = self.read(machine, label).await?;
+            let version = self.definitions.of_label(machine, shard, before.as_ref()).await?;
             let now_ms = self.clock.now_ms().await?;
             let repeated =
                 request.is_some_and(|request| before.as_ref().is_some_and(|before| request.is_in(before)));
@@ -175,8 +177,7 @@ impl LabelStore {
                 return Ok(Done { record: before, version, turn: Turn::default(), changed: false });
             };
             let turn = {
-                let (machine, number) = (&version.machine, version.number);
-                let evaluator = Evaluator { machine, version: number, label, now_ms, feeds: answers };
+                let evaluator = Evaluator { version: &version, label, now_ms, feeds: answers };
                 happened.map(|happened| evaluator.run(&mut record, &happened)).unwrap_or_default()
             };
             self.metrics.evaluated(turn.evaluations);
@@ -187,7 +188,7 @@ impl LabelStore {
                 .is_some_and(|old| *old == record || (only_asks && differs_in_retry_only(old, &record)));
             if unchanged {
                 // No commit compares the version, so it is compared here.
-                if self.definitions.is_active(shard, machine, version.number).await? {
+                if self.definitions.is_active(shard, machine, version.active_number()).await? {
                     return Ok(Done { record: before, version, turn, changed: false });
                 }
                 self.definitions.forget(machine, shard);
@@ -204,7 +205,7 @@ impl LabelStore {
             }
             self.sweeps.ensure(shard, &version, &turn.sweeps).await?;
             let new_rows = rows + turn.moves;
-            let (place, number) = ((machine, label), Some(version.number));
+            let (place, number) = ((machine, label), Some(version.active_number()));
             let lines = note.lines(before.as_ref(), &record, now_ms);
             let committed =
                 self.committer.commit(place, number, before.as_ref(), &mut record, new_rows, &lines).await;
@@ -212,6 +213,8 @@ impl LabelStore {
                 Ok(()) => {
                     self.metrics.moved(new_rows);
                     self.flow.count(machine, &record.history, new_rows);
+                    let active = version.active.as_deref().filter(|_| turn.left).cloned();
+                    let version = active.unwrap_or(version);
                     return Ok(Done { record: Some(record), version, turn, changed: true });
                 }
                 Err(Refusal::Outdated) => {

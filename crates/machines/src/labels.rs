@@ -335,7 +335,7 @@ impl Operation {
         format!("{what} by {by}")
     }
 
-    fn edit<'a>(&self, before: &Record, version: &Version, note: &'a str) -> Result<Edit<'a>, Error> {
+    fn edit<'a>(&'a self, before: &Record, version: &Version, note: &'a str) -> Result<Edit<'a>, Error> {
         let acts = matches!(before.status, Status::Acting | Status::Errored | Status::Looping)
             && version.machine.state(&before.state).is_some_and(|state| state.action().is_some());
         let with = |happened| Ok(Edit::evaluate(before, happened));
@@ -367,8 +367,11 @@ impl Operation {
                 Ok(Edit::write(record, Some(Happened::Resumption)))
             }
             Self::Move { to } => {
-                let state = version.machine.state(to).ok_or_else(|| Error::NoSuchState(to.clone()))?;
-                with(Happened::Moved(state.index(), note))
+                let active = version.active.as_deref().unwrap_or(version);
+                if active.machine.state(to).is_none() && version.machine.state(to).is_none() {
+                    return Err(Error::NoSuchState(to.clone()));
+                }
+                with(Happened::Moved(to, note))
             }
             Self::Set { .. } | Self::Delete => Ok(Edit::Leave),
         }

@@ -43,8 +43,12 @@ impl SweepReconciler {
                 continue;
             }
             for shard in 0..self.due.shards() {
-                match self.definitions.of(&machine, shard).await {
-                    Ok(version) => restored += self.restore_in(shard, &version).await?,
+                match self.definitions.family(&machine, shard).await {
+                    Ok(family) => {
+                        for version in family.all() {
+                            restored += self.restore_in(shard, version).await?;
+                        }
+                    }
                     Err(Error::NoSuchMachine | Error::NoSuchVersion | Error::Unreadable) => {}
                     Err(error) => return Err(error),
                 }

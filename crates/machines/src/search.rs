@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use signalbox_machine::{State, definition::Path};
+use signalbox_machine::definition::Path;
 
 use crate::{
     Error,
@@ -259,6 +259,7 @@ impl Search {
         let values = filter.values()?;
         if let Some(state) = &filter.state
             && machine.state(state).is_none()
+            && !self.definitions.states(machine.name()).await?.contains(state)
         {
             return Err(Error::NoSuchState(state.clone()));
         }
@@ -271,7 +272,7 @@ impl Search {
             (None, Some(true)) => Source::Status(SUSPENDED),
             _ => Source::States(match &filter.state {
                 Some(state) => vec![state.clone()],
-                None => machine.states().iter().map(State::name).map(str::to_owned).collect(),
+                None => self.definitions.states(machine.name()).await?,
             }),
         };
         Ok((source, values))

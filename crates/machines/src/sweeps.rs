@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     Error, Version,
     clock::Clock,
-    definitions::Definitions,
+    definitions::{Definitions, Family},
     evaluator::{Evaluator, Happened, instant, unix_ms},
     feeds::FeedAnswers,
     label_store::{Edit, LabelStore},
@@ -61,28 +61,29 @@ impl Sweeps {
         let Due::Sweep { machine, gate, time, zone, own } = sweep else { return Ok(()) };
         // Most labels are not written, so no refused commit would show that another version is active.
         self.definitions.forget(&machine, shard);
-        let version = match self.definitions.of(&machine, shard).await {
+        let family = match self.definitions.family(&machine, shard).await {
             Err(Error::NoSuchMachine) => return Ok(self.due.end_sweep(shard, member, None).await?),
             other => other?,
         };
-        let mut sweep = Sweep { machine, gate, zone, own, version, live: Vec::new(), instant_ms: 0 };
-        let triggers = sweep.triggers(&time);
-        let (Some((_, first)), Some(rules)) = (triggers.first(), Zone::named(&sweep.zone)) else {
+        let Some(zone) = Zone::named(&zone) else {
+            return Ok(self.due.end_sweep(shard, member, None).await?);
+        };
+        let mut sweep = Sweep { machine, gate, time, zone, own, family, now_ms: 0, instant_ms: 0 };
+        let triggers = sweep.triggers();
+        let Some(first) = triggers.first() else {
             // The definition no longer contains this time.
             self.entries.forget();
             return Ok(self.due.end_sweep(shard, member, None).await?);
         };
-        let (schedule, rules) = (first.schedule.clone(), rules.rules());
+        let (schedule, zone) = (first.schedule.clone(), sweep.zone.clone());
+        let rules = zone.rules();
         let now_ms = self.clock.now_ms().await?;
         // Of several missed times, only the last is made up for.
         let last_ms = schedule.last(rules, instant(now_ms)).map_or(0, unix_ms);
         let instant_ms = due_ms.max(last_ms);
-        let is_live =
-            |daily: &Daily| daily.still_counts(rules, instant(now_ms)) || now_ms < instant_ms + 1_000;
-        let live: Vec<usize> = triggers.iter().filter(|(_, daily)| is_live(daily)).map(|(n, _)| *n).collect();
-        if !live.is_empty() {
+        (sweep.now_ms, sweep.instant_ms) = (now_ms, instant_ms);
+        if sweep.triggers().into_iter().any(|daily| sweep.is_live(daily)) {
             self.metrics.swept();
-            (sweep.live, sweep.instant_ms) = (live, instant_ms);
             self.walk(shard, member, &Arc::new(sweep)).await?;
         }
         let next = schedule.next(rules, instant(now_ms.max(instant_ms)));
@@ -121,7 +122,7 @@ impl Sweeps {
         let (records, page) = (&self.records, self.page);
         let (machine, gate) = (&sweep.machine, &sweep.gate);
         Ok(if sweep.own {
-            records.in_zone(shard, machine, (gate, &sweep.zone), after, page).await?
+            records.in_zone(shard, machine, (gate, sweep.zone.name()), after, page).await?
         } else {
             records.in_state(shard, machine, gate, after, page).await?
         })
@@ -149,8 +150,8 @@ impl Sweeps {
             return false;
         };
         let Some(trigger) = sweep.trigger_for(&record) else { return false };
-        let (machine, version) = (&*sweep.version.machine, sweep.version.number);
-        let evaluator = Evaluator { machine, version, label, now_ms, feeds: &FeedAnswers::default() };
+        let version = sweep.family.of(&record);
+        let evaluator = Evaluator { version, label, now_ms, feeds: &FeedAnswers::default() };
         let (changes, evaluations) = evaluator.would_change(&record, trigger);
         debug_assert!(
             changes || {
@@ -170,7 +171,7 @@ impl Sweeps {
         let done = self
             .labels
             .change((&sweep.machine, &label), &FeedAnswers::default(), |before, now, _| {
-                if now.number != sweep.version.number {
+                if now.active_number() != sweep.family.active.number {
                     // The page is evaluated again under the other version.
                     return Err(Error::DefinitionChanged);
                 }
@@ -189,33 +190,40 @@ impl Sweeps {
 struct Sweep {
     machine: String,
     gate: String,
-    zone: String,
+    time: String,
+    zone: Zone,
     /// Whether it concerns only labels whose own metadata names this zone.
     own: bool,
-    version: Version,
-    /// The triggers for which this instant is within the grace period.
-    live: Vec<usize>,
+    family: Family,
+    now_ms: u64,
     instant_ms: u64,
 }
 
 impl Sweep {
-    fn daily(&self) -> impl Iterator<Item = (usize, &Daily)> {
-        let gate = self.version.machine.state(&self.gate).and_then(State::gate);
+    /// The time triggers of the gate in a version, with their places among all.
+    fn daily<'v>(&self, version: &'v Version) -> impl Iterator<Item = (usize, &'v Daily)> + use<'v> {
+        let gate = version.machine.state(&self.gate).and_then(State::gate);
         gate.into_iter().flat_map(Gate::daily)
     }
 
-    /// The triggers of the gate with this time and zone. Several triggers have the same time if they read their zones from
-    /// different metadata.
-    fn triggers(&self, time: &str) -> Vec<(usize, &Daily)> {
-        let possible = |daily: &Daily| {
-            daily.schedule.key() == time
+    /// The triggers of the gate with this time and zone, in all versions. Several triggers of a version have the same time if
+    /// they read their zones from different metadata.
+    fn triggers(&self) -> Vec<&Daily> {
+        let possible = |daily: &&Daily| {
+            daily.schedule.key() == self.time
                 && if self.own {
                     matches!(daily.zone, ZoneRule::Metadata { .. })
                 } else {
-                    daily.zone.default().name() == self.zone
+                    daily.zone.default().name() == self.zone.name()
                 }
         };
-        self.daily().filter(|(_, daily)| possible(daily)).collect()
+        let all = self.family.all().flat_map(|version| self.daily(version)).map(|(_, daily)| daily);
+        all.filter(possible).collect()
+    }
+
+    /// Whether the instant is within the grace period of a trigger.
+    fn is_live(&self, daily: &Daily) -> bool {
+        daily.still_counts(self.zone.rules(), instant(self.now_ms)) || self.now_ms < self.instant_ms + 1_000
     }
 
     /// The trigger that applies to a label, if any does.
@@ -226,9 +234,12 @@ impl Sweep {
             && record.entered_ms < self.instant_ms;
         let applies = |daily: &Daily| {
             let local = daily.zone.of(&record.metadata);
-            local.own == self.own && local.zone.name() == self.zone
+            daily.schedule.key() == self.time
+                && local.own == self.own
+                && local.zone.name() == self.zone.name()
+                && self.is_live(daily)
         };
-        let mut applicable = self.daily().filter(|_| waits);
-        applicable.find(|(n, daily)| self.live.contains(n) && applies(daily)).map(|(n, _)| n)
+        let mut applicable = self.daily(self.family.of(record)).filter(|_| waits);
+        applicable.find(|(_, daily)| applies(daily)).map(|(n, _)| n)
     }
 }

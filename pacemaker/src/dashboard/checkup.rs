@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use signalbox_access::Caller;
 use signalbox_diagnosis::{
     Checked, Diagnosis, Facts, Severity, Skipped, Subject, diagnose,
+    installation::Pacemaker,
     machines::Machine,
     messages::{self, Bus, Parked},
     redis::{Role, Server},
@@ -146,7 +147,7 @@ fn checked<T>(result: Result<T, String>) -> Checked<T> {
 async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
     let mut facts = Facts::skipped("only `signalbox doctor` runs this check");
     let whole = caller.confinement().is_empty();
-    let (servers, slow, head, reports, traffic, events, machines) = tokio::join!(
+    let (servers, slow, head, reports, traffic, events, machines, pacemakers) = tokio::join!(
         servers(app, whole, deadline),
         by(deadline, "Redis", async { Ok::<_, String>(app.dashboard.slow_facts.get(app).await) }),
         by(deadline, "the routes Redis", app.registry.store().table_head()),
@@ -154,6 +155,7 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
         traffic(app, caller, deadline),
         events(app, caller, deadline),
         machines(app, whole, deadline),
+        pacemakers(app, whole, deadline),
     );
     let (lineage, serial, _) = head.unwrap_or_default();
     let head = Head { epoch: lineage.split(' ').next().unwrap_or("").to_owned(), serial };
@@ -183,6 +185,7 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
         facts.credentials = Checked::Known(messages::Credentials { clear, locked });
     }
     facts.machines = machines;
+    facts.pacemakers = pacemakers;
     let mut diagnosis = diagnose(&facts, app.dashboard.now_ms());
     let versions: BTreeSet<&String> = hosts.iter().flatten().flat_map(|host| &host.versions).collect();
     if versions.len() > MAX_VERSION_TYPES {
@@ -349,6 +352,15 @@ async fn events(app: &Site, caller: &Caller, deadline: Instant) -> EventFacts {
     (Checked::Known(Bus { accepts_events }), subscribers, queues, backends, parked)
 }
 
+async fn pacemakers(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Pacemaker>> {
+    if !whole {
+        return Checked::Skipped(CONFINED.to_owned());
+    }
+    let seen = by(deadline, "the fabric Redis", app.presence.all()).await;
+    let running = |one: signalbox_lease::Seen| Pacemaker { node: one.node, version: one.version };
+    checked(seen.map(|all| all.into_iter().map(running).collect()))
+}
+
 /// Facts about state machines.
 async fn machines(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Machine>> {
     if !whole {
@@ -359,7 +371,7 @@ async fn machines(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Mac
         for name in app.machines.definitions.names().await? {
             // A machine may have been deleted since its name was read.
             if let Ok(counts) = app.machines.inspector.overview.counts(&name).await {
-                found.push(facts::machine(name, &counts));
+                found.push(facts::machine(&app.machines.label_store, name, &counts).await?);
             }
         }
         Ok::<_, signalbox_machines::Error>(found)

@@ -3,7 +3,7 @@
 //! The rules are in `signalbox-diagnosis`, which `signalbox doctor` also uses.
 
 use signalbox_diagnosis::{
-    self as diagnosis, Severity, Subject,
+    self as diagnosis, Severity, Subject, kinds,
     machines::{Held, Machine, Passed},
     messages::{Backend, Subscriber},
     routers::{Router, Table},
@@ -11,11 +11,11 @@ use signalbox_diagnosis::{
 };
 
 use super::{
-    pages::{Kind, found, link, problems_of, thousands},
+    pages::{Kind, found, link, problems_of},
     store::Sums,
 };
 use signalbox_bus::SubscriptionStatus;
-use signalbox_machines::{Alert, Counts};
+use signalbox_machines::{Alert, Counts, LabelStore, Status};
 use signalbox_routing::RouterReport;
 use signalbox_sequencer::BackendStatus;
 
@@ -27,6 +27,8 @@ pub(super) struct Group {
     /// What is wrong, for all of them.
     pub(super) title: String,
     pub(super) fix: String,
+    /// The address of the page that explains it.
+    pub(super) runbook: String,
     /// The first of them.
     pub(super) named: Vec<Named>,
     /// How many more there are.
@@ -45,9 +47,8 @@ pub(super) struct Named {
 
 /// Findings by kind, the worst first. Of each kind, at most `names` are named.
 pub(super) fn groups(findings: &[diagnosis::Finding], names: usize) -> Vec<Group> {
-    findings
-        .chunk_by(|a, b| (a.severity, a.id) == (b.severity, b.id))
-        .map(|same| {
+    kinds(findings)
+        .map(|(title, same)| {
             let first = &same[0];
             let named = |one: &diagnosis::Finding| Named {
                 problem: one.problem.clone(),
@@ -56,11 +57,9 @@ pub(super) fn groups(findings: &[diagnosis::Finding], names: usize) -> Vec<Group
             Group {
                 id: first.id,
                 critical: first.severity == Severity::Critical,
-                title: match same.len() {
-                    1 => first.problem.clone(),
-                    count => format!("{} findings: {}", thousands(count), first.id.replace('-', " ")),
-                },
+                title,
                 fix: first.fix.clone(),
+                runbook: first.runbook(),
                 named: same.iter().take(names).map(named).collect(),
                 more: same.len().saturating_sub(names),
                 all: problems_of(first.id),
@@ -117,17 +116,35 @@ pub(super) fn backend(status: BackendStatus) -> Backend {
     Backend { name: status.name, disabled: status.backend.disabled, dead: status.dead }
 }
 
-pub(super) fn machine(name: String, counts: &Counts) -> Machine {
-    let count = |status: &str| counts.busy.get(status).copied().unwrap_or(0);
-    let held = |count| Held { count, example: None };
-    Machine {
-        name,
-        failed: held(count("errored")),
-        waiting_for_feed: held(count("choosing")),
-        stuck: held(counts.stuck.values().sum()),
-        looping: count("looping"),
-        passed: counts.alerts.iter().map(passed).collect(),
+/// A machine, with an example of labels that cannot continue.
+pub(super) async fn machine(
+    labels: &LabelStore,
+    name: String,
+    counts: &Counts,
+) -> Result<Machine, signalbox_machines::Error> {
+    let count = |status: Status| counts.busy.get(status.as_str()).copied().unwrap_or(0);
+    let held = async |status| {
+        let mut held = Held { count: count(status), example: None };
+        if held.count > 0 {
+            let first = labels.list(&name, &[], Some(status), None, 1).await?;
+            let found = labels.records(&name, first).await?.pop();
+            held.example = found.and_then(|(label, record)| Some((label, record.work.error?.to_string())));
+        }
+        Ok::<_, signalbox_machines::Error>(held)
+    };
+    let mut stuck = Held { count: counts.stuck.values().sum(), example: None };
+    if let Some(gate) = counts.stuck.keys().next() {
+        let label = labels.list(&name, &[gate], None, None, 1).await?.pop();
+        stuck.example = label.map(|label| (label, gate.clone()));
     }
+    Ok(Machine {
+        failed: held(Status::Errored).await?,
+        waiting_for_feed: held(Status::Choosing).await?,
+        stuck,
+        looping: count(Status::Looping),
+        passed: counts.alerts.iter().map(passed).collect(),
+        name,
+    })
 }
 
 fn passed(alert: &Alert) -> Passed {

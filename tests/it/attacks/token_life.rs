@@ -229,6 +229,8 @@ async fn the_command_asks_no_application_in_a_folder_that_others_can_write_to() 
     let listener = UnixListener::bind(sockets.join("evil.sock")).unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
+            // The command sends its request before it reads.
+            let _request = stream.read(&mut [0; 64]).await;
             let status = json!({"name": "evil", "version": "\u{1b}[2J", "copies": 1, "pid": 1});
             let _gone = stream.write_all(format!("{status}\n").as_bytes()).await;
         }

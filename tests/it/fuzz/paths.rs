@@ -7,7 +7,7 @@ use signalbox_tests::{http::Connection, system::System};
 
 use crate::attacks::edge_paths::{Echo, lenient};
 
-const PATHS: [&str; 16] = [
+const PATHS: [&str; 17] = [
     "/",
     "/api",
     "/api/x?y=/../z",
@@ -24,6 +24,8 @@ const PATHS: [&str; 16] = [
     "/b%C3%BCcher/api",
     "/.;/closed",
     "/api/%252e%252e/closed",
+    // The pacemaker explained that the edge rejects a path that is not UTF-8.
+    "/apiC3%BCcher/api",
 ];
 
 const WORDS: [&str; 22] = [

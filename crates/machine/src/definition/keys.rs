@@ -9,16 +9,17 @@ pub(super) const ON_ERROR: [&str; 1] = ["default"];
 pub(super) const STATS: [&str; 6] = ["version_type", "version", "application", "workspace", "node", "window"];
 pub(super) const INPUT: [&str; 4] = ["topic", "label", "into", "create"];
 pub(super) const WEBHOOK: [&str; 3] = ["match", "headers", "secret"];
-pub(super) const GATE: [&str; 6] = ["gate", "exit_condition", "triggers", "deadline", "alert", "next"];
+pub(super) const GATE: [&str; 7] =
+    ["gate", "exit_condition", "triggers", "deadline", "alert", "on_apply", "next"];
 pub(super) const TRIGGER: [&str; 10] =
     ["metadata", "time", "days", "cron", "interval", "at", "event", "topic", "timezone", "grace"];
 pub(super) const QUIET: [&str; 3] = ["from", "to", "timezone"];
 pub(super) const NEXT: [&str; 6] = ["type", "state", "path", "destinations", "branches", "default"];
 pub(super) const DESTINATION: [&str; 2] = ["value", "state"];
 pub(super) const BRANCH: [&str; 2] = ["when", "state"];
-pub(super) const ACTION: [&str; 14] = [
+pub(super) const ACTION: [&str; 15] = [
     "action", "webhook", "method", "body", "route", "publish", "timeout", "retry", "result", "on_error",
-    "quiet", "deadline", "alert", "next",
+    "quiet", "deadline", "alert", "on_apply", "next",
 ];
 pub(super) const RETRY: [&str; 5] = ["attempts", "first", "factor", "longest", "except"];
 pub(super) const DEADLINE: [&str; 3] = ["after", "at", "next"];

@@ -153,6 +153,7 @@ pub struct State {
     pub(super) kind: Kind,
     pub(super) deadline: Option<Deadline>,
     pub(super) alert: Option<Alert>,
+    pub(super) keeps: bool,
     /// Its content as canonical text: two definitions have the same state when these are equal.
     pub(super) says: Box<str>,
 }
@@ -214,6 +215,12 @@ impl State {
     #[must_use]
     pub fn alert(&self) -> Option<Alert> {
         self.alert
+    }
+
+    /// Whether labels that are here when another version is applied stay on their version until they leave the state.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// Every state that labels may go to from here, each once, in the order of the file: by its transition, after a failure,

@@ -63,7 +63,17 @@ impl Builder<'_, '_> {
             // A state that cannot be read takes its place, so that the others are checked too.
             let (kind, deadline) = read.unwrap_or((Kind::End, None));
             let alert = self.alert(item);
-            states.push(State { name: name.into(), index: StateIndex(n), kind, deadline, alert, says });
+            let keeps = self.keeps(item);
+            states.push(State {
+                name: name.into(),
+                index: StateIndex(n),
+                kind,
+                deadline,
+                alert,
+                keeps,
+                says,
+            });
+            self.check_keeps(item, states.last());
         }
         (states.len() == items.len()).then_some(states)
     }
@@ -127,6 +137,28 @@ impl Builder<'_, '_> {
             fields.get("labels").and_then(|node| self.reader.whole(node, "`labels`", 0..=MAX_LABELS));
         let age = fields.get("age").and_then(|node| self.reader.duration(node, "`age`", 1..=3650 * DAY));
         Some(Alert { labels, age })
+    }
+
+    /// Whether labels of the state stay on their version. Another value is refused.
+    fn keeps(&mut self, node: &Node) -> bool {
+        let Some(node) = entry(node, "on_apply") else { return false };
+        let keeps = matches!(&node.value, Value::Text(word) if word == "keep");
+        if !keeps {
+            let hint = "write `on_apply: keep`: labels stay on their version until they leave the state";
+            self.reader.refuse_hint(node.at, "invalid `on_apply`", hint);
+        }
+        keeps
+    }
+
+    /// Labels that never leave a state would stay on their version without an end.
+    fn check_keeps(&mut self, node: &Node, state: Option<&State>) {
+        if let Some(node) = entry(node, "on_apply")
+            && state.is_some_and(|state| state.keeps && state.targets().is_empty())
+            && !self.broken.contains(&state.map_or(0, |state| state.index.0))
+        {
+            let message = "labels never leave this state, so they would stay on their version without an end";
+            self.reader.refuse_hint(node.at, message, "remove `on_apply`, or add `next`");
+        }
     }
 
     fn deadline(&mut self, node: &Node) -> Option<Deadline> {
@@ -438,4 +470,10 @@ fn gate_zone(triggers: &[Trigger], machine: &ZoneRule) -> ZoneRule {
         Some(first) if zones.all(|zone| zone == first) => first.clone(),
         _ => machine.clone(),
     }
+}
+
+/// The value of a key of a state.
+fn entry<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    let Value::Map(entries) = &node.value else { return None };
+    entries.iter().find(|(known, _)| known.name == key).map(|(_, node)| node)
 }

@@ -523,10 +523,10 @@ fn of_very_many_problems_the_first_are_reported() {
     for item in ["1,", "{gate: a},", "{gate: b, x: 1},", "{gate: 7, next: [[]]},"] {
         let source = format!("state_machines: {{m: {{states: [{}]}}}}", item.repeat(300_000 / item.len()));
         let refused = load("m.yaml", &source).unwrap_err();
-        let told = refused.to_string();
+        let shown = refused.to_string();
         assert!((1..=100).contains(&refused.problems.len()), "{}", refused.problems.len());
-        assert!(told.len() < 100_000, "{} bytes", told.len());
-        assert!(told.starts_with("m.yaml:1:"), "{}", &told[..200]);
+        assert!(shown.len() < 100_000, "{} bytes", shown.len());
+        assert!(shown.starts_with("m.yaml:1:"), "{}", &shown[..200]);
     }
 }
 

@@ -22,10 +22,10 @@ use signalbox_machine::State;
 use tokio::time::sleep;
 
 use crate::{
-    Error, Version,
+    Error,
     clock::Clock,
     commit::places,
-    definitions::Definitions,
+    definitions::{Definitions, Family},
     evaluator::{instant, sweep_entry},
     record::{Record, Status},
     store::{Due, Records},
@@ -193,13 +193,13 @@ impl Checker {
     async fn indexes(&self, shard: usize) -> Result<Vec<(String, Index)>, Error> {
         let mut indexes = Vec::new();
         for machine in self.definitions.names().await? {
-            let version = match self.definitions.of(&machine, shard).await {
-                Ok(version) => version,
+            let family = match self.definitions.family(&machine, shard).await {
+                Ok(family) => family,
                 // The definition has not reached this shard yet.
                 Err(Error::NoSuchMachine | Error::NoSuchVersion) => continue,
                 Err(error) => return Err(error),
             };
-            let states = version.machine.states().iter().map(|state| Index::State(state.name().to_owned()));
+            let states = family.states().into_iter().map(|state| Index::State(state.to_owned()));
             let statuses = Status::ALL.into_iter().filter(|status| status.has_index()).map(Index::Status);
             indexes.extend(states.chain(statuses).map(|index| (machine.clone(), index)));
         }
@@ -210,10 +210,10 @@ impl Checker {
         let mut suspicions = Vec::new();
         for (machine, labels, index) in found {
             let records = self.records.many(shard, machine, labels).await?;
-            let version = self.definitions.of(machine, shard).await.ok();
+            let family = self.definitions.family(machine, shard).await.ok();
             let mut wanted = Wanted {
                 machine,
-                version: version.as_ref(),
+                family: family.as_ref(),
                 now_ms: self.clock.now_ms().await?,
                 entries: Vec::new(),
             };
@@ -312,7 +312,7 @@ impl Index {
 /// The index entries that labels must have by their records.
 struct Wanted<'a> {
     machine: &'a str,
-    version: Option<&'a Version>,
+    family: Option<&'a Family>,
     now_ms: u64,
     entries: Vec<Entry>,
 }
@@ -336,15 +336,17 @@ impl Wanted<'_> {
         for ((key, member), score) in places(self.machine, label, record) {
             let kind = key.strip_prefix(self.machine).and_then(|rest| rest.split(':').nth(1));
             let (predicate, latest_ms) = match kind {
-                Some("in" | "by") => ("M1", None),
+                Some("in" | "by" | "kept") => ("M1", None),
                 Some("is") => ("M2", None),
                 Some("zone") => ("M4", None),
                 _ => ("M3", Some(score.max(self.now_ms) + MAX_LATENESS_MS)),
             };
             self.entries.push(Entry { predicate, label: label.to_owned(), key, member, latest_ms });
         }
-        let gate =
-            self.version.and_then(|version| version.machine.state(&record.state)).and_then(State::gate);
+        let gate = self
+            .family
+            .and_then(|family| family.of(record).machine.state(&record.state))
+            .and_then(State::gate);
         for (_, daily) in gate.into_iter().flat_map(|gate| gate.daily()) {
             let local = daily.zone.of(&record.metadata);
             let sweep = sweep_entry(self.machine, &record.state, daily, &local.zone, local.own, self.now_ms);

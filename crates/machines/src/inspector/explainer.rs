@@ -54,7 +54,8 @@ pub struct Explainer {
 impl Explainer {
     async fn read(&self, machine: &str, label: &str) -> Result<(Record, Version, u64), Error> {
         let record = self.labels.label(machine, label).await?;
-        let version = self.definitions.of(machine, self.shards.of(machine, label)).await?;
+        let shard = self.shards.of(machine, label);
+        let version = self.definitions.of_label(machine, shard, Some(&record)).await?;
         Ok((record, version, self.clock.now_ms().await?))
     }
 
@@ -238,5 +239,5 @@ fn evaluator<'a>(
     now_ms: u64,
     answers: &'a FeedAnswers,
 ) -> Evaluator<'a> {
-    Evaluator { machine: &version.machine, version: version.number, label, now_ms, feeds: answers }
+    Evaluator { version, label, now_ms, feeds: answers }
 }

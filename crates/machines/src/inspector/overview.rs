@@ -24,6 +24,8 @@ pub struct Counts {
     pub version: Version,
     /// Number of labels by state.
     pub labels: BTreeMap<String, u64>,
+    /// Number of labels that stay on an earlier version, by version.
+    pub kept: BTreeMap<u64, u64>,
     /// Number of labels that do not rest, by status.
     pub busy: BTreeMap<String, u64>,
     /// Number of labels that wait where no trigger fires again, by gate.
@@ -112,17 +114,24 @@ impl Overview {
     /// [`Error::NoSuchMachine`], or a failure of the fabric.
     pub async fn counts(&self, machine: &str) -> Result<Counts, Error> {
         let version = self.definitions.current(machine).await?;
-        let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
-        let counts = self.records.count_states(machine, &states).await?;
-        let labels: BTreeMap<String, u64> =
-            states.iter().map(|state| (*state).to_owned()).zip(counts).collect();
+        let labels = self.labels(&version.machine).await?;
+        let kept = self.definitions.kept(machine, version.number).await?;
         let ages = self.ages(&version.machine).await?;
         let alerts = alerts(&version.machine, &labels, &ages);
         let statuses = indexed_statuses();
         let counts = self.records.count_statuses(machine, &statuses).await?;
         let busy = statuses.iter().map(|status| (*status).to_owned()).zip(counts).collect();
         let stuck = self.stuck(&version.machine).await?;
-        Ok(Counts { version, labels, busy, stuck, alerts })
+        Ok(Counts { version, labels, kept, busy, stuck, alerts })
+    }
+
+    /// The number of labels by state, with states of earlier versions only if they contain labels.
+    async fn labels(&self, machine: &Machine) -> Result<BTreeMap<String, u64>, Error> {
+        let states = self.definitions.states(machine.name()).await?;
+        let names: Vec<&str> = states.iter().map(String::as_str).collect();
+        let counts = self.records.count_states(machine.name(), &names).await?;
+        let all = states.into_iter().zip(counts);
+        Ok(all.filter(|(state, count)| *count > 0 || machine.state(state).is_some()).collect())
     }
 
     /// The next evaluations of a machine, ordered by time, among the next entries of all machines.
@@ -188,10 +197,7 @@ impl Overview {
         let statuses = indexed_statuses();
         for machine in self.definitions.names().await? {
             let Ok(version) = self.definitions.of(&machine, 0).await else { continue };
-            let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
-            let counts = self.records.count_states(&machine, &states).await?;
-            let labels: BTreeMap<String, u64> =
-                states.iter().map(|state| (*state).to_owned()).zip(counts).collect();
+            let labels = self.labels(&version.machine).await?;
             let ages = self.ages(&version.machine).await?;
             for alert in alerts(&version.machine, &labels, &ages) {
                 numbers.alerts.push((machine.clone(), alert.state, alert.limit.as_str()));

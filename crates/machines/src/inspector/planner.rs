@@ -1,6 +1,9 @@
 //! Previews a change of definition.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use signalbox_machine::{
     Machine, State,
@@ -62,12 +65,14 @@ impl Planner {
             });
         };
         let states = plan::states(&old.machine, new);
-        let names: Vec<&str> = states.removed.iter().map(String::as_str).collect();
+        let moved = states.removed.iter().filter(|state| !old.keeps(state));
+        let names: Vec<&str> = moved.map(String::as_str).collect();
         let counts = self.records.count_states(new.name(), &names).await?;
-        let labels = states.removed.iter().cloned().zip(counts).collect();
+        let labels = names.iter().map(|name| (*name).to_owned()).zip(counts).collect();
         let changed = plan::outside(&old.machine, new);
         let mut preview = Preview { states, changed, labels, ..Preview::default() };
-        let change = Change { old, new, now_ms: self.clock.now_ms().await? };
+        let next = Version { number: old.number + 1, machine: Arc::new(new.clone()), active: None };
+        let change = Change { old, new, next, now_ms: self.clock.now_ms().await? };
         let unsettled = plan::unsettled(&old.machine, new);
         for shard in 0..self.records.shards().count() {
             for state in by_interest(new, &preview.states.changed, &unsettled) {
@@ -98,6 +103,8 @@ impl Planner {
 struct Change<'a> {
     old: &'a Version,
     new: &'a Machine,
+    /// The version that the new definition would be.
+    next: Version,
     now_ms: u64,
 }
 
@@ -105,8 +112,11 @@ impl Change<'_> {
     /// Adds the effects on one label.
     fn count(&self, preview: &mut Preview, state: &State, settles: bool, name: &str, record: &Record) {
         let answers = FeedAnswers::default();
-        let (machine, version) = (&*self.old.machine, self.old.number);
-        let evaluator = Evaluator { machine, version, label: name, now_ms: self.now_ms, feeds: &answers };
+        // It stays on its version.
+        if record.kept.is_some() {
+            return;
+        }
+        let evaluator = Evaluator { version: self.old, label: name, now_ms: self.now_ms, feeds: &answers };
         let Some(standing) = evaluator.label(record) else { return };
         preview.checked += 1;
         preview.starts += u64::from(settles && self.starts(name, record));
@@ -120,8 +130,8 @@ impl Change<'_> {
     /// Whether a label moves or acts when it is adapted to the new definition.
     fn starts(&self, label: &str, record: &Record) -> bool {
         let mut record = record.clone();
-        let (machine, version, answers) = (self.new, self.old.number + 1, FeedAnswers::default());
-        let evaluator = Evaluator { machine, version, label, now_ms: self.now_ms, feeds: &answers };
+        let answers = FeedAnswers::default();
+        let evaluator = Evaluator { version: &self.next, label, now_ms: self.now_ms, feeds: &answers };
         let turn = evaluator.run(&mut record, &Happened::Redefined);
         turn.moves > 0 || turn.attempt
     }

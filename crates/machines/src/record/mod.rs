@@ -283,6 +283,8 @@ pub struct Record {
     pub suspended: bool,
     /// The indexed values of its metadata, each with its path as a digest.
     pub(crate) indexed: Vec<u64>,
+    /// The version of the definition that it stays on until it leaves its state (`on_apply: keep`).
+    pub kept: Option<u64>,
     /// Whether its state has an alert by age, so that the time of its entry is indexed.
     pub(crate) timed: bool,
     /// Its work in progress.
@@ -306,6 +308,7 @@ impl Record {
             taken: Vec::new(),
             suspended: false,
             indexed: Vec::new(),
+            kept: None,
             timed: false,
             work: Work::default(),
         }
@@ -329,6 +332,7 @@ impl Record {
         record.metadata = Value::Object(Map::new());
         record.zones.clear();
         record.indexed.clear();
+        record.kept = None;
         record.timed = false;
         record.suspended = false;
         record.work = Work::default();

@@ -17,8 +17,10 @@ use super::{
     packing::{Reader, Writer},
 };
 
-/// The first byte of a record. A new layout gets another number, and `read` accepts both.
+/// The first byte of a record. A new layout gets another number, and `read` accepts all.
 const FORMAT: u8 = 1;
+/// The same of a label that stays on a version. A pacemaker that does not know such labels skips them.
+const KEPT_FORMAT: u8 = 2;
 /// Bytes that scripts compare: see `labels.lua`.
 pub(crate) const HEADER: usize = 21;
 /// The time of ID 0, and the number of IDs in a millisecond divided by 64: see the bus's `EventId`.
@@ -36,7 +38,7 @@ impl Record {
     /// The header, which scripts compare.
     pub(crate) fn header(&self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER);
-        header.push(FORMAT);
+        header.push(if self.kept.is_some() { KEPT_FORMAT } else { FORMAT });
         header.extend(self.incarnation.to_be_bytes());
         header.extend(self.visit.to_be_bytes());
         header.extend(self.revision.to_be_bytes());
@@ -50,6 +52,9 @@ impl Record {
         body.number(self.entered_ms);
         // Names of zones contain no space.
         body.option((!self.zones.is_empty()).then(|| self.zones.join(" ")).as_deref(), Writer::text);
+        if let Some(version) = self.kept {
+            body.number(version);
+        }
         self.write_work(&mut body);
         self.write_history(&mut body, fresh);
         self.write_seen(&mut body);
@@ -80,7 +85,8 @@ impl Record {
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let mut head = Reader::new(bytes);
-        if head.byte()? != FORMAT {
+        let format = head.byte()?;
+        if !matches!(format, FORMAT | KEPT_FORMAT) {
             return None;
         }
         let incarnation = u32::from_be_bytes(head.take(4)?.try_into().ok()?);
@@ -102,6 +108,9 @@ impl Record {
         record.entered_ms = body.number()?;
         let zones = body.option(Reader::text)?;
         record.zones = zones.iter().flat_map(|zones| zones.split(' ')).map(Box::from).collect();
+        if format == KEPT_FORMAT {
+            record.kept = Some(body.number()?);
+        }
         record.read_work(&mut body)?;
         record.read_history(&mut body)?;
         record.read_seen(&mut body)?;
@@ -358,14 +367,14 @@ mod tests {
             incarnation: u32, numbers: (u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
             text in ".{0,200}", history in vec(row(), 0..=MAX_ROWS), seen in vec(seen(), 0..=MAX_KEYS),
             zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3),
-            (suspended, timed, indexed) in (any::<bool>(), any::<bool>(), vec(any::<u64>(), 0..3))
+            (suspended, timed, kept) in (any::<bool>(), any::<bool>(), option::of(any::<u64>())), indexed in vec(any::<u64>(), 0..3)
         ) -> Record {
             let (visit, revision, entered_ms) = numbers;
             let metadata = json!({"text": text, "list": [1, null, {"a": -1.5}]});
             let status = Status::ALL[status];
             Record {
                 incarnation, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
-                suspended, indexed, timed,
+                suspended, indexed, kept, timed,
             }
         }
     }

@@ -167,6 +167,20 @@ impl Versions {
         Ok(all)
     }
 
+    /// The versions that labels of a shard stay on, each with their number, the oldest first.
+    pub(crate) async fn kept(&self, shard: usize, machine: &str) -> Result<Vec<(u64, u64)>, Error> {
+        let (redis, key) = (self.0.redis(shard), self.0.keys(shard).kept(machine));
+        let (mut found, mut after) = (Vec::new(), "-inf".to_owned());
+        loop {
+            let next = redis.command("ZRANGEBYSCORE").key(&key).arg(&after).arg("+inf").arg("WITHSCORES");
+            let next: Vec<(String, u64)> = next.arg("LIMIT").arg(0).arg(1).query().await?;
+            let Some((_, version)) = next.into_iter().next() else { return Ok(found) };
+            let count = redis.command("ZCOUNT").key(&key).arg(version).arg(version).query().await?;
+            found.push((version, count));
+            after = format!("({version}");
+        }
+    }
+
     /// The machines, by name.
     pub(crate) async fn machines(&self) -> Result<Vec<String>, Error> {
         self.0.redis(0).command("ZRANGE").key(&self.0.keys(0).names()).arg(0).arg(-1).query().await

@@ -269,10 +269,10 @@ async fn a_label_deleted_during_an_action_stays_deleted() {
     assert_eq!(world.send_update("stays", json!({"end": true})).await.status, Status::Acting);
     receiver.held.add_permits(3);
     assert_eq!(&*world.until("stays", |record| record.status == Status::Ended).await.state, "done");
-    let told = |record: &Record| {
+    let noted = |record: &Record| {
         record.history.iter().any(|row| row.cause == Cause::Action && row.trigger.as_deref() == Some("done"))
     };
-    let gone = world.until("gone", told).await;
+    let gone = world.until("gone", noted).await;
     assert_eq!((gone.status, gone.due_ms(), gone.metadata), (Status::Deleted, None, json!({})));
     assert!(matches!(world.machines.label_store.label(M, "gone").await, Err(Error::Gone)));
     let names =

@@ -227,9 +227,9 @@ impl<'a> Mortals<'a> {
             self.idle().await;
             let due = due_set.due(0, u64::MAX >> 12, 1_000).await.unwrap();
             let Some((_, first)) = due.first() else { return };
-            let told = self.world.bus.handle.last_id(0).await.unwrap();
-            if told != last || due.iter().any(|(member, _)| member.starts_with('l')) {
-                (quiet_since, last) = (self.now_ms(), told);
+            let published = self.world.bus.handle.last_id(0).await.unwrap();
+            if published != last || due.iter().any(|(member, _)| member.starts_with('l')) {
+                (quiet_since, last) = (self.now_ms(), published);
             } else if *first > quiet_since + DAY_MS {
                 return;
             }
@@ -255,13 +255,13 @@ pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Machines>) {
 }
 
 /// A label and its reference.
-struct Told<'a> {
+struct Tracked<'a> {
     name: String,
     zone: Option<&'static str>,
     naive: Naive<'a>,
 }
 
-impl Told<'_> {
+impl Tracked<'_> {
     /// Its metadata, apart from the time and the failure that it may hold.
     fn metadata(&self) -> Value {
         self.with_zone(self.naive.metadata())
@@ -275,21 +275,21 @@ impl Told<'_> {
     }
 }
 
-fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Told<'a> {
+fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Tracked<'a> {
     let name = format!("l{number}");
     let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);
     let (way, due) = (random.random_bool(0.5), random.random_bool(0.7));
-    Told { name, zone, naive: Naive::new(states, &tables::facts(random, 4), way, due) }
+    Tracked { name, zone, naive: Naive::new(states, &tables::facts(random, 4), way, due) }
 }
 
 /// One seed: nothing, when a label only goes round. Returns how many pacemakers died.
 async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
     let mut random = StdRng::seed_from_u64(seed);
     let states = tables::random(&mut random);
-    let mut labels: Vec<Told<'_>> =
+    let mut labels: Vec<Tracked<'_>> =
         (0..LABELS).map(|number| some_label(&states, number, &mut random)).collect();
     let rounds = tables::rounds(&mut random, states.len(), LABELS);
-    let lost = |(number, label): (usize, &Told<'_>)| label.naive.clone().gets_lost(number, &rounds);
+    let lost = |(number, label): (usize, &Tracked<'_>)| label.naive.clone().gets_lost(number, &rounds);
     if labels.iter().enumerate().any(lost) {
         return None;
     }
@@ -345,9 +345,9 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
         }
         rest(&mut mortals, &labels).await;
     }
-    let told = moves(world, log).await;
+    let published = moves(world, log).await;
     for label in &labels {
-        expect(world, label, &told[&label.name], outside).await;
+        expect(world, label, &published[&label.name], outside).await;
     }
     Some(mortals.deaths())
 }
@@ -357,7 +357,7 @@ fn set(facts: &Facts) -> Operation {
 }
 
 /// Waits until all labels rest, and retries errored actions.
-async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
+async fn rest(mortals: &mut Mortals<'_>, labels: &[Tracked<'_>]) {
     for _ in 0..50 {
         mortals.settle().await;
         let mut errored = false;
@@ -413,7 +413,7 @@ pub(super) async fn moves(world: &World, after: EventId) -> BTreeMap<String, Vec
     }
 }
 
-async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outside) {
+async fn expect(world: &World, label: &Tracked<'_>, published: &[Value], outside: &Outside) {
     let record = stands(world, &label.name).await;
     let (name, path) = (&label.name, &label.naive.path);
     let expected: Vec<Value> = path
@@ -424,7 +424,8 @@ async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outsi
             json!([place + 1, from, state])
         })
         .collect();
-    let found: Vec<Value> = told.iter().map(|one| json!([one["visit"], one["from"], one["to"]])).collect();
+    let found: Vec<Value> =
+        published.iter().map(|one| json!([one["visit"], one["from"], one["to"]])).collect();
     assert_eq!(found, expected, "the moves of {name}");
     let mut metadata = record.metadata.clone();
     let held = metadata.as_object_mut().unwrap();

@@ -83,8 +83,8 @@ async fn an_answer_is_cached_for_its_ttl_and_its_request_only() {
         }
         for look in 0..3 {
             for label in ["a", "b"] {
-                let told = world.send_update(label, json!({"look": look})).await.revision;
-                world.until(label, |record| record.revision > told && record.work.held.is_none()).await;
+                let revision = world.send_update(label, json!({"look": look})).await.revision;
+                world.until(label, |record| record.revision > revision && record.work.held.is_none()).await;
             }
         }
         feeder.asked()
@@ -199,8 +199,8 @@ async fn only_feeds_that_an_evaluation_reaches_are_asked() {
     let yaml = gate(&feeder.url, "").replace("feeds.load.value", "metadata.go and feeds.load.value");
     let world = World::new(&yaml).await;
     world.create("a", json!({"go": false})).await;
-    let told = world.send_update("a", json!({"look": 1})).await;
-    assert_eq!((told.state.as_str(), feeder.asked().len()), ("busy", 0));
+    let answer = world.send_update("a", json!({"look": 1})).await;
+    assert_eq!((answer.state.as_str(), feeder.asked().len()), ("busy", 0));
     assert_eq!(world.label("a").await.work.held, None);
     world
         .send_update(

@@ -25,9 +25,9 @@ impl World {
     }
 
     /// The lines in words, the oldest first.
-    async fn told(&self, label: &str) -> Vec<Value> {
+    async fn entries(&self, label: &str) -> Vec<Value> {
         let lines = self.lines(label).await;
-        let told = |line: Line| match line.entry {
+        let entries = |line: Line| match line.entry {
             Entry::Move { to, cause, .. } => json!([cause, to]),
             Entry::Attempt { number, outcome, status, answer, error, .. } => {
                 json!([number, outcome, status, answer, error])
@@ -35,7 +35,7 @@ impl World {
             Entry::Operation { operation, by } => json!([operation, by]),
             Entry::Metadata { by, change, .. } => json!([by, change]),
         };
-        lines.into_iter().map(told).collect()
+        lines.into_iter().map(entries).collect()
     }
 }
 
@@ -57,7 +57,7 @@ async fn attempts_operations_and_updates_of_a_label_are_in_its_log() {
     world.until("a", |record| &*record.state == "done").await;
     let body = "{\"id\":7}";
     assert_eq!(
-        world.told("a").await,
+        world.entries("a").await,
         [
             json!(["created", "asked"]),
             json!(["ada", {"go": true}]),
@@ -84,9 +84,9 @@ async fn an_attempt_whose_outcome_was_lost_is_in_the_log() {
     world.time.advance(20_000);
     world.work_off().await;
     world.until("a", |record| &*record.state == "done").await;
-    let told = world.told("a").await;
-    assert!(told.iter().any(|line| line[0] == 1 && line[1] == "unknown"), "{told:?}");
-    assert!(told.iter().any(|line| line[0] == 2 && line[1] == "done"), "{told:?}");
+    let entries = world.entries("a").await;
+    assert!(entries.iter().any(|line| line[0] == 1 && line[1] == "unknown"), "{entries:?}");
+    assert!(entries.iter().any(|line| line[0] == 2 && line[1] == "done"), "{entries:?}");
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn a_label_that_only_waits_has_no_log_and_a_task_names_the_client() {
     let other = tasks.start(M, Operation::Suspend, Filter::default(), None, "eve", Some("key")).await;
     assert!(matches!(other, Err(crate::Error::Conflict)), "{other:?}");
     world.work_off().await;
-    assert_eq!(world.told("a").await, [json!(["created", "asked"]), json!(["eve", {"x": 2}])]);
+    assert_eq!(world.entries("a").await, [json!(["created", "asked"]), json!(["eve", {"x": 2}])]);
     let ttl_ms: i64 = redis.command("PTTL").arg("object:machine:m:a:log").query().await.unwrap();
     assert!((1..=168 * 3_600_000).contains(&ttl_ms), "{ttl_ms}");
 }

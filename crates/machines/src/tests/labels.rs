@@ -41,19 +41,19 @@ async fn updates_move_a_label_and_every_move_is_an_event() {
     );
     // Each row names its event, and the log has them in this order with nothing between.
     let mut window = world.bus.handle.window(0, signalbox_bus::EventId(0));
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     loop {
         let logged = window.next(100).await.unwrap();
         if logged.is_empty() {
             break;
         }
-        told.extend(logged.iter().map(|logged| signalbox_bus::Event::from_log(&logged.entry).unwrap()));
+        events.extend(logged.iter().map(|logged| signalbox_bus::Event::from_log(&logged.entry).unwrap()));
     }
-    let ids: Vec<u64> = told.iter().map(|event| event.id.0).collect();
+    let ids: Vec<u64> = events.iter().map(|event| event.id.0).collect();
     assert_eq!(ids, record.history.iter().map(|row| row.event).collect::<Vec<_>>());
-    assert_eq!(told[2].prev, Some(told[1].id));
-    assert!(told.iter().all(|event| event.topic == "signalbox.labels" && event.object == "machine:m:a"));
-    assert!(!told[2].data.as_ref().unwrap().get().contains("ready"), "never metadata");
+    assert_eq!(events[2].prev, Some(events[1].id));
+    assert!(events.iter().all(|event| event.topic == "signalbox.labels" && event.object == "machine:m:a"));
+    assert!(!events[2].data.as_ref().unwrap().get().contains("ready"), "never metadata");
 }
 
 #[tokio::test]

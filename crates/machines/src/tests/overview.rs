@@ -76,8 +76,8 @@ state_machines:
     let health = world.machines.inspector.overview.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (0, 1, 1));
     assert!(health.why.is_some_and(|why| why.contains("500")) && health.last_failure.is_some());
-    let told = world.send_update("a", json!({"look": 1})).await.revision;
-    world.until("a", |record| record.revision > told && record.work.held.is_none()).await;
+    let revision = world.send_update("a", json!({"look": 1})).await.revision;
+    world.until("a", |record| record.revision > revision && record.work.held.is_none()).await;
     let health = world.machines.inspector.overview.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (1, 1, 0));
     assert!(health.last_answer.is_some());

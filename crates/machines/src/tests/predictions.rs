@@ -171,14 +171,14 @@ impl Scene<'_> {
         let most = if now.any_feed_fails() { 4 } else { SPANS.len() };
         *self.outside.0.lock().unwrap() = now;
 
-        let told: Vec<Option<Value>> = LABELS
+        let updates: Vec<Option<Value>> = LABELS
             .iter()
             .map(|_| self.random.random_bool(0.6).then(|| shapes::facts(&mut self.random)))
             .collect();
         let span = SPANS[self.random.random_range(0..most)];
         let mut until = self.now() + Duration::from_secs(u64::try_from(span).unwrap());
         let (mut whys, mut predicted) = (Vec::new(), Vec::new());
-        for (label, facts) in LABELS.iter().zip(&told) {
+        for (label, facts) in LABELS.iter().zip(&updates) {
             whys.push(onlooker.inspector.explainer.why(M, label).await.unwrap());
             let said = self.simulate(label, facts.as_ref(), until).await;
             if let Some(step) = said["steps"].as_array().unwrap().get(MAX_STEPS) {
@@ -186,12 +186,12 @@ impl Scene<'_> {
                 until = until.min(at);
             }
         }
-        for (label, facts) in LABELS.iter().zip(&told) {
+        for (label, facts) in LABELS.iter().zip(&updates) {
             predicted.push(self.simulate(label, facts.as_ref(), until).await);
         }
 
         let (since, log) = (self.now(), self.log().await);
-        for (label, facts) in LABELS.iter().zip(&told) {
+        for (label, facts) in LABELS.iter().zip(&updates) {
             if let Some(facts) = facts {
                 self.world.send_update(label, facts.clone()).await;
             }
@@ -202,11 +202,11 @@ impl Scene<'_> {
             let record = stands(self.world, label).await;
             let happened = happened.get(*label).map(Vec::as_slice).unwrap_or_default();
             let about = format!(
-                "{label} at {since} until {until}, told {:?}\nsaid {}\nwhy {}\nis {record:?}\n{}",
-                told[place], predicted[place], whys[place], self.said
+                "{label} at {since} until {until}, updated by {:?}\nsaid {}\nwhy {}\nis {record:?}\n{}",
+                updates[place], predicted[place], whys[place], self.said
             );
             came_true(&predicted[place], happened, &record, until, &about);
-            if told[place].is_none() {
+            if updates[place].is_none() {
                 waited(&whys[place], &record, since, &about);
             }
         }

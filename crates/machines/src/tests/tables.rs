@@ -479,7 +479,9 @@ impl<'a> Naive<'a> {
     fn send_update(&mut self, facts: &Facts) {
         self.facts.extend(facts);
         match &self.states[self.at] {
-            State::Gate { key, also, .. } if facts.keys().any(|told| told == key || told == also) => {
+            State::Gate { key, also, .. }
+                if facts.keys().any(|updated| updated == key || updated == also) =>
+            {
                 self.look()
             }
             // Its time of day returns.

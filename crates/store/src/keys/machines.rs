@@ -13,6 +13,7 @@ pub const CATALOG: &[Entry] = &[
     row("machine:<machine>:in:<state>", "zset", "while a label is in the state"),
     row("machine:<machine>:is:<status>", "zset", "while a label has the status"),
     row("machine:<machine>:by:<digest>", "zset", "while a label has the indexed value"),
+    row("machine:<machine>:kept", "zset", "while a label is in a state with on_apply"),
     row("machine:<machine>:since:<state>", "zset", "while a label is in a state with an alert by age"),
     row("machine:<machine>:flow:<hour>", "hash", "eight days after its last count"),
     row("machine:<machine>:gone", "zset", "30 days after a label was deleted"),
@@ -89,6 +90,11 @@ impl Machines<'_> {
     /// ZSET: labels at a gate with their own time zone, by name.
     pub fn in_zone(&self, machine: &str, gate: &str, zone: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:zone:{gate}:{zone}"))
+    }
+
+    /// ZSET: the labels that stay on a version until they leave their state, by the version.
+    pub fn kept(&self, machine: &str) -> Key<FabricSpace> {
+        self.key(format_args!("{machine}:kept"))
     }
 
     /// ZSET: the labels in a state, by when they entered it.

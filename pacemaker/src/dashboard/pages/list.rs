@@ -1,6 +1,6 @@
 //! What every list on a page has: a search field, columns to sort by, and links to the other pages of the list.
 
-use super::{Kind, View};
+use super::{Kind, View, thousands};
 use crate::http::list::{ListQuery, Page};
 
 /// Rows of a page of a list.
@@ -95,19 +95,6 @@ fn column(view: &View, sort: &str, (title, field, number): Heading) -> Column {
     Column { title, link: if field.is_empty() { String::new() } else { to(next) }, number, sorted }
 }
 
-/// `5003` as `5,003`.
-pub(in crate::dashboard) fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// The address of a page of this kind with a search.
 pub(in crate::dashboard) fn found(kind: Kind, search: &str) -> String {
     View { search: search.to_owned(), ..View::of(kind, "") }.address()
@@ -130,13 +117,5 @@ mod tests {
                 && !link("waiting", true).link.contains("cursor")
         );
         assert_eq!(column(&view(""), "", ("state", "", false)).link, "");
-    }
-
-    #[test]
-    fn large_numbers_are_grouped() {
-        assert_eq!(
-            [thousands(0), thousands(999), thousands(5003), thousands(1_234_567)],
-            ["0", "999", "5,003", "1,234,567"]
-        );
     }
 }

@@ -33,9 +33,10 @@ use crate::http::{
     auth::{check_divided, check_whole},
 };
 use signalbox_access::{Caller, Dimension};
+pub(super) use signalbox_diagnosis::thousands;
 
 pub(super) use charts::Changes;
-pub(super) use list::{found, thousands};
+pub(super) use list::found;
 pub(super) use machines::Diagrams;
 
 /// A page is answered after this time, without what could not be read.

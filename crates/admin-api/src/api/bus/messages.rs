@@ -12,7 +12,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Front, problems,
-    topics::{ARRAY_BYTES, Idempotency, idempotency_key, published, refused_all},
+    topics::{ARRAY_BYTES, Idempotency, idempotency_key, in_order, published},
 };
 use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
@@ -194,19 +194,7 @@ async fn publish_many(
         }
     }
     let results = bus.handle.publish_messages(&checks.caller.bus_client(), good).await;
-    results.iter().for_each(|result| bus.metrics.published(result));
-    if bad.is_empty()
-        && let Some(refusal) = refused_all(&results)
-    {
-        return Err(refusal.into());
-    }
-    let mut answer: Vec<Published> =
-        results.into_iter().map(|result| published(result.map_err(Problem::from))).collect();
-    // In rising order, so each place is right when its turn comes.
-    for (place, result) in bad {
-        answer.insert(place.min(answer.len()), result);
-    }
-    Ok(answer)
+    in_order(app, results, bad)
 }
 
 #[cfg(test)]

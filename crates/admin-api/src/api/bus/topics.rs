@@ -166,6 +166,15 @@ async fn publish_many(
         }
     }
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, good).await;
+    Ok(Answer(in_order(&app, results, bad)?))
+}
+
+/// The results of many events in their order. `bad` are those that were not published, with their places.
+pub(super) fn in_order(
+    app: &App,
+    results: Vec<Result<EventId, Refusal>>,
+    bad: Vec<(usize, Published)>,
+) -> Result<Vec<Published>, Problem> {
     results.iter().for_each(|result| app.bus.metrics.published(result));
     if bad.is_empty()
         && let Some(refusal) = refused_all(&results)
@@ -178,12 +187,12 @@ async fn publish_many(
     for (place, result) in bad {
         answer.insert(place.min(answer.len()), result);
     }
-    Ok(Answer(answer))
+    Ok(answer)
 }
 
 /// If all events are rejected because the bus cannot accept any now, or because the topic belongs to another client,
 /// the status of the whole request shows it: a client that checks only statuses must not assume that it has published.
-pub(super) fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
+fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
     let first = results.first()?.err()?;
     let of_each_alone = matches!(first, Refusal::Conflict);
     (!of_each_alone && results.iter().all(|result| *result == Err(first))).then_some(first)

@@ -9,7 +9,12 @@ use signalbox_machine::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ManageMachines, ReadMachines, confined::OfMachine, params::MachineName, views::moment};
+use super::{
+    ManageMachines, ReadMachines,
+    confined::OfMachine,
+    params::MachineName,
+    views::{kept as kept_view, moment},
+};
 use crate::http::{
     App, Problem,
     audit::Notes,
@@ -106,7 +111,8 @@ async fn apply(
     allowed(&caller, &machine)?;
     notes.before(json!({"version": base}));
     let applied = app.machines.applier.apply(&machine, base, &caller.name, &asked.map).await?;
-    Ok(Answer(Applied { version: applied.version, changed: applied.changed }))
+    let signalbox_machines::Applied { version, changed, kept } = applied;
+    Ok(Answer(Applied { version, changed, kept: kept_view(kept) }))
 }
 
 /// A client can let a machine do only what the client itself is allowed to do.

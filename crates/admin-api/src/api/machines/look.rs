@@ -13,7 +13,7 @@ use super::{
     bulk::limit,
     confined::OfMachine,
     params::{LabelName, MachineName},
-    views::{line, moved},
+    views::{self, line, moved},
 };
 use crate::http::{
     App, Problem,
@@ -65,7 +65,7 @@ async fn show(
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Machine>, Problem> {
-    let Counts { version, labels, busy, stuck, alerts } =
+    let Counts { version, labels, kept, busy, stuck, alerts } =
         app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
@@ -91,7 +91,16 @@ async fn show(
         most: alert.most,
     };
     let alerts = alerts.into_iter().map(passed).collect();
-    Ok(Answer(Machine { name, version: version.number, states, labels, busy, stuck, alerts }))
+    Ok(Answer(Machine {
+        name,
+        version: version.number,
+        states,
+        labels,
+        busy,
+        kept: views::kept(kept),
+        stuck,
+        alerts,
+    }))
 }
 
 /// Show a label's history

@@ -1,7 +1,9 @@
 //! Labels as answers show them.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
-use signalbox_api::machines::{ActivityLine, Changed, Label, LabelRow, Move};
+use signalbox_api::machines::{ActivityLine, Changed, KeptVersion, Label, LabelRow, Move};
 use signalbox_machines::{Answer, Entry, Line, Record, Row, instant};
 
 /// A moment, as RFC 3339.
@@ -21,11 +23,17 @@ pub(super) fn label(name: String, record: Record) -> Label {
         revision: record.revision,
         incarnation: record.incarnation,
         suspended: record.suspended,
+        kept_version: record.kept,
         attempts: record.work.attempts,
         error: record.work.error.map(Into::into),
         next_retry: record.work.again_ms.map(moment),
         metadata: record.metadata,
     }
+}
+
+/// Labels that stay on earlier versions, the oldest version first.
+pub(super) fn kept(counts: BTreeMap<u64, u64>) -> Vec<KeptVersion> {
+    counts.into_iter().map(|(version, labels)| KeptVersion { version, labels }).collect()
 }
 
 pub(super) fn changed(name: String, answer: Answer) -> Changed {

@@ -214,6 +214,20 @@ impl Body for Nack {}
 
 impl Body for Extend {}
 
+/// Errors of requests that settle receipts.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code, reason = "only a description")]
+enum NotSettled {
+    #[response(status = 404, description = "unknown_queue")]
+    Unknown(Problem),
+    #[response(status = 409, description = "receipt_used, receipt_of_other_queue")]
+    Used(Problem),
+    #[response(status = 410, description = "receipt_expired")]
+    Expired(Problem),
+    #[response(status = 422, description = "invalid_receipt, out_of_range, unknown_field")]
+    Invalid(Problem),
+}
+
 fn outcome(receipt: String, settled: Settled) -> Outcome {
     let problem = refused(settled);
     let result = match settled {
@@ -268,12 +282,7 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 /// The messages are removed. Returns a result for each receipt, in order; if none settled anything, the error of the
 /// first, with `results`. A repeat within some minutes returns `already_acked`.
 #[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
-    request_body = Receipts, responses(
-    (status = 200, body = Outcomes),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
-    (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
+    request_body = Receipts, responses((status = 200, body = Outcomes), NotSettled))]
 async fn ack(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -290,12 +299,7 @@ async fn ack(
 /// They become available before others of their environment, after `delay_seconds`; without it after the backoff of the
 /// queue, or immediately if it has none. A message that was delivered `max_attempts` times becomes a dead letter.
 #[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
-    request_body = Nack, responses(
-    (status = 200, body = Outcomes),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
-    (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
+    request_body = Nack, responses((status = 200, body = Outcomes), NotSettled))]
 async fn nack(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -312,12 +316,7 @@ async fn nack(
 ///
 /// They become dead letters, however often they were delivered.
 #[utoipa::path(post, path = "/queues/{name}/reject", tag = "queues", params(("name" = String, Path)),
-    request_body = Receipts, responses(
-    (status = 200, body = Outcomes),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
-    (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
+    request_body = Receipts, responses((status = 200, body = Outcomes), NotSettled))]
 async fn reject(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -331,12 +330,7 @@ async fn reject(
 
 /// Extend leases
 #[utoipa::path(post, path = "/queues/{name}/extend", tag = "queues", params(("name" = String, Path)),
-    request_body = Extend, responses(
-    (status = 200, body = Outcomes),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
-    (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
+    request_body = Extend, responses((status = 200, body = Outcomes), NotSettled))]
 async fn extend(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,

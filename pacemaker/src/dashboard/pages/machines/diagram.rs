@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use signalbox_machine::{
     Machine, State,
-    definition::{Call, Next},
+    definition::{Call, Failure, Next},
 };
 
 use crate::dashboard::graph::{self, Arrow, Graph, Rect};
@@ -98,11 +98,55 @@ pub(super) fn kind(state: &State) -> (&'static str, &'static str) {
     }
 }
 
-/// The transitions of a state: each target once, with its conditions.
+/// The transitions of a state: each target once, with its conditions. Those after a failure and at the deadline are last.
 pub(super) fn transitions(machine: &Machine, state: &State) -> Vec<(usize, Vec<String>)> {
-    let Some(next) = state.next() else { return Vec::new() };
+    // A gate without a condition has only its deadline, and `next` repeats it.
+    let opens = |next: &&Next| {
+        let deadline = state.deadline().map(|deadline| deadline.to);
+        let closed = state.gate().is_some_and(|gate| gate.triggers.is_empty());
+        !(closed && matches!(next, Next::Constant(to) if Some(*to) == deadline))
+    };
+    let mut all = state.next().filter(opens).map(by_condition).unwrap_or_default();
+    for failure in state.action().into_iter().flat_map(|action| &action.on_error) {
+        let kinds: Vec<String> = failure.failures.iter().map(failure_name).collect();
+        let kinds =
+            if kinds.is_empty() { "failed".to_owned() } else { format!("failed {}", kinds.join(", ")) };
+        all.push((failure.to.position(), kinds));
+    }
+    all.extend(state.deadline().map(|deadline| (deadline.to.position(), deadline.to_string())));
+    // An unconditional transition is named if another one leads to the same state.
+    if let [(to, text), others @ ..] = &mut *all
+        && text.is_empty()
+        && others.iter().any(|(other, _)| other == to)
+    {
+        *text = "next".to_owned();
+    }
+    debug_assert!(all.iter().all(|(to, _)| *to < machine.states().len()));
+    let mut order: Vec<usize> = Vec::new();
+    let mut by_target: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for (to, condition) in all {
+        let conditions = by_target.entry(to).or_insert_with(|| {
+            order.push(to);
+            Vec::new()
+        });
+        conditions.extend(Some(condition).filter(|condition| !condition.is_empty()));
+    }
+    order.into_iter().map(|to| (to, by_target.remove(&to).unwrap_or_default())).collect()
+}
+
+fn failure_name(failure: &Failure) -> String {
+    match failure {
+        Failure::Status(status) => status.to_string(),
+        Failure::Class(class) => format!("{class}xx"),
+        Failure::NoAnswer => "no_answer".to_owned(),
+        Failure::Invalid => "invalid".to_owned(),
+    }
+}
+
+/// Where `next` leads, each time with the condition; without one if there is no choice.
+fn by_condition(next: &Next) -> Vec<(usize, String)> {
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let all: Vec<(usize, String)> = match next {
+    match next {
         Next::Constant(to) => vec![(to.position(), String::new())],
         Next::Context { path, destinations, default } => {
             let one = |(value, to): &(serde_json::Value, signalbox_machine::StateIndex)| {
@@ -116,18 +160,7 @@ pub(super) fn transitions(machine: &Machine, state: &State) -> Vec<(usize, Vec<S
             };
             branches.iter().map(one).chain([(default.position(), "else".to_owned())]).collect()
         }
-    };
-    debug_assert!(all.iter().all(|(to, _)| *to < machine.states().len()));
-    let mut order: Vec<usize> = Vec::new();
-    let mut by_target: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for (to, condition) in all {
-        let conditions = by_target.entry(to).or_insert_with(|| {
-            order.push(to);
-            Vec::new()
-        });
-        conditions.extend(Some(condition).filter(|condition| !condition.is_empty()));
     }
-    order.into_iter().map(|to| (to, by_target.remove(&to).unwrap_or_default())).collect()
 }
 
 fn draw(machine: &Machine) -> Option<Diagram> {
@@ -256,6 +289,42 @@ state_machines:
           default: over
       - gate: over
 "#;
+
+    #[test]
+    fn failures_and_deadlines_have_lines() {
+        let machine = machine(
+            "
+state_machines:
+  charge:
+    states:
+      - action: charge
+        webhook: http://localhost:9/charge
+        on_error: [{status: [402, 5xx], next: rejected}, {status: no_answer, next: wait}, {next: rejected}]
+        deadline: {after: 2h, next: wait}
+        next: charged
+      - {action: refund, webhook: http://localhost:9/refund, on_error: rejected, next: rejected}
+      - {gate: charged, exit_condition: metadata.ok, triggers: [{metadata: ok}], deadline: {at: metadata.due, next: wait}, next: refund}
+      - {gate: wait, deadline: {after: 14d, next: rejected}}
+      - {gate: rejected}
+",
+        );
+        let transitions = |name: &str| transitions(&machine, machine.state(name).unwrap());
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            transitions("charge"),
+            [
+                (2, texts(&[])),
+                (4, texts(&["failed 402, 5xx", "failed"])),
+                (3, texts(&["failed no_answer", "deadline 2h"])),
+            ]
+        );
+        assert_eq!(transitions("refund"), [(4, texts(&["next", "failed"]))]);
+        assert_eq!(transitions("charged"), [(1, texts(&[])), (3, texts(&["deadline metadata.due"]))]);
+        assert_eq!(transitions("wait"), [(4, texts(&["deadline 14d"]))]);
+        // Every state that labels may go to has a line.
+        let lines = draw(&machine).unwrap().lines.len();
+        assert_eq!(lines, machine.states().iter().map(|state| state.targets().len()).sum::<usize>());
+    }
 
     #[test]
     fn boxes_and_lines_match_the_definition() {
