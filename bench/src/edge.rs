@@ -24,6 +24,7 @@ use crate::{
     redis,
     report::{Figure, Figures},
     session::{Output, Session},
+    tls,
 };
 
 /// From which share of its core on a worker counts as busy.
@@ -105,6 +106,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     drop(blocks);
     output.comparison(bench.latency(&hot, full_rate / 2.0).await?, "request")?;
     output.figures(bench.memory_per_host().await?)?;
+    tls::measure(bench.session, &bench.ends, &bench.redis, output).await?;
     bench.no_errors()
 }
 

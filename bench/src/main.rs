@@ -23,6 +23,7 @@ mod redis;
 mod report;
 mod session;
 mod sidecar;
+mod tls;
 mod updates;
 
 use std::{path::PathBuf, process::ExitCode};

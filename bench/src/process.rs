@@ -175,6 +175,16 @@ pub(crate) fn threads(pid: Pid) -> Vec<Pid> {
     tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// How often the threads of a process were woken up so far: switches that they made to wait for something.
+pub(crate) fn wakeups(pid: Pid) -> u64 {
+    let count = |thread: Pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    threads(pid).into_iter().filter_map(count).sum()
+}
+
 /// Resident memory of a process in bytes, without what it shares with others.
 ///
 /// # Errors
@@ -213,5 +223,21 @@ mod tests {
         assert!(private_memory(pid).unwrap() > 0);
         assert!(machine_busy() > Duration::ZERO);
         assert!(own_thread_cpu() > Duration::ZERO);
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_woken_up() {
+        let before = wakeups(std::process::id());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || receiver.recv());
+        while threads(std::process::id()).iter().all(|thread| {
+            let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+            !stat.contains(") S ")
+        }) {
+            std::thread::yield_now();
+        }
+        sender.send(()).unwrap();
+        waiting.join().unwrap().unwrap();
+        assert!(wakeups(std::process::id()) > before);
     }
 }

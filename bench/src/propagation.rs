@@ -27,14 +27,16 @@ use crate::{
     load::{Choice, Ends, Pace, Plan, Requests},
     machine::pin,
     probe::{Probe, fetch},
-    process::{CpuTime, private_memory},
-    report::{Figure, Figures},
+    process::{CpuTime, Pid, private_memory, wakeups},
+    report::{self, Figure, Figures},
     session::{Output, Session},
 };
 
 /// The targets for p99, in milliseconds.
 const IDLE_TARGET: f64 = 2.0;
 const SATURATED_TARGET: f64 = 5.0;
+/// The target for wakeups of an idle router, per second.
+const WAKEUPS_TARGET: f64 = 20.0;
 /// A change that has not arrived by then never will.
 const LOST: Duration = Duration::from_secs(10);
 /// Hosts that changes and load touch, out of a table of any size. They are in the cache when they change, as the hosts
@@ -88,6 +90,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
         instances: ends.instances().to_vec(),
         token: stack.token().to_owned(),
     };
+    output.table(idle_wakeups(session, &stack).await)?;
     let sizes = if session.quick { [100, 50_000] } else { [100, 1_000_000] };
     for count in sizes {
         let figures = at_size(session, &stack, &ends, &addresses, count).await?;
@@ -95,6 +98,35 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     }
     stack.stop().await;
     Ok(())
+}
+
+/// How often the processes of a router are woken up while nothing happens.
+async fn idle_wakeups(session: &Session, stack: &Stack) -> report::Table {
+    let seconds = if session.quick { 5 } else { 20 };
+    let pid_of = |part: &Part| stack.part(part).pid().map(i32::unsigned_abs).into_iter().collect();
+    let workers = stack.part(&Part::NGINX).workers().iter().map(|worker| worker.unsigned_abs()).collect();
+    let processes: [(&str, Vec<Pid>); 3] = [
+        ("nginx worker", workers),
+        ("sidecar", pid_of(&Part::SIDECAR)),
+        ("routes replica", pid_of(&Part::ROUTES_REPLICA)),
+    ];
+    let count = || processes.each_ref().map(|(_, pids)| pids.iter().copied().map(wakeups).sum::<u64>());
+    // The start is over.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = count();
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let after = count();
+    let mut table = report::Table::new("wakeups of an idle router", &["", "per second", "target"]);
+    let mut all = 0.0;
+    for (((name, _), before), after) in processes.iter().zip(before).zip(after) {
+        #[allow(clippy::cast_precision_loss)]
+        let rate = (after - before) as f64 / seconds as f64;
+        all += rate;
+        table.rows.push(vec![(*name).to_owned(), format!("{rate:.1}"), String::new()]);
+    }
+    let verdict = if all < WAKEUPS_TARGET { "met" } else { "missed" };
+    table.rows.push(vec!["all".to_owned(), format!("{all:.1}"), format!("< {WAKEUPS_TARGET} {verdict}")]);
+    table
 }
 
 fn pin_worker(session: &Session, stack: &Stack) -> anyhow::Result<()> {

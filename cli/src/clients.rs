@@ -28,7 +28,7 @@ enum Command {
     List(Listing),
     /// Create a client and print its token once
     Create(Create),
-    /// Give a client another token and print it once; the ones before stay valid for a while
+    /// Give a client another token and print it once; the previous tokens stay valid for a while
     Rotate(Rotate),
     /// Remove a client, its tokens and its subscription
     #[command(visible_alias = "rm")]
@@ -53,7 +53,7 @@ struct Create {
 struct Rotate {
     /// Client
     name: String,
-    /// Time for which the tokens before stay valid
+    /// Time for which the previous tokens stay valid
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     overlap: Duration,
     #[command(flatten)]

@@ -110,7 +110,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some((names, stem)) = wanted.names {
         let prefix = last.strip_prefix(&*stem).unwrap_or(last);
         let known = names::read(&names, prefix, &wanted.system, PATIENCE).await;
-        candidates.extend(known.into_iter().map(|name| (format!("{stem}{name}"), String::new())));
+        candidates.extend(
+            known
+                .into_iter()
+                .filter(|name| !is_flag(name))
+                .map(|name| (format!("{stem}{name}"), String::new())),
+        );
     }
     candidates.retain(|(text, _)| text.starts_with(last) && text.chars().all(is_plain));
     candidates.truncate(MAX_CANDIDATES);
@@ -118,6 +123,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         terminal::line(format!("{text}\t{help}").trim_end());
     }
     Ok(())
+}
+
+/// Whether the command would read a name as a flag. Others choose names, and `--url=…` would send the token somewhere else.
+fn is_flag(name: &str) -> bool {
+    name.starts_with('-')
 }
 
 /// Whether no shell gives the character a meaning of its own.
@@ -324,6 +334,14 @@ mod tests {
         assert_eq!(names("subscribers show "), plain("Subscribers"));
         assert_eq!(names("subscribers skip billing "), None);
         assert_eq!(names("certificates renew "), plain("AutomaticCertificates"));
+    }
+
+    #[test]
+    fn names_that_a_shell_or_the_command_would_interpret_are_left_out() {
+        for bad in ["$(id)", "a b", "a;b", "`id`", "a\tb", "~", "a\u{1b}[0m"] {
+            assert!(!bad.chars().all(is_plain), "{bad}");
+        }
+        assert!(is_flag("--url=https://a.test") && !is_flag("a-b"));
     }
 
     #[test]

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_no_token() {
+    fn an_empty_file_is_not_a_token() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         fs::write(&file, " \n").unwrap();

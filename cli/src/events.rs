@@ -32,7 +32,7 @@ enum Command {
     Tail(Tail),
     /// Publish an event, or all events in a file
     Publish(Box<Publish>),
-    /// Accept the fabric's Redis as a new, empty one: after a loss of all its data
+    /// Accept the current fabric Redis as a new one, after all data of the previous one was lost
     Initialize(Initialize),
 }
 

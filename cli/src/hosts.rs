@@ -34,7 +34,7 @@ enum Command {
     /// Show a host with its policy
     #[command(visible_alias = "get")]
     Show(One),
-    /// Replace the policy of a host by that of a JSON file
+    /// Replace the policy of a host with the policy in a JSON file
     SetPolicy(SetPolicy),
     /// Change fields of the policy of a host; the other fields stay
     Set(Box<Set>),
@@ -269,7 +269,7 @@ impl Change {
                 return error.into();
             }
             Failure::refused_because(format!(
-                "nothing was changed, because another client changed the policy of {0} at the same time; look at it with \
+                "nothing was changed, because another client changed the policy of {0} at the same time; show it with \
                  `signalbox hosts show {0}`, and repeat the command",
                 self.host
             ))

@@ -3,6 +3,7 @@
 
 mod flow;
 mod plans;
+mod secrets;
 
 use std::{
     fs,
@@ -13,7 +14,7 @@ use std::{
 use clap::Subcommand;
 use serde_json::{Value as Json, json};
 use signalbox_machine::{
-    definition::{self, Environment, File, Problem, Refused},
+    definition::{self, File, Problem, Refused, SecretNames},
     scenario,
 };
 
@@ -56,16 +57,17 @@ enum Command {
     Flow(flow::Flow),
     /// Delete a machine with all of its labels
     Delete(plans::Delete),
+    /// List the secrets of a machine (values for headers and signatures of its webhooks), or set or delete one
+    Secrets(secrets::Secrets),
     /// List the tasks of a machine (operations on many labels), or cancel one
     Tasks(plans::Tasks),
 }
 
 #[derive(Debug, clap::Args)]
 struct Validate {
-    /// Environment variables that headers may use, optionally with the beginning of their addresses, as in the pacemaker's
-    /// machines.environment [default: all]
+    /// Secrets that headers and signatures may use, optionally with the beginning of their addresses [default: all]
     #[arg(long, value_name = "NAME[=ADDRESS]", value_delimiter = ',')]
-    environment: Option<Vec<String>>,
+    secrets: Option<Vec<String>>,
     #[command(flatten)]
     files: Files,
 }
@@ -82,13 +84,13 @@ struct Files {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::Validate(Validate { environment, files }) => {
+        Command::Validate(Validate { secrets, files }) => {
             let entry = |text: String| match text.split_once('=') {
                 Some((name, address)) => (name.to_owned(), address.to_owned()),
                 None => (text, String::new()),
             };
-            let environment = environment.map(|names| names.into_iter().map(entry).collect());
-            validate(&files, environment.as_ref())
+            let secrets = secrets.map(|names| names.into_iter().map(entry).collect());
+            validate(&files, secrets.as_ref())
         }
         Command::Test(files) => test(&files),
         Command::Import(args) => import(&args),
@@ -105,6 +107,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Rollback(args) => plans::rollback(args).await,
         Command::Flow(args) => flow::run(args).await,
         Command::Delete(args) => plans::delete(args).await,
+        Command::Secrets(args) => secrets::run(args).await,
         Command::Tasks(args) => plans::tasks(args).await,
     }
 }
@@ -158,20 +161,20 @@ fn sources(files: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
     files.iter().map(|path| Ok((path.display().to_string(), read(path)?))).collect()
 }
 
-fn judged(name: &str, source: &str, environment: Option<&Environment>) -> Result<File, Refused> {
-    match environment {
-        Some(allowed) => definition::load_with(name, source, allowed),
+fn judged(name: &str, source: &str, secrets: Option<&SecretNames>) -> Result<File, Refused> {
+    match secrets {
+        Some(secrets) => definition::load_with(name, source, None, secrets),
         None => definition::load(name, source),
     }
 }
 
-fn validate(files: &Files, environment: Option<&Environment>) -> Result<(), Failure> {
+fn validate(files: &Files, secrets: Option<&SecretNames>) -> Result<(), Failure> {
     let mut refused = false;
     let mut reports = Vec::new();
     // A machine must be defined in one file only.
     let mut seen: Vec<(String, String)> = Vec::new();
     for (name, source) in sources(&files.files)? {
-        let (machines, warnings, problems) = match judged(&name, &source, environment) {
+        let (machines, warnings, problems) = match judged(&name, &source, secrets) {
             Ok(File { machines, warnings }) => (machines, warnings, Vec::new()),
             Err(Refused { problems }) => (Vec::new(), Vec::new(), problems),
         };
@@ -196,7 +199,7 @@ fn validate(files: &Files, environment: Option<&Environment>) -> Result<(), Fail
         }
         let machines = machines.iter().map(|machine| {
             json!({ "name": machine.name(), "states": machine.states().len(), "hash": machine.hash(),
-                "environment": machine.environment() })
+                "secrets": machine.secrets() })
         });
         reports.push(json!({ "file": name, "machines": machines.collect::<Json>(),
             "problems": problems, "warnings": warnings }));

@@ -45,7 +45,7 @@ enum Command {
     Remove(Confirmed),
     /// Show the secret that signs deliveries
     Secret(One),
-    /// Replace the secret that signs deliveries; the ones before sign as well for a while
+    /// Replace the secret that signs deliveries; previous secrets also sign for a while
     RotateSecret(RotateSecret),
     /// Send a test delivery
     Test(One),
@@ -65,7 +65,7 @@ enum Command {
     Skip(Event),
     /// Redeliver one event: a dead letter, or an event that the log still has
     Resend(Event),
-    /// Set the callback or the limits of retries
+    /// Set the callback or the retry limits
     Set(Set),
     /// Pause deliveries; events wait
     Pause(One),
@@ -150,7 +150,7 @@ struct Unsubscribe {
 struct RotateSecret {
     /// Subscriber
     name: String,
-    /// Time for which the secrets before sign as well
+    /// Time for which previous secrets also sign
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1d")]
     overlap: Duration,
     #[command(flatten)]

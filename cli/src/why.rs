@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_is_a_tree_with_what_each_test_compares() {
+    fn a_gate_is_a_tree_with_the_operands_of_each_test() {
         let why = json!({
             "state": "signed_up", "status": "waiting", "since": "2026-01-01T00:00:00Z", "result": false, "version": 3,
             "condition": "…", "reason": null, "earliest": null, "timezone": "Europe/London", "blocking": [],

@@ -124,14 +124,11 @@ fn headers_are_checked_against_the_operators_list() {
     let validate =
         |more: &[&str]| signalbox(&[("m.yaml", &asking)], &[&["validate"], more, &["m.yaml"]].concat());
     assert_eq!(validate(&[]).status.code(), Some(0));
-    assert_eq!(validate(&["--environment", "OTHER,TOKEN"]).status.code(), Some(0));
-    let output = validate(&["--environment", "OTHER"]);
+    assert_eq!(validate(&["--secrets", "OTHER,TOKEN"]).status.code(), Some(0));
+    let output = validate(&["--secrets", "OTHER"]);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
-    assert!(
-        stderr(&output).starts_with("m.yaml:4:63: the operator does not allow ${TOKEN} in headers\n"),
-        "{output:?}"
-    );
-    assert!(stderr(&output).contains("hint: the operator allows it"), "{output:?}");
+    assert!(stderr(&output).starts_with("m.yaml:4:63: the machine has no secret TOKEN\n"), "{output:?}");
+    assert!(stderr(&output).contains("hint: store it"), "{output:?}");
 }
 
 /// A megabyte of YAML is judged with the memory and the processor time that a small service has: what grew as the square

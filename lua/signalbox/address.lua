@@ -3,21 +3,25 @@
 -- record is made, so that no request fails because of it.
 --
 -- The edge's own listeners, the daemons and the routes replica are never instances, whatever the table contains: they
--- The edge's own listeners, the daemons and the routes replica are never instances, whatever the table contains: they
+-- trust what comes from this machine. The pacemaker has the same rules (crates/route-table/src/own.rs).
 
 local ffi = require("ffi")
 
 local C, new, ffi_string = ffi.C, ffi.new, ffi.string
-local byte, find, gmatch, match, rep = string.byte, string.find, string.gmatch, string.match, string.rep
-local sub = string.sub
+local byte, find, gmatch, gsub, match = string.byte, string.find, string.gmatch, string.gsub, string.match
+local rep, sub = string.rep, string.sub
 local tonumber = tonumber
 
 ffi.cdef([[
 int inet_pton(int af, const char *src, void *dst);
+int socket(int domain, int type, int protocol);
+int bind(int fd, const void *address, unsigned int length);
+int close(int fd);
 ]])
-local AF_INET, AF_INET6 = 2, 10
+local AF_INET, AF_INET6, SOCK_DGRAM = 2, 10, 2
 local MAPPED_V4 = rep("\0", 10) .. "\255\255"
 local UNSPECIFIED, LOOPBACK_V6 = rep("\0", 16), rep("\0", 15) .. "\1"
+local UNSPECIFIED_V4 = MAPPED_V4 .. rep("\0", 4)
 
 local _M = {}
 
@@ -51,26 +55,58 @@ local function is_loopback(bytes)
     return bytes == LOOPBACK_V6 or bytes == UNSPECIFIED
 end
 
+-- `/var/run` is `/run`, and both spellings reach the same socket.
+local function canonical(socket)
+    return (gsub(socket, "^unix:/var/run/", "unix:/run/"))
+end
+
+-- Whether an address belongs to this machine: a socket can be bound only to such an address. Nothing is sent.
+local is_local
+do
+    local name = new("unsigned char[28]") -- sockaddr_in6, and at its beginning sockaddr_in
+    local family = ffi.cast("unsigned short *", name)
+    is_local = function(bytes)
+        local is_v4 = sub(bytes, 1, 12) == MAPPED_V4
+        ffi.fill(name, 28)
+        family[0] = is_v4 and AF_INET or AF_INET6
+        if is_v4 then
+            ffi.copy(name + 4, sub(bytes, 13), 4)
+        else
+            ffi.copy(name + 8, bytes, 16)
+        end
+        local fd = C.socket(family[0], SOCK_DGRAM, 0)
+        if fd < 0 then
+            return false
+        end
+        local bound = C.bind(fd, name, is_v4 and 16 or 28) == 0
+        C.close(fd)
+        return bound
+    end
+end
+
 local function split(address)
     local ip, port = match(address, "^%[?([^%[%]]*)%]?:(%d+)$")
     return ip and bytes_of(ip), tonumber(port)
 end
 
--- Reserved unix sockets, ports on loopback, and pairs of address and port.
-local sockets, loopback_ports, pairs_of = {}, {}, {}
+-- Reserved unix sockets, ports on loopback, ports on every address of this machine, and pairs of address and port.
+local sockets, loopback_ports, local_ports, pairs_of = {}, {}, {}, {}
 
 -- addresses: text, separated by spaces. Replaces what was reserved before.
 function _M.reserve(addresses)
-    sockets, loopback_ports, pairs_of = {}, {}, {}
+    sockets, loopback_ports, local_ports, pairs_of = {}, {}, {}, {}
     for one in gmatch(addresses, "%S+") do
         if sub(one, 1, 5) == "unix:" then
-            sockets[one] = true
+            sockets[canonical(one)] = true
         else
             local bytes, port = split(one)
             -- A listener without an address listens on all. A name cannot be compared and counts as this machine.
             port = port or tonumber(one)
             if port and (not bytes or is_loopback(bytes)) then
                 loopback_ports[port] = true
+                if tonumber(one) or bytes == UNSPECIFIED or bytes == UNSPECIFIED_V4 then
+                    local_ports[port] = true
+                end
             elseif port then
                 pairs_of[bytes .. port] = true
             end
@@ -80,20 +116,24 @@ end
 
 function _M.is_reserved(address)
     if sub(address, 1, 5) == "unix:" then
-        return sockets[address] == true
+        return sockets[canonical(address)] == true
     end
     local bytes, port = split(address)
     if not bytes then
         return false
     end
-    return (is_loopback(bytes) and loopback_ports[port] or pairs_of[bytes .. port]) == true
+    if is_loopback(bytes) then
+        return loopback_ports[port] == true
+    end
+    return pairs_of[bytes .. port] == true or (local_ports[port] == true and is_local(bytes))
 end
 
 function _M.valid(address)
     if sub(address, 1, 5) == "unix:" then
         local path = sub(address, 6)
-        -- nginx ends the path at a colon.
+        -- nginx ends the path at a colon. A segment that is empty or of dots would be another spelling of a socket.
         return #path > 1 and #path <= MAX_UNIX_PATH and find(path, "^/[^%c%s:]+$") ~= nil
+            and not find(path .. "/", "/%.?%.?/")
     end
     local ip, port = match(address, "^([%d%.]+):(%d+)$")
     if ip then

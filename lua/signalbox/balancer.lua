@@ -1,7 +1,7 @@
 -- The hot path: a known host is routed here, with no other Lua, unless its policy needs more than a choice of instance.
--- No phase before the balancer runs Lua, and a first try allocates nothing. A request that this module cannot route is
--- declined, which leads to @full. (Exiting with 500 would lead there too, but nginx closes the client's connection
--- after a 500.)
+-- Before it, usual.lua has checked the form of the request, and a first try allocates nothing. A request that this
+-- module cannot route is declined, which leads to @full. (Exiting with 500 would lead there too, but nginx closes the
+-- client's connection after a 500.)
 --
 -- nginx.conf calls one function of a module on purpose: code in the block itself is called from C, and LuaJIT cannot
 -- compile its return.
@@ -18,6 +18,7 @@ local record = require("signalbox.record")
 local response = require("signalbox.response")
 local routes = require("signalbox.routes")
 local tries = require("signalbox.tries")
+local usual = require("signalbox.usual")
 
 require("resty.core.response") -- declares ngx_http_lua_ffi_get_resp_status
 
@@ -31,26 +32,18 @@ local is_plain = record.is_plain
 local next_open, any_ejected = outliers.pick, outliers.any
 local may_grant = tries.may_grant
 local broke = budget.broke
+local host_of = usual.host
 local until_end = in_flight.until_end
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
 local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
 
--- ngx.var.edge_name and ngx.var.logkey without the name handling of the generic accessors. The buffers are written
--- before each use; ngx.var has declared the functions.
-local value, length = ffi.new("unsigned char *[1]"), ffi.new("size_t[1]")
-local lowcase, err_out = ffi.new("unsigned char[16]"), base.get_errmsg_ptr()
+-- ngx.var.logkey without the name handling of the generic accessor. The buffers are written before each use; ngx.var
+-- has declared the function.
+local lowcase = ffi.new("unsigned char[16]")
 local ERR_SIZE = 256
 local err_text, err_length = ffi.new("unsigned char[?]", ERR_SIZE), ffi.new("size_t[1]")
-
--- The host of a usual request (log.conf). Empty for others, which @full checks, and no name in the table is empty.
-local function host_of(request)
-    if C.ngx_http_lua_ffi_var_get(request, "edge_name", 9, lowcase, 0, value, length, err_out) ~= 0 then
-        return ""
-    end
-    return ffi_string(value[0], length[0])
-end
 
 local function set_log_key(request, key)
     err_length[0] = ERR_SIZE

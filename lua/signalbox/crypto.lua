@@ -1,5 +1,5 @@
 -- The parts of OpenSSL's libcrypto that the edge needs; nginx links it for TLS. HMAC-SHA-256, because nginx's Lua
--- module only has HMAC-SHA-1, and authenticated encryption for the private keys of certificates.
+-- module only has HMAC-SHA-1, authenticated encryption for the private keys of certificates, and random bytes.
 
 local ffi = require("ffi")
 
@@ -17,6 +17,7 @@ int EVP_DecryptInit_ex(void *ctx, const void *cipher, void *engine, const unsign
 int EVP_DecryptUpdate(void *ctx, unsigned char *out, int *out_length, const unsigned char *in, int in_length);
 int EVP_DecryptFinal_ex(void *ctx, unsigned char *out, int *out_length);
 int EVP_CIPHER_CTX_ctrl(void *ctx, int type, int arg, void *ptr);
+int RAND_bytes(unsigned char *out, int size);
 ]]
 
 local _M = {}
@@ -38,6 +39,15 @@ local length = ffi_new("int[1]")
 function _M.hmac(key, text)
     C.HMAC(C.EVP_sha256(), key, #key, text, #text, digest, nil)
     return ffi_string(digest, DIGEST_SIZE)
+end
+
+-- Unpredictable random bytes.
+function _M.random(size)
+    local out = ffi_new("unsigned char[?]", size)
+    if C.RAND_bytes(out, size) ~= 1 then
+        error("OpenSSL has no random bytes")
+    end
+    return ffi_string(out, size)
 end
 
 -- Whether two texts are equal, in a time that does not depend on where they differ.

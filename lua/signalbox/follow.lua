@@ -1,5 +1,5 @@
--- Follows the route table of the replica: decides whether the table is accepted, and when a change has been applied. The
--- replica *pushes* the name of each changed key (client-side caching of Redis), and the worker reads the key again.
+-- Follows the route table of the replica: decides whether the table is accepted, and when a change has been applied.
+-- The replica *pushes* the name of each changed key (client-side caching of Redis), and the worker reads the key again.
 --
 --   connection opened, or FLUSHALL pushed ─▶ not trusted ─▶ ROLE, DBSIZE, GET epoch, GET serial ─▶ lineage.lua
 --        accepted ─▶ trusted: all cached records become suspect, and are read again in the background (the sweep)

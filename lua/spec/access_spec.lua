@@ -343,7 +343,7 @@ return function(run)
         equal(refused(get("/x/y")), { 503, "access_unavailable" })
     end)
 
-    it("permits nobody if a rule for a path, or the whole policy, cannot be read but has access rules", function()
+    it("admits no client if a rule for a path, or the whole policy, cannot be read but has access rules", function()
         local denied = '"access":{"deny":["0.0.0.0/0"]}'
         for _, policy in ipairs({ '{"paths":[{"path":"x",' .. denied .. "}]}", "{" .. denied }) do
             put(policy)

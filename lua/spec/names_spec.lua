@@ -69,7 +69,8 @@ return function(it)
         for _, bad in ipairs({
             "", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:000080", "256.0.0.1:80", "1.2.3:80",
             "host:80", "::1:80", "[]:80", "[127.0.0.1]:80", "unix:", "unix:/", "unix:relative", "unix:/a:b",
-            "unix:/a b", "unix:/" .. ("x"):rep(120), "127.0.0.1:80 ", "127.0.0.1:80\n", " 127.0.0.1:80",
+            "unix:/a b", "unix:/run//a", "unix:/run/./a", "unix:/run/../a", "unix:/run/",
+            "unix:/" .. ("x"):rep(120), "127.0.0.1:80 ", "127.0.0.1:80\n", " 127.0.0.1:80",
             "127.0.0.1:+80", "127.0.0.1:0x50",
         }) do
             equal(address.valid(bad), false, bad)
@@ -81,7 +82,7 @@ return function(it)
         for _, own in ipairs({
             "127.0.0.1:6402", "127.9.9.9:6402", "0.0.0.0:6402", "[::1]:6402", "[::]:6402", "[::ffff:127.0.0.1]:6402",
             "[::ffff:7f00:1]:6402", "[0:0:0:0:0:0:0:1]:8080", "127.0.0.1:8080", "10.0.0.5:8081",
-            "[::ffff:10.0.0.5]:8081", "unix:/run/routes.sock",
+            "[::ffff:10.0.0.5]:8081", "unix:/run/routes.sock", "unix:/var/run/routes.sock",
         }) do
             equal(address.is_reserved(own), true, own)
         end
@@ -90,6 +91,18 @@ return function(it)
         }) do
             equal(address.is_reserved(other), false, other)
         end
+        -- A wildcard is every address of this machine. 203.0.113.77 is an address for documentation.
+        local socket = io.popen("hostname -I 2>/dev/null")
+        local own = socket:read("*a"):match("^%d+%.%d+%.%d+%.%d+")
+        socket:close()
+        if own then
+            equal(address.is_reserved(own .. ":8080"), true, own)
+            equal(address.is_reserved(own .. ":6402"), false, own)
+        end
+        equal(address.is_reserved("203.0.113.77:8080"), false)
+        equal(address.is_reserved("[2001:db8::1]:8080"), false)
+        address.reserve("unix:/var/run/routes.sock")
+        equal(address.is_reserved("unix:/run/routes.sock"), true)
         address.reserve("")
         equal(address.is_reserved("127.0.0.1:6402"), false)
     end)

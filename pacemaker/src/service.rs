@@ -90,7 +90,7 @@ pub(crate) async fn run(
     let mut background = Background::new(&servers.fabric, &config.node);
     let counted = (metrics, routing_metrics, acme_metrics);
     let site = assemble(&config, servers, counted, &mut background, &shutdown).await?;
-    tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
+    tracing::info!(listen = %listener.local_addr()?, node = config.node, "pacemaker ready");
     let limits = ListenerLimits { connections: config.connections };
     let served = serve(listener, site, limits, shutdown).await;
     background.end().await;
@@ -267,7 +267,7 @@ async fn event_bus(
             // A pacemaker without a bus would accept routes and lose their events.
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "the event bus cannot run; the pacemaker ends"
+                "event bus failed; the pacemaker exits"
             );
             stop.cancel();
         }
@@ -354,7 +354,7 @@ fn machines(
         bus: bus.handle.clone(),
         client: bus.client.clone(),
         routes: registry.clone(),
-        environment: config.machine_environment.clone(),
+        keys: config.edge_keys.clone(),
     };
     let machines = machines::Service::new(dependencies, config.machines.clone());
     let handle = machines.handle().clone();

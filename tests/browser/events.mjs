@@ -1,6 +1,6 @@
 // Events: the live tail with filters, topics, and a subscriber that fails and recovers.
 
-import { act, api, check, go, noticed, server, shoot } from "./harness.mjs";
+import { act, api, base, check, go, noticed, server, shoot, token } from "./harness.mjs";
 
 // A filter that is rejected.
 export const expected = ["status of 4"];
@@ -49,7 +49,7 @@ export async function run(page) {
     await topic("users").waitFor();
     check((await topic("orders").count()) === 0, "the search excludes other topics");
     await page.getByRole("link", { name: "Show all" }).press("Enter");
-    await topic("orders").getByRole("link").press("Enter");
+    await topic("orders").getByRole("link", { name: "subscribers of orders" }).press("Enter");
 
     // This system allows one attempt, so a failed delivery is dead-lettered immediately.
     await page.locator('tr[data-key="mailer"] a').press("Enter");
@@ -63,11 +63,37 @@ export async function run(page) {
     await act(page, page.locator('form[data-key="redrive"]'));
     await noticed(page, "Dead letters redriven.");
     await page.locator("#none-dead").waitFor();
-    await page.locator('form[data-key="test"] button').press("Enter");
+    await act(page, page.locator('form[data-key="test"]'));
     await noticed(page, "Test event delivered.");
     await act(page, page.locator('form[data-key="replay"]'));
     await noticed(page, "Replay started.");
     await act(page, attempts.filter({ hasText: "delivered" }).first().locator('form[data-key="resend"]'));
     await noticed(page, "is delivered again.");
+
+    // The page of an event: its content, where it went, and each attempt.
+    await attempts.first().locator('a[href^="/dashboard/event?"]').press("Enter");
+    await page.locator("#payload", { hasText: "order:" }).waitFor();
+    const delivery = page.locator('section[aria-labelledby="subscribers"] tr[data-key="mailer"]');
+    await delivery.locator(".attempts li", { hasText: "status 500" }).first().waitFor();
+    await delivery.locator(".badge", { hasText: "delivered" }).waitFor();
+    await page.getByText("No queue's pattern matches").waitFor();
+    await act(page, delivery.locator('form[data-key="resend"]'));
+    await noticed(page, "is delivered again.");
+    await shoot(page, "event");
+
+    // Deliveries are paused and resumed.
+    await delivery.getByRole("link", { name: "mailer" }).press("Enter");
+    await act(page, page.locator('form[data-key="pause"]'));
+    await page.locator("h1 .badge", { hasText: "paused" }).waitFor();
+    await act(page, page.locator('form[data-key="resume"]'));
+    await page.locator("h1 .badge", { hasText: "paused" }).waitFor({ state: "detached" });
+
+    // A token that is confined to another environment does not see the event.
+    const id = (await page.locator('section[aria-labelledby="deliveries"] a[href^="/dashboard/event?"]').first().innerText()).trim();
+    const { token: confined } = await api("POST", "/tokens", { name: "confined", scopes: ["read"], environments: ["elsewhere"] });
+    const status = async (as) => (await fetch(`${base}/dashboard/event?name=${id}`, { headers: { authorization: `Bearer ${as}` } })).status;
+    check((await status(confined)) === 404, "an event of another environment does not exist for a confined token");
+    check((await status(token)) === 200, "root sees it");
+    await api("DELETE", "/tokens/confined");
     receiver.stop();
 }

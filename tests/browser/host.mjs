@@ -3,7 +3,7 @@
 import { act, api, check, go, noticed, server, shoot, until, visit } from "./harness.mjs";
 
 // Shares that do not total 100.
-export const expected = ["status of 422"];
+export const expected = ["status of 422", "status of 412"];
 
 export async function run(page) {
     const [old, fresh] = [await server(() => 200), await server(() => 200)];
@@ -32,6 +32,17 @@ export async function run(page) {
     await noticed(page, "Changed the weight of old.");
     check((await api("GET", "/instances/old")).weight === 5, "the weight is set");
     check((await api("GET", "/instances/old")).version_type_id === "17", "and nothing else changed");
+
+    // A weight is not set over a change that was made after the question.
+    await row("old").locator('form[data-confirm*="from 5 to"]').waitFor();
+    await weight.locator("input").fill("6");
+    await weight.getByRole("button").press("Enter");
+    await page.locator("dialog[open]", { hasText: "from 5 to 6" }).waitFor();
+    await api("PUT", "/instances/old", { address: old.address, hostnames: ["web.test"], version_type_id: "17", weight: 4 });
+    await page.locator("#confirm-yes").press("Enter");
+    await page.locator("#notices p.bad", { hasText: "weight: 5 → 4" }).waitFor();
+    check((await api("GET", "/instances/old")).weight === 4, "the other change stays");
+    check((await weight.locator("input").inputValue()) === "6", "the input stays");
 
     await act(page, row("old").locator('form[data-key="drain"]'));
     await row("old").getByText("draining", { exact: true }).waitFor();

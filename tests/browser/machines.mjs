@@ -105,6 +105,47 @@ async function lists(page) {
     await page.getByText("at 04:00:00 in").waitFor();
 }
 
+// An operation on selected labels, and a task for all that match a filter.
+async function bulk(page) {
+    await go(page, "/dashboard/machines?name=errands&state=asked");
+    const form = page.locator('form[data-key="bulk"]');
+    const boxes = page.locator('input[data-select="labels"]');
+    await boxes.nth(0).check();
+    await boxes.nth(1).check();
+    await form.getByLabel("Operation").selectOption("suspend");
+    await form.getByRole("button").press("Enter");
+    await page.locator("dialog[open]", { hasText: "Operation suspend for 2 selected?" }).waitFor();
+    await page.locator("#confirm-yes").press("Enter");
+    await noticed(page, "Operation suspend: 2 of 2 done");
+    const suspended = async () => (await api("GET", "/state-machines/errands/labels?suspended=true")).labels.length;
+    check((await suspended()) === 2, "two labels are suspended");
+
+    await form.getByLabel("Operation").selectOption("move");
+    await form.getByLabel("Move to").selectOption("home");
+    await form.getByRole("button").press("Enter");
+    await page.locator("dialog[open]", { hasText: "Apply the operation move to home to 60 labels in asked?" }).waitFor();
+    check((await page.evaluate(() => document.activeElement.id)) === "confirm-no", "a move is confirmed like a deletion");
+    const command = await page.locator("#confirm-command").textContent();
+    check(command.includes("signalbox labels move errands --to home --state asked") && command.includes("/tasks"), command);
+    await page.locator("#confirm-yes").press("Enter");
+    await noticed(page, "The task was started");
+    const task = page.locator('section[aria-labelledby="tasks"] tbody tr').first();
+    await task.getByText("done", { exact: true }).waitFor();
+    await task.getByText("move to home").waitFor();
+    await counts(page, "home", 60);
+    await shoot(page, "machine-task");
+
+    // A task with a rate is canceled before its end.
+    await go(page, "/dashboard/machines?name=errands");
+    await form.getByLabel("Operation").selectOption("evaluate");
+    await form.getByLabel("Labels per second").fill("1");
+    await form.getByRole("button").press("Enter");
+    await page.locator("#confirm-yes").press("Enter");
+    await task.getByText("running", { exact: true }).waitFor();
+    await act(page, task.locator('form[data-key="cancel"]'));
+    await task.getByText("canceled", { exact: true }).waitFor();
+}
+
 async function one(page, answers) {
     await page.getByRole("link", { name: hostile }).press("Enter");
     await page.locator("#metadata-json", { hasText: markup.slice(0, 10) }).waitFor();
@@ -163,6 +204,7 @@ export async function run(page) {
     await counts(page, "asked", 2);
     await failAndRetry(page, answers);
     await lists(page);
+    await bulk(page);
     await one(page, answers);
     await redefine(page, app.address);
     app.stop();

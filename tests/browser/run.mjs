@@ -16,7 +16,8 @@ import * as queues from "./queues.mjs";
 import * as scale from "./scale.mjs";
 
 const suites = {
-    pages: { login, overview, host, policy, events, queues, objects, machines, accessibility, liveness },
+    pages: { login, overview, host, policy, events, queues, objects, machines, liveness },
+    everywhere: { login, accessibility },
     scale: { login, scale },
 };
 const { browser, context } = await start();

@@ -1,7 +1,10 @@
 // A large installation: thousands of hosts, hundreds of queues and ten thousand labels, all created through the API, with traffic
 // on. Every list finds, sorts and pages; nothing is hidden behind the end of a list.
 
+import { furnish } from "./furnish.mjs";
 import { api, base, check, go, server, shoot, token, until, visit } from "./harness.mjs";
+import { ask } from "./questions.mjs";
+import { sweep } from "./sweep.mjs";
 
 const HOSTS = 5000;
 const QUEUES = 500;
@@ -10,6 +13,9 @@ const PART = 500;
 // The first load of a page, and of the overview with its scripts and styles, in bytes.
 const MAX_PAGE = 2_000_000;
 const MAX_FIRST_LOAD = 150_000;
+
+// On a busy machine, a page whose data is not there in time; its stream replaces it.
+export const expected = ["status of 503"];
 
 const machine = `state_machines:
   onboarding:
@@ -51,9 +57,13 @@ async function fill(app) {
 // The size of a page and how long it took, which is only reported: a test does not depend on the speed of the machine.
 async function measured(target, headers) {
     const begin = performance.now();
-    const answer = await fetch(base + target, { headers: { authorization: `Bearer ${token}`, ...headers } });
+    // A page whose data is not there in time, on a busy machine, is asked for again.
+    const answer = await until(target, async () => {
+        const answer = await fetch(base + target, { headers: { authorization: `Bearer ${token}`, ...headers } });
+        check(answer.ok || answer.status === 503, `${target}: ${answer.status}`);
+        return answer.ok && answer;
+    });
     const { length } = await answer.text();
-    check(answer.ok, `${target}: ${answer.status}`);
     console.log(`scale: ${target}: ${length} bytes in ${Math.round(performance.now() - begin)} ms`);
     return length;
 }
@@ -115,12 +125,17 @@ export async function run(page) {
     check(apart, "the number of labels covers the kind of the state");
     await shoot(page, "scale-machine");
 
-    for (const target of ["/", "/dashboard/problems", "/dashboard/host", "/dashboard/queues", "/dashboard/machines?name=onboarding"]) {
-        check((await measured(target)) < MAX_PAGE, `${target} is too large`);
-    }
+    const { pages, remove } = await furnish();
+    pages.onboarding = "/dashboard/machines?name=onboarding";
+    pages["slow-jobs"] = "/dashboard/queues?name=slow_jobs";
+    for (const target of Object.values(pages)) check((await measured(target)) < MAX_PAGE, `${target} is too large`);
+    await sweep(page, pages, "scale-page-", [], ["light"]);
+    await ask(page);
+    await go(page, "/");
     let loaded = await measured("/");
     for (const asset of (await page.content()).match(/\/dashboard\/assets\/[^"]+/g)) loaded += await measured(asset);
     check(loaded < MAX_FIRST_LOAD, `the first load of the overview has ${loaded} bytes`);
+    await remove();
     clearInterval(visits);
     app.stop();
 }

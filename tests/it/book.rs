@@ -251,6 +251,47 @@ fn the_figures_of_the_readme_are_those_of_the_measurements() {
     assert!(found > 10, "only {found} figures: the test does not find them");
 }
 
+/// The targets that a text makes: `make` at the beginning of a command, in a fence or in backticks.
+fn made(text: &str) -> BTreeSet<String> {
+    let mut fenced = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+            continue;
+        }
+        let spans = line.split('`').skip(1).step_by(2);
+        let code: Vec<&str> = if fenced { vec![line] } else { spans.collect() };
+        for command in code.iter().flat_map(|code| code.split("&&")) {
+            let mut words = command.split_whitespace().skip_while(|word| word.contains('='));
+            if words.next() == Some("make") {
+                found.extend(
+                    words.next().filter(|word| word.starts_with(char::is_lowercase)).map(str::to_owned),
+                );
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_make_target_of_the_documentation_exists() {
+    let makefile = read("Makefile");
+    let targets: BTreeSet<&str> =
+        makefile.lines().filter_map(|line| line.split_once(':').map(|(name, _)| name)).collect();
+    let mut found = 0;
+    for page in pages().into_iter().chain(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(str::to_owned))
+    {
+        for target in made(&read(&page)) {
+            found += 1;
+            assert!(targets.contains(&*target), "{page}: the Makefile has no target {target}");
+        }
+    }
+    assert!(found > 15, "only {found} targets: the test does not find them");
+    let page = "`make a` make b\n```\nX=1 make c && make d # make e\n```\n";
+    assert_eq!(made(page), BTreeSet::from(["a", "c", "d"].map(str::to_owned)));
+}
+
 #[test]
 fn anchors_are_formed_as_readers_form_them() {
     let page = "# One\n## `two` & three, four's\n```\n# no\n```\n## One\n";

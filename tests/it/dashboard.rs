@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::json;
 use signalbox_testkit::eventually_within;
-use signalbox_tests::{events::Stream, system::System, tls::Authority};
+use signalbox_tests::{events::Stream, http::Request, system::System, tls::Authority};
 use tokio::{process::Command, time};
 
 use crate::bus_api::Bus;
@@ -49,6 +49,11 @@ async fn every_page_works_in_a_browser() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_page_can_be_read_and_used_by_everyone() {
+    browse("dashboard_everywhere", "everywhere").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_list_works_in_a_large_installation() {
     browse("dashboard_scale", "scale").await;
 }
@@ -73,6 +78,11 @@ async fn browse(name: &str, suite: &str) {
     // Installs missing packages only. A failed installation fails the test instead of skipping it.
     run("the installation of the browser", &mut Command::new(root().join(".ci/browser"))).await;
     let bus = Bus::with(name, &[("max_attempts", 1)]).await;
+    let end = Duration::from_secs(bus.system.cli::<(u64, u64)>(System::MASTER, "TIME").await.0 + 60 * 86_400);
+    let certificate = Authority::new("test authority").issue_until("shop.test", "soon", end);
+    let body = json!({"chain": certificate.chain, "key": certificate.key});
+    let put = bus.system.api("PUT", "/certificates/shop.test", Some(body)).await;
+    assert!(put.status < 300, "{} {}", put.status, put.text());
     let shots = folder().join("shots");
     std::fs::create_dir_all(&shots).unwrap();
     let script = root().join("tests/browser/run.mjs");
@@ -120,5 +130,49 @@ async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire(
     )
     .await;
     problems_contain(&system, "The fabric Redis writes no append-only file").await;
+    system.stop().await;
+}
+
+/// A Redis server that hangs accepts connections and never answers. Without its own limits, a page would wait as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_answered_while_a_redis_server_hangs() {
+    let system = System::start("dashboard-hang").await;
+    for (part, notes) in
+        [(System::STATS, vec!["No statistics"]), (System::FABRIC, vec!["does not respond", "not reached"])]
+    {
+        system.pause(part.clone());
+        for page in ["/", "/dashboard/host", "/dashboard/queues", "/dashboard/problems"] {
+            let answer = system.api("GET", page, None).await;
+            assert!(matches!(answer.status, 200 | 503), "{page} while {part} hangs: {}", answer.status);
+            assert!(answer.text().contains("<h1"), "{page} while {part} hangs has no heading");
+        }
+        let first = system.api("GET", "/", None).await.text();
+        assert!(notes.iter().any(|note| first.contains(note)), "the overview while {part} hangs: {first}");
+        system.resume(part);
+    }
+    system.stop().await;
+}
+
+/// The fix of this alarm is dangerous for a fabric that is only not reached yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fabric_that_was_not_reached_yet_raises_no_alarm() {
+    let system = System::start("dashboard-first-look").await;
+    system.kill(System::PACEMAKER).await;
+    system.pause(System::FABRIC);
+    system.start_part_only(System::PACEMAKER).await;
+    let text = eventually_within(2 * signalbox_testkit::PATIENCE, "a page of problems", || async {
+        let request = Request::new("GET", "pacemaker", "/dashboard/problems").token(&system.token);
+        let answer = request.send(system.pacemaker).await.map_err(|error| error.to_string())?;
+        if answer.status == 200 { Ok(answer.text()) } else { Err(answer.text()) }
+    })
+    .await;
+    assert!(!text.contains("/bus/initialize"), "{text}");
+    assert!(text.contains("has not reached the fabric yet"), "{text}");
+    system.resume(System::FABRIC);
+    eventually_within(2 * signalbox_testkit::PATIENCE, "the bus to be checked", || async {
+        let text = system.api("GET", "/dashboard/problems", None).await.text();
+        if text.contains("has not reached the fabric yet") { Err(text) } else { Ok(()) }
+    })
+    .await;
     system.stop().await;
 }

@@ -305,6 +305,17 @@ fn is_installed(file: &str) -> bool {
     brought || ["/usr/bin/redis-server", "/usr/sbin/nginx", "/bin/sh"].contains(&file)
 }
 
+/// The exposure of a unit as `systemd-analyze security` rates it, from 0 to 10; 0 where the tool is not installed.
+fn exposure(unit: &str) -> f64 {
+    let path = root().join("packaging/systemd").join(unit);
+    let analyzed =
+        Command::new("systemd-analyze").args(["security", "--offline=true", "--no-pager"]).arg(path).output();
+    let Ok(output) = analyzed else { return 0.0 };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rating = text.rsplit_once(".service: ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    rating.unwrap_or_else(|| panic!("{unit}: {text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
 #[test]
 fn units_start_installed_programs_and_wait_for_existing_units() {
     let folder = root().join("packaging/systemd");
@@ -366,6 +377,13 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
         for key in ["User", "MemoryMax", "TasksMax"] {
             assert!(settings.iter().any(|(_, found, _)| found == key), "{name} has no {key}");
         }
+        // A setting that a service cannot have is explained in its unit.
+        for key in ["ProtectProc", "ProcSubset", "MemoryDenyWriteExecute", "IPAddressDeny"] {
+            let set = settings.iter().any(|(_, found, _)| found == key);
+            let explained = text.lines().any(|line| line.starts_with("# ") && line.contains(key));
+            assert!(set || explained, "{name} neither sets {key} nor explains why not");
+        }
+        assert!(exposure(name) <= 2.2, "systemd-analyze rates {name} higher than before");
     }
     let redis = unit(&units["signalbox-redis@.service"]);
     assert!(redis.iter().any(|(_, key, value)| key == "ExecStartPre" && value.contains("repair-aof")));

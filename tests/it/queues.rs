@@ -458,7 +458,7 @@ async fn a_token_is_limited_to_its_scopes_and_environments() {
 
 /// A service registers its queue at every start; an operator has paused a tenant in the meantime.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_set_for_a_tenant_survives_a_new_definition_and_changes_do_not_overwrite_each_other() {
+async fn settings_of_a_tenant_survive_a_new_definition_and_concurrent_changes_do_not_overwrite_each_other() {
     let system = System::start("queues-tenants").await;
     let at = system.pacemaker;
     put(&system, "q", json!({"pattern": ".*", "weights": {"1": 3}})).await;

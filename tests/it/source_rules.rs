@@ -143,7 +143,8 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/routing/src/scripts/certificate_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/policy_table.lua", "local resource = {}"),
     ("crates/routing/src/scripts/certificate_table.lua", "local resource = {}"),
-    // The publish script is in three files.
+    // The publish script is in four files.
+    ("crates/bus/src/scripts/publish_quota.lua", "local function early_reply()"),
     ("crates/bus/src/scripts/publish_decide.lua", "local function early_reply()"),
     ("crates/bus/src/scripts/publish_write.lua", "local function early_reply()"),
     ("crates/bus/src/scripts/lanes.lua", "local function early_reply()"),

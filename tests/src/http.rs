@@ -3,7 +3,7 @@
 //! A library client would refuse to send most of the requests that the tests need. It also hides how many bytes an
 //! answer had on the wire, which the edge logs and the statistics count.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use serde_json::Value;
 use tokio::{
@@ -197,6 +197,17 @@ impl Connection {
                 None
             }
         }
+    }
+
+    /// As [`Connection::send_noise`], but the stream ends only when an answer begins or `patience` is over: nginx does not send
+    /// the request of a client that has hung up to an instance.
+    ///
+    /// # Panics
+    /// When nothing happens at all.
+    pub async fn send_noise_patiently(&mut self, bytes: &[u8], patience: Duration) -> Option<Response> {
+        let _gone = patiently(self.stream.get_mut().write_all(bytes)).await;
+        let _silent = time::timeout(patience, self.stream.fill_buf()).await;
+        self.send_noise(b"").await
     }
 
     async fn exchange(&mut self, bytes: &[u8], head_only: bool) -> io::Result<Response> {

@@ -4,11 +4,14 @@
 //! log and the table would only take time from the core of the load generator.
 
 use std::{
+    fs::Permissions,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
 use super::{Proxy, folder, free_address, nginx, render, source};
+use crate::tls::Identity;
 
 /// Where the edge's parts are taken from, so that a changed copy can be measured against the original.
 #[derive(Debug, Clone)]
@@ -53,6 +56,40 @@ pub(crate) async fn start(
     render(&template, &values, &prefix.join("nginx.conf"))?;
     let proxy = nginx::start(&variant.name, &prefix, core, listen, workers).await?;
     Ok(Edge { proxy, admin })
+}
+
+/// Starts one with a listener for HTTPS, whose address is returned, and which has the certificate of `listener`.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn start_with_tls(
+    root: &Path,
+    core: usize,
+    replica: &str,
+    listener: &Identity,
+) -> anyhow::Result<(Proxy, SocketAddr)> {
+    let prefix = folder(root, "edge")?;
+    let (listen, admin, tls) = (free_address()?, free_address()?, free_address()?);
+    let template = std::fs::read_to_string(source().join("nginx/nginx.conf"))?;
+    let key_file = prefix.join("edge.key");
+    std::fs::write(&key_file, &listener.key_file)?;
+    std::fs::set_permissions(&key_file, Permissions::from_mode(0o600))?;
+    let files = nginx::identity_files(&prefix, listener)?;
+    let parts = ["tls", "h2", "edge"].map(|name| {
+        format!("include {};", source().join("nginx").join(name).with_extension("conf").display())
+    });
+    let server = format!("server {{ listen {tls} ssl http2 backlog=4096; {files} {} }}", parts.concat());
+    let mut values = values(&prefix, &source(), replica, (listen, admin), 1);
+    for (name, value) in &mut values {
+        match *name {
+            "EDGE_TLS_SERVER" => value.clone_from(&server),
+            "EDGE_KEY_FILE" => *value = key_file.display().to_string(),
+            _ => {}
+        }
+    }
+    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    render(&template, &values, &prefix.join("nginx.conf"))?;
+    Ok((nginx::start("edge", &prefix, core, listen, 1).await?, tls))
 }
 
 /// The values of the template's names.

@@ -39,6 +39,11 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
+    /// The same with another of its listeners.
+    pub(crate) fn with_address(self, address: SocketAddr) -> Self {
+        Self { address, ..self }
+    }
+
     /// Empties the access log. All of them append, so they continue at the new end.
     ///
     /// # Errors

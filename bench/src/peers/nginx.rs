@@ -10,6 +10,7 @@ use crate::{
     hosts::Table,
     process::{self, Process},
     redis::Server,
+    tls::Identity,
 };
 
 /// The modules that Debian keeps in shared objects; nothing where they are built in (OpenResty).
@@ -101,6 +102,42 @@ pub(crate) fn path_of(index: usize) -> String {
     format!("/services/app-{index}")
 }
 
+/// One server and one upstream for every host, over TLS with the settings of the edge and a certificate in a file.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn with_tls(
+    root: &Path,
+    core: usize,
+    instances: &[SocketAddr],
+    identity: &Identity,
+) -> anyhow::Result<Proxy> {
+    let listen = free_address()?;
+    let files = identity_files(root, identity)?;
+    let settings = std::fs::read_to_string(source().join("nginx/tls.conf"))?;
+    // Without Lua, and without comments, because all is one line.
+    let settings = settings.lines().filter(|line| line.starts_with("ssl_") && !line.contains("_by_lua_"));
+    let servers = format!(
+        "upstream instances {{ {} keepalive 1024; keepalive_requests 1000000; }}\n\
+         server {{ listen {listen} ssl http2 backlog=4096; server_name \"\"; {files} {} keepalive_requests 1000; \
+         location / {{ proxy_pass http://instances; }} }}\n",
+        server_lines(instances),
+        settings.collect::<String>()
+    );
+    static_nginx("static nginx", root, core, listen, (&servers, 1)).await
+}
+
+/// Writes a certificate and its key, and returns the lines of a server that has them.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn identity_files(folder: &Path, identity: &Identity) -> anyhow::Result<String> {
+    let (certificate, key) = (folder.join("listener.crt"), folder.join("listener.key"));
+    std::fs::write(&certificate, &identity.certificate)?;
+    std::fs::write(&key, &identity.private_key)?;
+    Ok(format!("ssl_certificate {}; ssl_certificate_key {};", certificate.display(), key.display()))
+}
+
 /// Without `max_fails=0`, nginx excludes an instance for ten seconds after one failure. If instances restart within a second,
 /// all of them are soon excluded.
 fn server_lines(instances: &[SocketAddr]) -> String {
@@ -119,7 +156,6 @@ async fn static_nginx(
     let values = [
         ("USER", user()),
         ("PREFIX", prefix.display().to_string()),
-        ("NGINX_DIR", source().join("nginx").display().to_string()),
         ("SERVERS", servers.to_owned()),
         ("WORKERS", workers.to_string()),
     ];

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_page_does_not_have_is_skipped() {
+    fn missing_metrics_are_skipped() {
         let metrics = Metrics::read("up 1\n");
         assert!(metrics.counting().known().is_none() && metrics.evaluation().known().is_none());
         assert!(metrics.parked().known().is_none() && metrics.credentials().known().is_none());

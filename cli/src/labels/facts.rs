@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_not_created() {
+    fn null_members_are_removed_from_created_metadata() {
         let update = json!({"a": null, "b": {"c": null, "d": 1}});
         assert_eq!(without_null(&update), json!({"b": {"d": 1}}));
     }

@@ -68,7 +68,7 @@ fn chosen(request: &Choice) -> String {
         By::Hash => format!("Its hash leads it to {address}."),
         By::OnlyOne => format!("Only {address} is possible."),
         By::Chance => "Any of the usable instances is possible.".to_owned(),
-        By::Nobody => "No instance receives it.".to_owned(),
+        By::NoInstance => "No instance receives it.".to_owned(),
         By::UnreadableSession => {
             "It has a session that this pacemaker cannot read (edge_key_file is not set).".to_owned()
         }

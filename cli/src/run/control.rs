@@ -74,10 +74,16 @@ fn folder() -> PathBuf {
         .unwrap_or_else(|| std::env::temp_dir().join(format!("signalbox-{}", nix::unistd::getuid().as_raw())))
 }
 
-/// Creates the folder. In a folder of all users, another user may have created it first.
+/// Creates the folder.
+fn create_folder() -> io::Result<PathBuf> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder())?;
+    own_folder()
+}
+
+/// The folder, if it is this user's. In a folder of all users, another user may have created it first, and would choose the
+/// names and answers that are shown.
 fn own_folder() -> io::Result<PathBuf> {
     let folder = folder();
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() || found.uid() != nix::unistd::getuid().as_raw() || found.mode() & 0o077 != 0 {
         let detail = "must be a folder that only this user can access (mode 0700)";
@@ -90,7 +96,7 @@ fn own_folder() -> io::Result<PathBuf> {
 pub(crate) fn groups() -> Vec<String> {
     let name = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_suffix(SUFFIX).map(str::to_owned);
     let mut names: Vec<String> =
-        fs::read_dir(folder()).into_iter().flatten().flatten().filter_map(name).collect();
+        own_folder().and_then(fs::read_dir).into_iter().flatten().flatten().filter_map(name).collect();
     names.sort_unstable();
     names
 }
@@ -116,7 +122,7 @@ impl Socket {
         status: Arc<Mutex<Status>>,
         requests: mpsc::Sender<Request>,
     ) -> Result<Self, String> {
-        let folder = own_folder().map_err(|error| format!("{}: {error}", folder().display()))?;
+        let folder = create_folder().map_err(|error| format!("{}: {error}", folder().display()))?;
         let path = folder.join(format!("{name}{SUFFIX}"));
         if UnixStream::connect(&path).await.is_ok() {
             return Err(format!("another `signalbox run` has the name {name}; set another one with --name"));
@@ -166,6 +172,11 @@ async fn answer(stream: UnixStream, status: Arc<Mutex<Status>>, requests: mpsc::
 async fn ask(name: &str, request: &str, patience: Option<Duration>) -> Result<String, Failure> {
     let path = folder().join(format!("{name}{SUFFIX}"));
     let work = async {
+        if let Err(error) = own_folder()
+            && error.kind() == io::ErrorKind::PermissionDenied
+        {
+            return Err(error);
+        }
         let stream = UnixStream::connect(&path).await?;
         let (reader, mut writer) = stream.into_split();
         writer.write_all(format!("{request}\n").as_bytes()).await?;

@@ -18,7 +18,6 @@ mod slot;
 
 use std::{
     collections::BTreeMap,
-    fs,
     net::{IpAddr, Ipv4Addr},
     os::{
         linux::net::SocketAddrExt as _,
@@ -285,9 +284,9 @@ impl Signals {
 
 /// The name of this machine, with characters that IDs may have.
 pub(crate) fn host_name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = signalbox_settings::host_name();
     let plain = |char: char| if char.is_ascii_alphanumeric() || "._-".contains(char) { char } else { '_' };
-    name.trim().chars().map(plain).take(40).collect()
+    name.chars().map(plain).take(40).collect()
 }
 
 /// Reports a state to systemd (`Type=notify`), if it started this program.

@@ -61,7 +61,7 @@ async fn kill_9_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_outlived_a_killed_guard_is_ended_by_the_next_start() {
+async fn processes_that_outlived_a_killed_guard_are_ended_by_the_next_start() {
     let place = Place::new();
     let mut up = Up::start(&place, &[]).await;
     let group = up.group();

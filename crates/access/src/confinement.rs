@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_enters_only_what_its_lists_divide() {
+    fn a_confined_caller_enters_only_subsystems_that_its_lists_divide() {
         let hosts = Some(vec![HostPattern::new(Hostname::parse("*.a.example").unwrap())]);
         let of_hosts = Caller::named("a".to_owned(), vec![Scope::Read], hosts);
         assert!(of_hosts.may_enter(Dimension::Hosts) && !of_hosts.may_enter(Dimension::Environments));

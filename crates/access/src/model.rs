@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_some_machines_is_no_token_of_others() {
+    fn a_token_of_some_machines_does_not_reach_others() {
         let caller = Caller::named("a".to_owned(), vec![Scope::Facts], None);
         assert!(caller.may_use_machine("drip"));
         let caller = caller.of_machines(Some(vec!["drip".to_owned()]));

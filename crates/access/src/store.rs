@@ -277,7 +277,7 @@ impl Tokens {
         Ok(Some(Created { token, listed: listed(record, Vec::new(), None) }))
     }
 
-    /// Gives a token another secret. The secrets before stay valid for `overlap`, so that clients can change over. Name,
+    /// Gives a token another secret. The previous secrets stay valid for `overlap`, so that clients can change over. Name,
     /// scopes and everything that belongs to the name stay. Without `expires_ms`, the new secret expires as the one before.
     pub async fn rotate(
         &self,

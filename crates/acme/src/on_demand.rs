@@ -94,7 +94,11 @@ async fn is_allowed(parts: &Parts, name: &str) -> bool {
     match parts.client.call("acme.check", request, parts.options.check_timeout, MAX_BYTES).await {
         Ok(called) if called.status == 200 => true,
         Ok(called) => {
-            tracing::info!(server_name = name, status = called.status, "check URL refused a certificate");
+            tracing::info!(
+                server_name = name,
+                status = called.status,
+                "check URL rejected the name; no certificate is ordered"
+            );
             false
         }
         Err(why) => {

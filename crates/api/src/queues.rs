@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct NewQueue {
     /// The messages that it takes: a regular expression (without look-around and back-references) for the whole of
-    /// `environment:type:name`, up to 4,096 characters. Events of the bus are `environment:type:topic`.
+    /// `environment:type:topic`, up to 4,096 characters. The topic of a message is its `name`.
     #[cfg_attr(feature = "schema", schema(example = ".*:email_event:.*"))]
     pub pattern: String,
     /// How long a pulled message is leased to its consumer: 1 to 43,200 (30).
@@ -155,7 +155,7 @@ pub struct Queue {
     /// Its name.
     #[cfg_attr(feature = "schema", schema(example = "email_events"))]
     pub name: String,
-    /// The messages that it takes: a regular expression for `environment:type:name`.
+    /// The messages that it takes: a regular expression for `environment:type:topic`.
     pub pattern: String,
     /// How long a pulled message is leased to its consumer.
     pub lease_seconds: f64,

@@ -673,7 +673,7 @@ pub enum By {
     /// Turns or chance.
     Chance,
     /// No instance gets it.
-    Nobody,
+    NoInstance,
     /// It has a session, which a pacemaker without `edge_key_file` cannot read.
     UnreadableSession,
 }

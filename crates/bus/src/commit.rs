@@ -509,6 +509,8 @@ impl Committer {
             idempotency_keys: options.idempotency_keys,
             idempotency_seconds: options.idempotency_seconds,
             object_events: options.object_events,
+            // Rounded up: a small limit is still one.
+            environment_bytes: options.environment_bytes.div_ceil(self.core.stores.len() as u64),
             fan_out: &fan_out,
             groups: &groups,
         };
@@ -545,6 +547,9 @@ impl Committer {
                 Some(Accepted::Repeat(first)) => item.answer(Ok(*first)),
                 Some(Accepted::QueueFull) => item.answer(Err(Refusal::QueueFull)),
                 Some(Accepted::WaitingFull) => item.answer(Err(Refusal::WaitingFull)),
+                Some(Accepted::EnvironmentFull) => {
+                    item.answer(Err(Refusal::EnvironmentFull { limit: self.core.options.environment_bytes }));
+                }
                 Some(Accepted::Outdated) => item.answer(Err(Refusal::Outdated)),
                 Some(Accepted::Conflict) => item.answer(Err(Refusal::Conflict)),
                 None => item.answer(Err(Refusal::Unavailable)),

@@ -24,6 +24,12 @@ pub enum Refusal {
     /// A pull queue that takes the event or message has the maximum number of waiting messages. Nothing was changed.
     #[error("a pull queue is full")]
     WaitingFull,
+    /// The fabric stores as many bytes of the environment as it may. Nothing was changed.
+    #[error("the environment's limit of stored bytes is reached ({limit})")]
+    EnvironmentFull {
+        /// The configured limit, for all shards together.
+        limit: u64,
+    },
     /// The label is not in the state that the change expects: read it again. Only changes of labels get this.
     #[error("the label has changed")]
     Outdated,

@@ -20,8 +20,8 @@
 //! * **Ids** rise within a shard: `max(last + 64, ms · 6400 + shard)`, where `ms` counts milliseconds since 2024. They are
 //!   numbers below 2^53, and Lua prints them with `%.0f` only. `bus:objects` has the last id of each object, and of each
 //!   pair of object and topic, so `prev` and `tprev` cost one read and one write for a whole call. It consists of two
-//!   hashes that rotate, so an inactive object is removed, at the earliest after `object_seconds` or `objects` others.
-//!   That is longer than any batch lives.
+//!   hashes that rotate. An inactive object is removed only after `object_seconds`, or after events of `objects` other
+//!   objects. That is longer than any batch lives.
 //! * **The log** holds each body once, in segments of ten seconds of IDs, `bus:log:<segment>`. Dividing an ID yields its
 //!   segment, so no lookup is needed. An event that is appended to a lane again is stored again in the current segment
 //!   and written `id@segment`. Therefore no batch needs a segment older than its creation, and a segment older than the
@@ -30,8 +30,8 @@
 //!   being filled (`current`), a list of full ones (`ready`) whose head is in flight, one job, and the gaps that it still
 //!   has to report. Lanes belong to a **generation**, which changes with `concurrency`. The lanes of a newer generation
 //!   wait until the older one is empty, because an object may have changed its lane.
-//! * **The registry** (topics with their claims, subscriptions, tokens) is pure Rust (`registry.rs`). It is stored as one
-//!   snapshot with a stamp in every shard and, in the first, also key by key as in Routemaster. A change is computed from
+//! * **The registry** contains topics with their owners, subscriptions and tokens (`registry.rs`, without I/O). Every shard
+//!   stores it as one snapshot with a stamp; the first shard also stores it key by key, as in Routemaster. A change is computed from
 //!   the snapshot and written if the stamp is unchanged. A publish carries the stamp that its fan-out was computed from.
 //!   If the shard has another stamp, nothing is written and the pacemaker reads the registry again. So no event misses a
 //!   subscription that was confirmed before it, and none is fanned out to one that ended.

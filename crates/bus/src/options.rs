@@ -44,6 +44,8 @@ pub struct Options {
     pub log_seconds: u64,
     #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]
     pub log_bytes: u64,
+    #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]
+    pub environment_bytes: u64,
     #[serde(deserialize_with = "within::<_, _, 1, MAX_BYTES>")]
     pub queued_events: u64,
     #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]

@@ -99,7 +99,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the fabric does not answer.
-    pub async fn look_again(&self) -> Result<(), Error> {
+    pub async fn refresh_registry(&self) -> Result<(), Error> {
         let view = self.core.refresh().await?;
         self.core.spread(&view).await
     }

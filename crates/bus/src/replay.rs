@@ -127,15 +127,15 @@ async fn part(
     let place: u64 = if current == segment { place } else { 0 };
     let most = PART.min(state.rate);
     let ids = store.order(current, place, LOOK).await?;
-    let (mut events, mut looked): (Vec<Resend>, u64) = (Vec::new(), 0);
+    let (mut events, mut checked): (Vec<Resend>, u64) = (Vec::new(), 0);
     for ids in ids.chunks(100) {
         let ids: Vec<EventId> = ids.iter().map(|id| EventId(*id)).collect();
         let bodies = store.bodies(&BTreeMap::from([(current, ids)])).await?;
         for (id, body) in bodies {
             if events.len() as u64 == most {
-                return Ok((events, Some(format!("{current}:{}", place + looked))));
+                return Ok((events, Some(format!("{current}:{}", place + checked))));
             }
-            looked += 1;
+            checked += 1;
             let accepted = id.accepted_ms();
             if accepted < state.from_ms || accepted >= state.to_ms {
                 continue;
@@ -148,7 +148,7 @@ async fn part(
         }
     }
     let next =
-        if looked < LOOK { format!("{}:0", current + 1) } else { format!("{current}:{}", place + looked) };
-    let ended = looked < LOOK && current >= last;
+        if checked < LOOK { format!("{}:0", current + 1) } else { format!("{current}:{}", place + checked) };
+    let ended = checked < LOOK && current >= last;
     Ok((events, (!ended).then_some(next)))
 }

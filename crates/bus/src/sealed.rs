@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_key_encrypted_is_found() {
+    fn values_encrypted_with_another_key_are_found() {
         let old = stored(&registry(), &keys(&['a']));
         let (read, found) = opened(&old, &keys(&['b', 'a']));
         assert_eq!(read, registry());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_decrypted_survives_other_changes() {
+    fn undecryptable_values_survive_other_changes() {
         let (right, wrong) = (keys(&['a']), keys(&['b']));
         let text = stored(&registry(), &right);
         for without in [Keys::default(), wrong] {

@@ -94,19 +94,19 @@ impl Window {
                 None => self.find(store).await?,
             };
             let ids = store.order(segment, place, most).await?;
-            let looked = ids.len() as u64;
+            let checked = ids.len() as u64;
             let wanted: Vec<EventId> = ids
                 .into_iter()
                 .filter(|id| id / SEGMENT_IDS == segment && *id > self.after.0)
                 .map(EventId)
                 .collect();
             let events = self.read(store, segment, wanted).await?;
-            self.at = Some((segment, place + looked));
+            self.at = Some((segment, place + checked));
             if let Some(event) = events.last() {
                 self.after = event.id;
                 return Ok(events);
             }
-            if looked > 0 {
+            if checked > 0 {
                 continue;
             }
             // The segment is read to its end. Ids only rise, so it is complete once there is a later one.

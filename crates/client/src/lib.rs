@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_is_in_the_query() {
+    fn only_given_parameters_are_in_the_query() {
         assert_eq!(with_query("/hosts", &[("cursor", None)]), "/hosts");
         assert_eq!(
             with_query("/hosts", &[("cursor", Some("a&b")), ("x", None), ("limit", Some("5"))]),

@@ -9,7 +9,7 @@ use signalbox_api::machines::{
 
 pub use signalbox_api::machines::{
     ActivityLine, Applied, AssumedAnswer, Changed, EdgeFlow, Flow, Funnel, Label, LabelFilter,
-    LabelOperation, LabelRow, Machine, Move, NewTask, Plan, Simulate, Task, Version,
+    LabelOperation, LabelRow, Machine, Move, NewTask, Plan, Secret, Simulate, Task, Version,
 };
 
 use crate::{Client, Error, segment, with_query};
@@ -89,6 +89,31 @@ impl Machines<'_> {
     pub async fn delete(&self, machine: &str) -> Result<Task, Error> {
         let path = with_query(&path(machine, ""), &[("confirm", Some(machine))]);
         self.0.send_bytes("DELETE", &path, None).await
+    }
+
+    /// The secrets of a machine, without their values.
+    pub async fn secrets(&self, machine: &str) -> Result<Vec<Secret>, Error> {
+        let list: wire::Secrets = self.0.get(&path(machine, "/secrets")).await?;
+        Ok(list.secrets)
+    }
+
+    /// Sets a secret of a machine, which is sent only to addresses that begin with `address`.
+    ///
+    /// # Errors
+    /// `invalid_secret`, `too_many_secrets`, `no_edge_key`.
+    pub async fn set_secret(
+        &self,
+        machine: &str,
+        name: &str,
+        (value, address): (&str, &str),
+    ) -> Result<Secret, Error> {
+        let body = json!(wire::NewSecret { value: value.to_owned(), address: address.to_owned() });
+        self.0.put(&path(machine, &format!("/secrets/{}", segment(name))), &body).await
+    }
+
+    /// Deletes a secret of a machine.
+    pub async fn delete_secret(&self, machine: &str, name: &str) -> Result<(), Error> {
+        self.0.delete(&path(machine, &format!("/secrets/{}", segment(name)))).await
     }
 
     /// The tasks of a machine, the newest first.

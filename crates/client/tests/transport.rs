@@ -66,7 +66,7 @@ fn client(url: &str) -> Client {
 }
 
 #[tokio::test]
-async fn a_call_shows_the_token_and_what_it_is_about() {
+async fn a_call_sends_its_token_path_and_body() {
     let (url, mut requests) = server("200 OK", r#"{"serial":3}"#).await;
     let body = json!({"a": 1});
     let answer = client(&format!("{url}/")).call("PUT", "/instances/i-7", Some(&body)).await.unwrap();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_registered_and_what_ended_is_drained() {
+    fn changed_instances_are_registered_and_ended_ones_drained() {
         let mut snapshot = Snapshot::default();
         for (key, address) in
             [("new", "n:1"), ("same", "s:1"), ("other", "o:2"), ("back", "b:1"), ("by-hand", "h:1")]
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_one_owner_who_keeps_it() {
+    fn an_address_keeps_its_single_owner() {
         let mut snapshot = Snapshot::default();
         snapshot.add("a", entry("x:1"));
         snapshot.add("b", entry("x:1"));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn any_2xx_is_success_410_is_for_good_and_the_rest_is_failure() {
+    fn any_2xx_is_success_410_is_permanent_and_the_rest_is_failure() {
         for status in [200, 201, 202, 204, 206, 299] {
             assert_eq!(read(status, None), Outcome::Delivered, "{status}");
         }

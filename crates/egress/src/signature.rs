@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn we_make_what_the_reference_implementation_makes() {
+    fn signatures_equal_those_of_the_reference_implementation() {
         let ours = secret(7, None);
         let theirs = Webhook::new(&ours.secret).unwrap().sign("id", 1_700_000_000, b"body").unwrap();
         assert_eq!(sign(&[ours], "id", 1_700_000_000_999, b"body"), Some(theirs));

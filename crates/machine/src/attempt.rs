@@ -158,7 +158,7 @@ mod tests {
     const NO: Outcome = Outcome::Status { code: 500, retry_after: None };
 
     #[test]
-    fn success_ends_it_and_gone_errs_immediately() {
+    fn success_ends_an_action_and_410_fails_it_immediately() {
         let retry = Retry::default();
         for code in [200, 204, 299] {
             let outcome = Outcome::Status { code, retry_after: None };

@@ -297,7 +297,7 @@ state_machines:
     }
 
     #[test]
-    fn what_cannot_be_converted_is_reported_with_its_place() {
+    fn unconvertible_parts_are_reported_with_their_place() {
         let imported = import("old.yaml", &FILE.replace("metadata.ready", "metadata.ready !!")).unwrap();
         assert!(!imported.problems.is_empty());
         assert!(import("old.yaml", "a: [").is_err());

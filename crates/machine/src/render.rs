@@ -335,19 +335,33 @@ pub fn is_below(prefix: &str, url: &str) -> bool {
 }
 
 impl Header {
-    /// The value, with the environment's values. None when a name is not there.
-    pub fn value(&self, environment: impl Fn(&str) -> Option<String>) -> Option<String> {
+    /// The value, with the values of secrets. `None` if one is missing.
+    pub fn value(&self, secret: impl Fn(&str) -> Option<String>) -> Option<String> {
         self.parts
             .iter()
             .map(|part| match part {
                 HeaderPart::Text(text) => Some(text.to_string()),
-                HeaderPart::Environment(name) => environment(name),
+                HeaderPart::Secret(name) => secret(name),
             })
             .collect()
     }
 }
 
 impl Machine {
+    /// The names of all secrets that a call to an address needs, sorted, without repeats.
+    #[must_use]
+    pub fn secrets_for(&self, url: &str) -> Vec<&str> {
+        let parts = self.headers_for(url).into_iter().flat_map(|header| &header.parts);
+        let in_headers = parts.filter_map(|part| match part {
+            HeaderPart::Secret(name) => Some(&**name),
+            HeaderPart::Text(_) => None,
+        });
+        let mut names: Vec<&str> = in_headers.chain(self.secret_for(url)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// The name of the secret that signs webhooks to an address: that of the entry whose prefix is longest.
     #[must_use]
     pub fn secret_for(&self, url: &str) -> Option<&str> {

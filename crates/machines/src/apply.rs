@@ -20,7 +20,7 @@ use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use signalbox_machine::{
     Machine,
-    definition::{self, Environment},
+    definition::{self, File, Refused},
     plan,
 };
 use tokio::sync::{Mutex, Notify};
@@ -34,6 +34,7 @@ use crate::{
     label_store::{Edit, LabelStore},
     record::Status,
     runner::Runner,
+    secrets::Secrets,
     store::{Applying, Records, Tasks, Versions},
     sweep_entries::SweepEntries,
 };
@@ -58,8 +59,7 @@ pub struct Applier {
     pub(crate) sweeps: SweepEntries,
     pub(crate) tasks: Tasks,
     pub(crate) clock: Clock,
-    /// The environment variables that definitions may use, each with the beginning of its addresses.
-    pub(crate) environment: Environment,
+    pub(crate) secrets: Secrets,
     /// Labels of a page.
     pub(crate) page: usize,
     /// Labels that are changed at a time.
@@ -71,11 +71,6 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// The environment variables that definitions may use in headers, each with the beginning of its addresses.
-    pub fn environment(&self) -> &Environment {
-        &self.environment
-    }
-
     /// Applies a definition that was planned from version `base` (0 for a new machine). `map` names the target state for the
     /// labels of each removed state. A definition with the same content as the active one makes no new version, so that a
     /// request may be repeated.
@@ -271,7 +266,13 @@ impl Applier {
         for path in paths {
             let name = path.display().to_string();
             let file = match std::fs::read_to_string(&path) {
-                Ok(text) => definition::load_with(&name, &text, &self.environment),
+                Ok(text) => match self.load(&name, &text).await {
+                    Ok(loaded) => loaded,
+                    Err(error) => {
+                        tracing::error!(file = name, %error, "definition not applied");
+                        continue;
+                    }
+                },
                 Err(error) => {
                     tracing::error!(file = name, %error, "definition not readable");
                     continue;
@@ -288,6 +289,21 @@ impl Applier {
                 Err(refused) => tracing::error!(file = name, %refused, "definition rejected"),
             }
         }
+    }
+
+    /// Loads a file, and checks each machine against its secrets.
+    async fn load(&self, name: &str, text: &str) -> Result<Result<File, Refused>, Error> {
+        let file = match definition::load(name, text) {
+            Ok(file) => file,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        for machine in &file.machines {
+            let secrets = self.secrets.names(machine.name()).await?;
+            if let Err(refused) = definition::load_with(name, text, Some(machine.name()), &secrets) {
+                return Ok(Err(refused));
+            }
+        }
+        Ok(Ok(file))
     }
 
     async fn apply_once(&self, machine: &Arc<Machine>) -> Result<(), Error> {

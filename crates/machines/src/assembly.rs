@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use signalbox_bus as bus;
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
+use signalbox_seal::Keys;
 use signalbox_store::{Fabric, Stats};
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ use crate::{
     reconcile::SweepReconciler,
     runner::{self, Runner},
     search::Search,
-    store::{DueSet, FlowCounts, Records, Shards, Statistics, TakenEvents, Tasks, Versions},
+    store::{DueSet, FlowCounts, Records, Shards, Statistics, StoredSecrets, TakenEvents, Tasks, Versions},
     sweep_entries::SweepEntries,
     sweeps::Sweeps,
     tasks::TaskRunner,
@@ -51,8 +52,8 @@ pub struct Dependencies {
     pub client: Client,
     /// The registry of routes, which actions can change.
     pub routes: Registry,
-    /// The values of environment variables that definitions may use.
-    pub environment: Secrets,
+    /// The keys that encrypt secrets of machines.
+    pub keys: Keys,
 }
 
 /// The differences between a pacemaker and a test. The default is a pacemaker.
@@ -93,6 +94,7 @@ pub(crate) struct Parts {
     label_store: Arc<LabelStore>,
     labels: Labels,
     feeds: Arc<Feeds>,
+    pub(crate) secrets: Secrets,
     pub(crate) runner: Arc<Runner>,
     pub(crate) flow: Flow,
     redefined: Arc<Notify>,
@@ -100,7 +102,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     pub(crate) fn new(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
-        let Dependencies { fabric, shards, stats, bus, client, routes, environment } = dependencies;
+        let Dependencies { fabric, shards, stats, bus, client, routes, keys } = dependencies;
         let shards = Shards::new(&fabric, shards, hooks.faults.clone());
         let clock = Clock::new(hooks.clock, shards.clone());
         let metrics = Metrics::default();
@@ -120,7 +122,8 @@ impl Parts {
             flow.clone(),
             options.labels,
         ));
-        let actions = Arc::new(Actions::new(client.clone(), bus.clone(), routes, environment));
+        let secrets = Secrets::new(StoredSecrets(shards.clone()), keys, clock.clone());
+        let actions = Arc::new(Actions::new(client.clone(), bus.clone(), routes, secrets.clone()));
         let statistics = Statistics::new(stats);
         let feeds = Arc::new(Feeds::new(client, statistics, Arc::clone(&actions), metrics.clone()));
         let runner = Arc::new(Runner::new(
@@ -146,6 +149,7 @@ impl Parts {
             label_store,
             labels,
             feeds,
+            secrets,
             runner,
             flow,
             redefined: Arc::default(),
@@ -160,6 +164,7 @@ impl Parts {
             applier: Arc::new(self.applier()),
             search: self.search(),
             tasks: Arc::new(self.tasks()),
+            secrets: self.secrets.clone(),
             inspector: Arc::new(self.inspector()),
         }
     }
@@ -182,6 +187,7 @@ impl Parts {
             store: Arc::clone(&self.label_store),
             records: self.records.clone(),
             versions: self.versions.clone(),
+            secrets: self.secrets.clone(),
             definitions: self.definitions.clone(),
             clock: self.clock.clone(),
             concurrency: self.options.concurrency,
@@ -198,7 +204,7 @@ impl Parts {
             sweeps: self.sweep_entries.clone(),
             tasks: Tasks(self.shards.clone()),
             clock: self.clock.clone(),
-            environment: self.options.environment.clone(),
+            secrets: self.secrets.clone(),
             page: self.options.page,
             concurrency: self.options.concurrency,
             redefined: Arc::clone(&self.redefined),

@@ -46,6 +46,15 @@ pub enum Error {
     /// The machine is being deleted.
     #[error("the machine is being deleted")]
     BeingDeleted,
+    /// A secret is not valid.
+    #[error("{0}")]
+    BadSecret(String),
+    /// The machine has the maximum number of secrets.
+    #[error("limit of secrets of one machine reached ({0}); delete unused ones")]
+    TooManySecrets(usize),
+    /// There is no key to encrypt with.
+    #[error("secrets are stored encrypted, and this pacemaker has no `edge_key_file` to encrypt with")]
+    NoKey,
     /// The task does not exist, or was finished long ago.
     #[error("unknown task")]
     NoSuchTask,

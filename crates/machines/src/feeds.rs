@@ -337,7 +337,7 @@ impl Feeds {
             .header(header::ACCEPT, "application/json")
             .body(Full::<Bytes>::default());
         let mut request = request.map_err(|_| "the URL cannot be used".to_owned())?;
-        self.actions.headers(machine, url, request.headers_mut())?;
+        self.actions.headers(machine, url, request.headers_mut()).await?;
         let answer = self.client.call("machine feed", request, timeout, MAX_BYTES).await?;
         if !(200..300).contains(&answer.status) {
             return Err(format!("answered {}", answer.status));

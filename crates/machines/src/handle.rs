@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     apply::Applier, definitions::Definitions, inspector::Inspector, label_store::LabelStore, labels::Labels,
-    search::Search, tasks::TaskRunner,
+    search::Search, secrets::Secrets, tasks::TaskRunner,
 };
 
 /// The machines of this process. Cheap to clone.
@@ -22,6 +22,8 @@ pub struct Handle {
     pub search: Search,
     /// Operations on many labels.
     pub tasks: Arc<TaskRunner>,
+    /// Values for headers and signatures of webhooks.
+    pub secrets: Secrets,
     /// Read-only questions: explanations, overviews, previews, the check.
     pub inspector: Arc<Inspector>,
 }

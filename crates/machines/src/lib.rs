@@ -18,11 +18,11 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `options`, `secrets`, `faults` | configuration; values of environment variables for headers; fault injection |
+//! | `options`, `faults` | configuration; fault injection |
 //! | `record`, `log`, `error` | a label's record, and how it is packed; the lines of its log; errors |
 //! | `answer` | answers to clients, and idempotency keys |
 //! | `store` | every access to the fabric, one small type per kind of data |
-//! | `clock` | the fabric's clock |
+//! | `clock`, `secrets` | the fabric's clock; values for headers and signatures |
 //! | `definitions` | versions of definitions, cached |
 //! | `evaluator` | [pure] applies an occurrence to a record |
 //! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
@@ -55,7 +55,7 @@
 //!    with each change), and the definition's version.
 //! 2. An attempt is counted before it is made. All attempts of one visit carry the same token.
 //! 3. Every label that waits for a time has an entry in the due set, or is at a gate that has a sweep. A label whose
-//!    action or feed is in progress has an entry, too: if this process dies, another one continues at that time.
+//!    action or feed is in progress has an entry, too. If this process dies, another one continues when the entry is due.
 //! 4. A change of definition that began is completed: its record stays until every shard is done (`apply.rs`).
 //!
 //! # Behavior under failure
@@ -137,6 +137,6 @@ pub use log::{Activity, Entry, Line};
 pub use options::Options;
 pub use record::{Cause, Record, Row, Status, Work};
 pub use search::{Filter, Found, Search, Total};
-pub use secrets::Secrets;
+pub use secrets::{Secret, Secrets};
 pub use service::Service;
 pub use tasks::{Job, MAX_RATE, Task, TaskRunner, TaskState};

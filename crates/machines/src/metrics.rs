@@ -66,7 +66,7 @@ pub(crate) struct Numbers {
     pub(crate) lag_seconds: u64,
     /// How long the oldest label has been in states with an alert by age: machine, state, seconds.
     pub(crate) ages: Vec<(String, String, u64)>,
-    /// Limits that are passed: machine, state, limit.
+    /// Limits that are exceeded: machine, state, limit.
     pub(crate) alerts: Vec<(String, String, &'static str)>,
     /// Labels that nothing will evaluate again: machine, reason, count.
     pub(crate) stuck: Vec<(String, &'static str, u64)>,
@@ -234,7 +234,7 @@ impl Numbers {
         for (machine, state, limit) in &self.alerts {
             alerts.get_or_create(&Passed { machine: machine.clone(), state: state.clone(), limit }).set(1);
         }
-        registry.register("passed_limits", "Limits of states that are passed: 1 each", alerts);
+        registry.register("passed_limits", "Limits of states that are exceeded: 1 each", alerts);
     }
 }
 

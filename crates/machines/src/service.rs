@@ -110,6 +110,7 @@ impl Service {
     async fn reconcile(self, reconnected: Arc<Notify>, shutdown: CancellationToken) {
         let mut folder = self.folder.clone();
         let mut restored_at: Option<Instant> = None;
+        let mut resealed = false;
         loop {
             let round = async {
                 match self.handle.applier.finish_all().await {
@@ -119,6 +120,12 @@ impl Service {
                         }
                     }
                     Err(error) => tracing::debug!(%error, "changes of definition not finished yet"),
+                }
+                if !resealed {
+                    match self.handle.secrets.reseal().await {
+                        Ok(()) => resealed = true,
+                        Err(error) => tracing::debug!(%error, "secrets not encrypted with the first key yet"),
+                    }
                 }
                 if self.serve && restored_at.is_none_or(|at| at.elapsed() >= reconcile::INTERVAL) {
                     let restored = async {

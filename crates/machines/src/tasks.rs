@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use signalbox_machine::State;
 
 use crate::{
-    Error,
+    Error, Secrets,
     clock::Clock,
     definitions::{Definitions, parse_machine},
     label_store::LabelStore,
@@ -123,6 +123,7 @@ pub struct TaskRunner {
     pub(crate) store: Arc<LabelStore>,
     pub(crate) records: Records,
     pub(crate) versions: Versions,
+    pub(crate) secrets: Secrets,
     pub(crate) definitions: Definitions,
     pub(crate) clock: Clock,
     /// Labels that are changed at a time.
@@ -406,6 +407,7 @@ impl TaskRunner {
                 return Ok(false);
             }
         }
+        self.secrets.delete_all(&task.machine).await?;
         self.versions.remove(&task.machine).await?;
         Ok(true)
     }

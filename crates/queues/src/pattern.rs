@@ -42,7 +42,7 @@ pub enum Flaw {
     )]
     TooLarge,
     /// No message has so few characters.
-    #[error("the pattern matches no message: it must match the whole of `environment:type:name`")]
+    #[error("the pattern matches no message: it must match the whole of `environment:type:topic`")]
     MatchesNothing,
 }
 

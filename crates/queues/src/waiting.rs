@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_notice_wakes_one_waiter_and_who_leaves_passes_it_on() {
+    async fn one_notice_wakes_one_waiter_and_a_leaving_waiter_passes_it_on() {
         let waiting = Waiting::default();
         let (one, two) = (waiting.acquire("q", 9).unwrap(), waiting.acquire("q", 9).unwrap());
         let (mut first, mut second) = (Box::pin(one.notify.notified()), Box::pin(two.notify.notified()));

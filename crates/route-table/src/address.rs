@@ -56,7 +56,8 @@ impl AddressRules {
     /// Whether the pacemaker may connect to an address for a health check.
     pub fn may_check(&self, address: &str) -> bool {
         let local = match address.parse::<SocketAddr>() {
-            Ok(socket) => socket.ip().is_loopback(),
+            // The table may have been written by hand, so all spellings are expected.
+            Ok(socket) => matches!(socket.ip().to_canonical(), ip if ip.is_loopback() || ip.is_unspecified()),
             Err(_) => true,
         };
         (self.check_local || !local) && self.admit(address).is_ok()
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_keep_strangers_and_ourselves_out() {
+    fn the_rules_reject_foreign_addresses_and_our_own() {
         assert_eq!(code("192.0.2.1:80"), "address_not_allowed");
         assert_eq!(code("[::ffff:192.0.2.1]:80"), "address_not_allowed");
         assert_eq!(code("0.0.0.0:80"), "address_not_allowed");
@@ -198,12 +199,18 @@ mod tests {
     #[test]
     fn only_addresses_of_other_machines_are_checked_unless_all_is_one_machine() {
         let one_machine = AddressRules { check_local: true, ..rules() };
-        for (address, elsewhere) in
-            [("10.0.0.1:80", true), ("127.0.0.1:80", false), ("[::1]:80", false), ("unix:/run/a.sock", false)]
-        {
+        for (address, elsewhere) in [
+            ("10.0.0.1:80", true),
+            ("127.0.0.1:80", false),
+            ("[::1]:80", false),
+            ("[::ffff:127.0.0.1]:80", false),
+            ("unix:/run/a.sock", false),
+        ] {
             assert_eq!(rules().may_check(address), elsewhere, "{address}");
             assert!(one_machine.may_check(address), "{address}");
         }
+        let open = AddressRules { networks: vec!["0.0.0.0/0".parse().unwrap()], ..rules() };
+        assert!(open.may_check("192.0.2.1:80") && !open.may_check("0.0.0.0:80"), "0.0.0.0 is this machine");
         assert!(!one_machine.may_check("127.0.0.1:6401") && !one_machine.may_check("192.0.2.1:80"));
     }
 

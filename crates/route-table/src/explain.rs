@@ -477,11 +477,11 @@ mod tests {
         assert_eq!(choice(by_address, None, None).by, By::Hash);
         assert_eq!(choice(r#"{"balance":{"algorithm":"p2c"}}"#, None, Some("a=b")).by, By::Chance);
         let all = r#"{"draining":["127.0.0.1:1","127.0.0.1:2","127.0.0.1:3"]}"#;
-        assert_eq!(choice(all, None, None).by, By::Nobody);
+        assert_eq!(choice(all, None, None).by, By::NoInstance);
     }
 
     #[test]
-    fn a_version_type_that_is_asked_for_is_what_it_gets() {
+    fn a_request_that_names_a_version_type_reaches_it() {
         let policy = r#"{"log_keys":{"127.0.0.1:3":18},"shares":[{"version_type":"17","percent":75},
             {"version_type":18,"percent":25}],"shares_by":{"header":"X-Version","cookie":"version"}}"#;
         let new = choice(policy, Some("X-Version: 18"), Some("version=17"));

@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn statuses_are_good_by_range() {
-        let told = check(r#"{"path":"/","status":["200-204",301]}"#).unwrap();
-        let good: Vec<u16> = (100..600).filter(|status| takes(&told, *status)).collect();
+        let listed = check(r#"{"path":"/","status":["200-204",301]}"#).unwrap();
+        let good: Vec<u16> = (100..600).filter(|status| takes(&listed, *status)).collect();
         assert_eq!(good, [200, 201, 202, 203, 204, 301]);
-        let untold = check(r#"{"path":"/"}"#).unwrap();
+        let defaults = check(r#"{"path":"/"}"#).unwrap();
         assert!(
-            [200, 399].into_iter().all(|status| takes(&untold, status))
-                && ![199, 400].into_iter().any(|status| takes(&untold, status))
+            [200, 399].into_iter().all(|status| takes(&defaults, status))
+                && ![199, 400].into_iter().any(|status| takes(&defaults, status))
         );
     }
 }

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_is_no_instance_and_may_be_called() {
+    fn the_edge_cannot_be_an_instance_and_may_be_called() {
         let own = own(&[], &["0.0.0.0:8080"]);
         assert!(own.forbids_instance(address("10.9.9.9:8080")));
         assert!(!own.forbids_call(address("10.9.9.9:8080")));

@@ -47,6 +47,12 @@ pub enum Error {
         /// The current revision; 0 without a policy.
         revision: u64,
     },
+    /// The instance does not have the revision that the client has read.
+    #[error("the instance has the revision {revision}")]
+    InstanceChanged {
+        /// The current revision; 0 without an instance.
+        revision: u64,
+    },
     /// The instance is not registered.
     #[error("unknown instance {0}")]
     NoInstance(InstanceId),

@@ -21,7 +21,7 @@ pub(super) async fn run(
     stores: &[Arc<Store>],
     backend: &str,
 ) -> Result<(u64, u64), Error> {
-    bus.look_again().await?;
+    bus.refresh_registry().await?;
     served(bus, backend)?;
     let (mut redriven, mut kept) = (0, 0);
     for store in stores {
@@ -33,11 +33,11 @@ pub(super) async fn run(
             if entries.is_empty() {
                 break;
             }
-            let (letters, looked_at) = part(&entries);
-            let unreadable = looked_at - letters.len();
+            let (letters, examined) = part(&entries);
+            let unreadable = examined - letters.len();
             let (put, full) =
                 if letters.is_empty() { (0, 0) } else { put(bus, store, backend, &letters).await? };
-            left = left.saturating_sub(looked_at);
+            left = left.saturating_sub(examined);
             from += usize::try_from(full).unwrap_or(usize::MAX).saturating_add(unreadable);
             redriven += put;
             kept += full + unreadable as u64;
@@ -48,16 +48,16 @@ pub(super) async fn run(
 
 /// The events that fit into one call, and the number of entries that were read, including unreadable ones.
 fn part(entries: &[Vec<u8>]) -> (Vec<Letter>, usize) {
-    let (mut letters, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
+    let (mut letters, mut bytes, mut examined) = (Vec::new(), 0, 0);
     for entry in entries {
         bytes += 2 * entry.len();
-        if looked_at > 0 && bytes > PART_BYTES {
+        if examined > 0 && bytes > PART_BYTES {
             break;
         }
-        looked_at += 1;
+        examined += 1;
         letters.extend(letter(entry));
     }
-    (letters, looked_at)
+    (letters, examined)
 }
 
 /// An unreadable entry cannot be sent: it stays for operators who inspect the list.
@@ -97,7 +97,7 @@ async fn put(
         served(bus, backend)?;
         match store.redrive(&stamp, backend, bus.object_events(), letters).await? {
             Some(done) => return Ok(done),
-            None => bus.look_again().await?,
+            None => bus.refresh_registry().await?,
         }
     }
     Err(Error::Contended)
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_bounded_in_bytes_and_counts_what_it_cannot_read() {
+    fn a_part_is_bounded_in_bytes_and_counts_unreadable_entries() {
         let good = format!("1 2 3 bad{EVENT}").into_bytes();
-        let (letters, looked_at) = part(&[b"?".to_vec(), good.clone(), good.clone()]);
-        assert_eq!((letters.len(), looked_at), (2, 3));
+        let (letters, examined) = part(&[b"?".to_vec(), good.clone(), good.clone()]);
+        assert_eq!((letters.len(), examined), (2, 3));
         let large = [good.clone(), vec![b' '; PART_BYTES]].concat();
-        let (_, looked_at) = part(&[large.clone(), good]);
-        assert_eq!(looked_at, 1, "at least one, however large");
+        let (_, examined) = part(&[large.clone(), good]);
+        assert_eq!(examined, 1, "at least one, however large");
     }
 }

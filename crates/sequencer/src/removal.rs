@@ -40,10 +40,10 @@ pub(super) async fn step(
         return Ok(Step::Stale);
     };
     let cleared = store.clear(&stamp, name, backend.queued, cursor).await?;
-    if cleared.given_up > 0 {
+    if cleared.dropped > 0 {
         tracing::info!(
             backend = name,
-            events = cleared.given_up,
+            events = cleared.dropped,
             queued = backend.queued.as_str(),
             "events of a removed backend dropped"
         );

@@ -62,7 +62,7 @@ pub(super) struct Cleared {
     /// Where to continue: `0` when all objects were examined.
     pub cursor: String,
     /// Events dropped.
-    pub given_up: u64,
+    pub dropped: u64,
     /// Objects that the backend still has; `None` when the shard has another registry, and nothing was done.
     pub left: Option<u64>,
 }
@@ -135,7 +135,7 @@ pub(super) struct Commit {
     /// The event's id.
     pub id: u64,
     /// Gaps that were reported with it.
-    pub told: usize,
+    pub reported: usize,
     /// Continue with the object's next event.
     pub more: bool,
 }
@@ -259,13 +259,13 @@ impl Store {
     pub(super) async fn commit(&self, commits: &[Commit], lease_ms: u64) -> Result<Vec<Committed>, Error> {
         let mut call =
             COMMIT.call().key(&self.keys().queued()).arg(self.clock.argument()).arg(lease_ms).arg(LAST_ID_MS);
-        for Commit { held, id, told, more } in commits {
+        for Commit { held, id, reported, more } in commits {
             call = call
                 .arg(&held.object)
                 .arg(&held.worker)
                 .arg(held.epoch)
                 .arg(*id)
-                .arg(*told)
+                .arg(*reported)
                 .arg(u8::from(*more));
         }
         let replies: Vec<Vec<Value>> = call.run(self.redis()).await?;
@@ -464,7 +464,7 @@ impl Store {
         queued: Queued,
         cursor: &str,
     ) -> Result<Cleared, Error> {
-        let (cursor, given_up, left): (String, u64, i64) = CLEAR
+        let (cursor, dropped, left): (String, u64, i64) = CLEAR
             .call()
             .key(&self.keys().queued())
             .key(&bus::bus(self.shard.tag()).registry())
@@ -478,7 +478,7 @@ impl Store {
             .arg(LAST_ID_MS)
             .run(self.redis())
             .await?;
-        Ok(Cleared { cursor, given_up, left: u64::try_from(left).ok() })
+        Ok(Cleared { cursor, dropped, left: u64::try_from(left).ok() })
     }
 
     /// Checks a part of the objects with a queue: returns where to continue (`0` at the end), how many, and suspected

@@ -314,7 +314,7 @@ struct Visit<S> {
 
 /// How an event's turn ended.
 enum Settle {
-    Commit { told: usize, more: bool },
+    Commit { reported: usize, more: bool },
     Fail { failed: Failed, why: String },
 }
 
@@ -370,7 +370,7 @@ impl<S: Sink> Visit<S> {
         };
         match outcome {
             Outcome::Delivered => {
-                Settle::Commit { told: sending.gaps.len(), more: more && !self.shutdown.is_cancelled() }
+                Settle::Commit { reported: sending.gaps.len(), more: more && !self.shutdown.is_cancelled() }
             }
             Outcome::Gone => {
                 self.disable(name, backend).await;
@@ -453,8 +453,8 @@ impl<S: Sink> Visit<S> {
     async fn settle_once(&self, held: &Held, id: u64, settle: &Settle) -> Batched<Committed> {
         let options = &self.shared.options;
         match settle {
-            Settle::Commit { told, more } => {
-                let commit = Commit { held: held.clone(), id, told: *told, more: *more };
+            Settle::Commit { reported, more } => {
+                let commit = Commit { held: held.clone(), id, reported: *reported, more: *more };
                 // The task ends after the last visit. If it is gone nevertheless, the lease expires.
                 self.batcher.call(commit).await.unwrap_or(Ok(Committed::Lost))
             }

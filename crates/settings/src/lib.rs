@@ -19,6 +19,7 @@ mod error;
 #[cfg(feature = "flags")]
 mod flags;
 mod known;
+mod machine;
 mod merge;
 mod range;
 mod reference;
@@ -30,6 +31,7 @@ use serde::de::DeserializeOwned;
 pub use error::Error;
 #[cfg(feature = "flags")]
 pub use flags::Flags;
+pub use machine::host_name;
 pub use merge::{Loaded, Places};
 pub use range::{milliseconds, within};
 pub use reference::{disagreements, reference};

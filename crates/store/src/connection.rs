@@ -247,6 +247,7 @@ impl<R: Role> Redis<R> {
         }
         let password = self.line.password.read().clone();
         let wire = self.connect(primary.as_ref(), password.as_deref())?;
+        self.replicas.forget();
         Ok(current.insert((primary, wire)).clone())
     }
 
@@ -266,8 +267,7 @@ impl<R: Role> Redis<R> {
         };
         if late == MAX_LATE_REPLIES {
             tracing::warn!(role = R::NAME, "no replies from Redis, reconnecting");
-            let password = self.line.password.read().clone();
-            self.replace(password.as_deref());
+            self.renew();
             self.line.late.store(0, Ordering::Relaxed);
         }
         if result.as_ref().is_err_and(is_rejected_login) {
@@ -293,6 +293,12 @@ impl<R: Role> Redis<R> {
         tracing::info!(role = R::NAME, "the password of Redis was changed, reconnecting");
         self.replace(Some(&fresh));
         *current = Some(fresh);
+    }
+
+    /// Replaces the connection. Calls in flight wait for their replies on the former one.
+    pub(crate) fn renew(&self) {
+        let password = self.line.password.read().clone();
+        self.replace(password.as_deref());
     }
 
     fn replace(&self, password: Option<&str>) {

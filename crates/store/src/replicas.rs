@@ -54,6 +54,8 @@ struct Known {
     /// Another primary, or a restarted one, has another ID. Its replicas are a new set.
     replication_id: String,
     read: Instant,
+    /// When the connection was replaced because a replica did not confirm.
+    renewed: Option<Instant>,
     in_sync: u32,
     /// When each replica was in sync last.
     seen: HashMap<String, Instant>,
@@ -76,11 +78,22 @@ impl Replicas {
         self.count(tag).map_err(|detail| make_extension_error("NOREPLICAS".to_owned(), Some(detail)))
     }
 
-    /// Reads the list again before the next write: a replica did not confirm.
-    pub(crate) fn distrust(&self, tag: &str) {
-        if let Some(known) = self.0.lock().get_mut(tag) {
-            known.read = known.read.checked_sub(FRESH).unwrap_or(known.read);
+    /// Reads the list again before the next write, because a replica did not confirm. Returns whether the connection should
+    /// be replaced: on the current one, each call that was sent waits for the same replica, one after the other.
+    pub(crate) fn distrust(&self, tag: &str) -> bool {
+        let mut all = self.0.lock();
+        let Some(known) = all.get_mut(tag) else { return false };
+        known.read = known.read.checked_sub(FRESH).unwrap_or(known.read);
+        let recently = known.renewed.is_some_and(|renewed| renewed.elapsed() < FRESH);
+        if !recently {
+            known.renewed = Some(Instant::now());
         }
+        !recently
+    }
+
+    /// Another server is the primary.
+    pub(crate) fn forget(&self) {
+        self.0.lock().clear();
     }
 
     /// Only one of several callers reads a list that is known already.
@@ -102,14 +115,15 @@ impl Replicas {
         let replication_id = field("master_replid:");
         let in_sync: Vec<String> = state.lines().filter_map(in_sync).collect();
         let mut all = self.0.lock();
-        let mut seen = match all.remove(tag) {
-            Some(known) if known.replication_id == replication_id => known.seen,
-            _ => HashMap::new(),
+        let (renewed, mut seen) = match all.remove(tag) {
+            Some(known) if known.replication_id == replication_id => (known.renewed, known.seen),
+            known => (known.and_then(|known| known.renewed), HashMap::new()),
         };
         seen.retain(|_, last| now.duration_since(*last) < REMEMBERED);
         let count = in_sync.len() as u32;
         seen.extend(in_sync.into_iter().map(|replica| (replica, now)));
-        let known = Known { replication_id: replication_id.to_owned(), read: now, in_sync: count, seen };
+        let known =
+            Known { replication_id: replication_id.to_owned(), read: now, renewed, in_sync: count, seen };
         all.insert(tag.to_owned(), known);
     }
 
@@ -192,7 +206,8 @@ mod tests {
     async fn the_list_is_read_again_by_one_caller_each_second() {
         let replicas = Replicas::default();
         replicas.learn("", &state("1", &[A, B]));
-        replicas.distrust("");
+        // Several calls fail, and one of them replaces the connection.
+        assert_eq!((replicas.distrust(""), replicas.distrust("")), (true, false));
         assert_eq!((replicas.is_due(""), replicas.is_due("")), (true, false));
         tokio::time::advance(FRESH_WHILE_MISSING).await;
         assert!(!replicas.is_due(""));

@@ -107,8 +107,8 @@ impl<R: Role> Call<'_, R> {
             WaitReplicas::InSync => {
                 let count = redis.replicas.required(&mut wire, first.as_deref()).await?;
                 let written = replicated(&invocation, count, &mut wire, first.as_deref()).await?;
-                if written.reached < count {
-                    redis.replicas.distrust(wire.tag(first.as_deref()));
+                if written.reached < count && redis.replicas.distrust(wire.tag(first.as_deref())) {
+                    redis.renew();
                 }
                 written.extract()
             }

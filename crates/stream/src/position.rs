@@ -69,7 +69,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_client_brings_is_read_or_refused(text in "\\PC{0,80}", shards in 1_usize..4) {
+        fn any_position_of_a_client_is_read_or_rejected(text in "\\PC{0,80}", shards in 1_usize..4) {
             let _ = Position::read(&text, shards);
         }
     }

@@ -62,9 +62,6 @@ pub(crate) struct Config {
     pub(crate) sequencer: sequencer::Options,
     pub(crate) machines: machines::Options,
     pub(crate) acme: acme::Options,
-    /// Values of the environment variables that definitions may reference.
-    #[serde(skip)]
-    pub(crate) machine_environment: machines::Secrets,
 }
 
 /// The Redis servers.
@@ -150,8 +147,6 @@ impl Config {
             loaded.places.error("bus.ca_file", why)
         })?;
         config.acme.check().map_err(|(key, why)| loaded.places.error(key, why))?;
-        config.machine_environment =
-            machines::Secrets::new(&config.machines.environment, |name| std::env::var(name).ok());
         Ok(config)
     }
 }
@@ -166,11 +161,8 @@ fn node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 }
 
 fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|name| name.trim().to_owned())
-        .ok()
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "pacemaker".to_owned())
+    let name = signalbox_settings::host_name();
+    if name.is_empty() { "pacemaker".to_owned() } else { name }
 }
 
 #[cfg(test)]
@@ -222,10 +214,6 @@ mod tests {
             (
                 "[routing]\nunix_folders = ['run']",
                 "p.toml:3:16: routing.unix_folders: `run` is not an absolute",
-            ),
-            (
-                "[machines]\nenvironment = { A = 'a.example' }",
-                "p.toml:3:21: machines.environment.A: must be the beginning",
             ),
             ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
             ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),

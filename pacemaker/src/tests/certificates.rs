@@ -20,7 +20,7 @@ fn issue_until(names: &[&str], year: i32) -> Value {
 }
 
 #[tokio::test]
-async fn a_certificate_from_putting_to_deletion_and_its_key_never_comes_out() {
+async fn a_certificate_is_uploaded_and_deleted_and_its_key_is_never_returned() {
     let api = Api::start().await;
     let first = issue(&["Shop.example", "*.shop.example"]);
     let put = api.put("/certificates/Shop.Example.", &first).await;
@@ -74,7 +74,7 @@ async fn a_certificate_from_putting_to_deletion_and_its_key_never_comes_out() {
 }
 
 #[tokio::test]
-async fn what_would_fail_in_a_handshake_is_refused() {
+async fn a_certificate_that_would_fail_in_a_handshake_is_rejected() {
     let api = Api::start().await;
     let (one, other) = (issue(&["a.example"]), issue(&["a.example"]));
     let swapped = json!({"chain": one["chain"], "key": other["key"]});

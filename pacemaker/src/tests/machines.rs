@@ -41,7 +41,7 @@ fn names(page: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn searches_operations_and_tasks_reject_what_they_do_not_know() {
+async fn searches_operations_and_tasks_reject_unknown_members() {
     let api = Api::defined().await;
     api.post("/state-machines/m/labels/a", &json!({"metadata": {"plan": "pro"}})).await;
     let list = async |query: &str| api.get(&format!("/state-machines/m/labels?{query}")).await;
@@ -92,7 +92,7 @@ async fn searches_operations_and_tasks_reject_what_they_do_not_know() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn labels_have_the_statuses_of_the_original() {
+async fn answers_about_labels_have_the_documented_statuses() {
     let api = Api::defined().await;
     let label = "/state-machines/m/labels/a%20b%2Fc";
     let created = api.post(label, &json!({"metadata": {"x": {"y": 1}}})).await;
@@ -199,7 +199,7 @@ fn nested(levels: usize) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_has_its_limits_and_what_goes_beyond_changes_nothing() {
+async fn metadata_beyond_its_limits_changes_nothing() {
     let api = Api::defined().await;
     for (what, good, bad) in
         [("bytes", sized(64 * 1024), sized(64 * 1024 + 1)), ("levels", nested(32), nested(33))]

@@ -257,7 +257,7 @@ async fn the_document_describes_every_route() {
 }
 
 #[tokio::test]
-async fn shutting_down_answers_who_waits_and_ends() {
+async fn a_shutdown_answers_waiting_requests_and_ends() {
     let mut api = Api::start().await;
     let body = instance(9001, &["a.example"]);
     let waiting = api.request(Method::PUT, "/instances/i?wait=60s").json(&body);
@@ -283,7 +283,7 @@ async fn shutting_down_answers_who_waits_and_ends() {
 }
 
 #[tokio::test]
-async fn it_starts_without_redis_and_becomes_ready_when_that_comes() {
+async fn it_starts_without_redis_and_becomes_ready_when_redis_responds() {
     let mut servers = Servers::start().await;
     servers.fabric.kill();
     let mut api = Api::start_over(servers).await;

@@ -5,7 +5,9 @@
 //! its requests. Only a text with a correct checksum replaces the file, by rename, so nginx never reads a partial table.
 
 use std::{
+    fs::Permissions,
     io,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -17,6 +19,9 @@ const MAGIC: &[u8] = b"signalbox-routes 1 ";
 const MAX_END_BYTES: usize = 64;
 /// The lines about the table as a whole come first and fit into this size.
 const HEAD_BYTES: usize = 4096;
+
+/// The mode of the file: nginx, which may be another user of the same group, reads it.
+const MODE: u32 = 0o640;
 
 /// A snapshot was not written.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +85,12 @@ pub(super) async fn write(mut response: reqwest::Response, path: &Path) -> Resul
     unfinished.push(".new");
     let unfinished = PathBuf::from(unfinished);
     let failed = |source| Error::Write { path: unfinished.clone(), source };
-    let mut file = fs::File::create(&unfinished).await.map_err(failed)?;
+    // Policies may contain secrets in headers, whatever the umask is.
+    let mut options = fs::OpenOptions::new();
+    let opened = options.write(true).create(true).truncate(true).mode(MODE).open(&unfinished).await;
+    let mut file = opened.map_err(failed)?;
+    // An older version may have left an unfinished file with another mode.
+    file.set_permissions(Permissions::from_mode(MODE)).await.map_err(failed)?;
     let mut check = Check::default();
     while let Some(chunk) = response.chunk().await.map_err(Error::Fetch)? {
         check.take(&chunk);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use signalbox_testkit::eventually;
 use signalbox_tests::{
     events::Stream,
-    http::{Request, Response},
+    http::{Connection, Request, Response},
     receiver,
     system::System,
 };
@@ -258,5 +258,196 @@ async fn one_token_does_not_create_labels_without_end() {
     let deleted = call(&teller, "DELETE", "/labels/b", Value::Null).await;
     assert!(deleted.status < 300, "{}", deleted.text());
     assert_eq!(call(&teller, "POST", "/labels/c", json!({"metadata": {}})).await.status, 429);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_does_not_take_all_waits() {
+    let system = System::with("attack-many-waits", |builder| builder.without_sidecar()).await;
+    let greedy = system.token("greedy", &["routes"]).await;
+    let other = system.token("other", &["routes"]).await;
+    let put = |token: &str, id: &str, wait: &str| {
+        let body = json!({"address": format!("127.0.0.1:{}", id.len()), "hostnames": [format!("{id}.test")],
+            "version_type_id": "7"});
+        let target = format!("/instances/{id}?wait={wait}");
+        Request::new("PUT", "admin", &target).token(token).json(&body)
+    };
+    // Without a sidecar no router reports, so each of them waits until its end.
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        let mut connection = Connection::open(system.pacemaker).await.unwrap();
+        connection.write(&put(&greedy, "a", "60s").to_bytes()).await.unwrap();
+        held.push(connection);
+    }
+    let refused = eventually("the token to hold all its waits", || async {
+        let answer = put(&greedy, "bb", "1ms").send(system.pacemaker).await.unwrap();
+        if answer.status == 429 { Ok(answer) } else { Err(answer.text()) }
+    })
+    .await;
+    let problem = refused.json();
+    assert_eq!(
+        (problem["code"].as_str(), problem["limit"].as_u64()),
+        (Some("token_limit_reached"), Some(1000))
+    );
+    // A request that may not wait changes nothing.
+    let refused = put(&greedy, "ccc", "1ms").send(system.pacemaker).await.unwrap();
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    let gone = ask(&system, &system.token, "GET", "/instances/ccc", None).await;
+    assert_eq!(gone.status, 404, "{}", gone.text());
+    let waited = put(&other, "dddd", "1ms").send(system.pacemaker).await.unwrap();
+    assert_eq!(
+        (waited.status, waited.json()["code"].as_str()),
+        (504, Some("no_router")),
+        "{}",
+        waited.text()
+    );
+    drop(held);
+    eventually("the places to be free again", || async {
+        let answer = put(&greedy, "a", "1ms").send(system.pacemaker).await.unwrap();
+        if answer.status == 504 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_does_not_take_all_dumps() {
+    let system = System::with("attack-many-dumps", |builder| builder.without_sidecar()).await;
+    // More than the buffers of a connection, so a dump that is not read stays open.
+    let fill = "EVAL \"for i = 1, 6000 do redis.call('SET', 'policy:h' .. i .. '.test', string.rep('x', 4000)) end\" 0";
+    system.cli::<()>(System::MASTER, fill).await;
+    let greedy = system.token("greedy", &["read"]).await;
+    let other = system.token("other", &["read"]).await;
+    let dump = |token: &str| Request::get("admin", "/routes/dump").token(token);
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut connection = Connection::open(system.pacemaker).await.unwrap();
+        connection.write(&dump(&greedy).to_bytes()).await.unwrap();
+        let head = connection.read_line_with("HTTP/1.1").await.unwrap();
+        assert!(head.contains(" 200 "), "{head}");
+        held.push(connection);
+    }
+    let refused = dump(&greedy).send(system.pacemaker).await.unwrap();
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("token_limit_reached")));
+    assert_eq!(refused.json()["limit"], 2, "{}", refused.text());
+    for token in [&other, &system.token] {
+        let mut connection = Connection::open(system.pacemaker).await.unwrap();
+        connection.write(&dump(token).to_bytes()).await.unwrap();
+        let head = connection.read_line_with("HTTP/1.1").await.unwrap();
+        assert!(head.contains(" 200 "), "{head}");
+    }
+    drop(held);
+    eventually("the places to be free again", || async {
+        let answer = dump(&greedy).send(system.pacemaker).await.unwrap();
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
+    system.stop().await;
+}
+
+/// Events of one environment with ten kilobytes each.
+fn large_events(environment: &str, object: &str, count: usize) -> Value {
+    let data = "x".repeat(10_000);
+    let event = |number| {
+        json!({"type": "noop", "url": "https://a.test/1", "environment": environment,
+            "object": format!("{object}{number}"), "data": data})
+    };
+    (0..count).map(event).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_environment_does_not_fill_the_fabric() {
+    let system = System::with("attack-many-bytes", |builder| {
+        let mut bus = receiver::allowed();
+        let short = settings([
+            ("environment_bytes", 300_000),
+            ("log_seconds", 0),
+            ("log_bytes", 0),
+            ("housekeeping_ms", 200),
+            ("delivery_ms", 1_000),
+        ]);
+        bus.extend(short);
+        builder.without_sidecar().pacemaker("bus", bus)
+    })
+    .await;
+    let publisher = system.token("publisher", &["publish"]).await;
+    let api = async |method: &str, target: &str, body: Option<&Value>| {
+        ask(&system, &system.token, method, target, body).await
+    };
+    let publish = async |environment: &str, object: &str, count: usize| {
+        let events = large_events(environment, object, count);
+        ask(&system, &publisher, "POST", "/topics/orders/events", Some(&events)).await
+    };
+    let stored = async || {
+        let mut all: Vec<(String, u64)> = system.cli(System::FABRIC, "HGETALL bus:environments").await;
+        // Signalbox publishes changes of this system.
+        all.retain(|(name, _)| ["greedy", "other", "worker", "later"].contains(&name.as_str()));
+        all
+    };
+    let is_full = |answer: &Response| {
+        (answer.status, answer.json()["code"].as_str().map(str::to_owned))
+            == (429, Some("environment_limit_reached".to_owned()))
+    };
+
+    // A subscriber whose receiver does not answer: the log keeps what it has not received.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let callback = format!("http://{}/", silent.local_addr().unwrap());
+    let subscription = json!({"topics": ["orders"], "callback": callback, "uuid": "u"});
+    let subscriber = system.token("subscriber", &["subscribe"]).await;
+    let subscribed = ask(&system, &subscriber, "POST", "/subscription", Some(&subscription)).await;
+    assert_eq!(subscribed.status, 204, "{}", subscribed.text());
+    let many = publish("greedy", "", 40).await;
+    let results = many.json();
+    let accepted = results.as_array().unwrap().iter().filter(|one| one.get("id").is_some()).count();
+    assert!((25..30).contains(&accepted), "{accepted} of {}", results);
+    let event = &large_events("greedy", "one", 1)[0];
+    let refused = ask(&system, &publisher, "POST", "/topics/orders", Some(event)).await;
+    assert!(is_full(&refused) && refused.header("Retry-After").is_some(), "{}", refused.text());
+    let problem = refused.json();
+    assert_eq!((problem["limit"].as_u64(), problem["environment"].as_str()), (Some(300_000), Some("greedy")));
+    assert!(problem["detail"].as_str().unwrap().contains("bus.environment_bytes"), "{problem}");
+    assert!(is_full(&publish("greedy", "", 2).await), "an array of refused events is refused");
+    assert_eq!(publish("other", "", 20).await.status, 200);
+    let bytes = stored().await;
+    assert!(bytes.iter().all(|(_, bytes)| *bytes <= 300_000) && bytes.len() == 2, "{bytes:?}");
+
+    // What waits for a backend, and what is delayed, is counted as well.
+    let backend = json!({"prefix": "work:", "callback": callback, "uuid": "sequencer", "on_failure": "park"});
+    let made = api("PUT", "/backends/silent", Some(&backend)).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    assert_eq!(publish("worker", "work:", 29).await.status, 200);
+    assert!(is_full(&publish("worker", "work:", 1).await));
+    let made = api("PUT", "/queues/late", Some(&json!({"pattern": "later:*:*"}))).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let message = |number: usize| {
+        json!({"environment": "later", "type": "t", "name": format!("n{number}"), "payload": "x".repeat(10_000),
+            "delay_seconds": 3600})
+    };
+    let messages: Value = (0..14).map(message).collect();
+    let many = ask(&system, &publisher, "POST", "/messages", Some(&messages)).await;
+    assert_eq!(many.status, 200, "{}", many.text());
+    let refused = eventually("the delayed messages to be too many", || async {
+        let answer = ask(&system, &publisher, "POST", "/messages", Some(&message(99))).await;
+        if answer.status == 429 { Ok(answer) } else { Err(answer.text()) }
+    })
+    .await;
+    assert!(is_full(&refused) && refused.json()["environment"] == "later", "{}", refused.text());
+
+    // When the consumers are gone, nothing is counted, and the environment may publish again.
+    let ended = ask(&system, &subscriber, "DELETE", "/subscription", None).await;
+    assert_eq!(ended.status, 204, "{}", ended.text());
+    let removed = api("DELETE", "/backends/silent?queued=discard", None).await;
+    assert!(removed.status < 300, "{}", removed.text());
+    let removed = api("DELETE", "/queues/late", None).await;
+    assert!(removed.status < 300, "{}", removed.text());
+    eventually("nothing to be stored", || async {
+        let bytes = stored().await;
+        if bytes.is_empty() { Ok(()) } else { Err(bytes) }
+    })
+    .await;
+    assert_eq!(publish("greedy", "", 20).await.status, 200);
+    let metrics = api("GET", "/metrics", None).await;
+    let counted = r#"signalbox_pacemaker_limited_requests_total{code="environment_limit_reached"}"#;
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
     system.stop().await;
 }

@@ -66,6 +66,8 @@ async fn every_malformed_request_is_answered_with_a_problem_document() {
             let problem = response.json();
             assert!(problem["code"].is_string() && problem["detail"].is_string(), "{shown:?}: {problem}");
             assert_eq!(problem["status"], response.status, "{shown:?}: {problem}");
+            // RFC 9110, 15.5.6.
+            assert_eq!(response.header("Allow").is_some(), response.status == 405, "{shown:?}: {response:?}");
         }
     }
     // No connection of a limit is still claimed by a request that ended like this.

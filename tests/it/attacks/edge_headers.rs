@@ -48,7 +48,7 @@ fn received<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_claims_about_itself_is_dropped() {
+async fn forwarding_headers_of_clients_are_dropped() {
     let system = System::edge_only("attack-claims").await;
     let app = App::start("app").await;
     for host in ["app.test", "ruled.test"] {

@@ -15,13 +15,13 @@ use tokio::{
 };
 
 /// An application that answers with its name and the target of the request line that it received.
-struct Echo {
-    address: String,
+pub(crate) struct Echo {
+    pub(crate) address: String,
     task: AbortHandle,
 }
 
 impl Echo {
-    async fn start(name: &'static str) -> Self {
+    pub(crate) async fn start(name: &'static str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let task = tokio::spawn(async move {
@@ -50,7 +50,7 @@ async fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
 
 /// The path as the most lenient application reads it: decoded once, with backslashes as slashes, without parameters, then
 /// with merged slashes and resolved dots.
-fn lenient(target: &str) -> String {
+pub(crate) fn lenient(target: &str) -> String {
     let path = target.split(['?', '#']).next().unwrap();
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();

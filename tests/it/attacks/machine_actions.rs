@@ -133,7 +133,7 @@ fn route(hosts: &str, host: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_does_only_what_its_author_may_do() {
+async fn a_definition_has_no_more_permissions_than_its_author() {
     let system = start("attack-authors", &[]).await;
     let confined = json!({"scopes": ["machines", "routes"], "hosts": ["*.a.test"], "machines": ["m"]});
     let confined = token(&system, "confined", confined).await;
@@ -178,14 +178,25 @@ fn webhook(prefix: &str, to: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_is_sent_only_to_the_addresses_that_the_operator_bound_it_to() {
+async fn a_secret_is_sent_only_to_the_addresses_that_it_is_bound_to() {
     let [own, other] = [Receiver::start().await, Receiver::start().await];
     let (own_url, other_url) = (format!("http://{}/", own.address), format!("http://{}/", other.address));
-    let mut machines = Table::new();
-    // A variable that every process has.
-    let environment = Table::from_iter([("HOME".to_owned(), own_url.clone().into())]);
-    machines.insert("environment".to_owned(), environment.into());
-    let system = start("attack-secrets", &[("bus", receiver::allowed()), ("machines", machines)]).await;
+    let system = start("attack-secrets", &[("bus", receiver::allowed())]).await;
+    let value = "not-for-everyone";
+    let secret = json!({"value": value, "address": own_url});
+    let set = call(&system, &system.token, "PUT", "/state-machines/m/secrets/HOME", &secret).await;
+    assert_eq!(set.status, 200, "{}", set.text());
+    let listed = call(&system, &system.token, "GET", "/state-machines/m/secrets", &Value::Null).await;
+    assert_eq!(listed.json()["secrets"][0]["address"], own_url.as_str());
+    let audit = call(&system, &system.token, "GET", "/audit", &Value::Null).await;
+    assert!(audit.text().contains("secrets/HOME"), "{}", audit.text());
+    for shown in [&set, &listed, &audit] {
+        assert!(!shown.text().contains(value), "{}", shown.text());
+    }
+    // The secret belongs to one machine.
+    let elsewhere = webhook(&own_url, &own_url).replace("  m:", "  n:");
+    let refused = plan(&system, &system.token, "n", &elsewhere).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("invalid_definition")));
     let refused = plan(&system, &system.token, "m", &webhook(&other_url, &other_url)).await;
     assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("invalid_definition")));
     let prefix = format!("http://{}", own.address.ip());
@@ -198,7 +209,11 @@ async fn a_secret_is_sent_only_to_the_addresses_that_the_operator_bound_it_to() 
     assert_eq!(call(&system, &system.token, "POST", "/state-machines/m/labels/l", &label).await.status, 201);
     acted(&system, "m", "l").await;
     let deliveries = own.deliveries();
-    assert_eq!(deliveries[0].header("X-Secret"), std::env::var("HOME").ok().as_deref(), "{deliveries:?}");
+    assert_eq!(deliveries[0].header("X-Secret"), Some(value), "{deliveries:?}");
+    // Another address needs the value again.
+    let without = json!({"address": other_url});
+    let refused = call(&system, &system.token, "PUT", "/state-machines/m/secrets/HOME", &without).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("missing_field")));
     assert!(other.deliveries().is_empty());
     system.stop().await;
 }

@@ -25,7 +25,7 @@ async fn with_cookie(system: &System, method: &str, target: &str, cookie: &str) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copied_cookie_is_worthless_after_the_log_out() {
+async fn a_copied_cookie_does_not_work_after_the_log_out() {
     let system = System::start("attack-cookie").await;
     let answer = log_in(&system, &[]).await;
     assert_eq!(answer.status, 303, "{}", answer.text());

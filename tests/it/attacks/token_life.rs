@@ -11,7 +11,7 @@ use signalbox_tests::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, UnixListener},
     process::Command,
 };
 
@@ -218,4 +218,37 @@ async fn the_command_rotates_tokens_and_shows_their_expiry() {
     let table = run(&["tokens", "list"]).await;
     assert!(table.contains("EXPIRES") && table.contains("LAST USED"), "{table}");
     system.stop().await;
+}
+
+/// In a folder of all users, another user may have created the folder of sockets first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_asks_no_application_in_a_folder_that_others_can_write_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = folder.path().join("sockets");
+    fs::create_dir(&sockets).unwrap();
+    let listener = UnixListener::bind(sockets.join("evil.sock")).unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let status = json!({"name": "evil", "version": "\u{1b}[2J", "copies": 1, "pid": 1});
+            let _gone = stream.write_all(format!("{status}\n").as_bytes()).await;
+        }
+    });
+    let run = async |arguments: &[&str]| {
+        let mut command = command(folder.path(), arguments);
+        let output = command.env("SIGNALBOX_RUNTIME_DIR", &sockets).output().await.unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let mode = |mode: u32| fs::set_permissions(&sockets, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o777);
+    let (_, listed, _) = run(&["run", "list"]).await;
+    assert!(!listed.contains("evil"), "{listed}");
+    let (code, _, wrong) = run(&["run", "replace", "evil"]).await;
+    assert!(code != Some(0) && wrong.contains("0700"), "{code:?} {wrong}");
+    let (_, names, _) = run(&["complete", "--", "run", "replace", ""]).await;
+    assert!(!names.contains("evil"), "{names}");
+    // The same folder of its own is used, and what it shows does not control the terminal.
+    mode(0o700);
+    let (code, listed, wrong) = run(&["run", "list"]).await;
+    assert!(code == Some(0) && listed.contains("evil") && !listed.contains('\u{1b}'), "{listed:?} {wrong}");
 }

@@ -7,7 +7,7 @@ use signalbox_tests::{
 };
 
 /// Method, target, and body after a line break.
-const REQUESTS: [&str; 26] = [
+const REQUESTS: [&str; 31] = [
     "PUT /instances/i-1\n{\"address\":\"127.0.0.1:9\",\"hostnames\":[\"a.test\"],\"version_type_id\":\"7\",\"weight\":2,\"ttl_ms\":5000}",
     "PUT /instances\n[{\"id\":\"i-2\",\"address\":\"127.0.0.1:9\",\"hostnames\":[\"*.b.test\"],\"health\":{\"path\":\"/h\",\"interval_ms\":5000}}]",
     "GET /instances?limit=2&after=a",
@@ -34,6 +34,11 @@ const REQUESTS: [&str; 26] = [
     "PATCH /state-machines/drip/labels/l1\n{\"metadata\":{\"a\":1}}",
     "GET /audit?limit=3&kind=change",
     "GET /check?limit=3",
+    "PUT /hosts/b.test\n{\"access\":{\"allow\":[\"10.0.0.0/8\",\"fd00::/8\"],\"deny\":[\"10.1.0.1\"],\"basic\":{\"users\":{\"ann\":\"$5$aaaaaaaa$bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\"}}},\"redirect\":{\"host\":\"www.b.test\"}}",
+    "PUT /hosts/c.test/paths\n[{\"path\":\"/api\",\"service\":\"b.test\",\"strip\":true},{\"path\":\"/x\",\"match\":\"exact\",\"access\":{}}]",
+    "GET /routes/explain?host=c.test&path=/api/x&method=POST&address=10.0.0.1&scheme=https",
+    "GET /topics?limit=1&sort=-events&search=o&cursor=AWE",
+    "GET /state-machines/drip/flow?hours=3",
 ];
 
 const WORDS: [&str; 34] = [

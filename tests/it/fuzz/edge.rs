@@ -81,6 +81,9 @@ const WORDS: [&str; 40] = [
     "HTTP/1.0",
 ];
 
+/// How long a request that may be incomplete waits for its answer.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 struct Edge {
     system: System,
     instances: Vec<Instance>,
@@ -140,7 +143,8 @@ async fn fuzz_edge_http1() {
     let mut fuzz = Fuzz::new("HTTP/1 at the edge", REQUESTS, &WORDS);
     while let Some(bytes) = fuzz.input() {
         let before = edge.received();
-        let answer = Connection::open(edge.system.edge).await.unwrap().send_noise(&bytes).await;
+        let mut connection = Connection::open(edge.system.edge).await.unwrap();
+        let answer = connection.send_noise_patiently(&bytes, PATIENCE).await;
         let status = answer.map_or(0, |answer| answer.status);
         assert_ne!(status, 500);
         if edge.check(before) {

@@ -4,3 +4,4 @@
 mod api;
 pub(crate) mod edge;
 mod instance;
+mod paths;

@@ -26,7 +26,7 @@ use signalbox_route_table::{Hostname, page};
 use signalbox_routing::Error as TableError;
 
 /// Maximum number of certificates that one request examines for a confined token.
-const MAX_LOOKED_AT: usize = 10_000;
+const MAX_EXAMINED: usize = 10_000;
 /// The list to which cursors belong.
 const LIST: &str = "certificates";
 
@@ -128,12 +128,12 @@ async fn list(
     let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
     let mut found: Vec<(String, Found)> = Vec::new();
-    let mut looked_at = 0;
+    let mut examined = 0;
     let mut more = true;
-    while found.len() <= limit && looked_at < MAX_LOOKED_AT && more {
+    while found.len() <= limit && examined < MAX_EXAMINED && more {
         let chunk = app.certificates.after(after.as_deref(), limit + 1).await?;
         more = chunk.len() > limit;
-        looked_at += chunk.len();
+        examined += chunk.len();
         after = chunk.last().map(|(name, _)| name.clone()).or(after);
         let visible = |name: &str| {
             contains(&wanted, [name]) && Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))

@@ -31,7 +31,7 @@ const MAX_HOST_PATTERNS: usize = 100;
 const MAX_ENVIRONMENTS: usize = 100;
 const MAX_MACHINES: usize = 100;
 const MAX_VERSION_TYPES: usize = 100;
-/// How long the secrets before stay valid after a rotation that does not specify it.
+/// How long the previous secrets stay valid after a rotation that does not specify it.
 const OVERLAP_SECONDS: u64 = 3600;
 const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 
@@ -44,11 +44,11 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         match error {
             Error::Fabric(source) => {
-                tracing::warn!(%source, "tokens: the fabric did not answer");
+                tracing::warn!(%source, "fabric did not answer a query about tokens");
                 Self::unavailable("fabric_unavailable", "tokens cannot be checked at the moment; try again")
             }
             Error::Record(source) => {
-                tracing::error!(%source, "tokens: a stored record is not readable");
+                tracing::error!(%source, "stored token record not readable");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
         }

@@ -396,7 +396,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_serde_can_read_passes(value in "[0-9eE.+\\[\\]{}\",:u\\\\d8cf-]{0,30}") {
+        fn every_message_that_serde_reads_is_accepted(value in "[0-9eE.+\\[\\]{}\",:u\\\\d8cf-]{0,30}") {
             // A reader that builds values is as strict: it rejects halves of characters and numbers out of range.
             if let Ok(read) = serde_json::from_str::<serde_json::Value>(&value) {
                 proptest::prop_assert_eq!(check_readable(value.as_bytes()), Ok(()), "{}", read);

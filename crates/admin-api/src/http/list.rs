@@ -256,6 +256,50 @@ mod tests {
         assert!(link.starts_with("</topics?search=q0&sort=-depth&limit=1&cursor="), "{link}");
     }
 
+    /// Any cursor is rejected with its code, or leads to a part of the list, in order.
+    #[test]
+    fn fuzz_cursors() {
+        let depths: Vec<u64> = (0..40).map(|number| number * 7 % 5).collect();
+        let page =
+            |sort: &str, limit: usize, cursor| LISTING.page(items(&depths), &query(sort, limit, cursor));
+        let mut examples = Vec::new();
+        for sort in ["", "name", "-name", "depth", "-depth"] {
+            let cursor = page(sort, 3, None).unwrap().next.unwrap();
+            examples.extend([page::decode(&cursor).unwrap(), cursor]);
+        }
+        let words = [
+            "[",
+            "]",
+            "\"",
+            ",",
+            "null",
+            "-1",
+            "18446744073709551616",
+            "depth",
+            "-",
+            "\\u0000",
+            "{}",
+            "AQ",
+            "=",
+        ];
+        let mut fuzz = signalbox_testkit::Fuzz::new("cursors", examples, &words);
+        while let Some(text) = fuzz.text() {
+            for (cursor, sort) in
+                [(text.clone(), "-depth"), (page::encode(&text), "depth"), (page::encode(&text), "name")]
+            {
+                match page(sort, 4, Some(cursor)) {
+                    Err(problem) => assert_eq!(problem.code(), "invalid_cursor"),
+                    Ok(found) => {
+                        assert!(found.items.len() <= 4 && found.total == depths.len());
+                        let whole = page(sort, 1000, None).unwrap().items;
+                        assert_eq!(found.items, whole[found.before..found.before + found.items.len()]);
+                        fuzz.accepted();
+                    }
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn pages_contain_each_item_once_and_lead_back(

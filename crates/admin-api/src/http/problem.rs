@@ -18,7 +18,8 @@ use utoipa::{
 };
 
 /// Codes of answers to requests that would exceed a limit. They are counted.
-const LIMITS: [&str; 8] = [
+const LIMITS: [&str; 9] = [
+    "environment_limit_reached",
     "label_limit_reached",
     "limit_reached",
     "object_queue_full",

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn full_buckets_are_forgotten_and_zero_is_no_limit() {
+    fn full_buckets_are_removed_and_zero_means_no_limit() {
         let rates = Rates::new("requests", "limits.x", 10);
         for number in 0..MAX_BUCKETS {
             rates.take(&token(&number.to_string()), 1, 0).unwrap();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_dropped_body_returns_what_is_unread() {
+    async fn a_dropped_body_returns_its_unread_bytes() {
         let chunks = ["a", "b", "c"].map(|chunk| Ok::<_, axum::Error>(Bytes::from(chunk)));
         let body = Body::from_stream(stream::iter(chunks));
         let slot = Slot::default();

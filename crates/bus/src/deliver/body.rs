@@ -153,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_published_arrives_as_json_with_the_same_bytes(
+        fn published_data_arrives_as_json_with_the_same_bytes(
             url in ".*", topic in ".*", numbers in proptest::collection::vec(any::<f64>(), 0..4), count in 1_u64..5,
         ) {
             let data = serde_json::to_string(&numbers).unwrap();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_names_what_it_changes_and_null_resets_it() {
+    fn a_change_names_its_fields_and_null_resets_a_field() {
         let change = |body: &str| alteration(body.as_bytes(), LIMITS);
         let all = r#"{"callback":"https://me@b.example/","max_attempts":3,"max_age_seconds":60,
             "retry_seconds":[1,86400],"paused":true,"disabled":false}"#;

@@ -51,6 +51,15 @@ local function read_events(concurrency)
   return events, buckets, numbers
 end
 
+-- Counts a body for its environment, if bytes are limited (see publish_quota.lua).
+local function charge(log, body)
+  local key = string.gsub(KEYS[11], 'log$', 'environments')
+  if redis.call('EXISTS', key) == 0 then return end
+  local env = cjson.decode(body).environment
+  redis.call('HINCRBY', key, env, #body)
+  redis.call('HINCRBY', log .. ':environments', env, #body)
+end
+
 -- Stores the bodies, and puts the items into their buckets. Returns how many.
 local function store(events, log, segment, token, redrive)
   local put = 0
@@ -62,6 +71,7 @@ local function store(events, log, segment, token, redrive)
       if redrive then redis.call('HINCRBY', KEYS[13], token, -#event.letter) end
       redis.call('HSET', log, event.id, body)
       redis.call('HINCRBY', KEYS[11], segment, #body)
+      charge(log, body)
       items[#items + 1] = event.id .. '@' .. segment
       sizes[#sizes + 1], bucket.bytes = #body, bucket.bytes + #body
       put = put + 1

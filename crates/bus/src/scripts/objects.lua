@@ -131,6 +131,36 @@ function objects.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end
 
+-- The environment of an event as it is stored: the first member of this name. In a text before it, a quotation mark has a
+-- backslash.
+local function environment_of(entry)
+  local _, from = string.find(entry, '"environment":"', 1, true)
+  local at = from
+  if not at then return nil end
+  repeat
+    at = string.find(entry, '["\\]', at + 1)
+    if not at then return nil end
+    local is_end = string.sub(entry, at, at) == '"'
+    if not is_end then at = at + 1 end
+  until is_end
+  return (string.gsub(string.sub(entry, from + 1, at - 1), '\\(.)', '%1'))
+end
+
+-- Changes the bytes that are stored for environments, if they are limited (see publish_quota.lua): `sign` is 1 for entries
+-- that are stored and -1 for those that are removed.
+function objects.charge(entries, sign)
+  local key = string.sub(base, 1, -1 - #'object:') .. 'bus:environments'
+  if #entries == 0 or redis.call('EXISTS', key) == 0 then return end
+  local bytes = {}
+  for at = 1, #entries do
+    local env = environment_of(entries[at])
+    if env then bytes[env] = (bytes[env] or 0) + sign * #entries[at] end
+  end
+  for env, changed in pairs(bytes) do
+    if redis.call('HINCRBY', key, env, text(changed)) <= 0 then redis.call('HDEL', key, env) end
+  end
+end
+
 -- Appends events to queues. Each put is { object, backend, entries, queued }: the backend is where the object's queue
 -- goes already (`queued`) or, if it has none, the one that its name belongs to. Each object has one put.
 function objects.enqueue(puts)
@@ -224,6 +254,7 @@ function objects.give_up(object, backend, entries, what, why, attempts, now)
     if what == 'dead' then redis.call('RPUSH', base .. 'dead@' .. backend, unpack(letters)) end
     objects.count(what == 'dead' and 'dead' or 'discarded', #letters)
   end
+  objects.charge(entries, -1)
   objects.left(object, backend, #letters)
 end
 

@@ -41,7 +41,8 @@
 -- ARGV[16]: integer, maximum number of events in the queue of one object
 -- ARGV[17]: integer, 1 when groups bring changes of labels, else 0
 -- ARGV[18]: integer, sequence of the last call of this pacemaker that was acknowledged, 0 if none is known
--- ARGV[19...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
+-- ARGV[19]: integer, maximum bytes that are stored for an environment, 0 for no limit
+-- ARGV[20...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages
 -- of a facet may be in flight, 0 for no limit, and if it is bounded `:max:facet_max:drop` (see facets.bound); for each
 -- group its object, the object's hash, either nothing or `client digest body` (the client's place, the digest of the
@@ -53,7 +54,8 @@
 -- may have no events
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
--- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` when a pull queue is full; `x`, `-`, `-`
+-- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` when a pull queue is full; `e`, `-`, `-` when
+-- its environment stores too many bytes; `x`, `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
 -- this pacemaker arrived first). Or `lost` and a sequence, when nothing was done: that is the last one that this server
@@ -77,8 +79,8 @@ local function digits(number)
   return string.format('%d%07d', high, number - high * 10000000)
 end
 
--- Part 1, the arguments. No other part indexes KEYS or ARGV. Parts 3 and 4 are in publish_decide.lua and
--- publish_write.lua, which are appended.
+-- Part 1, the arguments. No other part indexes KEYS or ARGV. Part 2b is in
+-- publish_quota.lua, and parts 3 and 4 are in publish_decide.lua and publish_write.lua, which are appended.
 
 -- The fixed keys and arguments by name.
 local keys = {
@@ -90,6 +92,7 @@ local args = {
   batch_bytes = tonumber(ARGV[6]), max_objects = tonumber(ARGV[7]), object_ms = tonumber(ARGV[8]),
   max_keys = tonumber(ARGV[9]), key_ms = tonumber(ARGV[10]), max_object_events = tonumber(ARGV[16]),
   with_queues = ARGV[15] ~= '0', with_changes = ARGV[17] == '1', acknowledged = tonumber(ARGV[18]),
+  environment_bytes = tonumber(ARGV[19]),
 }
 
 -- `topics` counts the topics of the call that a subscriber has.
@@ -204,7 +207,7 @@ end
 local function read_lists(facets, labels)
   local topic_count, client_count = tonumber(ARGV[12]), tonumber(ARGV[13])
   local first_client = 16 + topic_count
-  local subscribers, at = read_subscribers(19, tonumber(ARGV[11]))
+  local subscribers, at = read_subscribers(20, tonumber(ARGV[11]))
   local topics, clients, queues
   topics, at = read_topics(at, topic_count, subscribers)
   clients = read_clients(first_client, client_count)
@@ -243,6 +246,7 @@ local function expect_touched(lanes, facets, log, clients, queues)
   for s = 1, #log do
     lanes.expect('hash', log[s].key)
     lanes.expect('list', log[s].order_key)
+    if args.environment_bytes > 0 then lanes.expect('hash', log[s].key .. ':environments') end
   end
   for c = 1, #clients do
     lanes.expect('hash', clients[c].bodies)

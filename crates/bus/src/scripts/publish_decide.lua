@@ -42,7 +42,7 @@ local function put_in_log(log, event, id, base)
     local key = base .. 'log:' .. name
     segment = {
       number = at, name = name, key = key, order_key = key .. ':order', bytes = size,
-      bodies = { event.id, event.entry }, order = { event.id },
+      bodies = { event.id, event.entry }, order = { event.id }, environments = {},
     }
     log[#log + 1] = segment
     return segment
@@ -72,11 +72,6 @@ local function put_in_lanes(topic, id, size, hash)
   end
 end
 
--- The environment of an event: the first part of its live channel.
-local function environment_of(event)
-  return string.match(event.channel, '^[^:]*')
-end
-
 -- When an event may be delivered for the first time, if that is later than now.
 local function due_of(event, now)
   if string.byte(event.queues) ~= 64 then return nil end
@@ -86,7 +81,7 @@ local function due_of(event, now)
 end
 
 -- Gives an event its places in queues, each in the facet of its environment.
-local function put_in_queues(facets, queues, event, segment, now)
+local function put_in_queues(facets, queues, event, segment, now, quota)
   local env, due = environment_of(event), due_of(event, now)
   for place, weight, rules in string.gmatch(event.queues, '(%d+):(%d+):?(%S*)') do
     local queue = queues[tonumber(place)]
@@ -101,6 +96,7 @@ local function put_in_queues(facets, queues, event, segment, now)
     if due then
       queue.delays = true
       push.later[#push.later + 1] = { id = event.id, entry = event.entry, due = due }
+      charge(quota, event)
     else
       push.items[#push.items + 1] = event.id
       facets.hold(queue, segment.name, 1)
@@ -150,18 +146,19 @@ local function note_key(group, now)
 end
 
 -- The first two words of the reply to a group that is not accepted; nil for one that is.
-local function refusal(group, now, to, labels, facets, queues)
+local function refusal(group, now, to, labels, facets, queues, quota)
   if group.client then
     local word, id = published_before(group, now)
     if word then return word, id end
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
   if to == 'log' and queues.bounded and not fits_queues(group, facets, queues) then return 'q' end
+  if not fits_quota(group, quota) then return 'e' end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 
 -- Numbers the events of an accepted group and gives them their places.
-local function accept(group, ids, log, base, facets, queues, reply, now)
+local function accept(group, ids, log, base, facets, queues, reply, now, quota)
   local memory, to_log = group.memory, group.to == 'log'
   for i = 1, #group do
     local event = group[i]
@@ -169,8 +166,11 @@ local function accept(group, ids, log, base, facets, queues, reply, now)
     if to_log then
       ids.logged = event.id
       local segment = put_in_log(log, event, ids.last, base)
+      charge(quota, event, segment)
       if event.topic then put_in_lanes(event.topic, event.id, #event.entry, group.hash) end
-      if event.queues ~= '' then put_in_queues(facets, queues, event, segment, now) end
+      if event.queues ~= '' then put_in_queues(facets, queues, event, segment, now, quota) end
+    else
+      charge(quota, event)
     end
   end
   if not to_log then memory.free = memory.free - #group end
@@ -178,18 +178,18 @@ local function accept(group, ids, log, base, facets, queues, reply, now)
 end
 
 -- Decides about all groups, in their order. Returns the log's new segments, the reply, and whether a label changes.
-local function decide(groups, now, ids, base, facets, queues, labels)
+local function decide(groups, now, ids, base, facets, queues, labels, quota)
   local log, reply, changes = {}, { 'ok' }, false
   for g = 1, #groups do
     local group = groups[g]
     -- A message (it has no topic) is for queues, whether its object has a backend or not.
     local to = group.memory.backend and group[1] and group[1].topic and 'backend' or 'log'
-    local word, id = refusal(group, now, to, labels, facets, queues)
+    local word, id = refusal(group, now, to, labels, facets, queues, quota)
     if word then
       say(reply, word, id or '-', '-')
     else
       group.to = to
-      accept(group, ids, log, base, facets, queues, reply, now)
+      accept(group, ids, log, base, facets, queues, reply, now, quota)
       if group.change then changes = true end
       if group.client then note_key(group, now) end
     end

@@ -162,7 +162,8 @@ local function main(lanes, open_facets, open_objects, open_labels)
     last = tonumber(last), last_text = last, lowest = (now - EPOCH) * 6400 + args.shard,
     logged = logged or last, accepted = 0,
   }
-  local log, reply, changes = decide(groups, now, ids, lanes.base, facets, queues, labels)
+  local quota = open_quota(groups, lanes.base)
+  local log, reply, changes = decide(groups, now, ids, lanes.base, facets, queues, labels, quota)
   plan_batches(lanes, subscribers)
   expect_touched(lanes, facets, log, clients, queues)
   local remembered = redis.call('HLEN', keys.objects)
@@ -177,6 +178,7 @@ local function main(lanes, open_facets, open_objects, open_labels)
   exchange_memories(now, tonumber(exchanged_at or 0), remembered)
   write_memories(names, memories)
   write_log(log, topics, ids.accepted)
+  write_quota(quota, log)
   write_batches(lanes, subscribers, now, new_bid)
   write_queues(facets, queues, now)
   local puts = write_groups(groups, labels, lanes.objects)

@@ -19,11 +19,24 @@ local needed = tonumber(now)
 local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 if oldest[2] and tonumber(oldest[2]) < needed then needed = tonumber(oldest[2]) end
 needed = math.floor((needed - 1704067200000) / 10000)
+
+-- Takes what a segment stores for each environment from what is counted for them (see publish_quota.lua).
+local function discharge(segment)
+  local found = redis.call('HGETALL', segment .. ':environments')
+  for i = 1, #found, 2 do
+    if redis.call('HINCRBY', base .. 'environments', found[i], '-' .. found[i + 1]) <= 0 then
+      redis.call('HDEL', base .. 'environments', found[i])
+    end
+  end
+end
+
 local forgotten = 0
 for i = 2, #ARGV do
   if tonumber(ARGV[i]) < needed and redis.call('HEXISTS', KEYS[3], ARGV[i]) == 0 then
     -- Keys of the same slot that only the caller's list names.
-    redis.call('UNLINK', base .. 'log:' .. ARGV[i], base .. 'log:' .. ARGV[i] .. ':order')
+    local segment = base .. 'log:' .. ARGV[i]
+    discharge(segment)
+    redis.call('UNLINK', segment, segment .. ':order', segment .. ':environments')
     redis.call('HDEL', KEYS[2], ARGV[i])
     forgotten = forgotten + 1
   end

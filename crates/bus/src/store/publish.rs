@@ -13,6 +13,7 @@ static PUBLISH: Script<FabricRole> = Script::composed(
     "publish",
     &[
         include_str!("../scripts/publish.lua"),
+        include_str!("../scripts/publish_quota.lua"),
         include_str!("../scripts/publish_decide.lua"),
         include_str!("../scripts/publish_write.lua"),
         include_str!("../scripts/lanes.lua"),
@@ -125,6 +126,8 @@ pub(crate) struct PublishCall<'a> {
     pub idempotency_keys: u64,
     pub idempotency_seconds: u64,
     pub object_events: u64,
+    /// Maximum bytes that this shard stores for an environment, 0 for no limit.
+    pub environment_bytes: u64,
     pub fan_out: &'a FanOut,
     pub groups: &'a [Group<'a>],
 }
@@ -145,6 +148,8 @@ pub(crate) enum Accepted {
     QueueFull,
     /// A pull queue would exceed its limit.
     WaitingFull,
+    /// The environment would exceed its limit of stored bytes.
+    EnvironmentFull,
     /// The label is not as the change expects it.
     Outdated,
 }
@@ -210,7 +215,8 @@ impl Store {
             .arg(fan_out.queues.len())
             .arg(call.object_events)
             .arg(u8::from(with_changes))
-            .arg(call.acknowledged);
+            .arg(call.acknowledged)
+            .arg(call.environment_bytes);
         for target in &fan_out.targets {
             script = script
                 .arg(&target.token)
@@ -313,6 +319,7 @@ pub(crate) fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize
         "r" => return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat)),
         "f" => return Some(Accepted::QueueFull),
         "q" => return Some(Accepted::WaitingFull),
+        "e" => return Some(Accepted::EnvironmentFull),
         "x" => return Some(Accepted::Outdated),
         "n" => return Some(Accepted::New(Vec::new())),
         _ => {}
@@ -341,8 +348,8 @@ mod tests {
             |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
         assert_eq!(
             read(
-                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - x - - n - -",
-                [1, 2, 3, 1, 1, 1, 1, 0].into_iter()
+                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - e - - x - - n - -",
+                [1, 2, 3, 1, 1, 1, 1, 1, 0].into_iter()
             ),
             PublishReply::Accepted(vec![
                 Accepted::New(vec![numbers(64, None, None)]),
@@ -351,6 +358,7 @@ mod tests {
                 Accepted::Conflict,
                 Accepted::QueueFull,
                 Accepted::WaitingFull,
+                Accepted::EnvironmentFull,
                 Accepted::Outdated,
                 Accepted::New(Vec::new()),
             ])

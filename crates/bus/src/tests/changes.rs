@@ -65,7 +65,7 @@ async fn a_change_and_its_events_happen_together() {
 }
 
 #[tokio::test]
-async fn a_change_of_what_is_no_longer_there_does_nothing() {
+async fn a_change_of_an_outdated_record_does_nothing() {
     let (_server, redis, bus) = world().await;
     let attempt = async |change: Change| {
         bus.handle.change(OBJECT.into(), "labels", vec![event("https://a.example/1")], change).await

@@ -1,5 +1,5 @@
-//! The faults of the original that lie on this side of HTTP, each with a test of its name; and what a running bus does
-//! when things around it fail.
+//! The known faults of Routemaster below its HTTP interface, each with a test of its name; and the behavior of a running
+//! bus when other components fail.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -64,7 +64,7 @@ async fn deleting_a_topic_breaks_neither_the_list_of_subscriptions_nor_unsubscri
 
 /// As after a failover to a replica that was behind.
 #[tokio::test]
-async fn accepted_events_that_the_fabric_lost_are_counted_and_publishing_goes_on() {
+async fn accepted_events_that_the_fabric_lost_are_counted_and_publishing_continues() {
     let server = Server::in_memory().await;
     let pacemaker = running(&server, &Recorder::default()).await;
     let bus = &pacemaker.handle;
@@ -143,7 +143,7 @@ async fn a_far_future_timestamp_withholds_nothing() {
     assert_eq!(recorder.taken()[0].batch.events[0].timestamp_ms, 9_999_999_999_999);
 }
 
-/// Sixteen inversions, in the original.
+/// Routemaster delivered sixteen of these events out of order.
 #[tokio::test]
 async fn six_hundred_events_on_one_url_arrive_in_order() {
     let server = Server::in_memory().await;

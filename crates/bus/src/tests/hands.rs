@@ -120,6 +120,7 @@ impl Hands {
             idempotency_keys: self.idempotency_keys,
             idempotency_seconds: 600,
             object_events: 100,
+            environment_bytes: 0,
             fan_out: &self.fan_out,
             groups,
         };

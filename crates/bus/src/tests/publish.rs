@@ -105,7 +105,7 @@ async fn a_call_whose_reply_was_lost_is_repeated_without_doing_it_twice() {
 /// Subscribers with as many lanes share the division of a call's events into lanes, unless they have different topics in it.
 /// Their batches fill separately.
 #[tokio::test]
-async fn every_subscriber_gets_the_events_of_its_topics_whoever_has_as_many_lanes() {
+async fn every_subscriber_gets_the_events_of_its_topics_whatever_the_number_of_lanes() {
     let server = Server::in_memory().await;
     let targets = vec![
         subscriber("whole", 4, 100, 0),
@@ -271,7 +271,7 @@ async fn idempotency_keys_are_capped_in_number_and_time() {
 
 /// Redis does not undo a script that fails half-way, so a key of another type must be found before the first write.
 #[tokio::test]
-async fn a_foreign_key_in_the_way_refuses_the_call_as_a_whole() {
+async fn an_unexpected_key_type_rejects_the_whole_call() {
     let every = [
         "bus:batches:index",
         "bus:batches:gauges:event",
@@ -312,7 +312,7 @@ async fn a_foreign_key_in_the_way_refuses_the_call_as_a_whole() {
 }
 
 #[tokio::test]
-async fn at_the_memory_limit_nothing_is_half_done_and_what_frees_memory_works() {
+async fn at_the_memory_limit_no_change_is_partial_and_freeing_memory_works() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     let ids = hands.publish_urls(&["a", "b", "c", "d"]).await;

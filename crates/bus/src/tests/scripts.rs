@@ -35,6 +35,7 @@ fn every_script_documents_its_arguments_results_and_caller() {
 fn only_the_first_part_of_the_publish_script_reads_arguments_by_number() {
     let source = concat!(
         include_str!("../scripts/publish.lua"),
+        include_str!("../scripts/publish_quota.lua"),
         include_str!("../scripts/publish_decide.lua"),
         include_str!("../scripts/publish_write.lua")
     );

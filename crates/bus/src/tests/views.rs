@@ -54,7 +54,7 @@ async fn a_read_that_began_before_a_change_does_not_answer_a_call_after_it() {
 }
 
 #[tokio::test]
-async fn a_change_does_not_replace_what_was_read_after_it() {
+async fn a_change_does_not_replace_values_that_were_read_later() {
     let server = Server::in_memory().await;
     let (here, redis) = resting(&server, 1).await;
     let (there, _) = resting(&server, 1).await;
@@ -102,7 +102,7 @@ async fn a_shard_that_is_ahead_of_a_first_one_which_lost_writes_is_brought_back_
     handle.subscribe("s", wanted(&["orders"])).await.unwrap();
     handle.subscribe("t", wanted(&["orders"])).await.unwrap();
     number(&redis, "HSET", &[home, "stamp", &stamp, "snapshot", &snapshot]).await;
-    handle.look_again().await.unwrap();
+    handle.refresh_registry().await.unwrap();
     assert_eq!(handle.stamp(), stamp);
     assert_eq!(strings(&redis, "HMGET", &["{s1}bus:registry", "stamp"]).await, [stamp]);
 }

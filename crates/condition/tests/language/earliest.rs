@@ -148,7 +148,7 @@ fn midnight_is_that_of_the_zone() {
 }
 
 #[test]
-fn the_end_of_all_time_is_survived() {
+fn the_latest_representable_time_is_handled() {
     let mut setting = Setting { now: jiff::Timestamp::MAX, ..Setting::default() };
     assert_eq!(earliest(&setting, "1d has passed since system.now and system.time < 12:00"), Earliest::Never);
     earliest(&setting, "system.date = \"x\" or system.weekday = \"y\"");

@@ -25,7 +25,7 @@ fn pairs(expected: &[(&str, bool)]) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn every_operand_has_its_value_and_where_it_came_from() {
+fn every_operand_has_its_value_and_its_source() {
     let mut setting = Setting::with(json!({"plan": "pro"}));
     setting.feeds.failed.push("down");
     setting.feeds.not_asked.push("later");

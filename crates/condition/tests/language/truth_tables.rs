@@ -46,7 +46,7 @@ fn not_unknown_is_unknown() {
 }
 
 #[test]
-fn unknown_goes_through_whatever_reads_it() {
+fn unknown_spreads_to_every_expression_that_reads_it() {
     all(
         &Setting::default(),
         Unknown,

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_name_is_no_question() {
+    fn an_invalid_name_is_never_queried() {
         for name in ["", "a..b", &"a".repeat(64), &"a.".repeat(200)] {
             assert_eq!(question(1, name, Kind::A), None, "{name}");
         }

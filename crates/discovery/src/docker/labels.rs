@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_registered_has_a_reason() {
+    fn an_entry_that_cannot_be_registered_has_a_reason() {
         type Change = fn(&mut serde_json::Value);
         let cases: [(Change, &str); 11] = [
             (|one| one["Labels"]["signalbox.hosts"] = json!("x"), "unknown label signalbox.hosts"),

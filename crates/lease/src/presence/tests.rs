@@ -13,7 +13,7 @@ fn pair(node: &str, version: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn who_serves_is_listed_with_its_version() {
+async fn running_pacemakers_are_listed_with_their_version() {
     let servers = Servers::start().await;
     let fabric = servers.fabric();
     store::beat(&fabric, "b/1", "1.0 rc", LONG).await.unwrap();
@@ -29,7 +29,7 @@ async fn who_serves_is_listed_with_its_version() {
 }
 
 #[tokio::test]
-async fn who_was_silent_for_long_is_forgotten() {
+async fn silent_pacemakers_are_removed() {
     let servers = Servers::start().await;
     let fabric = servers.fabric();
     let key = signalbox_store::keys::fabric::pacemakers();

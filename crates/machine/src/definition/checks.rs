@@ -43,7 +43,7 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
         let message =
             "the host comes from metadata, so the machine must list the hosts that its actions may change";
         let hint = "add `hosts: [\"*.shop.example\"]` to the machine";
-        if reader.environment.is_some() {
+        if reader.secrets.is_some() {
             reader.refuse_hint(at, message, hint);
         } else {
             reader.warn(at, message, Some(hint.to_owned()));

@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Environment, File, Refused, checks, keys,
+    File, Refused, SecretNames, checks, keys,
     model::Machine,
     read::{Fields, Reader},
     yaml::{self, Mark, Node, Value},
@@ -28,13 +28,13 @@ const MAX_INDEX: usize = 8;
 pub(super) fn load<'a>(
     file: &str,
     source: &'a str,
-    environment: Option<&'a Environment>,
+    applied: Option<(Option<&str>, &'a SecretNames)>,
 ) -> Result<File, Refused> {
     // Some editors begin a file with a byte order mark.
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut reader = Reader::new(file, source, environment);
+    let mut reader = Reader::new(file, source, None);
     let machines = match yaml::parse(source) {
-        Ok(root) => root_of(&mut reader, &root),
+        Ok(root) => root_of(&mut reader, &root, applied),
         Err(unreadable) => {
             let problem = reader.problem(unreadable.at, unreadable.message, unreadable.hint);
             reader.add(unreadable.at, problem);
@@ -57,7 +57,11 @@ pub(super) fn load<'a>(
     }
 }
 
-fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
+fn root_of<'s>(
+    reader: &mut Reader<'s>,
+    root: &Node,
+    applied: Option<(Option<&str>, &'s SecretNames)>,
+) -> Vec<Machine> {
     let Some(fields) = reader.fields(root, "the file", &keys::FILE) else { return Vec::new() };
     let Some(node) = reader.required(&fields, "state_machines", "the file") else { return Vec::new() };
     let Value::Map(entries) = &node.value else {
@@ -79,6 +83,8 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         let hash = HEXLOWER.encode(&Sha256::digest(says.as_bytes()));
         // A file with one machine is kept as it was written, comments and all.
         let source = if entries.len() == 1 { reader.source.into() } else { says.into() };
+        let is_applied = |(machine, _): &(Option<&str>, _)| machine.is_none_or(|name| name == key.name);
+        reader.secrets = applied.filter(is_applied).map(|(_, secrets)| secrets);
         let read = Builder::new(&mut *reader).machine(&key.name, key.at, body);
         if let Some((mut machine, broken)) = read {
             machine.source = source;

@@ -59,17 +59,22 @@ pub fn load(file: &str, source: &str) -> Result<File, Refused> {
     load::load(file, source, None)
 }
 
-/// The environment variables that headers may use, each with the beginning of the addresses that it may be sent to. An
-/// empty text allows every address.
-pub type Environment = BTreeMap<String, String>;
+/// The secrets of a machine, each with the beginning of the addresses that it may be sent to. An empty text allows every
+/// address.
+pub type SecretNames = BTreeMap<String, String>;
 
-/// As [`load`], for a definition that is to be applied: `${NAME}` in a header is refused when `environment` does not allow
-/// it there, and so is a `route` action of a host that the definition does not name.
+/// As [`load`], for a machine that is to be applied, or for all machines of the file: `${NAME}` is refused if `secrets` does
+/// not have it for the address, and so is a `route` action of a host that the definition does not name.
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn load_with<'a>(file: &str, source: &'a str, environment: &'a Environment) -> Result<File, Refused> {
-    load::load(file, source, Some(environment))
+pub fn load_with<'a>(
+    file: &str,
+    source: &'a str,
+    machine: Option<&str>,
+    secrets: &'a SecretNames,
+) -> Result<File, Refused> {
+    load::load(file, source, Some((machine, secrets)))
 }
 
 /// A duration as the format writes it: `1h30m`.

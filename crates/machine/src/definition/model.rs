@@ -116,13 +116,13 @@ impl Machine {
         &self.hash
     }
 
-    /// The names of the environment that headers ask for, sorted, without repeats.
+    /// The names of the secrets that headers and signatures use, sorted, without repeats.
     #[must_use]
-    pub fn environment(&self) -> Vec<&str> {
+    pub fn secrets(&self) -> Vec<&str> {
         let headers = self.webhooks.iter().flat_map(|webhook| &webhook.headers);
         let parts = headers.flat_map(|header| &header.parts);
         let in_headers = parts.filter_map(|part| match part {
-            HeaderPart::Environment(name) => Some(&**name),
+            HeaderPart::Secret(name) => Some(&**name),
             HeaderPart::Text(_) => None,
         });
         let secrets = self.webhooks.iter().filter_map(|webhook| webhook.secret.as_deref());

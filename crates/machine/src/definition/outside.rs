@@ -110,7 +110,7 @@ pub struct Webhook {
     pub pattern: Option<Pattern>,
     /// The headers to send.
     pub headers: Vec<Header>,
-    /// The name in the environment of the secret that signs webhooks.
+    /// The name of the secret that signs webhooks.
     pub secret: Option<Box<str>>,
 }
 
@@ -131,7 +131,7 @@ impl Eq for Pattern {}
 pub struct Header {
     /// Its name.
     pub name: Box<str>,
-    /// Its value, whose `${ENV}` are not filled in yet.
+    /// Its value, whose `${NAME}` are not filled in yet.
     pub parts: Vec<HeaderPart>,
 }
 
@@ -140,8 +140,8 @@ pub struct Header {
 pub enum HeaderPart {
     /// As it is.
     Text(Box<str>),
-    /// The value of a name of the environment.
-    Environment(Box<str>),
+    /// The value of the secret of that name.
+    Secret(Box<str>),
 }
 
 impl fmt::Debug for HeaderPart {
@@ -149,7 +149,7 @@ impl fmt::Debug for HeaderPart {
         match self {
             // The text may be a password.
             Self::Text(_) => f.write_str("…"),
-            Self::Environment(name) => write!(f, "${{{name}}}"),
+            Self::Secret(name) => write!(f, "${{{name}}}"),
         }
     }
 }

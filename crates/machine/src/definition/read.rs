@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use signalbox_condition::{Condition, KnownFeeds, Reference, nearest};
 
 use super::{
-    Environment,
+    SecretNames,
     model::Path,
     problem::Problem,
     template::Text,
@@ -24,8 +24,8 @@ const MAX_LINE: usize = 4 * 1024;
 pub(crate) struct Reader<'s> {
     file: Arc<str>,
     pub(crate) source: &'s str,
-    /// The names of the environment that headers may ask for; nothing where that is judged elsewhere.
-    pub(crate) environment: Option<&'s Environment>,
+    /// The secrets of the machine that is being read; `None` if they are not checked.
+    pub(crate) secrets: Option<&'s SecretNames>,
     pub(crate) problems: Vec<(Mark, Problem)>,
     pub(crate) warnings: Vec<(Mark, Problem)>,
 }
@@ -58,8 +58,8 @@ impl<'n> Fields<'n> {
 }
 
 impl<'s> Reader<'s> {
-    pub(crate) fn new(file: &str, source: &'s str, environment: Option<&'s Environment>) -> Self {
-        Self { file: file.into(), source, environment, problems: Vec::new(), warnings: Vec::new() }
+    pub(crate) fn new(file: &str, source: &'s str, secrets: Option<&'s SecretNames>) -> Self {
+        Self { file: file.into(), source, secrets, problems: Vec::new(), warnings: Vec::new() }
     }
 
     pub(crate) fn problem(&self, at: Mark, message: String, hint: Option<String>) -> Problem {
@@ -322,11 +322,7 @@ impl<'s> Reader<'s> {
         let Value::Text(written) = &node.value else { return None };
         if let Some(at) = written.find("${") {
             let at = text::place(self.source, node.at, written, at, 2);
-            self.refuse_hint(
-                at,
-                "an address cannot contain environment variables",
-                "`${ENV}` is allowed only in headers",
-            );
+            self.refuse_hint(at, "an address cannot contain secrets", "`${NAME}` is allowed only in headers");
             return None;
         }
         if let Err((message, hint)) = is_address(&template) {

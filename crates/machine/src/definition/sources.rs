@@ -201,11 +201,11 @@ impl Builder<'_, '_> {
     /// The name of the secret that signs.
     fn signing_secret(&mut self, node: &Node, prefix: Option<&str>) -> Option<Box<str>> {
         let parts = self.header(node, prefix)?;
-        if let [HeaderPart::Environment(name)] = &*parts {
+        if let [HeaderPart::Secret(name)] = &*parts {
             return Some(name.clone());
         }
-        let hint = "write `secret: ${NAME}`; the value of the variable has the form whsec_BASE64";
-        self.reader.refuse_hint(node.at, "`secret` names an environment variable", hint);
+        let hint = "write `secret: ${NAME}`; its value has the form whsec_BASE64";
+        self.reader.refuse_hint(node.at, "`secret` names a secret of the machine", hint);
         None
     }
 
@@ -248,7 +248,7 @@ impl Builder<'_, '_> {
             let Some((name, behind)) = name else {
                 self.reader.refuse_hint(
                     node.at,
-                    "`${` must be followed by the name of an environment variable",
+                    "`${` must be followed by the name of a secret",
                     "write ${NAME}",
                 );
                 return None;
@@ -257,7 +257,7 @@ impl Builder<'_, '_> {
                 parts.push(HeaderPart::Text(before.into()));
             }
             self.may_be_asked(node, name, prefix);
-            parts.push(HeaderPart::Environment(name.into()));
+            parts.push(HeaderPart::Secret(name.into()));
             rest = behind;
         }
         if !rest.is_empty() {
@@ -266,15 +266,15 @@ impl Builder<'_, '_> {
         Some(parts)
     }
 
-    /// Refuses a name of the environment that the operator does not allow, or not for these addresses.
+    /// Refuses a secret that is not stored, or is bound to other addresses.
     fn may_be_asked(&mut self, node: &Node, name: &str, prefix: Option<&str>) {
-        let Some(allowed) = self.reader.environment else { return };
+        let Some(allowed) = self.reader.secrets else { return };
         if let Some(bound) = allowed.get(name) {
             if !bound.is_empty() && prefix.is_some_and(|prefix| !is_below(bound, prefix)) {
                 let hint = format!("`match` must begin with {bound}");
                 self.reader.refuse_hint(
                     node.at,
-                    format!("the operator does not allow ${{{name}}} for these addresses"),
+                    format!("the secret {name} is bound to other addresses"),
                     hint,
                 );
             }
@@ -283,12 +283,10 @@ impl Builder<'_, '_> {
         let hint = match nearest(name, allowed.keys().map(String::as_str)) {
             Some(near) => format!("did you mean ${{{near}}}?"),
             None => {
-                format!(
-                    "the operator allows it by adding {name} = \"https://…/\" to machines.environment of the pacemaker"
-                )
+                format!("store it: signalbox machines secrets MACHINE --set {name} --address https://…/")
             }
         };
-        self.reader.refuse_hint(node.at, format!("the operator does not allow ${{{name}}} in headers"), hint);
+        self.reader.refuse_hint(node.at, format!("the machine has no secret {name}"), hint);
     }
 }
 

@@ -73,7 +73,7 @@ fn a_label_without_further_evaluations_is_reported_as_stuck() {
 }
 
 #[test]
-fn a_gate_that_a_failed_feed_keeps_shut_could_open_when_the_feed_is_asked_next() {
+fn a_gate_that_waits_for_a_failed_feed_could_open_at_the_next_request_to_the_feed() {
     let machine = machine(
         "    feeds: [{name: load, url: 'http://h/'}]\n    states:\n      - gate: a\n        exit_condition: feeds.load < 5 and metadata.go\n        \
          triggers: [{interval: 1h}]\n        next: b\n      - gate: b\n",

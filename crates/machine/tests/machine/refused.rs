@@ -1,6 +1,6 @@
 //! Every refusal and every warning of a definition, with its place.
 
-use signalbox_machine::{definition::Environment, load};
+use signalbox_machine::{definition::SecretNames, load};
 
 /// The problems of a text, each as `line:column message`.
 fn problems(source: &str) -> Vec<String> {
@@ -285,7 +285,7 @@ fn conditions_are_underlined_in_their_line() {
 }
 
 #[test]
-fn feeds_inputs_and_headers_that_are_none() {
+fn invalid_feeds_inputs_and_headers_are_rejected() {
     let machine = |keys: &str| format!("state_machines:\n  m:\n    states: [{{gate: a}}]\n    {keys}\n");
     let feed = |keys: &str| machine(&format!("feeds: [{{{keys}}}]"));
     refused(&feed("name: stats, url: 'http://h/'"), "4:20 a feed cannot be named `stats`");
@@ -313,10 +313,7 @@ fn feeds_inputs_and_headers_that_are_none() {
     ] {
         refused(&feed(&format!("name: a, url: '{url}'")), &format!("4:28 {message}"));
     }
-    refused(
-        &feed("name: a, url: 'http://h/${TOKEN}'"),
-        "4:38 an address cannot contain environment variables",
-    );
+    refused(&feed("name: a, url: 'http://h/${TOKEN}'"), "4:38 an address cannot contain secrets");
     refused(&feed("name: a, url: 'http://h/<lable>'"), "4:38 unknown placeholder `<lable>`");
     refused(
         &feed("name: a, url: 'http://h/', on_error: ignore"),
@@ -343,7 +340,7 @@ fn feeds_inputs_and_headers_that_are_none() {
     );
     refused(
         &machine("webhooks: [{match: 'http://h/', headers: {a: '${1}'}}]"),
-        "4:50 `${` must be followed by the name of an environment variable",
+        "4:50 `${` must be followed by the name of a secret",
     );
     refused(
         &machine("webhooks: [{match: 'http://h/', headers: {Host: a}}]"),
@@ -409,7 +406,7 @@ fn a_machine_is_checked_as_a_whole_although_a_state_is_invalid() {
 }
 
 #[test]
-fn results_failures_and_deadlines_that_are_none() {
+fn invalid_results_failures_and_deadlines_are_rejected() {
     let action = |more: &str| states(&format!("{{action: a, webhook: 'http://h/', {more}}}"));
     let wrong = |more: &str, part: &str| {
         let found = problems(&action(more));
@@ -534,12 +531,12 @@ fn of_very_many_problems_the_first_are_reported() {
 }
 
 #[test]
-fn a_header_asks_for_what_the_operator_allows_only() {
+fn a_header_uses_only_secrets_that_the_machine_has() {
     let source = "state_machines:\n  m:\n    webhooks:\n      - {match: \"http://a.example/\", headers: \
                   {A: \"Bearer ${TOKEN}\", B: \"${TOKEM}${OTHER}\"}}\n    states: [{gate: a}]\n";
     let anywhere = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect();
-    let allowed: Environment = anywhere(&["TOKEN", "THIRD"]);
-    let refused = signalbox_machine::definition::load_with("m.yaml", source, &allowed).unwrap_err();
+    let allowed: SecretNames = anywhere(&["TOKEN", "THIRD"]);
+    let refused = signalbox_machine::definition::load_with("m.yaml", source, None, &allowed).unwrap_err();
     let found: Vec<_> = refused
         .problems
         .iter()
@@ -548,22 +545,26 @@ fn a_header_asks_for_what_the_operator_allows_only() {
     assert_eq!(
         found,
         [
-            "4:73 the operator does not allow ${TOKEM} in headers; did you mean ${TOKEN}?",
-            "4:73 the operator does not allow ${OTHER} in headers; the operator allows it by adding OTHER = \"https://…/\" to \
-             machines.environment of the pacemaker"
+            "4:73 the machine has no secret TOKEM; did you mean ${TOKEN}?",
+            "4:73 the machine has no secret OTHER; store it: signalbox machines secrets MACHINE --set OTHER --address https://…/"
         ]
     );
     let all = anywhere(&["TOKEN", "TOKEM", "OTHER"]);
-    let file = signalbox_machine::definition::load_with("m.yaml", source, &all).unwrap();
-    assert_eq!(file.machines[0].environment(), ["OTHER", "TOKEM", "TOKEN"]);
+    let file = signalbox_machine::definition::load_with("m.yaml", source, None, &all).unwrap();
+    assert_eq!(file.machines[0].secrets(), ["OTHER", "TOKEM", "TOKEN"]);
+    assert_eq!(file.machines[0].secrets_for("http://a.example/x"), ["OTHER", "TOKEM", "TOKEN"]);
+    assert!(file.machines[0].secrets_for("http://b.example/x").is_empty());
+    // The secrets of another machine of the file are not checked.
+    let other = signalbox_machine::definition::load_with("m.yaml", source, Some("other"), &allowed);
+    assert!(other.is_ok(), "{other:?}");
     load("m.yaml", source).unwrap();
 }
 
 #[test]
-fn a_header_asks_for_a_secret_only_below_the_address_that_it_is_bound_to() {
+fn a_header_uses_a_secret_only_below_the_address_that_it_is_bound_to() {
     let source = "state_machines:\n  m:\n    webhooks:\n      - {match: \"MATCH\", headers: {A: \"${TOKEN}\"}}\n    \
                   states: [{gate: a}]\n";
-    let bound = Environment::from([("TOKEN".to_owned(), "https://a.example/v1/".to_owned())]);
+    let bound = SecretNames::from([("TOKEN".to_owned(), "https://a.example/v1/".to_owned())]);
     for (prefix, allowed) in [
         ("https://a.example/v1/", true),
         ("https://a.example/v1/x", true),
@@ -574,7 +575,7 @@ fn a_header_asks_for_a_secret_only_below_the_address_that_it_is_bound_to() {
         ("https://b.example/v1/", false),
     ] {
         let source = source.replace("MATCH", prefix);
-        let loaded = signalbox_machine::definition::load_with("m.yaml", &source, &bound);
+        let loaded = signalbox_machine::definition::load_with("m.yaml", &source, Some("m"), &bound);
         assert_eq!(loaded.is_ok(), allowed, "{prefix} {loaded:?}");
     }
 }
@@ -588,8 +589,8 @@ fn a_route_of_a_host_from_metadata_needs_a_list_of_hosts() {
         )
     };
     let load_with = |source: &str| {
-        let none = Environment::new();
-        signalbox_machine::definition::load_with("m.yaml", source, &none)
+        let none = SecretNames::new();
+        signalbox_machine::definition::load_with("m.yaml", source, None, &none)
             .map(|file| file.machines[0].hosts().map(str::to_owned).collect::<Vec<_>>())
             .map_err(|refused| refused.to_string())
     };

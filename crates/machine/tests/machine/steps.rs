@@ -190,7 +190,7 @@ fn late_events_change_nothing() {
 }
 
 #[test]
-fn a_topic_is_judged_by_those_who_listen() {
+fn an_event_evaluates_only_gates_with_a_trigger_for_its_topic() {
     let machine = machine(
         "    inputs: [{topic: orders, into: order}]\n    states:\n      - gate: a\n        exit_condition: metadata.order.paid\n        \
          triggers: [{topic: orders}]\n        next: b\n      - gate: b\n",

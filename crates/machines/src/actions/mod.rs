@@ -14,7 +14,7 @@ use signalbox_machine::{
     render::{self, Filling, token},
 };
 
-use crate::{Secrets, log::shortened, record::Record};
+use crate::{Secrets, log::shortened, record::Record, secrets::Values};
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
@@ -87,20 +87,12 @@ pub(crate) struct Actions {
     client: Client,
     bus: bus::Handle,
     routes: Registry,
-    /// The values of `${NAME}` in headers.
-    environment: Secrets,
+    secrets: Secrets,
 }
 
 impl Actions {
-    pub(crate) fn new(client: Client, bus: bus::Handle, routes: Registry, environment: Secrets) -> Self {
-        Self { client, bus, routes, environment }
-    }
-
-    /// With other values of environment variables.
-    #[cfg(test)]
-    pub(crate) fn with_secrets(&self, environment: Secrets) -> Self {
-        let (client, bus, routes) = (self.client.clone(), self.bus.clone(), self.routes.clone());
-        Self { client, bus, routes, environment }
+    pub(crate) fn new(client: Client, bus: bus::Handle, routes: Registry, secrets: Secrets) -> Self {
+        Self { client, bus, routes, secrets }
     }
 
     /// Makes one attempt of the action that the label is in.
@@ -148,10 +140,11 @@ impl Actions {
             .header("x-idempotency-token", token)
             .body(Full::from(body.clone()));
         let Ok(mut request) = request else { return Outcome::permanent("the URL cannot be used").into() };
-        if let Err(why) = self.headers(machine, url, request.headers_mut()) {
-            return Outcome::failed(why).into();
-        }
-        if let Err(why) = self.sign((machine, url), token, &body, request.headers_mut()) {
+        let secrets = match self.headers(machine, url, request.headers_mut()).await {
+            Ok(secrets) => secrets,
+            Err(why) => return Outcome::failed(why).into(),
+        };
+        if let Err(why) = self.sign((machine, url), &secrets, (token, &body), request.headers_mut()) {
             return Outcome::failed(why).into();
         }
         let answer = match self.client.call("machine action", request, action.timeout, MAX_ANSWER_BYTES).await
@@ -174,18 +167,16 @@ impl Actions {
         Attempted { outcome, answer: Some(HttpAnswer { status, excerpt }) }
     }
 
-    /// Adds the headers that the machine defines for this URL.
-    pub(crate) fn headers(
+    /// Adds the headers that the machine defines for this URL. Returns the secrets of the call.
+    pub(crate) async fn headers(
         &self,
         machine: &Machine,
         url: &str,
         headers: &mut http::HeaderMap,
-    ) -> Result<(), String> {
+    ) -> Result<Values, String> {
+        let secrets = self.secrets.values_for(machine, url).await?;
         for header in machine.headers_for(url) {
-            let value = header.value(|name| self.environment.value_for(name, url));
-            let value = value.ok_or(
-                "a ${NAME} of its headers is not set, or machines.environment does not allow it for this address",
-            )?;
+            let value = header.value(|name| secrets.get(name)).ok_or("a secret of its headers is not set")?;
             // The error contains neither name nor value, which may be a secret.
             let unusable = || "a header cannot be used".to_owned();
             let name = HeaderName::try_from(&*header.name).map_err(|_| unusable())?;
@@ -193,24 +184,19 @@ impl Actions {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        Ok(())
+        Ok(secrets)
     }
 
     /// Signs a webhook, if the machine has a secret for its address. All attempts of a visit have the same ID.
     fn sign(
         &self,
         (machine, url): (&Machine, &str),
-        token: &str,
-        body: &str,
+        secrets: &Values,
+        (token, body): (&str, &str),
         headers: &mut http::HeaderMap,
     ) -> Result<(), String> {
         let Some(name) = machine.secret_for(url) else { return Ok(()) };
-        let secret = self.environment.value_for(name, url);
-        let secret = secret.ok_or_else(|| {
-            format!(
-                "its secret {name} is not set, or machines.environment does not allow it for this address"
-            )
-        })?;
+        let secret = secrets.get(name).ok_or_else(|| format!("its secret {name} is not set"))?;
         let signed = self.client.sign(&secret, token, body.as_bytes(), headers);
         let wrong =
             || format!("its secret {name} is not valid: it must be whsec_ and 24 to 64 bytes in base64");

@@ -5,6 +5,7 @@ mod due;
 mod flow;
 mod inputs;
 mod records;
+mod secrets;
 mod statistics;
 mod tasks;
 mod versions;
@@ -20,6 +21,7 @@ pub(crate) use due::{Due, DueSet};
 pub(crate) use flow::FlowCounts;
 pub(crate) use inputs::TakenEvents;
 pub(crate) use records::Records;
+pub(crate) use secrets::StoredSecrets;
 pub(crate) use statistics::Statistics;
 pub(crate) use tasks::Tasks;
 pub(crate) use versions::{Applying, Start, Started, Versions};
@@ -33,7 +35,10 @@ const NONE: [&str; 0] = [];
 /// Every script of the machines, for the test that reads their headers.
 #[cfg(test)]
 pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store::FabricRole>> {
-    versions::SCRIPTS.into_iter().chain([&due::CORRECT, &flow::COUNT, &records::WALK]).collect()
+    versions::SCRIPTS
+        .into_iter()
+        .chain([&due::CORRECT, &flow::COUNT, &records::WALK, &secrets::RESEAL])
+        .collect()
 }
 
 /// The name of the bus's object that a label is.

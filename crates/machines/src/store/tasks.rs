@@ -8,7 +8,8 @@ use super::Shards;
 #[derive(Debug, Clone)]
 pub(crate) struct Tasks(pub(crate) Shards);
 
-fn field(machine: &str, id: &str) -> String {
+/// The field of something that belongs to a machine.
+pub(super) fn field(machine: &str, id: &str) -> String {
     format!("{machine} {id}")
 }
 

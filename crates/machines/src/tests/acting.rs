@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::support::{M, Receiver, World};
 use crate::{
-    Error, Secrets,
+    Error,
     actions::Outcome,
     record::{Cause, Record, Status},
 };
@@ -81,11 +81,14 @@ state_machines:
     assert!(why.contains("SIGNING is not set"), "{why}");
     assert!(received.lock().unwrap().is_empty());
     let secret = signalbox_egress::new_secret([7; 32]);
-    let prefixes = [("SIGNING".to_owned(), url.clone())].into();
-    let secrets = Secrets::new(&prefixes, |_| Some(secret.clone()));
-    let machine = world.machines.definitions.current(M).await.unwrap().machine;
-    let actions = world.machines.actions.with_secrets(secrets);
-    assert_eq!(actions.perform(&machine, "a", &record).await.outcome, Outcome::Done(None));
+    let secrets = &world.machines.secrets;
+    // Bound to another address, it is not sent either.
+    secrets.set(M, ("SIGNING", "http://a.example/"), &secret, "t").await.unwrap();
+    let Outcome::Failed { why, .. } = world.perform("a", &record).await else { panic!("it was sent") };
+    assert!(why.contains("SIGNING is bound to other addresses"), "{why}");
+    assert!(received.lock().unwrap().is_empty());
+    secrets.set(M, ("SIGNING", &url), &secret, "t").await.unwrap();
+    assert_eq!(world.perform("a", &record).await, Outcome::Done(None));
     let (method, headers, body) = received.lock().unwrap().pop().unwrap();
     assert_eq!(method, "PUT");
     assert_eq!(

@@ -90,7 +90,7 @@ async fn an_attempt_whose_outcome_was_lost_is_in_the_log() {
 }
 
 #[tokio::test]
-async fn moves_that_a_record_has_no_room_for_are_in_the_log_which_is_limited_and_paged() {
+async fn transitions_that_no_longer_fit_in_a_record_are_in_the_log_which_is_limited_and_paged() {
     let world = World::new(
         "
 state_machines:

@@ -25,9 +25,10 @@ use crate::{
     Answer, Dependencies, Handle, Options, Secrets, Service, Update,
     actions::Actions,
     assembly::Hooks,
+    clock::Clock,
     faults::{FaultInjector, Faults},
     record::Record,
-    store::{DueSet, Records, Shards, TakenEvents, Versions},
+    store::{DueSet, Records, Shards, StoredSecrets, TakenEvents, Versions},
 };
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
@@ -210,6 +211,11 @@ pub(super) fn machine(yaml: &str) -> Arc<signalbox_machine::Machine> {
     Arc::clone(&file.machines[0])
 }
 
+/// The key that encrypts secrets.
+fn keys() -> signalbox_seal::Keys {
+    signalbox_seal::Keys::parse(&"0f".repeat(32)).unwrap()
+}
+
 fn registry(servers: &Servers) -> routing::Registry {
     let store = routing::Store::new(servers.fabric(), servers.routes(), servers.stats());
     let networks = vec!["127.0.0.0/8".parse().unwrap()];
@@ -240,10 +246,8 @@ fn pacemaker(
         bus: bus.handle.clone(),
         client: client.clone(),
         routes: routes.clone(),
-        environment: Secrets::default(),
+        keys: keys(),
     };
-    let actions =
-        Arc::new(Actions::new(client.clone(), bus.handle.clone(), routes.clone(), Secrets::default()));
     let fuses = Arc::new(Fuses::default());
     // A process that dies does nothing more in the background.
     let stopped = fuses.death.clone();
@@ -255,6 +259,9 @@ fn pacemaker(
     };
     let options = Options { page: 100, ..Options::default() };
     let all = Shards::new(&servers.fabric(), shards, Faults::default());
+    let clock = Clock::new(hooks.clock.clone(), all.clone());
+    let secrets = Secrets::new(StoredSecrets(all.clone()), keys(), clock);
+    let actions = Arc::new(Actions::new(client.clone(), bus.handle.clone(), routes.clone(), secrets));
     Machines {
         service: Service::with_hooks(dependencies, options, hooks),
         actions,

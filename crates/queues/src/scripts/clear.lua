@@ -15,14 +15,14 @@ local function main(facets)
   -- pulls that wait are woken to learn it.
   if call('UNLINK', queue.settings, queue.ring) > 0 then call('PUBLISH', queue.prefix .. 'wake', 'gone ' .. queue.name) end
   call('ZREM', queue.due, queue.name)
-  local function forget(item)
+  local function forget(item, env)
     local id, segment = facets.item(item)
-    facets.release(queue, id, segment)
+    facets.release(queue, id, segment, env)
     left = left - 1
   end
   for _, env in ipairs(call('ZRANGE', queue.index, 0, most - 1)) do
     local list = queue.base .. ':' .. env
-    for _, item in ipairs(call('LPOP', list, left) or {}) do forget(item) end
+    for _, item in ipairs(call('LPOP', list, left) or {}) do forget(item, env) end
     if left <= 0 then break end
     call('DEL', queue.base .. '|facet:' .. env)
     call('ZREM', queue.index, env)
@@ -31,14 +31,14 @@ local function main(facets)
   end
   if left > 0 then
     local delayed = call('ZPOPMIN', queue.delayed, left)
-    for i = 1, #delayed, 2 do forget(string.match(delayed[i], '^%S+')) end
+    for i = 1, #delayed, 2 do forget(string.match(delayed[i], '^(%S+) (.*)$')) end
   end
   while left > 0 do
     local flying = call('HRANDFIELD', queue.inflight, left, 'WITHVALUES')
     if #flying == 0 then break end
     for i = 1, #flying, 2 do
       call('HDEL', queue.inflight, flying[i])
-      forget(string.match(flying[i + 1], '^%S+ %d+ (%S+) '))
+      forget(string.match(flying[i + 1], '^%S+ %d+ (%S+) (.*)$'))
     end
   end
   facets.finish(queue)

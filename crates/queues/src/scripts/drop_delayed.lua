@@ -27,7 +27,7 @@ local function main(facets)
     -- A scan may show a member twice.
     if call('ZREM', queue.delayed, one.member) == 1 then
       local id, segment = facets.item(one.item)
-      facets.release(queue, id, segment)
+      facets.release(queue, id, segment, one.facet.env)
       one.facet.delayed = one.facet.delayed - 1
       dropped = dropped + 1
     end

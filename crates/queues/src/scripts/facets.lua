@@ -304,9 +304,21 @@ function facets.hold(queue, segment, delta)
   queue.segments[segment] = (queue.segments[segment] or 0) + delta
 end
 
+-- Changes the bytes that the fabric stores for an environment, if they are limited (see publish_quota.lua of the bus). With
+-- `segment`, the body is in that segment of the log.
+function facets.charge(queue, env, bytes, segment)
+  local base = string.sub(queue.prefix, 1, -1 - #'queue:') .. 'bus:'
+  local key = base .. 'environments'
+  if redis.call('EXISTS', key) == 0 then return end
+  if redis.call('HINCRBY', key, env, text(bytes)) <= 0 then redis.call('HDEL', key, env) end
+  if segment then redis.call('HINCRBY', base .. 'log:' .. segment .. ':environments', env, text(bytes)) end
+end
+
 -- A message that was delayed no longer needs its body.
-function facets.release(queue, id, segment)
-  if segment == LATER then redis.call('HDEL', queue.later, id) else facets.hold(queue, segment, -1) end
+function facets.release(queue, id, segment, env)
+  if segment ~= LATER then return facets.hold(queue, segment, -1) end
+  facets.charge(queue, env, -redis.call('HSTRLEN', queue.later, id))
+  redis.call('HDEL', queue.later, id)
 end
 
 -- Appends items to a facet. `weight` and `rules` are those of the definition, for a new facet.

@@ -66,7 +66,7 @@ local drop = {}
 
 function drop.delayed(facets, queue, found)
   redis.call('ZREM', queue.delayed, found.member)
-  facets.release(queue, found.id, found.segment)
+  facets.release(queue, found.id, found.segment, found.env)
   facets.load(queue, found.env).delayed = facets.load(queue, found.env).delayed - 1
   facets.add(queue, 'delayed', -1)
 end

@@ -70,10 +70,12 @@ local function main(facets)
     if ARGV[4] == '1' then
       facets.settle(queue, facet)
     elseif due > now then
+      facets.charge(queue, letter.env, #letter.body)
       facets.push_later(queue, facet, letter.id, letter.body, due, weight, rule)
     else
       call('HSET', log, letter.id, letter.body)
       call('HINCRBY', KEYS[4], segment, #letter.body)
+      facets.charge(queue, letter.env, #letter.body, segment)
       facets.hold(queue, segment, 1)
       facets.push(queue, facet, { letter.id .. '@' .. segment }, weight, rule)
     end

@@ -387,7 +387,7 @@ async fn a_message_goes_to_no_backend() {
 
 /// A key of another program in the way: the publish is refused as a whole.
 #[tokio::test]
-async fn a_foreign_key_in_the_way_leaves_nothing_half_done() {
+async fn an_unexpected_key_type_leaves_no_partial_change() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.redis.command("SET").arg(("queue:q:2", "mine")).run().await.unwrap();

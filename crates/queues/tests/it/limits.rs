@@ -163,10 +163,25 @@ async fn a_receipt_with_another_attempt_settles_nothing_and_a_repeated_ack_is_re
     assert_eq!(hands.ack(&[&dropped[0].0]).await, [Settled::Used], "dropped, not acknowledged");
 }
 
+/// The receipts of a time share a key, which expires ten minutes after the newest of them.
+#[tokio::test]
+async fn an_acknowledged_receipt_is_remembered_for_ten_minutes_however_old_the_others_are() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.push(&[("1", "a"), ("1", "b")]).await;
+    let pulled = hands.pull(2).await;
+    assert_eq!(hands.ack(&[&pulled[0].0]).await, [Settled::Acked]);
+    let expire = hands.redis.command("PEXPIRE").arg(("queue:|acked", 60_000));
+    assert!(expire.query::<bool>().await.unwrap());
+    assert_eq!(hands.ack(&[&pulled[1].0]).await, [Settled::Acked]);
+    let left_ms: i64 = hands.redis.command("PTTL").arg("queue:|acked").query().await.unwrap();
+    assert!(left_ms > 60_000, "{left_ms} ms");
+}
+
 /// F3 with limits and rates: a tenant without a rate that has messages the whole time is served its weight between any
 /// `w + 1` messages of another one.
 #[test]
-fn tenants_without_a_rate_keep_their_turns_beside_those_with_one() {
+fn tenants_without_a_rate_keep_their_turns_next_to_tenants_with_one() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(Server::in_memory());
     let config = Config { failure_persistence: None, max_shrink_iters: 50, ..Config::with_cases(6) };

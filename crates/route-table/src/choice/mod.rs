@@ -146,7 +146,7 @@ impl<'a> Host<'a> {
             }
         }
         match among.as_slice() {
-            [] => nothing(By::Nobody, version_type),
+            [] => nothing(By::NoInstance, version_type),
             [one] => {
                 let alone = lists.iter().map(|(list, _)| list.len()).sum::<usize>() == 1;
                 let by = if alone { By::OnlyOne } else { By::Hash };

@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_checked_is_listed_in_order() {
+    fn checks_are_listed_in_their_order() {
         let policy = check(
             r#"{"access":{"deny":["10.0.0.1"],"forward":{"service":"a.test"}},"https":"only","body_bytes":5,"maintenance":{}}"#,
         );
@@ -584,8 +584,17 @@ mod tests {
             r#"{"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3}}"#,
             r#"{"limits":{"requests":{"per_second":100,"burst":50,"by":{"header":"X-Key"}},"connections":{"most":100,"by":"host"}},"body_bytes":1048576,"methods":["GET","POST"],"https":"redirect","ejection":false}"#,
             r#"{"headers":{"request":{"set":{"X-Env":"live"},"remove":["X-Debug"]},"response":{"set":{"X-Frame-Options":"DENY"}}},"maintenance":{"status":503,"body":"back soon","content_type":"text/plain","retry_after":60,"except_header":{"name":"X-Preview","value":"1"}},"upstream":{"tls":true,"server_name":"app.internal","verify":true,"protocol":"grpc"},"target_header":true}"#,
+            r#"{"access":{"allow":["10.0.0.0/8","fd00::/8"],"deny":["10.1.0.1","::ffff:10.2.0.0/112"],"basic":{"realm":"Staff","users":{"ann":"$5$abcdefgh$ZLVGB1aDyxIdxV5VVeKcoQGwDaoKoWfKRbrdZcb7MC7"}}},"redirect":{"host":"www.a.test","status":308}}"#,
+            r#"{"access":{"forward":{"service":"auth.internal","path":"/verify","send":["X-Key"],"copy":["X-User"],"cache_seconds":60,"timeout_ms":500}},"paths":[{"path":"/api","service":"orders.internal","strip":true},{"path":"/health","match":"exact","access":{}},{"path":"/old","redirect":{"to":"https://b.test/new"}}]}"#,
         ];
         let words = [
+            "\"access\":",
+            "\"allow\":",
+            "\"paths\":",
+            "/..",
+            "::/0",
+            "/33",
+            "$6$rounds=1$",
             "null",
             "-1",
             "1e308",

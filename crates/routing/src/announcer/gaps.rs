@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_went_back_is_left_to_its_seeding() {
+    fn a_rolled_back_table_is_not_changed_before_it_is_seeded() {
         check(&place("a", 9, "9-0"), &changes("a", 7, &[]), &[], &place("a", 9, "9-0"));
     }
 

@@ -1,6 +1,6 @@
 //! Removes a host with all of its instances.
 
-use super::{Attempts, Registry, check_names, project::Standing};
+use super::{Attempts, Registry, check_names, project::Projected};
 use crate::{
     ChangeKind, Error, RouteChange,
     store::{Desire, DesireOutcome, HostRemoved, Projection, Stored, TableMark},
@@ -26,14 +26,14 @@ impl Registry {
             }
         };
         attempts.recorded = true;
-        let standing = self.project_host_removal(hostname, revision, table, &mut attempts).await?;
+        let applied = self.project_host_removal(hostname, revision, table, &mut attempts).await?;
         self.metrics.count_change(ChangeKind::HostRemoved.as_str());
-        tracing::info!(%hostname, serial = standing.serial, "host removed");
+        tracing::info!(%hostname, serial = applied.serial, "host removed");
         Ok(RouteChange {
             kind: ChangeKind::HostRemoved,
             subject: hostname.to_string(),
-            serial: standing.serial,
-            epoch: standing.epoch,
+            serial: applied.serial,
+            epoch: applied.epoch,
             before: None,
             record: None,
             displaced: None,
@@ -47,7 +47,7 @@ impl Registry {
         revision: u64,
         mut table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Standing, Error> {
+    ) -> Result<Projected, Error> {
         let serial = loop {
             match self
                 .store
@@ -69,7 +69,7 @@ impl Registry {
         if let Err(error) = self.store.settle(&member, revision, serial, &table.epoch).await {
             tracing::debug!(%hostname, %error, "projected removal remains noted as outstanding");
         }
-        Ok(Standing { serial, epoch: table.epoch })
+        Ok(Projected { serial, epoch: table.epoch })
     }
 
     async fn remember(&self, hostname: &Hostname) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Attempts, Registry, check_names, check_record,
-    project::{Confirmed, Standing},
+    project::{Confirmed, Projected},
 };
 use crate::{
     ChangeKind, Error, RouteChange,
@@ -34,16 +34,18 @@ impl Registry {
     /// Registers an instance, or alters it. Repeating it changes nothing, but completes what an earlier try left and
     /// renews the lease.
     pub async fn put(&self, caller: &Caller, id: &InstanceId, spec: Spec) -> Result<RouteChange, Error> {
-        self.put_as(caller, id, spec, State::Active).await
+        self.put_as(caller, id, spec, State::Active, None).await
     }
 
-    /// Like [`Self::put`]. An instance that is new begins in the state `first`.
+    /// Like [`Self::put`]. An instance that is new begins in the state `first`. With `expected`, the instance must have this
+    /// revision; 0 means that it must not exist.
     pub async fn put_as(
         &self,
         caller: &Caller,
         id: &InstanceId,
         spec: Spec,
         first: State,
+        expected: Option<u64>,
     ) -> Result<RouteChange, Error> {
         check_spec(caller, id, &spec)?;
         let max_instances = if caller.is_root() { 0 } else { self.max_instances_per_token };
@@ -53,6 +55,10 @@ impl Registry {
         loop {
             let sight = self.store.sight(id, &spec.address).await?;
             check_sight(caller, &sight)?;
+            let revision = sight.current.as_ref().map_or(0, |current| current.record.revision);
+            if expected.is_some_and(|expected| expected != revision) {
+                return Err(Error::InstanceChanged { revision });
+            }
             let Some(table) = sight.table.clone() else {
                 attempts.await_reconciliation(&self.nudge).await?;
                 continue;
@@ -64,12 +70,12 @@ impl Registry {
                 && current.record.desired == after
             {
                 match self.confirm(current, sight.outstanding.is_some(), table, &mut attempts).await? {
-                    Confirmed::Stands(standing) => {
+                    Confirmed::Applied(applied) => {
                         let record = Some(current.record.clone());
                         return Ok(self.changed(
                             ChangeKind::Unchanged,
                             id,
-                            standing,
+                            applied,
                             [record.clone(), record],
                             None,
                         ));
@@ -89,13 +95,14 @@ impl Registry {
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
                     attempts.recorded = true;
-                    let standing = self.stand(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    let applied =
+                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
                     self.report(id.clone(), record.clone());
                     let kind =
                         if sight.current.is_some() { ChangeKind::Altered } else { ChangeKind::Registered };
                     let displaced = sight.owner.map(|owner| owner.id);
                     let before = sight.current.map(|current| current.record);
-                    return Ok(self.changed(kind, id, standing, [before, Some(record)], displaced));
+                    return Ok(self.changed(kind, id, applied, [before, Some(record)], displaced));
                 }
             }
         }
@@ -116,8 +123,8 @@ impl Registry {
         loop {
             let current = self.store.stored(id).await?;
             let Some(current) = current else {
-                let standing = self.complete_removal(id, &mut attempts).await?;
-                return Ok(self.changed(ChangeKind::Unchanged, id, standing, [None, None], None));
+                let applied = self.complete_removal(id, &mut attempts).await?;
+                return Ok(self.changed(ChangeKind::Unchanged, id, applied, [None, None], None));
             };
             check_record(caller, &current.record)?;
             match self.commit_over(&current, None).await? {
@@ -125,26 +132,27 @@ impl Registry {
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
                 Committed::Accepted { revision, table } => {
                     attempts.recorded = true;
-                    let standing =
-                        self.stand(id, Projection::Removed(revision), table, &mut attempts).await?;
+                    let applied = self
+                        .project_confirmed(id, Projection::Removed(revision), table, &mut attempts)
+                        .await?;
                     let records = [Some(current.record), None];
-                    return Ok(self.changed(ChangeKind::Removed, id, standing, records, None));
+                    return Ok(self.changed(ChangeKind::Removed, id, applied, records, None));
                 }
             }
         }
     }
 
-    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Standing, Error> {
+    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Projected, Error> {
         let state = self.store.table_state().await?;
         let outstanding = self.store.outstanding_of(id.as_str()).await?;
         match (outstanding, state.mark()) {
             (Some(revision), Some(table)) => {
                 attempts.recorded = true;
-                self.stand(id, Projection::Removed(revision), table, attempts).await
+                self.project_confirmed(id, Projection::Removed(revision), table, attempts).await
             }
             _ => {
                 let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
-                Ok(Standing { serial: state.serial, epoch })
+                Ok(Projected { serial: state.serial, epoch })
             }
         }
     }
@@ -244,7 +252,7 @@ impl Registry {
             return Err(Error::Resyncing { recorded: true });
         };
         match self.project(id, Projection::Wanted(&current.record), table, &mut attempts).await? {
-            Confirmed::Stands(_) => match self.store.heartbeat(id).await? {
+            Confirmed::Applied(_) => match self.store.heartbeat(id).await? {
                 Heartbeat::Unknown => Err(gone()),
                 heartbeat => Ok(heartbeat),
             },
@@ -286,12 +294,12 @@ impl Registry {
                     attempts.await_reconciliation(&self.nudge).await?;
                     continue;
                 };
-                let standing = match self.confirm(&current, true, table, &mut attempts).await? {
-                    Confirmed::Stands(standing) => standing,
+                let applied = match self.confirm(&current, true, table, &mut attempts).await? {
+                    Confirmed::Applied(applied) => applied,
                     Confirmed::Expired => return Err(Error::NoInstance(id.clone())),
                 };
                 let record = Some(current.record);
-                return Ok(self.changed(ChangeKind::Unchanged, id, standing, [record.clone(), record], None));
+                return Ok(self.changed(ChangeKind::Unchanged, id, applied, [record.clone(), record], None));
             }
             match self.commit_over(&current, Some(&after)).await? {
                 Committed::Lost | Committed::Full => attempts.lost()?,
@@ -299,9 +307,10 @@ impl Registry {
                 Committed::Accepted { revision, table } => {
                     let record = Record { revision, desired: after };
                     attempts.recorded = true;
-                    let standing = self.stand(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    let applied =
+                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
                     let records = [Some(current.record), Some(record)];
-                    return Ok(self.changed(kind, id, standing, records, None));
+                    return Ok(self.changed(kind, id, applied, records, None));
                 }
             }
         }
@@ -319,10 +328,11 @@ impl Registry {
             Committed::Behind => Err(Error::Resyncing { recorded: false }),
             Committed::Accepted { revision, table } => {
                 attempts.recorded = true;
-                let standing =
-                    self.stand(&current.id, Projection::Removed(revision), table, &mut attempts).await?;
+                let applied = self
+                    .project_confirmed(&current.id, Projection::Removed(revision), table, &mut attempts)
+                    .await?;
                 let records = [Some(current.record.clone()), None];
-                Ok(Some(self.changed(kind, &current.id, standing, records, None)))
+                Ok(Some(self.changed(kind, &current.id, applied, records, None)))
             }
         }
     }
@@ -345,18 +355,18 @@ impl Registry {
             attempts.await_reconciliation(&self.nudge).await?;
             return self.project(&current.id, projection, table, attempts).await;
         }
-        Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
+        Ok(Confirmed::Applied(Projected { serial, epoch: table.epoch }))
     }
 
-    async fn stand(
+    async fn project_confirmed(
         &self,
         id: &InstanceId,
         projection: Projection<'_>,
         table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Standing, Error> {
+    ) -> Result<Projected, Error> {
         match self.project(id, projection, table, attempts).await? {
-            Confirmed::Stands(standing) => Ok(standing),
+            Confirmed::Applied(applied) => Ok(applied),
             // A revision of this moment cannot have expired before it was in the table.
             Confirmed::Expired => Err(Error::Contended),
         }
@@ -400,15 +410,15 @@ impl Registry {
         &self,
         kind: ChangeKind,
         id: &InstanceId,
-        standing: Standing,
+        applied: Projected,
         [before, record]: [Option<Record>; 2],
         displaced: Option<InstanceId>,
     ) -> RouteChange {
         self.metrics.count_change(kind.as_str());
         if kind != ChangeKind::Unchanged {
-            tracing::info!(%id, change = kind.as_str(), serial = standing.serial, "route table changed");
+            tracing::info!(%id, change = kind.as_str(), serial = applied.serial, "route table changed");
         }
-        let Standing { serial, epoch } = standing;
+        let Projected { serial, epoch } = applied;
         RouteChange { kind, subject: id.to_string(), serial, epoch, before, record, displaced }
     }
 }

@@ -9,7 +9,7 @@ use signalbox_route_table::{InstanceId, Record};
 
 /// Where the table is after a projection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct Projected {
     pub(super) serial: u64,
     pub(super) epoch: String,
 }
@@ -17,7 +17,7 @@ pub(super) struct Standing {
 /// Whether the table has an unchanged instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Confirmed {
-    Stands(Standing),
+    Applied(Projected),
     /// Its lease or drain ended on the table a moment ago, and the fabric is about to learn of it.
     Expired,
 }
@@ -63,7 +63,7 @@ impl Registry {
         if settled && let Err(error) = self.store.settle(id.as_str(), revision, serial, &table.epoch).await {
             tracing::debug!(%id, %error, "projected change remains noted as outstanding");
         }
-        Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
+        Ok(Confirmed::Applied(Projected { serial, epoch: table.epoch }))
     }
 
     /// Waits for a reconciliation after the primary turned out to hold another table, and reads which one to expect.

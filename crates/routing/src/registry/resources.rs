@@ -1,6 +1,6 @@
 //! Resources: set, removed, brought to the table.
 
-use super::{Attempts, Registry, check_names, project::Standing};
+use super::{Attempts, Registry, check_names, project::Projected};
 use crate::{
     ChangeKind, Error,
     store::{Certificate, Resource, ResourceOutcome, ResourceProjected, TableMark, Wanted, member},
@@ -52,10 +52,10 @@ impl Registry {
             }
         };
         attempts.recorded = true;
-        let Standing { serial, epoch } = match revision {
+        let Projected { serial, epoch } = match revision {
             Some(revision) => self.project_resource(name, revision, value, table, &mut attempts).await?,
             // The table has at least the serial that the fabric last knew.
-            None => Standing { serial: table.serial, epoch: table.epoch },
+            None => Projected { serial: table.serial, epoch: table.epoch },
         };
         let kind = if changed { R::CHANGE } else { ChangeKind::Unchanged };
         self.metrics.count_change(kind.as_str());
@@ -73,7 +73,7 @@ impl Registry {
         value: Option<&R>,
         mut table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Standing, Error> {
+    ) -> Result<Projected, Error> {
         let serial = loop {
             let projected = self.store.project_resource(name, revision, value, Some(&table)).await;
             match projected.map_err(Error::after_recording)? {
@@ -91,7 +91,7 @@ impl Registry {
         if let Err(error) = self.store.settle(&member, revision, serial, &table.epoch).await {
             tracing::debug!(resource = R::NAME, %name, %error, "projected resource remains noted as outstanding");
         }
-        Ok(Standing { serial, epoch: table.epoch })
+        Ok(Projected { serial, epoch: table.epoch })
     }
 
     /// Brings the wanted resource of a name to the table, or its removal with `revision`, for the reconciler.

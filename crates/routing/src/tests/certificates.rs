@@ -26,7 +26,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_certificate_goes_to_the_table_as_it_is_and_raises_the_serial_once() {
+async fn a_certificate_is_stored_unchanged_and_raises_the_serial_once() {
     let rig = Rig::new().await;
     let (first, second) = (certificate("1", 10), certificate("2", 20));
     let before = rig.serial().await;

@@ -170,7 +170,7 @@ async fn a_verdict_is_one_serial_for_all_names_and_one_change() {
 }
 
 #[tokio::test]
-async fn a_verdict_counts_for_who_was_checked_only() {
+async fn a_health_verdict_applies_only_to_the_checked_registration() {
     let rig = Rig::new().await;
     rig.put("i", checked(9001, &[HOST], json!({"path": "/"}))).await;
     rig.put("unchecked", spec(9002, &[HOST], "17")).await;
@@ -225,7 +225,7 @@ async fn a_recovered_instance_starts_slowly_again() {
 }
 
 #[tokio::test]
-async fn a_host_is_not_switched_to_a_version_that_is_ill() {
+async fn a_host_is_not_switched_to_an_unhealthy_version() {
     let rig = Rig::new().await;
     rig.put("old", spec(9001, &[HOST], "16")).await;
     rig.put("new", checked(9002, &[HOST], json!({"path": "/"}))).await;

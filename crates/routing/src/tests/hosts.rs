@@ -5,7 +5,7 @@ use crate::Error;
 use signalbox_access::Caller;
 
 #[tokio::test]
-async fn a_removed_host_takes_what_served_only_it() {
+async fn a_removed_host_removes_instances_that_served_only_it() {
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &["a.example"], "1")).await;
     rig.put("two", spec(9002, &["a.example", "b.example"], "1")).await;

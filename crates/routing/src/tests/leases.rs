@@ -104,7 +104,7 @@ async fn it_is_not_an_absence_while_another_pacemaker_runs() {
 }
 
 #[tokio::test]
-async fn a_drained_instance_goes_at_its_deadline() {
+async fn a_drained_instance_is_removed_at_its_deadline() {
     let rig = Rig::new().await;
     rig.sweep_at(START).await;
     rig.put("i", spec(9001, &["a.example"], "1")).await;
@@ -176,7 +176,7 @@ async fn an_end_that_was_interrupted_is_completed() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_renewed_after_the_look_does_not_end() {
+async fn a_lease_that_was_renewed_after_the_check_does_not_end() {
     let rig = Rig::new().await;
     rig.sweep_at(START).await;
     rig.put("i", leased(9001, &["a.example"], 5)).await;

@@ -188,6 +188,25 @@ async fn a_policy_that_another_client_changed_is_not_replaced() {
 }
 
 #[tokio::test]
+async fn an_instance_that_another_client_changed_is_not_replaced() {
+    let rig = Rig::new().await;
+    let (root, id) = (Caller::root(), instance_id("one"));
+    let put = async |version: &str, expected: u64| {
+        rig.registry.put_as(&root, &id, spec(9001, &[HOST], version), State::Active, Some(expected)).await
+    };
+    assert!(matches!(put("1", 7).await, Err(Error::InstanceChanged { revision: 0 })));
+    put("1", 0).await.unwrap();
+    let read = rig.store.stored(&id).await.unwrap().unwrap().record.revision;
+    assert!(matches!(put("2", 0).await, Err(Error::InstanceChanged { revision }) if revision == read));
+    put("2", read).await.unwrap();
+    assert!(matches!(put("3", read).await, Err(Error::InstanceChanged { revision }) if revision > read));
+    assert_eq!(
+        rig.store.stored(&id).await.unwrap().unwrap().record.desired.spec.version_type_id.as_str(),
+        "2"
+    );
+}
+
+#[tokio::test]
 async fn a_table_that_was_lost_gets_its_policies_again() {
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &[HOST], "1")).await;

@@ -138,7 +138,7 @@ async fn version_types_that_share_a_host_are_distinguished() {
 }
 
 #[tokio::test]
-async fn a_draining_address_is_known_and_out() {
+async fn a_draining_address_is_listed_and_receives_nothing() {
     let rig = Rig::new().await;
     rig.apply("old", Projection::Wanted(&active(1, spec(9001, &["a.example"], "1")))).await;
     rig.apply("new", Projection::Wanted(&active(2, spec(9002, &["a.example"], "1")))).await;
@@ -166,7 +166,7 @@ async fn the_log_key_is_the_latest_active_registrations() {
 }
 
 #[tokio::test]
-async fn a_foreign_key_in_the_way_leaves_everything_as_it_was() {
+async fn an_unexpected_key_type_changes_nothing() {
     for (command, args, key) in [
         ("SET", ["instances:b.example", "x"], "instances:b.example"),
         ("SADD", ["logkey:b.example", "x"], "logkey:b.example"),

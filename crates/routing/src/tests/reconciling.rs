@@ -144,7 +144,7 @@ async fn a_primary_restored_from_an_older_copy_is_updated_under_a_new_epoch() {
 }
 
 #[tokio::test]
-async fn a_serial_that_routers_have_seen_convicts_a_table_that_went_back() {
+async fn a_table_with_a_lower_serial_than_routers_acknowledged_is_rejected() {
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &["a.example"], "1")).await;
     let (lineage, serial, _) = rig.head().await;

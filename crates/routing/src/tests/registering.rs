@@ -120,7 +120,7 @@ async fn a_fabric_that_was_emptied_this_moment_takes_nothing() {
 }
 
 #[tokio::test]
-async fn taking_an_address_over_removes_who_had_it() {
+async fn taking_an_address_over_removes_its_previous_owner() {
     let rig = Rig::new().await;
     rig.put("old", spec(9001, &["a.example"], "1")).await;
     let change = rig.put("new", spec(9001, &["b.example"], "1")).await;

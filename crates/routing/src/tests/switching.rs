@@ -38,7 +38,7 @@ fn ids(ids: &[InstanceId]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn the_new_version_comes_in_before_the_old_one_goes_out() {
+async fn the_new_version_is_active_before_the_old_one_drains() {
     let rig = Rig::new().await;
     rig.put("old-1", spec(9001, &[HOST], "17")).await;
     rig.put("old-2", spec(9002, &[HOST], "16")).await;
@@ -76,7 +76,7 @@ async fn the_new_version_comes_in_before_the_old_one_goes_out() {
 }
 
 #[tokio::test]
-async fn a_host_is_not_switched_to_what_is_not_there() {
+async fn a_host_is_not_switched_to_a_version_without_instances() {
     let rig = Rig::new().await;
     assert_eq!(rig.refused("18").await, NotSwitched::NoInstance);
     rig.put("old", spec(9001, &[HOST, "b.example"], "17")).await;
@@ -127,7 +127,7 @@ async fn instances_on_standby_get_no_requests_until_their_version_is_promoted() 
     rig.put("old", spec(9001, &[HOST], "17")).await;
     let standby = async |id: &str, port| {
         let caller = Caller::root();
-        rig.registry.put_as(&caller, &instance_id(id), spec(port, &[HOST], "18"), State::Standby).await
+        rig.registry.put_as(&caller, &instance_id(id), spec(port, &[HOST], "18"), State::Standby, None).await
     };
     standby("new-1", 9002).await.unwrap();
     standby("new-2", 9003).await.unwrap();
@@ -158,7 +158,7 @@ async fn the_health_of_an_instance_on_standby_is_unknown_until_a_check_has_passe
     let health = serde_json::from_value(json!({"tcp": true})).unwrap();
     let checked = Spec { health: Some(health), ..spec(9001, &[HOST], "17") };
     let (caller, id) = (Caller::root(), instance_id("new"));
-    rig.registry.put_as(&caller, &id, checked.clone(), State::Standby).await.unwrap();
+    rig.registry.put_as(&caller, &id, checked.clone(), State::Standby, None).await.unwrap();
     let unhealthy = async || rig.store.live(std::slice::from_ref(&id)).await.unwrap().remove(0).unhealthy;
     assert_eq!(unhealthy().await.as_deref(), Some("no check has passed yet"));
     assert!(matches!(

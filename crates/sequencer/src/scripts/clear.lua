@@ -22,7 +22,7 @@ local function main(objects)
   local backend, what = ARGV[3], ARGV[4]
   local function left() return tonumber(call('HGET', objects.key('numbers'), 'objects@' .. backend) or 0) end
   if what == 'send' or left() == 0 then return { '0', 0, left() } end
-  local now, most, given_up = objects.now(ARGV[1]), tonumber(ARGV[7]), 0
+  local now, most, dropped = objects.now(ARGV[1]), tonumber(ARGV[7]), 0
 
   -- Ends every state that the object can be in. The event in flight may have arrived, but its worker has lost the lease
   -- and cannot commit, so it is dropped with the others.
@@ -40,18 +40,18 @@ local function main(objects)
     local object = scanned[2][at]
     -- A scan may name an object twice, so its backend is read again.
     if call('HGET', KEYS[1], object) == backend and objects.is_consistent(object, backend) then
-      if given_up >= most then return { ARGV[5], given_up, left() } end
+      if dropped >= most then return { ARGV[5], dropped, left() } end
       stop(object)
-      local entries = call('LRANGE', objects.of(object, 'events'), 0, most - given_up - 1)
+      local entries = call('LRANGE', objects.of(object, 'events'), 0, most - dropped - 1)
       call('LTRIM', objects.of(object, 'events'), #entries, -1)
       local failure = call('HMGET', objects.of(object, 'failure'), 'attempts', 'why')
       local why, attempts = failure[2] or 'its backend was removed', tonumber(failure[1] or 0)
       objects.give_up(object, backend, entries, what, why, attempts, now)
       call('PEXPIRE', objects.of(object, 'gaps'), ARGV[8])
-      given_up = given_up + #entries
+      dropped = dropped + #entries
       objects.settle(object, backend)
     end
   end
   objects.finish()
-  return { scanned[1], given_up, left() }
+  return { scanned[1], dropped, left() }
 end

@@ -89,10 +89,11 @@ local function main(objects)
 
   -- The first write is allowed at the memory limit.
   redis.call('DEL', unpack(gone))
-  local tally, going = objects.tally(), {}
+  local tally, going, sent = objects.tally(), {}, {}
   for _, commit in ipairs(valid) do
     commit.entry = record(objects, commit)
     tally.left(commit.backend, 1)
+    sent[#sent + 1] = commit.flight
     if commit.entry then
       going[#going + 1] = commit
     else
@@ -101,6 +102,7 @@ local function main(objects)
     end
   end
   put_in_flight(objects, going, objects.text(now + tonumber(ARGV[2])), replies)
+  objects.charge(sent, -1)
   objects.count('sent', #valid)
   tally.write()
   objects.finish()

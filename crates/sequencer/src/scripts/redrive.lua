@@ -29,6 +29,7 @@ local function main(objects)
       left = left + 1
     elseif call('LREM', dead, 1, ARGV[at + 1]) == 1 then
       objects.enqueue({ { object = object, backend = backend, entries = { ARGV[at + 2] }, queued = queued } })
+      objects.charge({ ARGV[at + 2] }, 1)
       put = put + 1
     end
   end

@@ -48,7 +48,7 @@ async fn an_event_costs_few_commands_when_many_are_under_way() {
         let commits: Vec<Commit> = turn
             .taken
             .into_iter()
-            .map(|taken| Commit { id: taken.sending.id(), held: taken.held, told: 0, more: true })
+            .map(|taken| Commit { id: taken.sending.id(), held: taken.held, reported: 0, more: true })
             .collect();
         if commits.is_empty() {
             break;
@@ -82,7 +82,7 @@ async fn an_event_under_a_key_costs_one_command_more() {
 
 /// A hot object: the events of a visit share its lease.
 #[tokio::test]
-async fn events_of_one_object_share_what_a_visit_costs() {
+async fn events_of_one_object_share_the_cost_of_a_visit() {
     let world = world().await;
     publish_at_once(&world, 160, 1, None).await;
     let start = commands(&world).await;

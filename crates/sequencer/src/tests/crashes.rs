@@ -184,12 +184,12 @@ impl<'a> History<'a> {
 
     async fn commit(&mut self, more: bool, fault: Fault) {
         let Some((held, sending)) = self.held.take() else { return };
-        let (id, told) = (sending.id(), sending.gaps.len());
-        let mut reply = self.world.commit(&held, id, told, more).await;
+        let (id, reported) = (sending.id(), sending.gaps.len());
+        let mut reply = self.world.commit(&held, id, reported, more).await;
         assert_ne!(reply, Committed::Lost, "its lease is valid");
         self.committed.insert(id);
         if fault == Fault::ReplyLost {
-            let again = self.world.commit(&held, id, told, more).await;
+            let again = self.world.commit(&held, id, reported, more).await;
             match reply {
                 Committed::Next(_) => assert_eq!(again, reply),
                 _ => assert_eq!(again, Committed::Lost),
@@ -242,10 +242,10 @@ impl<'a> History<'a> {
         let dead = self.world.handle().dead("search", 100).await.unwrap();
         let id = |event: &str| event[6..].split(',').next().unwrap().parse::<u64>().unwrap();
         let dead: Vec<u64> = dead.iter().map(|one| id(one.event.get())).collect();
-        let given_up: BTreeSet<u64> = dead.iter().copied().collect();
-        assert_eq!(given_up.len(), dead.len(), "O9: a dead letter is one once");
-        assert!(given_up.is_disjoint(&self.committed), "O9: a committed event is not a dead letter");
-        let known: BTreeSet<u64> = given_up.union(&self.committed).copied().collect();
+        let dropped: BTreeSet<u64> = dead.iter().copied().collect();
+        assert_eq!(dropped.len(), dead.len(), "O9: a dead letter is one once");
+        assert!(dropped.is_disjoint(&self.committed), "O9: a committed event is not a dead letter");
+        let known: BTreeSet<u64> = dropped.union(&self.committed).copied().collect();
         assert!(known.is_subset(&self.accepted));
         assert!(
             known == self.accepted || self.discarding,
@@ -275,14 +275,14 @@ async fn every_short_history_with_every_crash_and_lost_reply_ends_well() {
         for number in 0..steps.len().pow(depth) {
             let history: Vec<(Act, Fault)> =
                 (0..depth).map(|place| steps[number / steps.len().pow(place) % steps.len()]).collect();
-            let told = format!("{situation:?}, then {history:?}");
+            let reported = format!("{situation:?}, then {history:?}");
             let mut all = History::begin(&world).await;
             for act in &situation {
                 all.act(*act, Fault::None).await;
             }
             for (act, fault) in &history {
                 all.act(*act, *fault).await;
-                world.expect_consistent(&told).await;
+                world.expect_consistent(&reported).await;
             }
             all.end().await;
             count += 1;

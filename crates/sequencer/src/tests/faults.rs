@@ -245,7 +245,7 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
 
 /// Redis does not undo a script that fails half-way, so a key of another type must be found before the first write.
 #[tokio::test]
-async fn a_foreign_key_in_the_way_of_one_object_stops_no_other() {
+async fn an_unexpected_key_of_one_object_does_not_stop_others() {
     let world = world().await;
     world.publish("work:1", 1).await;
     world.publish("work:2", 1).await;
@@ -284,7 +284,7 @@ async fn events_of_a_backend_leave_no_hole_in_the_log() {
 
 /// The key that an event is appended to is checked before anything is written.
 #[tokio::test]
-async fn a_foreign_key_in_the_place_of_a_queue_refuses_the_event_and_nothing_is_half_done() {
+async fn an_unexpected_key_of_a_queue_rejects_the_event_and_changes_nothing() {
     for key in
         ["object:work:1:events", "object:objects.with.events@search", "object:numbers", "object:leases"]
     {

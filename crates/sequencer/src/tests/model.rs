@@ -263,10 +263,10 @@ impl Model {
     async fn commit(&mut self, worker: usize, more: bool, lost: bool) {
         let Some((held, id)) = self.held.remove(&worker) else { return };
         let object = self.holds(worker).expect("a lease that was not swept is valid");
-        let told = self.objects[object].gaps.len();
-        let mut reply = self.world.commit(&held, id, told, more).await;
+        let reported = self.objects[object].gaps.len();
+        let mut reply = self.world.commit(&held, id, reported, more).await;
         if lost {
-            let again = self.world.commit(&held, id, told, more).await;
+            let again = self.world.commit(&held, id, reported, more).await;
             // A returned lease is invalid by now; for a continued one the answer is the same.
             let expected = if reply == Committed::Done { Committed::Lost } else { reply.clone() };
             assert_eq!(again, expected);

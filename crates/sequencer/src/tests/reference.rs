@@ -216,10 +216,10 @@ impl Both {
 
     async fn commit(&mut self, worker: u32, lost: bool) {
         let Some(one) = self.holding.get(&worker).cloned() else { return };
-        let (id, told, more) = (one.sending.id(), one.sending.gaps.len(), one.served + 1 < QUANTUM);
-        let mut got = self.world.commit(&one.held, id, told, more).await;
+        let (id, reported, more) = (one.sending.id(), one.sending.gaps.len(), one.served + 1 < QUANTUM);
+        let mut got = self.world.commit(&one.held, id, reported, more).await;
         if lost {
-            let again = self.world.commit(&one.held, id, told, more).await;
+            let again = self.world.commit(&one.held, id, reported, more).await;
             let wanted = if got == Committed::Done { Committed::Lost } else { got.clone() };
             assert_eq!(again, wanted);
         }

@@ -40,7 +40,7 @@ async fn bury_the_first(world: &World, object: &str) {
 }
 
 #[tokio::test]
-async fn a_redriven_event_keeps_its_id_is_marked_and_goes_behind_what_waits() {
+async fn a_redriven_event_keeps_its_id_is_marked_and_is_queued_last() {
     let world = world().await;
     let ids = world.publish("work:1", 3).await;
     bury_the_first(&world, "work:1").await;
@@ -194,7 +194,7 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
     eventually("the backend to be gone", || async {
-        world.bus.handle.look_again().await.unwrap();
+        world.bus.handle.refresh_registry().await.unwrap();
         if !world.bus.handle.registry().backends.contains_key("search") { Ok(()) } else { Err("not yet") }
     })
     .await;
@@ -212,7 +212,7 @@ async fn a_backend_defined_again_during_its_removal_keeps_the_remaining_events()
     let old = world.bus.handle.stamp();
     world.backend("search", "work:", OnFailure::Skip).await;
     let cleared = world.stores[0].clear(&old, "search", Queued::Discard, "0").await.unwrap();
-    assert_eq!((cleared.given_up, cleared.left), (0, None), "a call that comes too late does nothing");
+    assert_eq!((cleared.dropped, cleared.left), (0, None), "a call that comes too late does nothing");
     let mut cursor = "0".to_owned();
     let stepped = removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor).await.unwrap();
     assert_eq!(stepped, Step::Stale);

@@ -167,8 +167,9 @@ async fn each_policy_handles_a_poison_event_and_other_objects_continue() {
     })
     .await;
     assert_eq!(receiver.taken("block:1"), [0; 0], "nothing overtakes a blocked event");
-    let told: Vec<_> = receiver.log().into_iter().filter(|one| one.object == "skip:1" && one.taken).collect();
-    assert_eq!(told[0].gaps, [(poison[1], poison[1])]);
+    let reported: Vec<_> =
+        receiver.log().into_iter().filter(|one| one.object == "skip:1" && one.taken).collect();
+    assert_eq!(reported[0].gaps, [(poison[1], poison[1])]);
     let status = handle.object("park:1").await.unwrap().unwrap();
     assert_eq!((status.attempts, status.waiting, status.why.as_deref()), (3, 2, Some("answered 500")));
     assert_eq!(handle.parked(10).await.unwrap()[0].0, "park:1");

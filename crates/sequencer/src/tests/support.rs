@@ -96,8 +96,8 @@ impl World {
         turn.taken.into_iter().next()
     }
 
-    pub(super) async fn commit(&self, held: &Held, id: u64, told: usize, more: bool) -> Committed {
-        let commit = Commit { held: held.clone(), id, told, more };
+    pub(super) async fn commit(&self, held: &Held, id: u64, reported: usize, more: bool) -> Committed {
+        let commit = Commit { held: held.clone(), id, reported, more };
         let mut replies = self.store(&held.object).commit(&[commit], LEASE_MS).await.expect("a reply");
         assert_eq!(replies.len(), 1);
         replies.remove(0)
@@ -283,11 +283,11 @@ pub(super) fn in_order(log: &[Received]) {
             assert!(one.epoch >= before.epoch, "{before:?} {one:?}");
             if known.is_none() && !one.redriven {
                 assert!(one.id > before.id, "first receipts rise: {before:?} {one:?}");
-                let told = one
+                let reported = one
                     .gaps
                     .iter()
                     .any(|(start, end)| one.prev.is_some_and(|prev| (*start..=*end).contains(&prev)));
-                assert!(one.prev == Some(before.id) || told, "{before:?} {one:?}");
+                assert!(one.prev == Some(before.id) || reported, "{before:?} {one:?}");
             }
         }
         if last.get(&*one.object).is_none_or(|before| before.id <= one.id) {

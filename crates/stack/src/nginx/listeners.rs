@@ -14,8 +14,6 @@ use crate::{Error, layout::set_mode};
 
 /// Debian's bundle of authorities, which must have signed the certificates of instances.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// The name of this machine.
-const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The maximum length of an edge's name.
 const MAX_NAME: usize = 64;
 
@@ -124,10 +122,10 @@ fn edge_name(given: &str, listen: &str) -> Result<String, Error> {
         }
         return Ok(given.to_owned());
     }
-    let host = fs::read_to_string(HOST_NAME).unwrap_or_default();
+    let host = signalbox_settings::host_name();
     let address = listen.split_ascii_whitespace().next().unwrap_or_default();
     let port = address.rsplit(':').next().unwrap_or_default();
-    let name = format!("{}-{port}", host.trim());
+    let name = format!("{host}-{port}");
     Ok(name.chars().map(|c| if valid(c) { c } else { '-' }).take(MAX_NAME).collect())
 }
 

@@ -23,6 +23,8 @@ pub const CATALOG: &[Entry] = &[
     row("bus:log", "hash", "no expiry"),
     row("bus:log:<segment>", "hash", "a day, and while a batch needs it"),
     row("bus:log:<segment>:order", "list", "as its segment"),
+    row("bus:log:<segment>:environments", "hash", "as its segment, while `bus.environment_bytes` is set"),
+    row("bus:environments", "hash", "no expiry, while `bus.environment_bytes` is set"),
     row("bus:batch:<bid>", "list", "until delivered, dead or dropped"),
     row("bus:batches:current:<token>", "hash", "while batches fill"),
     row("bus:batches:ready:<token>:<lane>", "list", "while batches wait"),

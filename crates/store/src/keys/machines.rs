@@ -25,6 +25,7 @@ pub const CATALOG: &[Entry] = &[
     row("machine:seen", "set", "no expiry"),
     row("machine:retired", "hash", "no expiry"),
     row("machine:tasks", "hash", "a week after a task has ended"),
+    row("machine:secrets", "hash", "until a secret or its machine is deleted"),
     row("machine:cancels", "hash", "until a canceled task has ended"),
     row("machine:due", "zset", "while something is due at a time"),
     row("machine:sweeps", "hash", "while a sweep is under way"),
@@ -138,6 +139,11 @@ impl Machines<'_> {
     /// HASH: machine and task → JSON of the task and its progress. In the first shard.
     pub fn tasks(&self) -> Key<FabricSpace> {
         self.key("tasks")
+    }
+
+    /// HASH: machine and name → JSON of a secret, whose value is encrypted. In the first shard.
+    pub fn secrets(&self) -> Key<FabricSpace> {
+        self.key("secrets")
     }
 
     /// HASH: machine and task → the client that canceled it. In the first shard.

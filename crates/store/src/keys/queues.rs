@@ -24,7 +24,7 @@ pub const CATALOG: &[Entry] = &[
     row("queue:<queue>|rates", "hash", "while the queue exists"),
     row("queue:<queue>|gaps", "hash", "until dropped"),
     row("queue:<queue>|watched", "string", "while a pull may wait for one environment"),
-    row("queue:|acked", "hash", "ten minutes, or 50,000 receipts"),
+    row("queue:|acked", "hash", "ten minutes after the newest, or 50,000 receipts"),
     row("queue:|acked-before", "hash", "until as many receipts again"),
     row("queue:|held", "hash", "while a queue needs a body of the log"),
     row("queue:|due", "zset", "while messages are in flight or delayed"),

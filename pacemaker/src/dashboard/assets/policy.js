@@ -6,7 +6,7 @@
 
     const form = document.getElementById("policy-form");
     if (!form) return;
-    const { csrf, notify, confirmed, quoted } = window.signalboxActions;
+    const { csrf, notify, confirmed, quoted, differences } = window.signalboxActions;
     const text = document.getElementById("policy-json");
     const whole = document.getElementById("policy-whole");
     const rows = document.querySelector("#policy-paths tbody");
@@ -168,16 +168,62 @@
         return fields.find((field) => field.name === name) ?? fields.find((field) => field.name.startsWith(`${name}.`)) ?? text;
     }
 
-    // Each value that differs, with the old and the new one.
-    function differences(before, after, path = "") {
-        const simple = (value) => typeof value !== "object" || value === null || Array.isArray(value);
-        if (JSON.stringify(before) === JSON.stringify(after)) return [];
-        if ((before !== undefined && simple(before)) || (after !== undefined && simple(after))) {
-            const word = (value) => (value === undefined ? "default" : JSON.stringify(value));
-            return [`${path || "policy"}: ${word(before)} → ${word(after)}`];
+    // What is saved must still have this revision; 0 is no policy.
+    let { revision } = form.dataset;
+
+    const precondition = () => (revision === "0" ? { "If-None-Match": "*" } : { "If-Match": `"${revision}"` });
+
+    // The revision of the policy that was just saved. If it is another one by now, the next save has to fail, so the old one
+    // stays.
+    async function revisionOf(path, wanted) {
+        const answer = await fetch(path).catch(() => null);
+        const found = answer?.ok ? await answer.json().catch(() => null) : null;
+        const same = found && JSON.stringify(found.rules ?? {}) === JSON.stringify(wanted);
+        return same ? (answer.headers.get("ETag") ?? revision).replaceAll('"', "") : revision;
+    }
+
+    // Another client has saved the policy. What it changed is shown and, if it is wanted, taken over: the fields keep what was
+    // typed. The next save replaces the policy that is shown here, not the one that the editor began with.
+    async function conflict(path) {
+        const answer = await fetch(path).catch(() => null);
+        const found = answer?.ok ? await answer.json() : {};
+        const theirs = found.rules ?? {};
+        const changed = differences(saved, theirs);
+        const button = document.createElement("button");
+        button.type = "button";
+        button.textContent = "Take over these changes";
+        const before = saved;
+        button.addEventListener("click", () => {
+            adopt(policy, before, theirs);
+            write();
+            show();
+            problem.hidden = true;
+            notify("Taken over. Check the policy, and save it.", false);
+        });
+        const list = document.createElement("ul");
+        list.append(...changed.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
+        problem.replaceChildren("Not saved: another client has changed this policy in the meantime. Your input is still there.", list, button);
+        problem.hidden = false;
+        button.focus();
+        revision = answer?.ok ? (answer.headers.get("ETag") ?? '"0"').replaceAll('"', "") : "0";
+        saved = theirs;
+    }
+
+    // Applies to `mine` what differs between two other policies, except for what differs from both in it.
+    function adopt(mine, before, theirs) {
+        const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+        const equal = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+        for (const name of new Set([...Object.keys(before ?? {}), ...Object.keys(theirs ?? {})])) {
+            const [now, old, wanted] = [mine[name], before?.[name], theirs?.[name]];
+            if (equal(old, wanted)) continue;
+            if (isObject(now) && (isObject(old) || isObject(wanted))) {
+                adopt(now, isObject(old) ? old : {}, isObject(wanted) ? wanted : {});
+                if (!Object.keys(now).length) delete mine[name];
+            } else if (equal(now, old)) {
+                if (wanted === undefined) delete mine[name];
+                else mine[name] = structuredClone(wanted);
+            }
         }
-        const names = new Set([...Object.keys(before ?? {}), ...Object.keys(after ?? {})]);
-        return [...names].flatMap((name) => differences(before?.[name], after?.[name], path ? `${path}.${name}` : name));
     }
 
     form.addEventListener("submit", async (event) => {
@@ -197,13 +243,17 @@
         }
         const { host, path } = form.dataset;
         const body = JSON.stringify(wanted);
-        const command = `signalbox hosts set-policy ${host} --file policy.json\n\ncurl -X PUT ${quoted(location.origin + path)} \\\n  -H "Authorization: Bearer $TOKEN" \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(body)}`;
+        const command = `signalbox hosts set-policy ${host} --file policy.json\n\ncurl -X PUT ${quoted(location.origin + path)} \\\n  -H "Authorization: Bearer $TOKEN" \\\n  -H '${revision === "0" ? "If-None-Match: *" : `If-Match: "${revision}"`}' \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(body)}`;
         const question = `Change the policy of ${host}?\n${changed.join("\n")}`;
         if (!(await confirmed(question, { label: "Save policy", command }))) return;
         unmark();
-        const answer = await fetch(path, { method: "PUT", headers: { "X-Signalbox-CSRF": csrf, "Content-Type": "application/json" }, body }).catch(() => null);
+        const answer = await fetch(path, { method: "PUT", headers: { "X-Signalbox-CSRF": csrf, "Content-Type": "application/json", ...precondition() }, body }).catch(() => null);
         if (!answer) {
             mark(null, "No response from the pacemaker. The change may still have been applied; check before retrying.");
+            return;
+        }
+        if (answer.status === 412) {
+            await conflict(path);
             return;
         }
         const result = await answer.json().catch(() => ({}));
@@ -213,7 +263,10 @@
             if (field) field.focus();
             return;
         }
-        saved = policy = result.rules ?? {};
+        saved = result.rules ?? {};
+        policy = structuredClone(saved);
+        // The answer has no ETag. If another client saved in between, the next save is rejected, and shows what differs.
+        revision = await revisionOf(path, saved);
         write();
         show();
         notify(`Saved the policy of ${host}.`, false);

@@ -32,9 +32,12 @@
         object.href = `/dashboard/objects?name=${encodeURIComponent(event.object)}`;
         object.textContent = event.object;
         const what = `${event.environment}:${event.type}:${event.topic}`;
+        const number = document.createElement("a");
+        number.href = `/dashboard/event?name=${event.id}`;
+        number.textContent = event.id;
         const time = new Date(event.timestamp || Date.now()).toLocaleTimeString();
         const data = event.data === undefined ? "" : ` ${JSON.stringify(event.data).slice(0, 300)}`;
-        line("event", `${time} `, code(what), " ", object, " ", code(String(event.id)), data);
+        line("event", `${time} `, code(what), " ", object, " ", number, data);
         count += 1;
         state.textContent = `${count} event${count === 1 ? "" : "s"} since the stream was opened.`;
     }

@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use super::{Content, render};
+use super::{Content, View, render};
 use crate::http::Problem;
 use signalbox_access::Caller;
 
@@ -12,11 +12,16 @@ struct Page {
     /// The environments of a token that is limited to some.
     environments: Vec<String>,
     confined: bool,
+    /// The topic of a link from elsewhere.
+    topic: String,
 }
 
-pub(super) fn content(caller: &Caller) -> Result<Content, Problem> {
+pub(super) fn content(caller: &Caller, view: &View) -> Result<Content, Problem> {
     let own = caller.environments();
-    let page =
-        Page { environments: own.map(<[String]>::to_vec).unwrap_or_default(), confined: own.is_some() };
+    let page = Page {
+        environments: own.map(<[String]>::to_vec).unwrap_or_default(),
+        confined: own.is_some(),
+        topic: view.name.clone(),
+    };
     Ok(Content { html: render(&page)?, charts: Vec::new() })
 }

@@ -45,6 +45,8 @@ struct Page {
     answer: &'static str,
     /// The policy as JSON: a change of the shares replaces the whole policy.
     policy: String,
+    /// Its revision; 0 without a policy.
+    revision: u64,
     /// The policy in words, and the address of its editor.
     shown: Shown,
     editor: String,
@@ -70,6 +72,8 @@ struct InstanceRow {
     /// Time until it is removed; empty without a deadline.
     removed_in: String,
     unhealthy: Option<String>,
+    /// Since when, if it is known.
+    unhealthy_since: String,
     faults: u64,
     last_fault: String,
     /// Time until its lease expires; empty without a lease.
@@ -80,8 +84,9 @@ struct InstanceRow {
     times: String,
     /// Whether the caller may change all of its hosts.
     own: bool,
-    /// The registration as JSON: a change of the weight replaces the whole registration.
+    /// The registration as JSON, and its revision: a change of the weight replaces the whole registration.
     spec: String,
+    revision: u64,
 }
 
 #[derive(Debug)]
@@ -118,7 +123,9 @@ pub(super) async fn content(
     let ids: Vec<InstanceId> = stored.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
     let now_ms = store.table_now_ms().await?;
-    let policy = store.policy(&hostname).await?.map(|wanted| visible_policy(wanted.value, caller));
+    let wanted = store.policy(&hostname).await?;
+    let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
+    let policy = wanted.map(|wanted| visible_policy(wanted.value, caller));
 
     let addresses: Vec<String> =
         stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();
@@ -145,7 +152,7 @@ pub(super) async fn content(
 
     let mut instances = Vec::with_capacity(stored.len());
     for ((one, live), in_flight) in stored.into_iter().zip(live).zip(in_flight) {
-        let desired = one.record.desired;
+        let (desired, revision) = (one.record.desired, one.record.revision);
         let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
         let left = |until: u64| format::span(until.saturating_sub(now_ms));
         let fault = live.last_fault.map(|fault| match live.last_fault_ms {
@@ -166,12 +173,17 @@ pub(super) async fn content(
             draining: desired.state != State::Active,
             standby: desired.state == State::Standby,
             removed_in: desired.drain_deadline_ms.map(left).unwrap_or_default(),
+            unhealthy_since: match live.health_ms.filter(|_| live.unhealthy.is_some()) {
+                Some(at) => format!(" (since {})", format::ago(now_ms, at)),
+                None => String::new(),
+            },
             unhealthy: live.unhealthy,
             faults: live.faults,
             last_fault: fault.unwrap_or_default(),
             lease: live.lease_expires_ms.map(left).unwrap_or_default(),
             own: caller.may_touch_all(&desired.spec.hostnames),
             spec,
+            revision,
         });
     }
 
@@ -222,6 +234,7 @@ pub(super) async fn content(
         policy: policy
             .and_then(|policy| serde_json::to_string(&policy).ok())
             .unwrap_or_else(|| "{}".to_owned()),
+        revision,
         name: hostname.to_string(),
         instances,
         versions,

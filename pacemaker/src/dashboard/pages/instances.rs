@@ -1,6 +1,9 @@
 //! Instances: the list, and one instance with its registration, health and traffic.
 
+use std::time::Duration;
+
 use askama::Template;
+use tokio::time::Instant;
 
 use super::{Content, Kind, View, link, list::ROWS, overview, render, segment};
 use crate::{
@@ -13,7 +16,10 @@ use signalbox_routing::{Error, Live, Stored, in_flight};
 
 /// Instances that are read by one call, and for one page.
 const CHUNK: usize = 500;
+const SEARCH_CHUNK: usize = 2000;
 const MAX_EXAMINED: usize = 20_000;
+/// After this time, a search shows what it has found. The next page continues it.
+const SEARCH_TIME: Duration = Duration::from_millis(200);
 /// The list to which cursors belong.
 const LIST: &str = "instances";
 /// Minutes of response times.
@@ -107,9 +113,11 @@ async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Proble
     let mut after = app.cursors.read(caller, LIST, cursor).await?;
     let mut found: Vec<Stored> = Vec::new();
     let (mut examined, mut ended) = (0, false);
-    while found.len() <= ROWS && examined < MAX_EXAMINED && !ended {
-        let ids = store.ids_after(after.as_deref(), CHUNK).await?;
-        ended = ids.len() < CHUNK;
+    let chunk = if wanted.is_empty() { CHUNK } else { SEARCH_CHUNK };
+    let begin = Instant::now();
+    while found.len() <= ROWS && examined < MAX_EXAMINED && !ended && begin.elapsed() < SEARCH_TIME {
+        let ids = store.ids_after(after.as_deref(), chunk).await?;
+        ended = ids.len() < chunk;
         examined += ids.len();
         after = ids.last().map(ToString::to_string).or(after);
         let stored = store.stored_many(&ids).await?;

@@ -3,6 +3,7 @@
 mod access;
 mod certificates;
 mod charts;
+mod event;
 mod events;
 mod host;
 mod hosts;
@@ -53,6 +54,8 @@ pub(super) enum Kind {
     Routers,
     Certificates,
     Events,
+    /// One event or message.
+    Event,
     Topics,
     Subscribers,
     Queues,
@@ -89,6 +92,7 @@ impl Kind {
             Self::Routers => "routers",
             Self::Certificates => "certificates",
             Self::Events => "events",
+            Self::Event => "event",
             Self::Topics => "topics",
             Self::Subscribers => "subscribers",
             Self::Queues => "queues",
@@ -110,7 +114,7 @@ impl Kind {
             Self::Instances => "Instances",
             Self::Routers => "Routers",
             Self::Certificates => "Certificates",
-            Self::Events => "Live events",
+            Self::Events | Self::Event => "Live events",
             Self::Topics => "Topics",
             Self::Subscribers => "Subscribers",
             Self::Queues => "Queues",
@@ -134,7 +138,7 @@ impl Kind {
                 "M8 2v4M8 6 3.5 10M8 6l4.5 4M2 10h3v3.5H2zM11 10h3v3.5h-3zM6.5 10h3v3.5h-3zM8 6v4"
             }
             Self::Certificates => "M3.5 7.5h9v6h-9zM5.5 7.5v-2.5a2.5 2.5 0 0 1 5 0v2.5",
-            Self::Events => "M1.5 8h3l2-5 3 10 2-5h3",
+            Self::Events | Self::Event => "M1.5 8h3l2-5 3 10 2-5h3",
             Self::Topics => "M6.5 2 5 14M11 2 9.5 14M2.5 5.5h11.5M2 10.5h11.5",
             Self::Subscribers => "M8 2a4 4 0 0 0-4 4v3l-1.5 2.5h11L12 9V6a4 4 0 0 0-4-4M6.5 13.8h3",
             Self::Queues => "M2 3.5h12M2 6.5h12M2 9.5h8M2 12.5h5",
@@ -149,7 +153,7 @@ impl Kind {
 
     pub(super) fn named(name: &str) -> Option<Self> {
         let groups = Self::GROUPS.into_iter().flat_map(|(_, kinds)| kinds.iter().copied());
-        groups.chain([Self::Label, Self::Plan, Self::Policy]).find(|kind| kind.name() == name)
+        groups.chain([Self::Label, Self::Plan, Self::Policy, Self::Event]).find(|kind| kind.name() == name)
     }
 }
 
@@ -170,6 +174,8 @@ pub(super) struct PageQuery {
     after: String,
     at: String,
     range: String,
+    queue: String,
+    environment: String,
     method: String,
     url: String,
     header: String,
@@ -191,13 +197,31 @@ impl PageQuery {
             after,
             at,
             range,
+            queue,
+            environment,
             method,
             url,
             header,
             address,
         } = self;
         let request = Typed { method, url, header, address };
-        View { kind, name, search, sort, cursor, label, state, status, find, after, at, range, request }
+        View {
+            kind,
+            name,
+            search,
+            sort,
+            cursor,
+            label,
+            state,
+            status,
+            find,
+            after,
+            at,
+            range,
+            queue,
+            environment,
+            request,
+        }
     }
 }
 
@@ -223,6 +247,9 @@ pub(super) struct View {
     at: String,
     /// The time range of charts.
     range: String,
+    /// Where a message is, if its log entry may be gone.
+    queue: String,
+    environment: String,
     request: Typed,
 }
 
@@ -275,6 +302,8 @@ impl View {
             ("after", &self.after),
             ("at", &self.at),
             ("range", &self.range),
+            ("queue", &self.queue),
+            ("environment", &self.environment),
             ("method", &self.request.method),
             ("url", &self.request.url),
             ("header", &self.request.header),
@@ -293,6 +322,17 @@ pub(super) fn problems_of(id: &str) -> String {
 /// The address of a page about something.
 pub(super) fn link(kind: Kind, name: &str) -> String {
     View::of(kind, name).address()
+}
+
+/// The address of the page of an event.
+fn event_link(id: u64) -> String {
+    link(Kind::Event, &id.to_string())
+}
+
+/// The address of the page of a message in a queue.
+fn message_link(queue: &str, environment: &str, id: u64) -> String {
+    let view = View::of(Kind::Event, &id.to_string());
+    View { queue: queue.to_owned(), environment: environment.to_owned(), ..view }.address()
 }
 
 /// A name as a path segment of the API.
@@ -361,7 +401,7 @@ pub(super) async fn content(
         | Kind::Certificates => {
             check_divided(caller, Dimension::Hosts)?;
         }
-        Kind::Queues | Kind::Events => check_divided(caller, Dimension::Environments)?,
+        Kind::Queues | Kind::Events | Kind::Event => check_divided(caller, Dimension::Environments)?,
         Kind::Machines | Kind::Label | Kind::Plan => check_divided(caller, Dimension::Machines)?,
         Kind::Routers | Kind::Topics | Kind::Subscribers | Kind::Objects | Kind::Tokens | Kind::Audit => {
             check_whole(caller)?;
@@ -379,7 +419,8 @@ pub(super) async fn content(
             Kind::Instances => instances::content(app, caller, view).await,
             Kind::Routers => routers::content(app, view).await,
             Kind::Certificates => certificates::content(app, caller, view).await,
-            Kind::Events => events::content(caller),
+            Kind::Events => events::content(caller, view),
+            Kind::Event => event::content(app, caller, view).await,
             Kind::Topics => topics::content(app, view).await,
             Kind::Subscribers => subscribers::content(app, caller, view).await,
             Kind::Queues => queues::content(app, caller, view).await,

@@ -3,7 +3,7 @@
 use askama::Template;
 
 use super::{
-    Content, Kind, View, link,
+    Content, Kind, View, event_link, link,
     list::{self, Heading, List},
     render, segment,
 };
@@ -87,6 +87,7 @@ struct ObjectPage {
 #[derive(Debug)]
 struct EventRow {
     id: u64,
+    link: String,
     topic: String,
     kind: &'static str,
     environment: String,
@@ -182,6 +183,7 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
     let more = events.len() >= MAX_EVENTS;
     let row = |event: Event| EventRow {
         id: event.id.0,
+        link: event_link(event.id.0),
         kind: event.kind.as_str(),
         when: format::ago(now_ms, event.id.accepted_ms()),
         prev: event.prev.map(|prev| prev.0),

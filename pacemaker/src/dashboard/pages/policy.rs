@@ -123,6 +123,8 @@ struct Page {
     name: String,
     host_link: String,
     path: String,
+    /// The revision that is shown; 0 without a policy.
+    revision: u64,
     groups: &'static [Group],
     policy: String,
     may_change: bool,
@@ -157,11 +159,13 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let stored = app.registry.store().policy(&hostname).await?;
+    let revision = stored.as_ref().map_or(0, |wanted| wanted.revision);
     let policy = stored.map(|wanted| visible_policy(wanted.value, caller)).unwrap_or_default();
     let page = Page {
         host_link: link(Kind::Host, hostname.as_str()),
         path: segment(hostname.as_str()),
         name: hostname.to_string(),
+        revision,
         groups: &GROUPS,
         policy: serde_json::to_string_pretty(&policy).unwrap_or_else(|_| "{}".to_owned()),
         may_change: caller.has_any(&[Scope::Routes]),

@@ -5,7 +5,7 @@ use askama::Template;
 use super::{
     Content, Kind, View, link,
     list::{self, Heading, List},
-    render, segment,
+    message_link, render, segment,
 };
 use crate::{
     dashboard::{MAX_ROWS, Site, format},
@@ -16,7 +16,7 @@ use crate::{
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_bus::EventId;
-use signalbox_queues::{Error, FacetStatus, QueueNumbers, Taken};
+use signalbox_queues::{Definition, Error, FacetStatus, Overflow, QueueNumbers, Taken};
 
 /// Maximum facets that are read and sorted, the first by name.
 const MAX_SORTED: usize = 1000;
@@ -101,8 +101,23 @@ struct QueuePage {
     messages: Vec<MessageRow>,
     search: String,
     may_use: bool,
+    /// The definition that the page shows, and its fields.
+    revision: u64,
+    fields: Vec<DefinitionField>,
+    drops_oldest: bool,
+    shown: String,
     /// Whether the caller may see all environments.
     whole: bool,
+}
+
+/// A number of the definition. An empty one is no limit.
+#[derive(Debug)]
+struct DefinitionField {
+    name: &'static str,
+    label: &'static str,
+    /// `limit` may be empty, `number` not.
+    kind: &'static str,
+    value: String,
 }
 
 #[derive(Debug)]
@@ -123,11 +138,14 @@ struct FacetRow {
     age: String,
     dwell: String,
     noisy: bool,
+    paused: bool,
 }
 
 #[derive(Debug)]
 struct LetterRow {
     id: u64,
+    link: String,
+    path: String,
     environment: String,
     attempts: u32,
     reason: String,
@@ -139,15 +157,17 @@ struct LetterRow {
 #[derive(Debug)]
 struct MessageRow {
     id: u64,
+    link: String,
     environment: String,
     attempts: u32,
     accepted: String,
     body: String,
 }
 
-fn message_row(taken: Taken, now_ms: u64) -> MessageRow {
+fn message_row(queue: &str, taken: Taken, now_ms: u64) -> MessageRow {
     MessageRow {
         id: taken.id,
+        link: message_link(queue, &taken.environment, taken.id),
         environment: taken.environment,
         attempts: taken.attempt,
         accepted: format::ago(now_ms, EventId(taken.id).accepted_ms()),
@@ -251,7 +271,7 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
         acked: numbers.acked,
         nacked: numbers.nacked,
         expired: numbers.expired,
-        facets: facets.into_iter().map(|facet| facet_row(facet, noisy_backlog)).collect(),
+        facets: facets.into_iter().map(|facet| facet_row(facet, noisy_backlog, definition)).collect(),
         more,
         noisy_backlog,
         sorts: vec![by("depth", "depth"), by("age", "age"), by("dwell", "dwell time"), by("name", "name")],
@@ -259,6 +279,8 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
             .into_iter()
             .map(|letter| LetterRow {
                 id: letter.id,
+                link: message_link(name, &letter.environment, letter.id),
+                path: segment(&letter.environment),
                 environment: letter.environment,
                 attempts: letter.attempts,
                 reason: letter.reason,
@@ -268,13 +290,57 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
             .collect(),
         next,
         first: (!view.cursor.is_empty()).then(|| link(Kind::Queues, name)),
-        messages: waiting.into_iter().map(|one| message_row(one, now_ms)).collect(),
+        messages: waiting.into_iter().map(|one| message_row(name, one, now_ms)).collect(),
         search: view.search.clone(),
         may_use: caller.has_any(&[Scope::Queues]),
+        revision: definition.revision,
+        fields: definition_fields(definition),
+        drops_oldest: matches!(definition.overflow, Overflow::DropOldest),
+        shown: shown(definition),
         whole,
         name: name.to_owned(),
     };
     render(&page)
+}
+
+/// The members of a definition that its form changes, as the API names them.
+fn definition_fields(definition: &Definition) -> Vec<DefinitionField> {
+    let wanted = definition.wanted();
+    let number =
+        |name, label, value: f64| DefinitionField { name, label, kind: "number", value: value.to_string() };
+    let limit = |name, label, value: Option<u64>| DefinitionField {
+        name,
+        label,
+        kind: "limit",
+        value: value.map(|value| value.to_string()).unwrap_or_default(),
+    };
+    #[allow(clippy::cast_precision_loss, reason = "a year in seconds")]
+    let retention = definition.retention_seconds as f64;
+    vec![
+        number("lease_seconds", "Lease, seconds", wanted.lease_seconds.unwrap_or_default()),
+        number("max_attempts", "Deliveries at most (0: no limit)", f64::from(definition.max_attempts)),
+        number("retention_seconds", "Retention, seconds", retention),
+        number("backoff_seconds", "First backoff, seconds", wanted.backoff_seconds.unwrap_or_default()),
+        number(
+            "max_backoff_seconds",
+            "Longest backoff, seconds",
+            wanted.max_backoff_seconds.unwrap_or_default(),
+        ),
+        limit("in_flight_limit", "In flight per environment", definition.in_flight_limit),
+        limit("max_waiting", "Waiting at most", definition.max_waiting),
+        limit("max_waiting_per_tenant", "Waiting per environment", definition.max_waiting_per_tenant),
+    ]
+}
+
+/// The same members as JSON, with which a conflicting change is compared.
+fn shown(definition: &Definition) -> String {
+    let mut shown = serde_json::Map::new();
+    shown.insert("pattern".to_owned(), definition.pattern.clone().into());
+    for field in definition_fields(definition) {
+        let value = serde_json::from_str(&field.value).unwrap_or_default();
+        shown.insert(field.name.to_owned(), value);
+    }
+    serde_json::Value::Object(shown).to_string()
 }
 
 /// The numbers of a queue as far as these facets contribute to them.
@@ -289,10 +355,11 @@ fn sum(facets: &[FacetStatus]) -> QueueNumbers {
     numbers
 }
 
-fn facet_row(facet: FacetStatus, noisy_backlog: u64) -> FacetRow {
+fn facet_row(facet: FacetStatus, noisy_backlog: u64, definition: &Definition) -> FacetRow {
     let span = |ms: Option<u64>| ms.map_or_else(|| "–".to_owned(), format::span);
     FacetRow {
         noisy: facet.waiting > noisy_backlog,
+        paused: definition.wanted_tenant(&facet.environment).paused,
         path: segment(&facet.environment),
         environment: facet.environment,
         weight: facet.weight,
@@ -320,6 +387,18 @@ fn sort(facets: &mut [FacetStatus], by: &str) {
 mod tests {
     use super::*;
 
+    fn definition() -> Definition {
+        let wanted = signalbox_queues::Wanted { pattern: ".*:x:.*".to_owned(), ..Default::default() };
+        Definition::new("mail", wanted, None).unwrap()
+    }
+
+    #[test]
+    fn a_definition_is_compared_by_the_members_of_its_form() {
+        let shown: serde_json::Value = serde_json::from_str(&shown(&definition())).unwrap();
+        assert_eq!(shown["pattern"], ".*:x:.*");
+        assert!(shown["lease_seconds"].is_number() && shown["max_waiting"].is_null(), "{shown}");
+    }
+
     #[test]
     fn facets_are_sorted_by_the_requested_key() {
         let facet = |environment: &str, waiting, oldest_age_ms, dwell_ms| FacetStatus {
@@ -340,6 +419,8 @@ mod tests {
             let names: String = facets.iter().map(|facet| facet.environment.as_str()).collect();
             assert_eq!(names, order, "by {by:?}");
         }
-        assert!(facet_row(facets[1].clone(), 2).noisy && !facet_row(facets[1].clone(), 3).noisy);
+        let definition = definition();
+        let noisy = |backlog| facet_row(facets[1].clone(), backlog, &definition).noisy;
+        assert!(noisy(2) && !noisy(3));
     }
 }

@@ -3,7 +3,7 @@
 use askama::Template;
 
 use super::{
-    Content, Kind, View, link,
+    Content, Kind, View, event_link, link,
     list::{self, Heading, List},
     render, segment,
 };
@@ -38,6 +38,7 @@ const HEADINGS: [Heading; 8] = [
 struct Page {
     list: List,
     rows: Vec<SubscriberRow>,
+    root: bool,
 }
 
 const FIELDS: [Field<SubscriberRow>; 7] = [
@@ -52,19 +53,20 @@ const FIELDS: [Field<SubscriberRow>; 7] = [
 
 /// An attempt to deliver, formatted.
 #[derive(Debug)]
-struct AttemptRow {
-    key: String,
-    at: String,
-    when: String,
-    result: &'static str,
-    class: &'static str,
-    status: String,
-    took: String,
+pub(super) struct AttemptRow {
+    pub(super) key: String,
+    pub(super) at: String,
+    pub(super) when: String,
+    pub(super) result: &'static str,
+    pub(super) class: &'static str,
+    pub(super) status: String,
+    pub(super) took: String,
     attempt: u32,
     events: u64,
     first: u64,
-    why: String,
-    next: String,
+    first_link: String,
+    pub(super) why: String,
+    pub(super) next: String,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,8 @@ struct SubscriberRow {
     behind_ms: Option<u64>,
     attempted_ms: Option<u64>,
     link: String,
+    /// The name, encoded for a query.
+    query: String,
     health: u8,
     queued: u64,
     behind: String,
@@ -110,12 +114,20 @@ struct SubscriberPage {
 #[derive(Debug)]
 struct LetterRow {
     id: u64,
+    event: String,
     topic: String,
     object: String,
     link: String,
     attempts: u32,
     reason: String,
     died: String,
+}
+
+impl SubscriberRow {
+    /// Whether deliveries fail, and are retried.
+    fn fails(&self) -> bool {
+        self.health < 100 && self.queued > 0 && self.disabled.is_none() && !self.paused
+    }
 }
 
 pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
@@ -139,10 +151,10 @@ async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem
     let query = list::query(view, "subscriber");
     let page = listing.page(rows, &query)?;
     let list = List::new(view, &query, &page, "Subscriber, topic or callback", &HEADINGS);
-    render(&Page { list, rows: page.items })
+    render(&Page { list, rows: page.items, root: caller.is_root() })
 }
 
-fn attempt(one: DeliveryAttempt, now_ms: u64) -> AttemptRow {
+pub(super) fn attempt(one: DeliveryAttempt, now_ms: u64) -> AttemptRow {
     let (result, class) = match one.result {
         DeliveryResult::Delivered => ("delivered", "good"),
         DeliveryResult::Retried => ("retried", "warn"),
@@ -161,6 +173,7 @@ fn attempt(one: DeliveryAttempt, now_ms: u64) -> AttemptRow {
         attempt: one.attempt,
         events: one.events,
         first: one.first,
+        first_link: event_link(one.first),
         why: answer.into_iter().flatten().collect::<Vec<_>>().join(": "),
         next: one.next.map_or_else(String::new, |at| match at.saturating_sub(now_ms) {
             0 => "now".to_owned(),
@@ -174,6 +187,7 @@ fn row(app: &Site, caller: &Caller, status: &SubscriptionStatus, now_ms: u64) ->
     let name = app.bus.name_of(&subscription.token);
     SubscriberRow {
         link: link(Kind::Subscribers, &name),
+        query: segment(&name),
         topics: subscription.topics.iter().cloned().collect(),
         callback: visible_callback(
             &subscription.callback,
@@ -233,6 +247,7 @@ async fn subscriber(app: &Site, caller: &Caller, view: &View) -> Result<String, 
             .into_iter()
             .map(|letter| LetterRow {
                 id: letter.event.id.0,
+                event: event_link(letter.event.id.0),
                 topic: letter.event.topic.clone(),
                 link: link(Kind::Objects, &letter.event.object),
                 object: letter.event.object.clone(),

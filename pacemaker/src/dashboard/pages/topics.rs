@@ -3,7 +3,7 @@
 use askama::Template;
 
 use super::{
-    Content, Kind, View, found,
+    Content, Kind, View, found, link,
     list::{self, Heading, List},
     render,
 };
@@ -36,8 +36,9 @@ struct Row {
     topic: Topic,
     publisher: String,
     subscribers: usize,
-    /// The page of its subscribers.
+    /// The page of its subscribers, and the events as they are accepted.
     link: String,
+    events: String,
 }
 
 const FIELDS: [Field<Row>; 4] = [
@@ -53,6 +54,7 @@ pub(super) async fn content(app: &Site, view: &View) -> Result<Content, Problem>
         subscribers: registry.subscriptions.values().filter(|one| one.topics.contains(&topic.name)).count(),
         publisher: topic.publisher.clone().unwrap_or_default(),
         link: found(Kind::Subscribers, &topic.name),
+        events: link(Kind::Events, &topic.name),
         topic,
     };
     let rows = topics::all(app).await?.into_iter().map(row).collect();

@@ -173,7 +173,7 @@ fn without_counting_an_expiry_the_gauges_drift() {
 }
 
 #[test]
-fn without_dropping_what_is_in_flight_a_dropped_facet_is_half_there() {
+fn without_dropping_messages_in_flight_a_part_of_a_dropped_facet_remains() {
     falls(Part::DropInFlight, limited(), "F1");
 }
 

@@ -170,7 +170,7 @@ fn without_checking_its_lease_an_object_is_both_ready_and_leased() {
 }
 
 #[test]
-fn without_becoming_ready_again_what_a_visit_left_is_forgotten() {
+fn without_becoming_ready_again_the_rest_of_a_visit_is_forgotten() {
     falls(Part::ReadyAgain, backends(), "O6");
 }
 

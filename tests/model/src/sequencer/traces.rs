@@ -154,7 +154,7 @@ fn a_full_queue_takes_all_of_a_call_or_nothing() {
 }
 
 #[test]
-fn a_direct_publish_goes_behind_what_is_queued() {
+fn a_direct_publish_is_queued_behind_waiting_events() {
     let mut shard = shard(1);
     shard.set_sink(A, Sink::Bus);
     accept(&mut shard, A, &[1]);

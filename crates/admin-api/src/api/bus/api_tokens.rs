@@ -98,7 +98,7 @@ async fn create(
 
 /// Rotate a client's token
 ///
-/// The answer shows another token. The tokens before stay valid for a while, so that the client can change over. Its topics
+/// The answer shows another token. The previous tokens stay valid for a while, so that the client can change over. Its topics
 /// and its subscription stay.
 #[utoipa::path(post, path = "/api_tokens/{name}/rotate", tag = "bus", params(("name" = String, Path)),
     request_body = ClientTokenRotation, responses(

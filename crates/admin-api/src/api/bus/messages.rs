@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Front,
+    Front, problems,
     topics::{ARRAY_BYTES, Idempotency, idempotency_key, published, refused_all},
 };
 use crate::http::auth::CheckEnvironment as _;
@@ -130,7 +130,7 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
 ///
 /// One message or an array of them: `environment` (the tenant), `type`, `name` (1 to 1,024 printable characters
 /// without `:` and `|`) and `payload` (any JSON, stored byte for byte). A message is stored in every queue whose
-/// pattern matches `environment:type:name`, and sent to live streams; if neither exists, it is dropped. Messages with
+/// pattern matches `environment:type:topic` (its `name` is the topic), and sent to live streams; if neither exists, it is dropped. Messages with
 /// the same three names stay in order. With `delay_seconds` (up to 30 days) or `deliver_at_ms` (unix milliseconds) queues
 /// deliver the message at that time or later; live streams show it immediately. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
@@ -139,7 +139,7 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
     (status = 400, description = "invalid_message, too_many_events, invalid_idempotency_key", body = Problem),
     (status = 403, description = "environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 429, description = "queue_limit_reached", body = Problem),
+    (status = 429, description = "queue_limit_reached, environment_limit_reached", body = Problem),
     (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
@@ -156,10 +156,12 @@ async fn publish(
         let message =
             check(text, checks, key.map(str::to_owned)).inspect_err(|_| app.bus.metrics.invalid())?;
         app.count_events(&caller, 1)?;
+        let environment = message.environment.clone();
         let results = app.bus.handle.publish_messages(&caller.bus_client(), vec![message]).await;
         let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
         app.bus.metrics.published(&result);
-        return Ok(Answer(MessageId { id: result?.0 }).into_response());
+        let id = result.map_err(|refusal| problems::refused(refusal, &environment))?.0;
+        return Ok(Answer(MessageId { id }).into_response());
     }
     Ok(Answer(publish_many(&app, checks, key, text).await?).into_response())
 }

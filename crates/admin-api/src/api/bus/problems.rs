@@ -56,6 +56,16 @@ impl From<Refusal> for Problem {
                 "A queue whose pattern matches has reached its limit of waiting messages; try again later, or raise the limit.",
             )
             .retry_after(1),
+            Refusal::EnvironmentFull { limit } => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "environment_limit_reached",
+                format!(
+                    "Limit of stored bytes of this environment reached ({limit}). Let its consumers catch up, or raise \
+                     `bus.environment_bytes`."
+                ),
+            )
+            .with("limit", limit)
+            .retry_after(10),
             // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the fabric Redis has reached its memory limit; try again later"),
@@ -67,6 +77,15 @@ impl From<Refusal> for Problem {
             Refusal::Uninitialized => uninitialized(),
         }
     }
+}
+
+/// Why an event or message of this environment was not accepted.
+pub(super) fn refused(refusal: Refusal, environment: &str) -> Problem {
+    let problem = Problem::from(refusal);
+    if matches!(refusal, Refusal::EnvironmentFull { .. }) {
+        return problem.with("environment", environment);
+    }
+    problem
 }
 
 impl From<Error> for Problem {

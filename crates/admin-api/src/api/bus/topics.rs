@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::front::name_of;
+use super::{front::name_of, problems};
 use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
     App, Problem,
@@ -107,6 +107,7 @@ pub async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
     (status = 400, description = "invalid_topic, invalid_event, invalid_idempotency_key", body = Problem),
     (status = 403, description = "topic_claimed, limit_reached, environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 429, description = "environment_limit_reached", body = Problem),
     (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
@@ -119,11 +120,14 @@ async fn publish(
     let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
     let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
     app.count_events(&caller, 1)?;
+    let environment = event.environment.clone();
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, vec![event]).await;
     // The handle returns one result for each event; a missing one means an unknown outcome.
     let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
     app.bus.metrics.published(&result);
-    let id = HeaderValue::from(result?.0);
+    let id = result
+        .map_err(|refusal| problems::refused(refusal, environment.as_deref().unwrap_or(&caller.name)))?;
+    let id = HeaderValue::from(id.0);
     Ok((StatusCode::OK, [(EVENT_ID.clone(), id)]).into_response())
 }
 

@@ -48,7 +48,8 @@ async fn plan(
     })?;
     let source = std::str::from_utf8(&body)
         .map_err(|_| Problem::unprocessable("invalid_definition", "the definition is not UTF-8"))?;
-    let file = definition::load_with("definition", source, app.machines.applier.environment())
+    let secrets = app.machines.secrets.names(&name).await?;
+    let file = definition::load_with("definition", source, Some(&name), &secrets)
         .map_err(|refused| Problem::unprocessable("invalid_definition", refused.to_string()))?;
     let warnings = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {

@@ -8,6 +8,7 @@ mod labels;
 mod look;
 mod params;
 mod problems;
+mod secrets;
 mod tasks;
 mod views;
 
@@ -58,6 +59,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(bulk::routes())
         .merge(look::routes())
         .merge(definitions::routes())
+        .merge(secrets::routes())
         .merge(tasks::routes())
         .merge(flow::routes())
         .layer(DefaultBodyLimit::max(MAX_BYTES))

@@ -168,7 +168,7 @@ async fn list(
     State(app): State<App>,
     Query(query): Query<ListQuery>,
 ) -> Result<Answer<QueueList>, Problem> {
-    app.bus.handle().look_again().await?;
+    app.bus.handle().refresh_registry().await?;
     let page = LISTING.page(all(&app, caller.environments()).await?, &query)?;
     Ok(Answer(QueueList { queues: page.items, next: page.next, total: Some(page.total as u64) }))
 }

@@ -79,13 +79,13 @@ async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
     if let Some(queue) = bus.queues(|queues| queues.get(name).cloned()) {
         return Ok(queue);
     }
-    bus.look_again().await?;
+    bus.refresh_registry().await?;
     bus.queues(|queues| queues.get(name).cloned()).ok_or_else(|| Error::NoSuchQueue.into())
 }
 
 /// A queue as the fabric has it now, with changes that were made through another pacemaker a moment ago.
 async fn current(app: &App, name: &str) -> Result<Matchable, Problem> {
-    app.bus.handle().look_again().await?;
+    app.bus.handle().refresh_registry().await?;
     find(app, name).await
 }
 

@@ -28,7 +28,7 @@ pub(crate) enum NotConverged {
         status = 504,
         description = "not_converged, no_router, convergence_unknown: the change is applied"
     )]
-    Stands(Problem),
+    Applied(Problem),
 }
 
 /// The resource is gone, or there was none.

@@ -3,7 +3,7 @@
 use axum::{
     Json as Answer,
     extract::State as AppState,
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,7 @@ use crate::http::{
     auth::{Confined, Hosts, ManageRoutes, Whole},
     body::{self, Body, Json, Query},
     path::Path,
+    precondition::expected,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
@@ -70,13 +71,16 @@ impl WaitQuery {
 /// Register or update an instance
 ///
 /// Repeating the call changes nothing and publishes no event, but renews the lease. An address belongs to one
-/// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it).
+/// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it). With
+/// `If-Match` only the instance with that `ETag` of `GET` is replaced.
 #[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = NewInstance, responses(
     (status = 200, description = "Updated, or unchanged", body = ChangedInstance),
     (status = 201, description = "Registered", body = ChangedInstance),
     (status = 403, description = "host_not_allowed, version_type_not_allowed, address_taken", body = Problem),
+    (status = 400, description = "invalid_precondition", body = Problem),
     (status = 409, description = "foreign_key", body = Problem),
+    (status = 412, description = "instance_changed", body = Problem),
     (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
         invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
         too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
@@ -89,12 +93,13 @@ async fn put(
     notes: Notes,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
+    headers: HeaderMap,
     Json(new): Json<NewInstance>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let first = first_state(&new);
     let spec = Spec::check(new, app.registry.rules())?;
-    let change = app.registry.put_as(&caller, &id, spec, first).await?;
+    let change = app.registry.put_as(&caller, &id, spec, first, expected(&headers)?).await?;
     note_before(&notes, &change);
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
@@ -216,7 +221,7 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
     let id = InstanceId::parse(&id)?;
     let first = first_state(&new);
     let spec = Spec::check(new, app.registry.rules())?;
-    Ok(app.registry.put_as(caller, &id, spec, first).await?)
+    Ok(app.registry.put_as(caller, &id, spec, first, None).await?)
 }
 
 fn first_state(new: &NewInstance) -> State {

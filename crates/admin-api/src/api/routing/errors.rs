@@ -71,6 +71,11 @@ fn from_client(error: &Error) -> Option<Problem> {
             Problem::new(StatusCode::PRECONDITION_FAILED, "policy_changed", detail)
                 .with("revision", *revision)
         }
+        Error::InstanceChanged { revision } => {
+            let detail = format!("the instance has the revision {revision}; read it again");
+            Problem::new(StatusCode::PRECONDITION_FAILED, "instance_changed", detail)
+                .with("revision", *revision)
+        }
         Error::NoHost => {
             Problem::not_found("unknown_host", "unknown host: no instance was ever registered for it")
         }

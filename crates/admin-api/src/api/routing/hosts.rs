@@ -33,7 +33,7 @@ use signalbox_route_table::{Hostname, Policy, TableHost, page};
 use signalbox_routing::Error;
 
 /// Maximum number of hosts that one request examines for a confined token.
-const MAX_LOOKED_AT: usize = 20_000;
+const MAX_EXAMINED: usize = 20_000;
 /// The list to which cursors belong.
 const LIST: &str = "hosts";
 
@@ -171,11 +171,11 @@ async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<A
     let mut after = app.cursors.read(caller, LIST, query.cursor.as_deref()).await?;
     let store = app.registry.store();
     let mut names: Vec<String> = Vec::new();
-    let mut looked_at = 0;
-    while names.len() <= limit && looked_at < MAX_LOOKED_AT {
+    let mut examined = 0;
+    while names.len() <= limit && examined < MAX_EXAMINED {
         let chunk = store.hosts_after(after.as_deref(), page::MAX_LIMIT).await?;
         let Some(last) = chunk.last() else { break };
-        looked_at += chunk.len();
+        examined += chunk.len();
         after = Some(last.clone());
         let visible = |name: &String| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
         names.extend(chunk.into_iter().filter(visible));
@@ -184,7 +184,7 @@ async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<A
         names.truncate(limit);
         names.last().cloned()
     } else {
-        after.filter(|_| looked_at >= MAX_LOOKED_AT)
+        after.filter(|_| examined >= MAX_EXAMINED)
     };
     let next = app.cursors.write(caller, LIST, next).await?;
     let hosts = store.table_hosts(&names).await?;

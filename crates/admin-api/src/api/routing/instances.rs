@@ -1,6 +1,6 @@
 //! Reading instances.
 
-use axum::{Json as Answer, extract::State as AppState};
+use axum::{Json as Answer, extract::State as AppState, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -11,6 +11,7 @@ use crate::http::{
     body::Query,
     list::contains,
     path::Path,
+    precondition::tagged,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Instance, InstanceList};
@@ -19,7 +20,7 @@ use signalbox_routing::{Error, Live, Stored, in_flight};
 
 /// Maximum number of instances that one request examines for its filter. A page may be short or empty and still have a
 /// cursor: then more instances have to be examined.
-const MAX_LOOKED_AT: usize = 20_000;
+const MAX_EXAMINED: usize = 20_000;
 /// The list to which cursors belong.
 const LIST: &str = "instances";
 const CHUNK: usize = 500;
@@ -103,12 +104,12 @@ async fn list(
     };
     let mut source = Source::new(&app, filter.host.as_ref()).await?;
     let mut found: Vec<Stored> = Vec::new();
-    let mut looked_at = 0;
+    let mut examined = 0;
     // One more than a page shows whether there is a next page.
-    while found.len() <= limit && looked_at < MAX_LOOKED_AT {
+    while found.len() <= limit && examined < MAX_EXAMINED {
         let ids = source.after(&app, after.as_deref()).await?;
         let Some(last) = ids.last() else { break };
-        looked_at += ids.len();
+        examined += ids.len();
         after = Some(last.to_string());
         let stored = app.registry.store().stored_many(&ids).await?;
         found.extend(stored.into_iter().filter(|stored| filter.fits(stored, &caller)));
@@ -117,7 +118,7 @@ async fn list(
         found.truncate(limit);
         found.last().map(|stored| stored.id.to_string())
     } else {
-        after.filter(|_| looked_at >= MAX_LOOKED_AT)
+        after.filter(|_| examined >= MAX_EXAMINED)
     };
     let next = app.cursors.write(&caller, LIST, next).await?;
     let ids: Vec<InstanceId> = found.iter().map(|stored| stored.id.clone()).collect();
@@ -171,6 +172,8 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
 }
 
 /// Show an instance
+///
+/// `ETag` is its revision.
 #[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
     (status = 200, body = Instance), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_instance", body = Problem),
@@ -179,12 +182,13 @@ async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
-) -> Result<Answer<Instance>, Problem> {
+) -> Result<Response, Problem> {
     let stored = app.registry.store().stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
     if !caller.may_touch_all(&stored.record.desired.spec.hostnames) {
         return Err(Error::InstanceNotAllowed.into());
     }
     let live = live(&app, std::slice::from_ref(&id)).await.pop().flatten();
     let under_way = in_flight(app.registry.store(), &[&stored.record.desired.spec]).await.pop().flatten();
-    Ok(Answer(view::instance(id.as_str(), stored.record, live, under_way)))
+    let revision = stored.record.revision;
+    Ok(tagged(StatusCode::OK, revision, Answer(view::instance(id.as_str(), stored.record, live, under_way))))
 }

@@ -20,7 +20,9 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_machines::{Counts, Health, Record, Status, StoredVersion, Version, Wake, Waking};
+use signalbox_machines::{
+    Counts, Health, Job, Operation, Record, Status, StoredVersion, Task, TaskState, Version, Wake, Waking,
+};
 
 /// Labels per page.
 const PAGE_SIZE: usize = 50;
@@ -32,6 +34,8 @@ const MAX_READ: usize = 2000;
 const MAX_ERRORED: usize = 50;
 /// Maximum scheduled evaluations on the page.
 const MAX_WAKES: usize = 12;
+/// Maximum tasks on the page, the newest first.
+const MAX_TASKS: usize = 10;
 /// Maximum versions on the page, the newest first.
 const MAX_VERSIONS: usize = 20;
 
@@ -59,6 +63,7 @@ struct Page {
     wakes: Vec<WakeRow>,
     more_wakes: bool,
     versions: Vec<VersionRow>,
+    tasks: Vec<TaskRow>,
     may_manage: bool,
     plan: String,
 }
@@ -82,6 +87,13 @@ struct StateRow {
 #[derive(Debug)]
 struct Filter {
     find: String,
+    state: String,
+    status: String,
+    /// The same for the list of the API, and as flags of a command.
+    query: String,
+    flags: String,
+    /// In words, for a question.
+    words: String,
     /// Each with whether it is selected.
     states: Vec<(String, bool)>,
     statuses: Vec<(&'static str, bool)>,
@@ -129,6 +141,27 @@ struct WakeRow {
     what: String,
 }
 
+/// An operation on many labels.
+#[derive(Debug)]
+struct TaskRow {
+    id: String,
+    path: String,
+    what: String,
+    filter: String,
+    state: &'static str,
+    class: &'static str,
+    running: bool,
+    can_cancel: bool,
+    checked: u64,
+    all: u64,
+    changed: u64,
+    unchanged: u64,
+    failed: u64,
+    error: String,
+    by: String,
+    when: String,
+}
+
 #[derive(Debug)]
 struct VersionRow {
     number: u64,
@@ -152,6 +185,7 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
     let wakes = app.machines.inspector.overview.wakes(name).await?;
     let health = app.machines.inspector.overview.feed_health(name);
     let versions = app.machines.definitions.versions(name).await?;
+    let tasks = app.machines.tasks.list(name).await?;
     let row = |(label, record): (String, Record)| LabelRow {
         link: label_link(name, &label),
         name: label,
@@ -189,6 +223,7 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
         feeds: feeds(&version, &health),
         more_wakes: wakes.len() > MAX_WAKES,
         wakes: wakes.into_iter().take(MAX_WAKES).map(|wake| wake_row(name, now_ms, wake)).collect(),
+        tasks: tasks.into_iter().take(MAX_TASKS).map(|task| task_row(now_ms, task)).collect(),
         versions: versions.into_iter().skip(more).rev().map(version_row).collect(),
         may_manage: caller.has_any(&[Scope::Machines]),
         plan: View::of(Kind::Plan, name).address(),
@@ -229,8 +264,31 @@ fn state_row(
 fn filter(version: &Version, view: &View) -> Filter {
     let states = version.machine.states().iter().map(State::name);
     let live = Status::ALL.into_iter().filter(|status| *status != Status::Deleted).map(Status::as_str);
+    let given = [("state", &view.state), ("status", &view.status)];
+    let given: Vec<(&str, &String)> = given.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    let each = |text: &dyn Fn(&str, &str) -> String, between: &str| {
+        given.iter().map(|(name, value)| text(name, value)).collect::<Vec<_>>().join(between)
+    };
+    let words = match view.state.is_empty() {
+        true => each(&|name, value| format!("with {name} {value}"), " "),
+        false => each(
+            &|name, value| {
+                if name == "state" { format!("in {value}") } else { format!("with status {value}") }
+            },
+            " ",
+        ),
+    };
     Filter {
         find: view.find.clone(),
+        state: view.state.clone(),
+        status: view.status.clone(),
+        query: each(&|name, value| format!("&{name}={}", segment(value)), ""),
+        flags: if given.is_empty() {
+            "--all".to_owned()
+        } else {
+            each(&|name, value| format!("--{name} {value}"), " ")
+        },
+        words,
         states: states.map(|state| (state.to_owned(), state == view.state)).collect(),
         statuses: live.map(|status| (status, status == view.status)).collect(),
     }
@@ -279,6 +337,47 @@ async fn labels(
         after = last;
     }
     Ok((found, Some(after)))
+}
+
+fn task_row(now_ms: u64, task: Task) -> TaskRow {
+    let Task { filter, job, .. } = &task;
+    let mut words: Vec<String> = Vec::new();
+    words.extend(filter.state.as_ref().map(|state| format!("state {state}")));
+    words.extend(filter.status.map(|status| format!("status {}", status.as_str())));
+    words.extend(filter.suspended.map(|yes| if yes { "suspended" } else { "not suspended" }.to_owned()));
+    words.extend(filter.error.as_ref().map(|error| format!("error contains {error}")));
+    words.extend(filter.older_than_seconds.map(|age| format!("older than {}", format::span(age * 1000))));
+    words.extend(filter.younger_than_seconds.map(|age| format!("younger than {}", format::span(age * 1000))));
+    words.extend(filter.metadata.iter().map(|(path, value)| format!("{path} is {value}")));
+    let (what, can_cancel) = match job {
+        Job::Each(Operation::Move { to }) => (format!("move to {to}"), true),
+        Job::Each(operation) => (operation.word().to_owned(), true),
+        Job::DeleteMachine => ("delete the machine".to_owned(), false),
+    };
+    let running = task.state == TaskState::Running;
+    TaskRow {
+        path: segment(&task.id),
+        what,
+        filter: if words.is_empty() { "all labels".to_owned() } else { words.join(", ") },
+        state: task.state.as_str(),
+        class: match task.state {
+            TaskState::Running => "warn",
+            TaskState::Done => "good",
+            TaskState::Canceled => "idle",
+            TaskState::Failed => "bad",
+        },
+        running,
+        can_cancel: running && can_cancel,
+        checked: task.checked,
+        all: task.labels,
+        changed: task.changed,
+        unchanged: task.unchanged,
+        failed: task.failed,
+        error: task.error.unwrap_or_default(),
+        by: task.by,
+        when: format::ago(now_ms, task.created_ms),
+        id: task.id,
+    }
 }
 
 fn errored_row(machine: &str, now_ms: u64, (label, record): (String, Record)) -> ErroredRow {

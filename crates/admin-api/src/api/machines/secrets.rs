@@ -1,0 +1,78 @@
+//! Secrets of machines: values for headers and signatures of webhooks. No answer contains a value.
+
+use axum::{Json as Answer, extract::State, http::StatusCode};
+use serde_json::json;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{ManageMachines, ReadMachines, confined::OfMachine, params::MachineName, views::moment};
+use crate::http::{
+    App, Problem,
+    audit::Notes,
+    body::{Body, Json},
+    path::Path,
+};
+use signalbox_api::machines::{NewSecret, Secret, Secrets};
+use signalbox_machines as machines;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(set, delete))
+}
+
+impl Body for NewSecret {}
+
+fn view(secret: machines::Secret) -> Secret {
+    let machines::Secret { name, address, at_ms, by } = secret;
+    Secret { name, address, at: moment(at_ms), by }
+}
+
+/// List the secrets of a machine
+///
+/// Without their values. The machine need not exist.
+#[utoipa::path(get, path = "/state-machines/{machine}/secrets", tag = "machines", params(("machine" = String, Path)),
+    responses((status = 200, body = Secrets)))]
+async fn list(
+    _: OfMachine<ReadMachines>,
+    State(app): State<App>,
+    Path(MachineName(machine)): Path<MachineName>,
+) -> Result<Answer<Secrets>, Problem> {
+    let secrets = app.machines.secrets.list(&machine).await?;
+    Ok(Answer(Secrets { secrets: secrets.into_iter().map(view).collect() }))
+}
+
+/// Set a secret of a machine
+///
+/// Headers and signatures of the definition's webhooks use it as `${NAME}`. It is stored encrypted, is sent only to addresses
+/// that begin with `address`, and cannot be read. The machine need not exist yet.
+#[utoipa::path(put, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines",
+    params(("machine" = String, Path), ("secret" = String, Path, example = "WAREHOUSE_TOKEN")), request_body = NewSecret, responses(
+    (status = 200, body = Secret), (status = 409, description = "no_edge_key", body = Problem),
+    (status = 422, description = "invalid_secret, too_many_secrets, unknown_field, missing_field, invalid_body", body = Problem)))]
+async fn set(
+    OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
+    State(app): State<App>,
+    notes: Notes,
+    Path((machine, name)): Path<(MachineName, String)>,
+    Json(new): Json<NewSecret>,
+) -> Result<Answer<Secret>, Problem> {
+    let before = app.machines.secrets.list(&machine).await?.into_iter().find(|secret| secret.name == name);
+    if let Some(before) = before {
+        notes.before(json!(view(before)));
+    }
+    let place = (&*name, &*new.address);
+    Ok(Answer(view(app.machines.secrets.set(&machine, place, &new.value, &caller.name).await?)))
+}
+
+/// Delete a secret of a machine
+///
+/// Calls that need it fail, and are retried.
+#[utoipa::path(delete, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines",
+    params(("machine" = String, Path), ("secret" = String, Path)), responses(
+    (status = 204, description = "Deleted, or did not exist")))]
+async fn delete(
+    _: OfMachine<ManageMachines>,
+    State(app): State<App>,
+    Path((machine, name)): Path<(MachineName, String)>,
+) -> Result<StatusCode, Problem> {
+    app.machines.secrets.delete(&machine, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,319 @@
+//! One event or message: its content, the queues and subscribers that it went to, and every attempt to deliver it.
+//!
+//! An event and a message are the same entry of the log. A queue keeps a copy of what was redriven after the log has lost
+//! it, so a page of a queue links here with the queue and the environment.
+
+use askama::Template;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{Content, Kind, View, link, render, segment, subscribers::AttemptRow};
+use crate::{
+    dashboard::{Site, format},
+    http::Problem,
+};
+use signalbox_access::{Caller, Scope};
+use signalbox_bus::{EventId, SubscriptionStatus};
+use signalbox_queues::{Place, Stored};
+
+/// Queues, and subscribers, on the page.
+const MAX_PLACES: usize = 50;
+/// Dead letters of a subscriber among which the event is searched.
+const MAX_DEAD_LETTERS: usize = 500;
+/// Attempts to deliver that a subscriber's log has.
+const MAX_ATTEMPTS: usize = 50;
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/event.html")]
+struct Page {
+    id: u64,
+    topic: String,
+    topic_link: String,
+    kind: String,
+    environment: String,
+    /// Its object, and the address of the object's page for those who may see it.
+    object: String,
+    object_link: String,
+    url: String,
+    accepted: String,
+    accepted_at: String,
+    data: String,
+    /// Whether the log still has it.
+    logged: bool,
+    queues: Vec<QueueRow>,
+    subscribers: Vec<SubscriberRow>,
+    more: bool,
+    may_use: bool,
+    /// Whether the caller may see more than single environments.
+    whole: bool,
+}
+
+#[derive(Debug)]
+struct QueueRow {
+    name: String,
+    link: String,
+    /// The address of the message in the API, without the query.
+    path: String,
+    query: String,
+    state: &'static str,
+    class: &'static str,
+    details: String,
+    attempts: u32,
+    /// Whether it is in the queue, and can be made available now.
+    present: bool,
+    can_redrive: bool,
+}
+
+#[derive(Debug)]
+struct SubscriberRow {
+    name: String,
+    link: String,
+    query: String,
+    state: &'static str,
+    class: &'static str,
+    details: String,
+    attempts: Vec<AttemptRow>,
+    /// Whether the caller may see and repeat its deliveries.
+    own: bool,
+    /// Whether it waits for another attempt, so that it can be skipped.
+    waits: bool,
+}
+
+/// An entry of the log.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: String,
+    topic: String,
+    environment: String,
+    #[serde(default)]
+    object: String,
+    #[serde(default)]
+    url: Option<String>,
+    #[serde(default)]
+    data: Option<Box<RawValue>>,
+}
+
+fn unknown(id: &str) -> Problem {
+    let detail = format!(
+        "Unknown event `{id}`: it never existed, is no longer retained, or belongs to another environment."
+    );
+    Problem::not_found("unknown_event", detail)
+}
+
+pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
+    let id: u64 = view.name.parse().map_err(|_| unknown(&view.name))?;
+    let logged = app.queues.log_entry(id).await?;
+    let copy = match (&logged, &*view.queue) {
+        (None, queue) if !queue.is_empty() => {
+            let environment = Some(&*view.environment).filter(|environment| !environment.is_empty());
+            app.queues.message(queue, id, environment).await?
+        }
+        _ => None,
+    };
+    let copy = copy.filter(|copy| shows(caller, copy));
+    let body = logged.as_deref().or(copy.as_ref().map(|copy| &*copy.message.body));
+    let entry: Entry =
+        body.and_then(|body| serde_json::from_slice(body).ok()).ok_or_else(|| unknown(&view.name))?;
+    if caller.environments().is_some_and(|own| !own.contains(&entry.environment)) {
+        return Err(unknown(&view.name));
+    }
+    let (queues, more_queues) = queues(app, caller, view, id, &entry).await?;
+    let (subscribers, more_subscribers) = subscribers(app, caller, id, &entry).await?;
+    let whole = caller.environments().is_none();
+    let (now_ms, accepted_ms) = (app.dashboard.now_ms(), EventId(id).accepted_ms());
+    let page = Page {
+        id,
+        topic_link: link(Kind::Events, &entry.topic),
+        topic: entry.topic,
+        kind: entry.kind,
+        environment: entry.environment,
+        object_link: if whole && !entry.object.is_empty() {
+            link(Kind::Objects, &entry.object)
+        } else {
+            String::new()
+        },
+        object: entry.object,
+        url: entry.url.unwrap_or_default(),
+        accepted: format::ago(now_ms, accepted_ms),
+        accepted_at: format::time(accepted_ms),
+        data: entry.data.as_deref().map(pretty).unwrap_or_default(),
+        logged: logged.is_some(),
+        queues,
+        subscribers,
+        more: more_queues || more_subscribers,
+        may_use: caller.has_any(&[Scope::Queues]),
+        whole,
+    };
+    Ok(Content { html: render(&page)?, charts: Vec::new() })
+}
+
+/// The data with line breaks; verbatim if a reader of JSON would change it, such as a number with many digits.
+fn pretty(data: &RawValue) -> String {
+    let compact = |value: &serde_json::Value| value.to_string().len() == data.get().len();
+    let value = serde_json::from_str::<serde_json::Value>(data.get()).ok();
+    let text = value.filter(compact).and_then(|value| serde_json::to_string_pretty(&value).ok());
+    text.unwrap_or_else(|| data.get().to_owned())
+}
+
+/// Tokens that are confined to environments do not see dead letters.
+fn shows(caller: &Caller, stored: &Stored) -> bool {
+    let own = |own: &[String]| stored.place != Place::Dead && own.contains(&stored.message.environment);
+    caller.environments().is_none_or(own)
+}
+
+/// The queues whose pattern matches, and the one that the address names.
+async fn queues(
+    app: &Site,
+    caller: &Caller,
+    view: &View,
+    id: u64,
+    entry: &Entry,
+) -> Result<(Vec<QueueRow>, bool), Problem> {
+    let text = format!("{}:{}:{}", entry.environment, entry.kind, entry.topic);
+    let mut names: Vec<String> = app.bus.handle().queues(|all| {
+        let places = all.matching(&text);
+        places.iter().filter_map(|place| all.at(*place)).map(|queue| queue.name.to_string()).collect()
+    });
+    if !view.queue.is_empty() && !names.contains(&view.queue) {
+        names.insert(0, view.queue.clone());
+    }
+    let more = names.len() > MAX_PLACES;
+    names.truncate(MAX_PLACES);
+    let now_ms = app.dashboard.now_ms();
+    let mut rows = Vec::new();
+    for name in names {
+        let stored = app.queues.message(&name, id, Some(&entry.environment)).await?;
+        rows.push(queue_row(name, id, &entry.environment, stored.filter(|one| shows(caller, one)), now_ms));
+    }
+    Ok((rows, more))
+}
+
+fn queue_row(name: String, id: u64, environment: &str, stored: Option<Stored>, now_ms: u64) -> QueueRow {
+    let until = |stored: &Stored| {
+        stored.at_ms.map_or_else(String::new, |at| format!("for {}", format::span(at.saturating_sub(now_ms))))
+    };
+    let (state, class, details) = match &stored {
+        None => ("not in the queue", "idle", "it was acknowledged, dropped or expired".to_owned()),
+        Some(stored) => match stored.place {
+            Place::Waiting => ("waiting", "good", String::new()),
+            Place::Delayed => ("delayed", "warn", until(stored)),
+            Place::InFlight => ("in flight", "good", until(stored)),
+            Place::Dead => {
+                let when = stored.at_ms.map(|at| format::ago(now_ms, at)).unwrap_or_default();
+                ("dead letter", "bad", format!("{when}: {}", stored.reason.as_deref().unwrap_or("no reason")))
+            }
+        },
+    };
+    let place = stored.as_ref().map(|stored| stored.place);
+    QueueRow {
+        link: link(Kind::Queues, &name),
+        path: format!("/queues/{}/messages/{id}", segment(&name)),
+        query: segment(environment),
+        name,
+        state,
+        class,
+        details,
+        attempts: stored.as_ref().map_or(0, |stored| stored.message.attempt),
+        present: place.is_some(),
+        can_redrive: matches!(place, Some(Place::Delayed | Place::Dead)),
+    }
+}
+
+/// The subscribers of its topic. Only a caller that sees all environments sees them.
+async fn subscribers(
+    app: &Site,
+    caller: &Caller,
+    id: u64,
+    entry: &Entry,
+) -> Result<(Vec<SubscriberRow>, bool), Problem> {
+    if caller.environments().is_some() {
+        return Ok((Vec::new(), false));
+    }
+    let bus = app.bus.handle();
+    let mut all = bus.subscriptions().await?;
+    all.retain(|one| {
+        one.subscription.topics.contains(&entry.topic) && one.subscription.takes(&entry.environment)
+    });
+    let more = all.len() > MAX_PLACES;
+    all.truncate(MAX_PLACES);
+    let mut rows = Vec::new();
+    for status in &all {
+        rows.push(subscriber_row(app, caller, id, status).await?);
+    }
+    Ok((rows, more))
+}
+
+async fn subscriber_row(
+    app: &Site,
+    caller: &Caller,
+    id: u64,
+    status: &SubscriptionStatus,
+) -> Result<SubscriberRow, Problem> {
+    let (bus, token) = (app.bus.handle(), &status.subscription.token);
+    let name = app.bus.name_of(token);
+    // Only the subscriber and root may see its deliveries.
+    let own = caller.is_root() || (*token == *caller.bus_client() && caller.has_any(&[Scope::Subscribe]));
+    let mut row = SubscriberRow {
+        link: link(Kind::Subscribers, &name),
+        query: segment(&name),
+        name,
+        state: "not shown",
+        class: "idle",
+        details: "only the subscriber and root see its deliveries".to_owned(),
+        attempts: Vec::new(),
+        own,
+        waits: false,
+    };
+    if !own {
+        return Ok(row);
+    }
+    let now_ms = app.dashboard.now_ms();
+    let attempts = bus.deliveries(token, MAX_ATTEMPTS).await?;
+    let covering = attempts.into_iter().filter(|one| (one.first..=one.last).contains(&id));
+    row.attempts = covering.map(|one| super::subscribers::attempt(one, now_ms)).collect();
+    let dead = if status.gauges.dead > 0 {
+        bus.dead_letters(token, None, MAX_DEAD_LETTERS).await?.items
+    } else {
+        Vec::new()
+    };
+    let dead = dead.into_iter().find(|letter| letter.event.id.0 == id);
+    let last = row.attempts.first().map(|one| (one.result, one.class));
+    row.waits = dead.is_none() && last.is_some_and(|(result, _)| result == "retried");
+    row.details = String::new();
+    (row.state, row.class) = match (&dead, last) {
+        (Some(letter), _) => {
+            row.details = format!("{}: {}", format::ago(now_ms, letter.died_ms), letter.reason);
+            ("dead letter", "bad")
+        }
+        (None, Some(("retried", _))) => ("waits for a retry", "warn"),
+        (None, Some(last)) => last,
+        (None, None) if status.gauges.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) => {
+            ("waiting or delivered", "idle")
+        }
+        (None, None) => {
+            row.details = "it is not among the last attempts, and nothing older than it waits".to_owned();
+            ("delivered", "good")
+        }
+    };
+    Ok(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_shown_with_line_breaks_unless_that_would_change_it() {
+        let pretty = |text: &str| super::pretty(&RawValue::from_string(text.to_owned()).unwrap());
+        assert_eq!(pretty(r#"{"a":1}"#), "{\n  \"a\": 1\n}");
+        assert_eq!(pretty("1.00000000000000000000001"), "1.00000000000000000000001");
+    }
+
+    #[test]
+    fn a_message_that_left_its_queue_cannot_be_changed() {
+        let row = queue_row("mail".to_owned(), 7, "a/b", None, 0);
+        assert_eq!((row.state, row.present, row.can_redrive), ("not in the queue", false, false));
+        assert_eq!((&*row.path, &*row.query), ("/queues/mail/messages/7", "a%2Fb"));
+    }
+}

@@ -1,0 +1,91 @@
+// One of everything that a page can be about, created through the API, and the addresses of all pages.
+
+import { api, base, server, token, until } from "./harness.mjs";
+
+const machine = (address) => `state_machines:
+  furnished:
+    states:
+      - action: call
+        webhook: http://${address}/label/<label>
+        retry: {attempts: 1}
+        next: end
+      - gate: end
+        exit_condition: metadata.go
+        triggers: [{metadata: go}]
+        next: call
+`;
+
+const client = "furnished-client--0123456789abcdef";
+
+// Returns the addresses of the pages and a function that removes what disturbs other tests.
+export async function furnish() {
+    const [app, failing] = [await server(() => 200), await server(() => 500, () => "out of order")];
+    await api("PUT", "/instances/furnished-1?wait=30s", {
+        address: app.address,
+        hostnames: ["furnished.test", "furnished-2.test"],
+        version_type_id: "7",
+        node_id: "node-a",
+    });
+    await api("PUT", "/hosts/furnished.test", { methods: ["GET"], paths: [{ path: "/api", service: "furnished-2.test" }] });
+    await api("PUT", "/queues/furnished", { pattern: ".*:furnished:.*", max_attempts: 1 });
+    const messages = Array.from({ length: 4 }, (_, n) => ({ environment: `tenant-${n % 2}`, type: "furnished", name: "one", payload: { n } }));
+    await api("POST", "/messages", messages);
+    const { messages: pulled } = await api("POST", "/queues/furnished/pull", { max: 2 });
+    await api("POST", "/queues/furnished/nack", { receipts: pulled.map((one) => one.receipt) });
+    await api("POST", "/api_tokens", { name: "furnished-client", token: client });
+    await api("POST", "/subscription", { topics: ["furnished"], callback: failing.url, uuid: "u", timeout: 0 }, client);
+    await api("POST", "/topics/furnished", { type: "create", url: "https://shop.example/1", object: "order:1", data: { order: 1 } });
+    await api("PUT", "/backends/furnished", { prefix: "furnished:", callback: failing.url, uuid: "u", on_failure: "park", max_attempts: 1 });
+    const object = "furnished:1";
+    await api("POST", `/objects/${encodeURIComponent(object)}/events`, { data: { n: 1 }, events: [{ topic: "works", type: "create" }] });
+    const headers = { authorization: `Bearer ${token}`, "content-type": "application/yaml" };
+    const planned = await fetch(`${base}/state-machines/furnished/plan`, { method: "POST", headers, body: machine(failing.address) });
+    const { plan } = await planned.json();
+    await api("POST", "/state-machines/furnished/apply", { plan, map: {} });
+    await api("POST", "/state-machines/furnished/labels", { labels: [{ name: "customer-1", metadata: { plan: "gold" } }] });
+    await api("POST", "/state-machines/furnished/tasks", { operation: "evaluate", filter: {} });
+    await api("POST", "/tokens", { name: "furnished-token", scopes: ["read"], environments: ["tenant-0"] });
+    const { deliveries } = await until("a failed delivery", async () => {
+        const log = await api("GET", "/subscriber/deliveries?subscriber=furnished-client");
+        return log.deliveries.length ? log : null;
+    });
+    await until("a parked object", async () => (await api("GET", `/objects/${encodeURIComponent(object)}`)).parked_since_ms);
+    const { dead } = await api("GET", "/queues/furnished/dead");
+    const letter = dead[0].message;
+    const pages = {
+        overview: "/",
+        problems: "/dashboard/problems",
+        hosts: "/dashboard/host",
+        host: "/dashboard/host?name=furnished.test",
+        "host-explained": "/dashboard/host?name=furnished.test&url=/api/x#explain",
+        policy: "/dashboard/policy?name=furnished.test",
+        instances: "/dashboard/instances",
+        instance: "/dashboard/instances?name=furnished-1",
+        routers: "/dashboard/routers",
+        certificates: "/dashboard/certificates",
+        events: "/dashboard/events",
+        event: `/dashboard/event?name=${deliveries[0].first}`,
+        message: `/dashboard/event?name=${letter.id}&queue=furnished&environment=${letter.environment}`,
+        topics: "/dashboard/topics",
+        subscribers: "/dashboard/subscribers",
+        subscriber: "/dashboard/subscribers?name=furnished-client",
+        queues: "/dashboard/queues",
+        queue: "/dashboard/queues?name=furnished",
+        objects: "/dashboard/objects",
+        object: `/dashboard/objects?name=${encodeURIComponent(object)}`,
+        machines: "/dashboard/machines",
+        machine: "/dashboard/machines?name=furnished",
+        label: "/dashboard/label?name=furnished&label=customer-1",
+        plan: "/dashboard/plan?name=furnished",
+        tokens: "/dashboard/tokens",
+        audit: "/dashboard/audit",
+    };
+    async function remove() {
+        await api("DELETE", "/instances/furnished-1");
+        for (const host of ["furnished.test", "furnished-2.test"]) await api("DELETE", `/hosts/${host}`);
+        await api("DELETE", "/queues/furnished");
+        await api("DELETE", "/tokens/furnished-token");
+        [app, failing].forEach((one) => one.stop());
+    }
+    return { pages, remove };
+}
