@@ -9,9 +9,9 @@
 -- It logs in before anything else. The password's file is read at each connect, so a password can be changed while
 -- requests are served: the next connection uses the new one. The password never appears in a log or an error.
 --
--- After two seconds of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL of
--- a million keys takes less than one). When it ends, every waiting handler is called with nil, and the link reconnects
--- with growing pauses, without limit.
+-- After two seconds of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL
+-- of a million keys takes less than one). When it ends, every waiting handler is called with nil, and the link
+-- reconnects with growing pauses, without limit.
 
 local resp = require("signalbox.resp")
 local semaphore = require("ngx.semaphore")
