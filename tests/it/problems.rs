@@ -46,7 +46,7 @@ const EXPECTED: [(&str, usize); 8] = [
 ];
 
 /// Makes one fault of each subsystem, and several of some.
-async fn break_everything(system: &System, app: &App) {
+async fn break_everything(system: &System, apps: &[App]) {
     let call = async |method: &str, target: &str, body: Value| {
         let answer = system.api(method, target, Some(body)).await;
         assert!(answer.status < 300, "{method} {target}: {} {}", answer.status, answer.text());
@@ -56,7 +56,7 @@ async fn break_everything(system: &System, app: &App) {
     }
     let health =
         json!({"path": "/status/500", "interval_seconds": 1, "timeout_ms": 500, "unhealthy_after": 1});
-    for number in 0..2 {
+    for (number, app) in apps.iter().enumerate() {
         let body = json!({"address": app.address.to_string(), "hostnames": [format!("ill{number}.test")],
             "version_type_id": "7", "health": health});
         call("PUT", &format!("/instances/i-{number}"), body).await;
@@ -149,8 +149,8 @@ async fn of_page(system: &System, id: &str) -> Findings {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_and_the_page_problems_report_the_same() {
     let system = System::start("problems").await;
-    let app = App::start("app").await;
-    break_everything(&system, &app).await;
+    let apps = [App::start("one").await, App::start("two").await];
+    break_everything(&system, &apps).await;
     let doctor = async || {
         let said = type_in(&system, &["doctor", "--skip-log", "--json"]).await;
         serde_json::from_str::<Value>(&said.out).unwrap()
