@@ -181,7 +181,9 @@ fn webhook(prefix: &str, to: &str) -> String {
 async fn a_secret_is_sent_only_to_the_addresses_that_it_is_bound_to() {
     let [own, other] = [Receiver::start().await, Receiver::start().await];
     let (own_url, other_url) = (format!("http://{}/", own.address), format!("http://{}/", other.address));
-    let system = start("attack-secrets", &[("bus", receiver::allowed())]).await;
+    // With nginx, there is a key to encrypt with.
+    let system =
+        System::with("attack-secrets", |builder| builder.pacemaker("bus", receiver::allowed())).await;
     let value = "not-for-everyone";
     let secret = json!({"value": value, "address": own_url});
     let set = call(&system, &system.token, "PUT", "/state-machines/m/secrets/HOME", &secret).await;

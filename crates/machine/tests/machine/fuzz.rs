@@ -15,7 +15,7 @@ const LIMITS: &str = r#"state_machines:
     states:
       - gate: asked
         exit_condition: metadata.go
-        triggers: [{metadata: go}, {time: 18:30, days: mon-fri, grace: 1h}, {cron: "0 9 * * *"}, {at: metadata.due}]
+        triggers: [{metadata: go}, {time: 18:30, days: [monday, friday], grace: 1h}, {cron: "0 9 * * *"}, {at: metadata.due}]
         deadline: {at: metadata.due, next: done}
         alert: {labels: 1000, age: 2h}
         next: call
