@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(cut[1], "i-7  one.test,two.tes\u{2026}  active");
         assert!(cut.iter().all(|line| line.chars().count() <= 30));
         // No column is cut below eight characters. The last ones are left out.
-        assert_eq!(laid_out(&rows, Some(19), false)[1], "i-7  one.tes\u{2026}  active");
+        assert_eq!(laid_out(&rows, Some(21), false)[1], "i-7  one.tes\u{2026}  active");
         assert_eq!(laid_out(&rows, Some(18), false)[1], "i-7  one.test,two\u{2026}");
         assert_eq!(laid_out(&rows, Some(2), false)[1], "i\u{2026}");
     }

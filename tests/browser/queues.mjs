@@ -32,6 +32,9 @@ async function conflicts(page, row) {
     const { lease_seconds, retention_seconds } = await api("GET", "/queues/mail");
     check(lease_seconds === 77 && retention_seconds === 4000, "only the changed field is sent");
 
+    // The page is updated a moment later; a change before that is a conflict.
+    const revision = await definition.getAttribute("data-revision");
+    await row("8").locator(`form[data-key="pause"][data-revision="${revision}"]`).waitFor();
     await act(page, row("8").locator('form[data-key="pause"]'));
     await row("8").locator(".badge", { hasText: "paused" }).waitFor();
     check((await api("GET", "/queues/mail/facets/8")).paused, "the environment is paused");

@@ -174,12 +174,12 @@ mod tests {
     #[test]
     fn the_share_is_taken_within_each_round() {
         // Twice as slow in the second round, both of them.
-        let size = Size { many: 100_000, waiting: 200_000, turn: 40_000, turns: 2 };
+        let size = Size { many: 100_000, waiting: 200_000, turn: 48_000, turns: 2 };
         let table = table(size, &[turns(&[1, 2]), turns(&[2, 4])]);
-        assert_eq!(table.rows[0][1..3], ["30,000", "1"]);
+        assert_eq!(table.rows[0][1..3], ["36,000", "1"]);
         assert!(table.rows[0][8].ends_with("/s met"), "{:?}", table.rows);
-        assert_eq!(table.rows[1][1..3], ["15,000", "0.50 (0.50–0.50)"]);
-        assert_eq!(table.rows[1][8], "≥ 20,000/s missed, ≥ 0.80 of that missed");
+        assert_eq!(table.rows[1][1..3], ["18,000", "0.50 (0.50–0.50)"]);
+        assert_eq!(table.rows[1][8], "≥ 35,000/s missed, ≥ 0.90 of that missed");
         assert_eq!(table.rows[0][6], "2.0");
     }
 }

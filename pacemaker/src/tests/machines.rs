@@ -29,7 +29,7 @@ impl Api {
         let applied = api.post("/state-machines/m/apply", &json!({"plan": plan["plan"]})).await;
         assert_eq!(
             (applied.status.as_u16(), applied.json()),
-            (200, json!({"version": 1, "changed": true})),
+            (200, json!({"version": 1, "changed": true, "kept": []})),
             "{applied:?}"
         );
         api

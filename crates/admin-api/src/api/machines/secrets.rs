@@ -29,7 +29,7 @@ fn view(secret: machines::Secret) -> Secret {
 ///
 /// Without their values. The machine need not exist.
 #[utoipa::path(get, path = "/state-machines/{machine}/secrets", tag = "machines", params(("machine" = String, Path)),
-    responses((status = 200, body = Secrets)))]
+    responses((status = 200, body = Secrets), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -45,7 +45,8 @@ async fn list(
 /// that begin with `address`, and cannot be read. The machine need not exist yet.
 #[utoipa::path(put, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines",
     params(("machine" = String, Path), ("secret" = String, Path, example = "WAREHOUSE_TOKEN")), request_body = NewSecret, responses(
-    (status = 200, body = Secret), (status = 409, description = "no_edge_key", body = Problem),
+    (status = 200, body = Secret), (status = 404, description = "unknown_machine", body = Problem),
+    (status = 409, description = "no_edge_key", body = Problem),
     (status = 422, description = "invalid_secret, too_many_secrets, unknown_field, missing_field, invalid_body", body = Problem)))]
 async fn set(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
@@ -67,7 +68,8 @@ async fn set(
 /// Calls that need it fail, and are retried.
 #[utoipa::path(delete, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines",
     params(("machine" = String, Path), ("secret" = String, Path)), responses(
-    (status = 204, description = "Deleted, or did not exist")))]
+    (status = 204, description = "Deleted, or did not exist"),
+    (status = 404, description = "unknown_machine", body = Problem)))]
 async fn delete(
     _: OfMachine<ManageMachines>,
     State(app): State<App>,
