@@ -74,7 +74,7 @@ async function withoutJavaScript(context, pages) {
     await bare.getByRole("button", { name: "Explain" }).click();
     await bare.locator("#explained li").first().waitFor();
     await bare.goto(`${base}/dashboard/policy?name=furnished.test`);
-    await bare.locator("noscript p.notice").waitFor();
+    await bare.locator("noscript p", { hasText: "The editor needs JavaScript" }).waitFor();
     await browser.close();
 }
 

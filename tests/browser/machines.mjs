@@ -72,7 +72,7 @@ async function failAndRetry(page, answers) {
     const errored = page.locator('section[aria-labelledby="errored"] tbody tr');
     for (const name of ["b1", hostile]) await api("PATCH", label(name), { metadata: { ready: true, weight: 4 } });
     await errored.nth(1).waitFor();
-    await node(page, "carry").getByText("2 errored").waitFor();
+    await node(page, "carry").locator("text", { hasText: "2 errored" }).waitFor();
     check((await errored.allInnerTexts()).every((text) => text.includes("500")), "each error has the status of the response");
     await shoot(page, "machine-errored");
     answers.carry = 204;
