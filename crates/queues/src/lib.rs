@@ -40,8 +40,8 @@
 //! ```
 //!
 //! A message's ID is in exactly one of these places. When a message is dropped, its ID is removed from the place where
-//! it is. A message that is requeued after its lease or a nack is placed at the head of its facet, in the order of IDs.
-//! All other messages are delivered first in, first out.
+//! it is. If a delivered message is requeued, because its lease expired or it was nacked, it goes to the head of its
+//! facet, in the order of IDs. All other messages are delivered first in, first out.
 //!
 //! # Invariants
 //!
