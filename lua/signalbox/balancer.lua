@@ -1,10 +1,14 @@
--- The hot path: a known host is routed here, with no other Lua, unless its policy needs more than a choice of instance.
--- Before it, usual.lua has checked the form of the request, and a first try allocates nothing. A request that this
--- module cannot route is declined, which leads to @full. (Exiting with 500 would lead there too, but nginx closes the
--- client's connection after a 500.)
+-- The hot path: chooses the instance for a request to a host that the worker knows. Before this module, usual.lua has
+-- checked the form of the request; after it, only the header filter below runs. The first try of a request to a host
+-- without a policy allocates nothing.
 --
--- nginx.conf calls one function of a module on purpose: code in the block itself is called from C, and LuaJIT cannot
--- compile its return.
+-- A request that this module cannot route is declined: nginx ends it as an internal 502, and error_page sends it to
+-- @full, the location for all such requests (full.lua). They are requests of an unusual form, and requests to hosts
+-- that the worker does not know, whose policy affects more than the choice of an instance, or that have no usable
+-- instance. (Exiting with 500 would lead to @full, too, but nginx closes the client's connection after a 500.)
+--
+-- In nginx.conf, the balancer_by_lua_block only calls a function of this module, on purpose. Code that is written in
+-- the block itself is called from C, and LuaJIT cannot compile a return to C.
 
 local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
@@ -57,8 +61,9 @@ local function fail(err)
     return exit(ERROR)
 end
 
--- Sends the request to an instance that was not chosen by the plain path. With several tries it counts as in flight at
--- each instance until it ends: the failed ones have earned that.
+-- Sends the request to an instance that plain() has not chosen itself. If the policy counts requests in flight, a
+-- request with several tries counts at each instance that was tried, until it ends. For an instance that failed, this
+-- is intended.
 local function send(request, route, address)
     local ok, err = set_current_peer(address)
     if not ok then
@@ -70,7 +75,8 @@ local function send(request, route, address)
     set_log_key(request, record.log_key(route, address))
 end
 
--- The record of a service, if the hot path can serve it. Its own rules for paths do not apply.
+-- The record of a service (the host that a rule for paths leads to), if the hot path can serve it. The service's own
+-- rules for paths do not apply.
 local function record_of_service(name)
     local route = routes.plain[name] or routes.wild.young[name]
     if route then
@@ -93,8 +99,8 @@ local function by_path(request, asked)
     return rule.light and record_of_service(rule.service) or nil
 end
 
--- The record for a request to a host with a policy, if that only influences the choice of an instance. It may be plain
--- if it is that of a service.
+-- The record for a request to a host with a policy, if the policy affects only the choice of an instance. If the path
+-- leads to a service, it is the service's record, which may be plain.
 local function special_route(request, host)
     local route = routes.special[host]
     if not route then

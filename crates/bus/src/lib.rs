@@ -1,8 +1,14 @@
 //! The event bus: topics, subscribers, batches and jobs.
 //!
-//! A publisher posts events to a topic. Every subscriber of the topic receives them over HTTP, in batches, at least once,
-//! and for each object in the order in which they were accepted. The key names, the life of a batch and the life of a
-//! job are those of Routemaster (its `INTERNALS` document), with the prefix `bus:`.
+//! A publisher posts events to a topic. Every subscriber of the topic receives them over HTTP, in batches, at least
+//! once. An event belongs to an *object*, its ordering key: events of one object arrive in the order in which they were
+//! accepted. The key names, the life of a batch and the life of a job are those of Routemaster (its `INTERNALS`
+//! document), with the prefix `bus:`.
+//!
+//! The daemon that runs this crate is the *pacemaker*, Signalbox's control plane. All data is in the *fabric*, the
+//! Redis that stores desired state, events and the labels of state machines. The fabric can be divided into *shards*:
+//! each has its part of the objects, and all its keys are on one Redis node, so that a script can change them in one
+//! step.
 //!
 //! ```text
 //!  Handle::publish ─▶ commit.rs ─▶ publish.lua ──┬─▶ bus:log:<segment>     each body once
@@ -13,28 +19,34 @@
 //!  housekeeping.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: events appended to lanes again
 //! ```
 //!
+//! A *gap* is a record that names events which a subscriber will not receive. A *scrub* takes the job of a dead worker
+//! away from it, so that another worker can take the job.
+//!
 //! # Data
 //!
 //! `docs/keys.md` lists the keys. The concepts are:
 //!
-//! * **Ids** rise within a shard: `max(last + 64, ms · 6400 + shard)`, where `ms` counts milliseconds since 2024. They are
-//!   numbers below 2^53, and Lua prints them with `%.0f` only. `bus:objects` has the last id of each object, and of each
-//!   pair of object and topic, so `prev` and `tprev` cost one read and one write for a whole call. It consists of two
-//!   hashes that rotate. An inactive object is removed only after `object_seconds`, or after events of `objects` other
-//!   objects. That is longer than any batch lives.
-//! * **The log** holds each body once, in segments of ten seconds of IDs, `bus:log:<segment>`. Dividing an ID yields its
-//!   segment, so no lookup is needed. An event that is appended to a lane again is stored again in the current segment
-//!   and written `id@segment`. Therefore no batch needs a segment older than its creation, and a segment older than the
-//!   oldest batch can be removed.
-//! * **A lane** is a subscriber's part of the objects, by hash modulo `concurrency`. It has at most one batch that is
-//!   being filled (`current`), a list of full ones (`ready`) whose head is in flight, one job, and the gaps that it still
-//!   has to report. Lanes belong to a **generation**, which changes with `concurrency`. The lanes of a newer generation
-//!   wait until the older one is empty, because an object may have changed its lane.
-//! * **The registry** contains topics with their owners, subscriptions and tokens (`registry.rs`, without I/O). Every shard
-//!   stores it as one snapshot with a stamp; the first shard also stores it key by key, as in Routemaster. A change is computed from
-//!   the snapshot and written if the stamp is unchanged. A publish carries the stamp that its fan-out was computed from.
-//!   If the shard has another stamp, nothing is written and the pacemaker reads the registry again. So no event misses a
-//!   subscription that was confirmed before it, and none is fanned out to one that ended.
+//! * **Ids** rise within a shard: `max(last + 64, ms · 6400 + shard)`, where `ms` counts milliseconds since 2024. They
+//!   are numbers below 2^53, and Lua prints them with `%.0f` only. Each event names the previous event of its object
+//!   (`prev`) and the previous one of its object in the same topic (`tprev`). `bus:objects` has these last ids, so that
+//!   both cost one read and one write for a whole call. It consists of two hashes that rotate. An inactive object is
+//!   removed only after `object_seconds`, or after events of `objects` other objects. That is longer than any batch
+//!   lives.
+//! * **The log** holds each body once, in segments of ten seconds of IDs, `bus:log:<segment>`. Dividing an ID yields
+//!   its segment, so no lookup is needed. If an event is appended to a lane again, its body is stored again in the
+//!   current segment, and the batch refers to it as `id@segment`. Therefore no batch needs a segment that is older than
+//!   the batch, and a segment that is older than the oldest batch can be removed.
+//! * **A lane** is one of the `concurrency` parallel sequences of batches of a subscriber. The hash of an object
+//!   selects its lane. A lane has at most one batch that is being filled (`current`), a list of full batches (`ready`)
+//!   whose head is in flight, one job, and the gaps that it still has to report. Lanes belong to a **generation**. When
+//!   `concurrency` changes, a new generation begins. Its lanes wait until the older generation is empty, because an
+//!   object may be in another lane than before.
+//! * **The registry** contains topics with their owners, subscriptions and tokens (`registry.rs`, without I/O). Every
+//!   shard stores it as one snapshot with a stamp; the first shard also stores it key by key, as in Routemaster. A
+//!   change is computed from the snapshot and written if the stamp is unchanged. A publish call contains the stamp of
+//!   the registry from which its list of subscribers was computed. If the shard has another stamp, nothing is written,
+//!   and the pacemaker reads the registry again. So an event reaches every subscription that was confirmed before the
+//!   event was accepted, and none that had ended.
 //!
 //! # Life of a lane
 //!
@@ -49,13 +61,14 @@
 //!                         (a full batch waits: instant)                  (or waiting: for an older generation)
 //! ```
 //!
-//! A job is the MessagePack of `["lane", [token, generation, lane]]`. It is in exactly one of these states while its lane
-//! has a batch, and in none otherwise. A publish creates a job only for a lane without batches. Any other lane has a job
-//! already, and the script that settles it also checks the lane again. So no wake-up is lost and no job is queued twice.
+//! A job is the MessagePack of `["lane", [token, generation, lane]]`. It is in exactly one of these states while its
+//! lane has a batch. While the lane has none, the job does not exist. A publish creates a job only for a lane without
+//! batches. Any other lane already has a job, and the script that settles this job checks the lane again. So no wake-up
+//! is lost and no job is queued twice.
 //!
-//! An acknowledgement names worker, job *and* batch. A worker that lost its job (it was scrubbed) cannot commit. A worker
-//! that repeats an acknowledgement after a lost reply finds another batch at the head, and nothing changes. A worker that
-//! repeats an acquisition gets the job that it already holds.
+//! An acknowledgement names worker, job *and* batch. A worker that was scrubbed no longer holds the job, so its
+//! acknowledgement is rejected. If a worker repeats an acknowledgement after a lost reply, another batch is at the
+//! head, and nothing changes. A worker that repeats an acquisition gets the job that it already holds.
 //!
 //! # Invariants
 //!
@@ -70,26 +83,29 @@
 //!
 //! # Behavior under failure
 //!
-//! * **A pacemaker dies.** If its publish call had not arrived, nothing happened. Otherwise the events are accepted and
-//!   its client does not know; an `Idempotency-Key` makes a retry safe. After `dead_after_ms` without a heartbeat, another
-//!   pacemaker scrubs its jobs, counts each as an attempt, and delivers them again.
-//! * **A reply is lost.** The same call is sent again. Publishing compares `bus:call:<pacemaker>:<slot>`; repeating any
-//!   other script changes nothing. A call that its sender abandoned is rejected if it arrives later.
-//! * **Redis restarts.** Publishers get [`Refusal::Unavailable`]. Workers keep their outcomes and settle them when Redis is
-//!   available again. An outage scrubs no worker: a worker is dead only after a *running* pacemaker has observed it
-//!   without a heartbeat, on its own clock, for an uninterrupted period.
-//! * **A replica was promoted that lacks acknowledged calls.** The next call finds that the shard's last sequence of this
-//!   pacemaker is too old. The lost events are counted (`events.lost`) and logged, and the call is sent again
-//!   (`acknowledged.rs`).
+//! * **A pacemaker dies.** If its publish call had not reached Redis, nothing happened. Otherwise the events are
+//!   accepted, although the publisher gets no answer; an `Idempotency-Key` makes a retry safe. After `dead_after_ms`
+//!   without a heartbeat, another pacemaker scrubs the workers of the dead one. It counts each of their jobs as an
+//!   attempt, and the batches are delivered again.
+//! * **A reply is lost.** The same call is sent again. A publish script recognizes a repeated call by the sequence
+//!   number in `bus:call:<pacemaker>:<slot>`, and returns the first reply. Repeating any other script changes nothing.
+//!   A call that its sender abandoned is rejected if it arrives later.
+//! * **Redis restarts.** Publishers get [`Refusal::Unavailable`]. Workers remember the outcomes of their deliveries,
+//!   and settle them when Redis is available again. No worker is scrubbed because of an outage: a worker is dead only
+//!   after a *running* pacemaker has observed no heartbeat of it, on its own clock, for an uninterrupted period.
+//! * **A replica without the latest acknowledged calls is promoted.** Each shard stores the sequence number of the last
+//!   call of each pacemaker. The next call finds that this number is too old. The lost events are counted
+//!   (`events.lost`) and logged, and the call is sent again (`acknowledged.rs`).
 //! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialized`], and an error is logged, until an
 //!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Housekeeping removes events
-//!   that are retained only for replay, then the oldest batches of the subscriber with the most events, each with a gap.
+//!   that are retained only for replay. Then it drops the oldest batches of the subscriber with the most events, and
+//!   stores a gap for each.
 //! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they
 //!   exceed their maximum age.
 //! * **A delivery panics, hangs, or takes long.** A panic or a timeout is a failed attempt. A delivery that takes
 //!   long releases its worker, so it does not delay other subscribers.
-//! * **A subscription ends.** It receives no events from the next publish on. Its lanes are removed in parts, by any
+//! * **A subscription ends.** It receives no events that are published later. Its lanes are removed in parts, by any
 //!   pacemaker, and the number of their generation is never used again.
 
 // The testkit is also compiled into the unit tests of this crate (`tests/mod.rs`). This makes `signalbox_bus` in its

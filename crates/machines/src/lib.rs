@@ -1,7 +1,13 @@
 //! State machines: labels that move from state to state when their metadata changes.
 //!
-//! A machine is a definition (`signalbox_machine`). A label is a name that is in one of the machine's states, with metadata
-//! from clients and a history. Clients update metadata, and the definition decides where the label goes.
+//! A machine is defined in YAML, which the crate `signalbox_machine` reads. A *label* is an entity that the machine
+//! tracks: a name that is in one of the machine's states, with metadata from clients and a history. Clients update
+//! metadata, and the definition decides which state the label enters next. A state is a *gate*, which waits until its
+//! condition is true, or an *action*, which does something, or an end state.
+//!
+//! The daemon that runs this crate is the *pacemaker*, Signalbox's control plane. Labels are stored in the *fabric*,
+//! the Redis that also has the desired state and the events of the bus (`signalbox_bus`). The fabric can be divided
+//! into *shards*, each with its part of the labels.
 //!
 //! ```text
 //!  PATCH metadata ─┐                               ┌─ not true: nothing ─┐
@@ -24,28 +30,28 @@
 //! | `store` | every access to the fabric, one small type per kind of data |
 //! | `clock`, `secrets` | the fabric's clock; values for headers and signatures |
 //! | `definitions` | versions of definitions, cached |
-//! | `evaluator` | [pure] applies an occurrence to a record |
+//! | `evaluator` | applies an update, a time or an event to a record; without I/O |
 //! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
 //! | `flow` | counts of transitions, times in states, and conversions |
-//! | `commit`, `sweep_entries`, `unreadable` | parts of a change: the commit, the sweeps it needs, labels to skip |
+//! | `commit`, `sweep_entries`, `unreadable` | parts of a change: commit, sweeps to add, unreadable labels to skip |
 //! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
-//! | `runner` | `Runner`: the consequences of a change, in the background |
+//! | `runner` | `Runner`: what follows a change in the background: attempts of actions, requests to feeds |
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
-//! | `inspector` | [`Inspector`]: read-only questions |
+//! | `inspector` | [`Inspector`]: read-only requests, such as counts, explanations, predictions and checks |
 //! | `handle` | [`Handle`]: the interface for request handlers |
 //! | `assembly` | puts the parts together |
 //! | `service` | [`Service`]: runs everything that happens without a request |
 //!
 //! # Data
 //!
-//! `docs/keys.md` describes the keys. A label's record is one packed string (`record/packed.rs`), stored as the state of an
-//! object of the bus; its events are the object's events, so they are ordered and have `prev`.
-//! `machine:<m>:in:<state>` and similar keys are sorted sets of names, used for lists, counts and sweeps.
-//! `machine:due` has one entry for each label with a pending time (a retry, a repeated feed query, an interval, an
-//! attempt in progress), and one for each gate, time of day and zone: a *sweep*, which evaluates the gate's labels
-//! page by page and stores its progress.
+//! `docs/keys.md` describes the keys. A label's record is one packed string (`record/packed.rs`). A label is also an
+//! object of the bus, that is, the ordering key of its events. So its events are ordered, and each names the previous
+//! one (`prev`). `machine:<m>:in:<state>` and similar keys are sorted sets of names, used for lists, counts and sweeps.
+//! `machine:due`, the *due set*, has two kinds of entries. One kind is for a label with a pending time: a retry, a
+//! repeated feed request, an interval, an attempt in progress. The other kind is a *sweep*, one for each gate, time of
+//! day and zone: it evaluates the gate's labels page by page and stores its progress.
 //!
 //! # Invariants
 //!
@@ -53,28 +59,32 @@
 //!    definition that is no longer active in the shard, is rejected. The script compares four numbers: the label's
 //!    incarnation (rises when a deleted label is created again), visit (rises with each transition) and revision (rises
 //!    with each change), and the definition's version.
-//! 2. An attempt is counted before it is made. All attempts of one visit carry the same token.
-//! 3. Every label that waits for a time has an entry in the due set, or is at a gate that has a sweep. A label whose
-//!    action or feed is in progress has an entry, too. If this process dies, another one continues when the entry is due.
-//! 4. A change of definition that began is completed: its record stays until every shard is done (`apply.rs`).
+//! 2. An attempt is counted before it is made. All attempts of one visit carry the same idempotency token.
+//! 3. Every label that waits for a time has an entry in the due set, or is at a gate that has a sweep. A label with an
+//!    action or a feed request in progress also has an entry. If this process dies, another one continues when the
+//!    entry is due.
+//! 4. Once a change of a definition has begun, it is completed: the record of the change stays until every shard has
+//!    the new version (`apply.rs`).
 //!
 //! # Behavior under failure
 //!
-//! * **A pacemaker dies** after a commit and before the attempt or request that follows: when the label's entry in the due set is
-//!   due (for an attempt after its timeout and five seconds, for a feed after half a minute), the holder of the shard's lease continues.
+//! * **A pacemaker dies** after a commit and before the attempt or request that follows: the pacemaker that holds the
+//!   shard's lease continues when the label's entry in the due set is due. That is five seconds after the timeout of an
+//!   attempt, and half a minute after a feed request began.
 //! * **A reply is lost**: the bus repeats the call and gets the first reply. If the outcome stays unknown, the client gets
-//!   503 and can repeat the request with its idempotency key; every other change reads the label again.
+//!   503 and can repeat the request with its idempotency key. A change that no client requested reads the label again.
 //! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue, and
 //!   the check and a metric report it.
-//! * **Redis was restored without its last second**: sweeps that are missing in the due set are added again
+//! * **Redis lost the writes of its last second** in a crash: sweeps that are missing in the due set are added again
 //!   (`reconcile.rs`).
 //! * **Redis restarts**: an outcome of an action is kept in memory for up to a quarter of an hour, and written when Redis answers.
-//! * **A label is deleted during an attempt**: the outcome is added to its history, and nothing follows.
+//! * **A label is deleted during an attempt**: the outcome is added to its history, and has no other effect.
 //! * **An event is read twice**, or by a pacemaker that was paused: the label stores the last event that it applied from each
 //!   shard, and ignores older ones.
 //! * **A day's sweep was missed**: the last missed time is handled later, if it is within the trigger's grace period, for all
 //!   labels that were at the gate at that time.
-//! * **Two pacemakers evaluate one label**: one commit is rejected, and computed again from what the other pacemaker wrote.
+//! * **Two pacemakers evaluate one label**: the second commit is rejected. Its pacemaker reads the new record and
+//!   evaluates the label again.
 
 mod actions;
 mod answer;

@@ -1,9 +1,14 @@
 //! Queues: messages that consumers pull, fair between tenants.
 //!
-//! A queue is a name and a pattern. It takes every message whose `environment:type:name` matches the pattern, and every
-//! event of the bus whose `environment:type:topic` does. The script that accepts a message also puts it into its queues,
-//! so an accepted message is never missing from them. A queue has one *facet* for each environment (tenant), so a tenant
-//! with a million messages delays another tenant by no more than one turn. All key names begin with `queue:`.
+//! A queue has a name and a pattern. It receives every message whose `environment:type:name` matches the pattern, and
+//! every event of the bus (`signalbox_bus`) whose `environment:type:topic` matches it. The script that accepts a
+//! message also puts it into its queues, so an accepted message is never missing from them. A queue has one *facet* for
+//! each environment (the tenant that a message belongs to). Facets take turns, so a tenant with a million messages
+//! delays another tenant by no more than one turn. All key names begin with `queue:`.
+//!
+//! The daemon that runs this crate is the *pacemaker*, Signalbox's control plane. Queues are stored in the *fabric*,
+//! the Redis that has the desired state, the events and the labels of state machines. The fabric can be divided into
+//! *shards*, each with its part of the messages.
 //!
 //! ```text
 //!  bus: publish.lua ── facets.lua ──▶ queue:<q>:<env>  ids only; bodies are in the bus's log
@@ -16,11 +21,12 @@
 //!
 //! # Fairness
 //!
-//! Deficit round robin, counted in messages. The facet at the head of the ring keeps its turn until as many of its
-//! messages were delivered as its weight, then it moves to the tail. Weight 0 pauses a facet. A facet is in the ring
-//! exactly while it can be pulled from: its weight is not 0, it has waiting messages, fewer of its messages are in flight
-//! than `in_flight_limit`, and its rate is not used up. So between two turns of a facet, each other facet that could be
-//! pulled from all the time has one turn. This holds in each shard; pulls rotate over the shards.
+//! The algorithm is deficit round robin, counted in messages. The facets that can be pulled from form a ring. The facet
+//! at the head keeps its turn until the number of its delivered messages equals its weight; then it moves to the tail.
+//! Weight 0 pauses a facet. A facet is in the ring exactly while it can be pulled from: its weight is not 0, it has
+//! waiting messages, fewer of its messages are in flight than `in_flight_limit`, and its rate limit is not reached. So
+//! between two turns of a facet, each other facet that is in the ring all that time has one turn. This holds in each
+//! shard; pulls rotate over the shards.
 //!
 //! # Life of a message
 //!
@@ -33,15 +39,16 @@
 //!     └──────── delay over ───────────────────────────┴─────────────────────────────────────────────────┘
 //! ```
 //!
-//! A message's ID is in exactly one of these places, and dropping removes it from any of them. A message that is requeued
-//! goes to the head of its facet, in the order of IDs. All others are delivered first in, first out.
+//! A message's ID is in exactly one of these places. When a message is dropped, its ID is removed from the place where
+//! it is. If a delivered message is requeued, because its lease expired or it was nacked, it goes to the head of its
+//! facet, in the order of IDs. All other messages are delivered first in, first out.
 //!
 //! # Invariants
 //!
 //! 1. A facet exists exactly while it has messages that are waiting, delayed or in flight.
 //! 2. A facet is in the ring exactly once while it can be pulled from, and not otherwise.
-//! 3. `|count` is the sum over the facets. `queue:|held` counts, for each segment of the log, the messages whose bodies
-//!    are stored there, and the bus retains such segments.
+//! 3. A queue's `|count` is the sum over its facets. `queue:|held` counts, for each segment of the bus's log, the
+//!    messages whose bodies are stored there. The bus retains these segments.
 //! 4. Every script reads and checks everything it needs before its first write. A script that frees memory starts with a
 //!    write that Redis allows at the memory limit.
 //! 5. The cost of a call depends on the messages it moves, never on the number of facets or queues.
@@ -50,13 +57,13 @@
 //!
 //! * **A consumer dies.** Its messages are requeued when their leases expire. The attempt counts, so a message that
 //!   crashes its consumers becomes a dead letter.
-//! * **A reply is lost** between Redis and the consumer. The messages are in flight without a consumer, and are requeued
-//!   in the same way. Using a receipt twice changes nothing.
+//! * **A reply is lost** between Redis and the consumer. The messages are in flight although no consumer has them. They
+//!   are also requeued when their leases expire. Using a receipt twice changes nothing.
 //! * **A pacemaker dies.** It holds no state. Any other pacemaker sweeps the messages that are due.
-//! * **A lease expires while its consumer still works.** The receipt stays valid until the sweep. After the sweep it is
-//!   rejected, because another consumer may have the message.
-//! * **A queue is deleted.** It takes no more messages from that moment. It is removed in parts; if the removal is
-//!   interrupted, housekeeping continues it. Its name can be used again only after that.
+//! * **A lease expires while its consumer still works.** The receipt stays valid until a sweep requeues the message.
+//!   Then the receipt is rejected, because another consumer may have the message.
+//! * **A queue is deleted.** It receives no more messages. It is removed in parts; if the removal is interrupted,
+//!   housekeeping continues it. The name can be used again when the removal is complete.
 
 mod check;
 mod definition;

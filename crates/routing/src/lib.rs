@@ -1,24 +1,32 @@
 //! The route table: which instances serve which host.
 //!
-//! **Purpose.** Clients register instances over HTTP. Their registrations are the *desired state*, stored in the fabric. The
-//! route table is its *projection* on the routes primary: routers replicate it, nginx reads it, and it can be rebuilt at
-//! any time.
+//! **Purpose.** Clients register instances over HTTP with the *pacemaker*, Signalbox's control plane, which runs this
+//! crate. The registrations are the *desired state*. They are stored in the *fabric*, the Redis that also has events
+//! and the labels of state machines. The route table is the *projection* of the desired state: a copy on another Redis,
+//! the *routes primary*, in the form that the *edge* (the nginx data plane) reads. Each router (a machine of the edge)
+//! has a replica of it. The table can be rebuilt from the desired state at any time.
 //!
-//! **Data.** Fabric: `routes:instances` (ID → record with revision), `routes:addresses` (address → owner), `routes:hosts`
-//! (names that remain known), `routes:policies` and `routes:certificates` (resources of names), `routes:unprojected`
-//! (changes that the table may not have yet), `routes:unreported` (registrations that the stats Redis may not have yet: it
-//! stores which instances a version type has), `routes:table` (lineage and serial that the primary was given),
-//! `routes:announced` (the last change that was published as an event),
+//! Each change increments the *serial* of the table. A table that was filled again from the desired state gets a new
+//! *epoch*, and serials can be compared only within one epoch. The list of a table's epochs is its *lineage*.
+//!
+//! **Data.** In the fabric: `routes:instances` (ID → record with revision), `routes:addresses` (address → owner),
+//! `routes:hosts` (host names, known until their host is deleted), `routes:policies` and `routes:certificates` (by
+//! name), `routes:unprojected` (changes that the table may not have yet), `routes:unreported` (registrations that the
+//! stats Redis, which stores the instances of each version type, may not have yet), `routes:table` (the lineage and the
+//! highest serial of the routes primary), `routes:announced` (the last change that was published as an event),
 //! `routes:revision`.
-//! Routes primary, read by the edge: `instances:`, `logkey:`, `instance_ids:` and `policy:` per host, `cert:` per server
-//! name, and `serial`. Not read by the edge: `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`,
-//! `leases`, `drains`, `checks`, `revision`, `fencing`, `changes`, `epoch`.
 //!
-//! **A change** is one script in the fabric (compare with the state that was read, assign a revision, mark as
-//! unprojected), then one script on the primary (compare revisions, change everything, raise the serial last), then
-//! the mark is removed. Each step can be repeated, and the reconciler completes interrupted changes. The script on the
-//! primary also records the change under the same serial, and the announcer publishes it to subscribers. Policies and
-//! certificates are resources, which all use the same code (`store/resource.rs`).
+//! On the routes primary, read by nginx: `instances:`, `logkey:` and `policy:` per host, `cert:` per server name,
+//! `challenge:` per token, `serial`, and `epoch` (the lineage). Not read by nginx: `instance_ids:` per host,
+//! `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`, `leases`, `drains`, `checks`, `revision`,
+//! `fencing`, `changes`.
+//!
+//! **A change** has three steps. One script in the fabric compares the stored state with the state that was read,
+//! assigns a revision, and marks the change as unprojected. Then one script on the primary compares revisions, changes
+//! everything, and raises the serial last. Then the mark is removed. Each step can be repeated, and the reconciler
+//! completes interrupted changes. The script on the primary also records the change under the same serial, and the
+//! announcer publishes it as an event. Policies and certificates are called resources, and use the same code
+//! (`store/resource.rs`).
 //!
 //! ```text
 //!            PUT             POST drain            deadline, DELETE
@@ -29,14 +37,19 @@
 //!                                                 taken over, DELETE
 //! ```
 //!
-//! **Invariants.** An address has one owner: the newest registration. The higher revision wins, whatever order
-//! projections arrive in. The serial rises exactly when routers can see a difference. Entries that an operator made by
-//! hand are never changed, unless their host is deleted. Nothing is written to a table of an unexpected lineage.
+//! **Invariants.** An address has one owner: the newest registration. If projections arrive in another order, the one
+//! with the higher revision wins. The serial rises exactly when routers can see a difference. Entries that an operator
+//! wrote to the routes primary directly are never changed, unless their host is deleted. Nothing is written to a table
+//! of an unexpected lineage.
 //!
-//! **Failure.** Fabric unavailable: changes are rejected; heartbeats and routing continue. Primary unavailable: changes are
-//! recorded, answered with 503, and projected when it is available again. Primary empty or older: the reconciler seeds it
-//! under a new epoch. Fabric lost or older: the primary's newer records are copied to it. No pacemaker running: nothing
-//! expires, and leases get a full period when one runs again. Stats Redis unavailable: only waiting for routers fails.
+//! **Behavior under failure.**
+//!
+//! * Fabric unavailable: changes are rejected; heartbeats and routing continue.
+//! * Routes primary unavailable: changes are recorded, answered with 503, and projected when it is available again.
+//! * Routes primary empty or older than the desired state: the reconciler fills it again, under a new epoch.
+//! * Fabric lost, or older than the table: the newer records of the table are copied to the fabric.
+//! * No pacemaker running: nothing expires. When one runs again, each lease gets a full period.
+//! * Stats Redis unavailable: only waiting until routers have acknowledged a change fails.
 
 mod announcer;
 mod change;
