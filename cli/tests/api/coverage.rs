@@ -131,7 +131,10 @@ const COMMANDS: &[(&str, &str)] = &[
     ("POST /state-machines/{machine}/plan", "machines plan orders policy.json"),
     ("POST /state-machines/{machine}/retry", "labels retry orders --all"),
     ("GET /state-machines/{machine}/secrets", "machines secrets orders"),
-    ("PUT /state-machines/{machine}/secrets/{secret}", "machines secrets orders --set KEY --address https://a.example/ --from policy.json"),
+    (
+        "PUT /state-machines/{machine}/secrets/{secret}",
+        "machines secrets orders --set KEY --address https://a.example/ --from policy.json",
+    ),
     ("DELETE /state-machines/{machine}/secrets/{secret}", "machines secrets orders --delete KEY"),
     ("GET /state-machines/{machine}/tasks", "machines tasks orders"),
     ("POST /state-machines/{machine}/tasks", "labels suspend orders --all --no-wait"),
