@@ -7,8 +7,8 @@ use std::fmt;
 
 use jiff::{Timestamp, ToSpan, civil, tz::TimeZone};
 
-/// Days that are searched for the next time: the longest distance of two 29ths of February is eight years.
-const MAX_DAYS: i64 = 8 * 366 + 7;
+/// Days that are searched for the next time: the longest distance of two 29ths of February on the same weekday is 40 years.
+const MAX_DAYS: i64 = 40 * 366;
 /// A zone may skip a day (Samoa did), and a skipped time is later than its date.
 const AROUND: i64 = 3;
 
@@ -412,6 +412,18 @@ mod tests {
         let cron = (field(59), field(23), field(28), field(12), field(6))
             .prop_map(|(a, b, c, d, e)| Schedule::cron(&format!("{a} {b} {c} {d} {e}")).unwrap());
         prop_oneof![time.prop_map(Schedule::daily), weekly, monthly, cron]
+    }
+
+    #[test]
+    fn a_day_of_the_month_on_a_weekday_is_found_however_rare_it_is() {
+        let (utc, start) = (zone("UTC"), Timestamp::from_second(1_790_121_600).unwrap());
+        // The first or the 22nd of September on a Tuesday; the 29th of February on a Sunday.
+        for (cron, expected) in
+            [("0 0 */21 9 2", "2037-09-01T00:00:00Z"), ("0 0 */28 2 0", "2032-02-01T00:00:00Z")]
+        {
+            let next = Schedule::cron(cron).unwrap().next(&utc, start).map(|next| next.to_string());
+            assert_eq!(next.as_deref(), Some(expected), "{cron}");
+        }
     }
 
     proptest! {

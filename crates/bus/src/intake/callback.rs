@@ -17,6 +17,12 @@ pub(super) fn url(value: &Value, limits: Limits) -> Result<String, String> {
     if url.fragment().is_some() {
         return Err("must not have a fragment, which is never sent".to_owned());
     }
+    // The parser decodes `%2a` in a host; the client that delivers does not.
+    let authority = callback.split(['/', '?']).nth(2).unwrap_or_default();
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    if !authority.bytes().all(is_host) {
+        return Err("must name a host of letters, digits, `-`, `.` and `_`, or an IP address".to_owned());
+    }
     Ok(callback.to_owned())
 }
 
