@@ -133,18 +133,27 @@ local function flush(sock)
     return sent, reason
 end
 
+-- Sends what waits, unless the other sender is about to.
+local function flush_all(sock)
+    while outbox_n > 0 and not writing do
+        local sent, reason = flush(sock)
+        if not sent then
+            return nil, reason
+        end
+    end
+    return true
+end
+
 local function write_all(sock)
     while true do
         local ok, err = wake:wait(10)
         if not ok and err ~= "timeout" then
             return nil, err
         end
-        while outbox_n > 0 and not writing do
-            local sent, reason = flush(sock)
-            if not sent then
-                -- The reader notices this too, and it ends the connection.
-                return nil, reason
-            end
+        local sent, reason = flush_all(sock)
+        if not sent then
+            -- The reader notices this too, and it ends the connection.
+            return nil, reason
         end
     end
 end
@@ -157,11 +166,9 @@ local function source_of(sock)
     local quiets = 0
     return function()
         while true do
-            while outbox_n > 0 and not writing do
-                local sent, reason = flush(sock)
-                if not sent then
-                    return nil, reason
-                end
+            local sent, reason = flush_all(sock)
+            if not sent then
+                return nil, reason
             end
             local bytes, err = sock:receiveany(READ_SIZE)
             if bytes then

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::wire::Wire;
 
-/// How long a replica that is not in sync any more must still confirm. Sentinels read positions every ten seconds.
+/// How long a replica that was in sync must still confirm. Sentinels read positions every ten seconds.
 const REMEMBERED: Duration = Duration::from_secs(12);
 /// The age at which the list of replicas is read again.
 const FRESH: Duration = Duration::from_secs(1);
