@@ -58,6 +58,10 @@ pub struct Announcer<A> {
     interval: Duration,
     metrics: Metrics,
     ends: ends::Ends,
+    /// The stored place, as this holder of the lease last read or wrote it.
+    place: Option<Place>,
+    /// The lease's epoch at that time.
+    epoch: u64,
     alarms: alarms::Alarms,
 }
 
@@ -85,7 +89,17 @@ impl<A: Announce> Announcer<A> {
         metrics: Metrics,
     ) -> Self {
         let alarms = alarms::Alarms::new(alarms);
-        Self { store, lease, to, interval, metrics, ends: ends::Ends::default(), alarms }
+        Self {
+            store,
+            lease,
+            to,
+            interval,
+            metrics,
+            ends: ends::Ends::default(),
+            place: None,
+            epoch: 0,
+            alarms,
+        }
     }
 
     /// Runs until `shutdown`, then releases the lease.
@@ -98,6 +112,9 @@ impl<A: Announce> Announcer<A> {
     async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
         let published = match self.lease.hold().await {
             Ok(Some(epoch)) => {
+                if std::mem::replace(&mut self.epoch, epoch) != epoch {
+                    self.place = None;
+                }
                 let published = self.pass().await;
                 self.check_expiries(epoch).await;
                 self.check_alarms(epoch).await;
@@ -106,10 +123,12 @@ impl<A: Announce> Announcer<A> {
             Ok(None) => {
                 self.ends.lost(&self.metrics);
                 self.alarms.lost();
+                self.place = None;
                 Ok(Progress::NotNow)
             }
             Err(error) => {
                 tracing::debug!(%error, "fabric unavailable; changes are published later");
+                self.place = None;
                 Ok(Progress::NotNow)
             }
         };
@@ -165,11 +184,16 @@ impl<A: Announce> Announcer<A> {
 
     /// Publishes the changes since the stored place.
     pub(crate) async fn pass(&mut self) -> Result<Progress, Error> {
-        let before = self.store.announced().await?;
+        // Only the holder of the lease writes the place. It is kept again below, unless something failed.
+        let before = match self.place.take() {
+            Some(place) => place,
+            None => self.store.announced().await?,
+        };
         let changes = self.store.changes_after(&before, PAGE).await?;
         let complete = changes.entries.len() < PAGE;
         let (news, place) = gaps::find(&before, &changes, complete);
         if place == before {
+            self.place = Some(before);
             return Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some });
         }
         // Read after the list: a seeding changes the table after it was recorded in the fabric.
@@ -186,6 +210,7 @@ impl<A: Announce> Announcer<A> {
                 self.ends.changed();
             }
             self.note_resyncs(&news, &place);
+            self.place = Some(place.clone());
         }
         Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some })
     }
