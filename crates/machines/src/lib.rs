@@ -68,9 +68,9 @@
 //!
 //! # Behavior under failure
 //!
-//! * **A pacemaker dies** after a commit and before the attempt or request that follows: the pacemaker that holds the
-//!   shard's lease continues when the label's entry in the due set is due. That is five seconds after the timeout of an
-//!   attempt, and half a minute after a feed request began.
+//! * **A pacemaker dies** after a commit and before the attempt or request that follows. The pacemaker that
+//!   holds the shard's lease continues when the label's entry in the due set is due: five seconds after the timeout of
+//!   the attempt, or half a minute after the feed request began.
 //! * **A reply is lost**: the bus repeats the call and gets the first reply. If the outcome stays unknown, the client gets
 //!   503 and can repeat the request with its idempotency key. A change that no client requested reads the label again.
 //! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue, and
