@@ -1,6 +1,6 @@
--- The location @full routes every request that the hot path (balancer.lua) cannot route: for a host that the worker does
--- not know yet, for a host without instances or with a policy that the hot path does not support, without a host, and
--- after every instance has failed.
+-- The location @full routes every request that the hot path (balancer.lua) cannot route: for a host that the worker
+-- does not know yet, for a host without instances or with a policy that the hot path does not support, without a host,
+-- and after every instance has failed.
 --
 --   access ─▶ balance (each try) ─▶ log
 --      └── every try failed ─▶ @again: access once more, because an instance may have been added, or hold_ms lets the
