@@ -24,7 +24,7 @@
 //! * A rejection is [`Error::Refused`] with the server's stable `code`; programs compare only that.
 //! * No request is repeated automatically: every change of the API may be repeated, but only the caller knows whether it
 //!   should be. Only a connection that an idle server closed before it received the request is opened again.
-//! * Every call can fail with any [`Error`]; a method lists only the codes of its own.
+//! * Every call can fail with any [`Error`]; a method lists only its own codes.
 //! * Each call has a time limit ([`Builder::timeout`]). A stream has a limit for the silence between two messages.
 
 pub mod audit;

@@ -3,7 +3,7 @@
 //! | predicate | must hold |
 //! |---|---|
 //! | `M1` | a label is in the index of its state and in no other, and every index entry has its label |
-//! | `M2` | a label that acts, chooses, failed or loops is in the index of its status, and no other label is |
+//! | `M2` | a label with the status acting, choosing, errored or looping is in the index of its status, and no other label is |
 //! | `M3` | a label with a pending time is in the due set, no later than that time |
 //! | `M4` | every time of day of a label's gate has a sweep; a label with its own time zone is in the index of that zone |
 //! | `M5` | the rows of a history follow one another, and the last is the label's current state |
