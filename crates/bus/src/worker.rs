@@ -2,9 +2,9 @@
 //!
 //! One fetcher for each shard gives jobs to its idle workers in one call. It sleeps until the earliest scheduled job
 //! is due, and is woken when that time is brought forward or when a job becomes available; it never polls. A delivery
-//! runs in a separate task, so a panic in one is only a failed delivery. `shares.rs` decides which deliveries count as
-//! workers: those of subscribers whose last attempts succeeded quickly. A delivery that takes longer than a tenth of
-//! `slow_ms` stops counting. So receivers that hang or fail cannot use up the workers of the others.
+//! runs in a separate task, so a panic in one is only a failed delivery. `shares.rs` decides which deliveries occupy a
+//! worker: those of subscribers whose last attempts succeeded quickly. A delivery that takes longer than a tenth of
+//! `slow_ms` releases its worker. So receivers that hang or fail cannot use up the workers of the others.
 //!
 //! Redis executes one call at a time, so taking and settling a job can each wait for a publish call. A
 //! [`DeliverySlot`] is therefore held only while a batch is sent: it is released when the receiver has answered. By then
@@ -71,7 +71,8 @@ pub(super) fn acks(store: &Arc<Store>) -> (Acks, impl Future<Output = ()> + use<
     Batcher::new(MAX_ACKS, move |acks| ack_all(Arc::clone(&store), acks))
 }
 
-/// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged alone.
+/// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged
+/// alone.
 async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<Batched<bool>> {
     match store.ack(&acks).await {
         Ok(held) => held.into_iter().map(Ok).collect(),
@@ -149,7 +150,8 @@ impl<D: Deliverer> Fetcher<D> {
     ) -> Self {
         let workers = core.options.workers.div_ceil(core.stores.len()).max(1);
         let most = workers * HELD;
-        // Deliveries that become slow are not in the slow share yet. Some more names keep them from using up those of others.
+        // Deliveries that become slow are not in the slow share yet. Some more names keep them from using up those of
+        // others.
         let all = most + 2 * core.options.slow_deliveries;
         let name = |n: usize| format!("{}.{}.{n}", core.worker_prefix(), store.shard().index());
         Self {
@@ -453,7 +455,8 @@ impl<D: Deliverer> Delivery<D> {
         self.settle(taken, 0, &settle).await;
     }
 
-    /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old enough.
+    /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old
+    /// enough.
     fn rest(&self, taken: &Taken, subscription: &Subscription, now_ms: u64) -> Settle {
         let max_age = self.patience(subscription).max_age;
         if Duration::from_millis(now_ms.saturating_sub(taken.created_ms)) >= max_age {
@@ -712,7 +715,8 @@ impl<D: Deliverer> Delivery<D> {
             Settle::Ack { events } => {
                 let (held, gaps) = (held.clone(), taken.gaps.clone());
                 let acked = self.acks.call(Ack { held, timeout_ms, events: *events, gaps }).await;
-                // The task ends after the last delivery. If it is gone nevertheless, another worker delivers the batch again.
+                // The task ends after the last delivery. If it is gone nevertheless, another worker delivers the batch
+                // again.
                 acked.unwrap_or(Ok(false))
             }
             Settle::Nack(nack) => {

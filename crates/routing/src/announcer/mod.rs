@@ -2,10 +2,10 @@
 //!
 //! The script that changes the table also writes the change into the list `changes` on the routes primary, under the
 //! serial of the change, in one atomic step. This service reads the list, publishes each entry, and stores its place
-//! in the fabric. So an event follows its change however many pacemakers die between the two, in the order of the
-//! serials, and the holder of the lease publishes all pacemakers' changes: no pacemaker has to be waited for or
-//! declared dead. It also publishes when certificates expire ([`ends`]), and which routers reject the table
-//! ([`alarms`]).
+//! in the fabric. So each change is followed by its event, in the order of the serials, even if pacemakers die in
+//! between. The holder of the lease publishes the changes of all pacemakers, so it never has to wait for another
+//! pacemaker or declare it dead. It also publishes when certificates expire ([`ends`]), and which routers reject the
+//! table ([`alarms`]).
 //!
 //! ```text
 //!  apply, remove_host, fault ─ XADD ─▶ changes ─▶ pass: read ─▶ gaps.rs ─▶ publish under a key ─▶ note the place
@@ -18,8 +18,8 @@
 //! one page of the list is kept in memory.
 //!
 //! **Failure.** After a crash between publishing and storing the place, the next holder publishes the same entries
-//! under the same keys, and within the bus's memory for keys (ten minutes) they are the same events; after that they
-//! are duplicates. If the fabric or the bus is unavailable, the place stays unchanged. If the table is being seeded,
+//! under the same keys. The bus remembers keys for ten minutes and recognizes the repetition; after that, the events are
+//! duplicates. If the fabric or the bus is unavailable, the place stays unchanged. If the table is being seeded,
 //! or is not the one that the fabric expects, nothing is published.
 
 mod alarms;
