@@ -1,4 +1,4 @@
--- Ends a change of definition, if it is still under way.
+-- Ends a change of definition, if it is still in progress.
 -- KEYS[1]: hash, machine -> a change of definition that is under way
 -- ARGV[1]: string, machine
 -- ARGV[2]: string, the record of the change that is finished
