@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
-    #[error("the queues cannot reach their data")]
+    #[error("a command on the queues failed")]
     Store(#[from] signalbox_store::Error),
     /// The fabric does not know the queue.
     #[error("unknown queue")]

@@ -308,7 +308,7 @@ impl Handle {
                 Err(error) => return Err(error),
             };
             if pulled.lost > 0 {
-                tracing::error!(queue, lost = pulled.lost, "bodies of messages are no longer in the log");
+                tracing::error!(queue, lost = pulled.lost, "bodies of queued messages missing in the log");
             }
             more |= pulled.more;
             let due_in = pulled.next_due_ms.map(|due| due.saturating_sub(pulled.now_ms));
@@ -461,7 +461,7 @@ impl Handle {
         let names: Vec<&str> = queues.iter().map(String::as_str).collect();
         let numbers = self.numbers(&names).await;
         let numbers = numbers
-            .inspect_err(|error| tracing::debug!(%error, "the numbers of the queues cannot be read now"))
+            .inspect_err(|error| tracing::debug!(%error, "statistics of queues not read"))
             .map(|numbers| queues.iter().cloned().zip(numbers).collect::<Vec<_>>());
         self.inner.metrics.encode(self.inner.waiting.count(), numbers.as_deref().ok())
     }
