@@ -300,7 +300,7 @@ impl<S: Sink> Fetcher<S> {
                 Ok(Step::Going) => self.more |= backend.queued != Queued::Send,
                 Ok(Step::Stale) => {}
                 Err(error) => {
-                    tracing::debug!(backend = name, %error, "removed backend not cleared, retrying")
+                    tracing::debug!(backend = name, %error, "removed backend not cleared, retrying");
                 }
             }
         }

@@ -4,7 +4,7 @@
 -- Without the mark, if the primary is replaced by an empty one in between, that would get the lineage with only half of
 -- the hosts.
 -- KEYS[1]: string, lineage of the table
--- KEYS[2]: string, the token of the seeding under way
+-- KEYS[2]: string, the token of the current seeding
 -- KEYS[3]: hash, fencing epochs of leases
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the token

@@ -4,7 +4,7 @@
 -- KEYS[2]: string, lineage of the table
 -- KEYS[3]: hash, fencing epochs of leases
 -- KEYS[4]: stream, the changes of the table
--- KEYS[5]: string, the token of the seeding under way
+-- KEYS[5]: string, the token of the current seeding
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage, newest token first
 -- ARGV[3]: integer, the highest serial that routers may have seen
