@@ -20,7 +20,7 @@ local _M = {}
 
 -- ── the request ID ─────────────────────────────────────────────────────────────────────────────────────────────────
 
--- Random digits of many IDs, taken one after the other. A worker makes its first ones itself, after the fork.
+-- Random digits for many IDs, used one after the other. Each worker generates its first ones after the fork.
 local ID_DIGITS, IDS = 32, 256
 local digits, left = ffi.new("char[?]", ID_DIGITS * IDS), 0
 local HEX = "0123456789abcdef"
@@ -75,7 +75,8 @@ local truncated = ffi.new("int[1]")
 local PLAIN_CONNECTION = { close = true, ["keep-alive"] = true, ["Keep-Alive"] = true }
 local FIRST_OF_BOTH, CONNECTION_SIZE, CDN_LOOP_SIZE = 99, 10, 8 -- "c"
 
--- Whether no header says anything about the connection or about edges. Every line is read, as a client may repeat one.
+-- Whether no header concerns the connection or edges that the request has passed. Every line is read, because a client
+-- may repeat one.
 local function has_plain_headers(request)
     local count = C.ngx_http_lua_ffi_req_get_headers_count(request, MAX_HEADERS, truncated)
     if count <= 0 or truncated[0] ~= 0 or C.ngx_http_lua_ffi_req_get_headers(request, headers, count, 0) ~= 0 then
@@ -95,7 +96,7 @@ local function has_plain_headers(request)
     return true
 end
 
--- Whether the text in `value` is ASCII. Eight bytes at a time; the last eight overlap those before.
+-- Whether the text in `value` is ASCII. It is checked eight bytes at a time; the last eight overlap the previous ones.
 local function is_ascii()
     local bytes, size = value[0], tonumber(length[0])
     if size < 8 then
@@ -114,10 +115,10 @@ local function is_ascii()
     return band(cast("uint64_t *", bytes + (size - 8))[0], 0x8080808080808080ULL) == 0
 end
 
--- The host of the last usual request. The balancer follows immediately unless nginx has to read a body first.
+-- The host of the last usual request. The balancer runs immediately afterwards, unless nginx has to read a body first.
 local last_request, last_host
 
--- In a `set`: the host of a usual request, or empty. Sets $edge_host, and $edge_new_id.
+-- In a `set` directive: returns the host of a usual request, or an empty text. Sets $edge_host and $edge_new_id.
 function _M.begin()
     local request = get_request()
     set(request, "edge_new_id", next_id(), ID_DIGITS)
@@ -133,8 +134,8 @@ function _M.begin()
     return text(request, "edge_name") or ""
 end
 
--- The host of a usual request, or empty, and no name in the table is empty. Two requests in flight never have the same
--- address, and each has called begin().
+-- The host of a usual request, or an empty text, which is not a name in the table. Two requests in flight never have
+-- the same address, and each has called begin().
 function _M.host(request)
     if request == last_request then
         return last_host

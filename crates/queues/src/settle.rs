@@ -8,45 +8,46 @@ use super::{
     store::{Acked, Disposition, Held, Nacked},
 };
 
-/// The result for a receipt.
+/// The result of settling a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// The message is forgotten.
+    /// The message was acknowledged.
     Acked,
     /// An earlier call with this receipt acknowledged the message.
     AckedBefore,
-    /// The message waits at the head of its facet.
+    /// The message was returned to the head of its facet.
     Back,
-    /// The message waits for its delay.
+    /// The message was returned and becomes available after its delay.
     Delayed,
-    /// The message was delivered often enough, or was rejected, and is a dead letter.
+    /// The message became a dead letter: it was rejected, or has reached its maximum number of deliveries.
     Dead,
-    /// The lease ends at this moment, unix milliseconds of the shard's clock.
+    /// The lease now ends at this time, in unix milliseconds of the shard's clock.
     Extended(u64),
-    /// The receipt is invalid.
+    /// The text is not a receipt.
     Malformed,
-    /// The receipt is of another queue.
+    /// The receipt belongs to another queue.
     OtherQueue,
     /// The receipt was used before.
     Used,
-    /// The lease is over, and the message was returned to its queue or settled since.
+    /// The lease has expired, and the message has been returned to its queue or settled since.
     Expired,
 }
 
 impl Handle {
-    /// Removes messages; returns the result of each receipt.
+    /// Acknowledges messages. Returns the result of each receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated: receipts that were acknowledged are reported as such for a
-    /// while, and then as used.
+    /// If the fabric does not answer. The call can be repeated: for a while, acknowledged receipts are
+    /// reported as such, and later as used.
     pub async fn ack(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         self.settle(queue, receipts, Action::Ack).await
     }
 
-    /// Returns messages after a delay, or after the backoff of their queue; returns the result of each receipt.
+    /// Returns messages after a delay, or after the backoff of their queue. Returns the result of each
+    /// receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated.
+    /// If the fabric does not answer. The call can be repeated.
     pub async fn nack(
         &self,
         queue: &str,
@@ -58,24 +59,25 @@ impl Handle {
         self.settle(queue, receipts, Action::Nack { disposition, keep_dead }).await
     }
 
-    /// Makes dead letters of messages, whatever their attempts; returns the result of each receipt.
+    /// Turns messages into dead letters, whatever their number of attempts. Returns the result of each
+    /// receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated.
+    /// If the fabric does not answer. The call can be repeated.
     pub async fn reject(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         let keep_dead = self.inner.options.dead_messages;
         self.settle(queue, receipts, Action::Nack { disposition: Disposition::Reject, keep_dead }).await
     }
 
-    /// Sets the end of leases to `lease_ms` from now; returns the result of each receipt.
+    /// Sets the end of leases to `lease_ms` from now. Returns the result of each receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated.
+    /// If the fabric does not answer. The call can be repeated.
     pub async fn extend(&self, queue: &str, lease_ms: u64, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         self.settle(queue, receipts, Action::Extend { lease_ms }).await
     }
 
-    /// Parses receipts, settles those of each shard, and reports why others were not held.
+    /// Parses receipts, settles those of each shard, and determines why others were not held.
     async fn settle(&self, queue: &str, receipts: &[&str], action: Action) -> Result<Vec<Settled>, Error> {
         let stores = &self.inner.stores;
         let mut answers = vec![Settled::Malformed; receipts.len()];
@@ -122,7 +124,7 @@ enum Action {
 }
 
 impl Action {
-    /// The result for each message; `None` for one that was not held.
+    /// Returns the result for each message; `None` for one that was not held.
     async fn carry_out(
         self,
         inner: &Inner,
@@ -158,7 +160,7 @@ impl Action {
 }
 
 impl Settled {
-    /// The word for it in metrics.
+    /// The name of the result in metrics.
     fn result(self) -> &'static str {
         match self {
             Self::Acked => "acked",

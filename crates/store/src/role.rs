@@ -32,7 +32,7 @@ role!(
     RoutesMasterRole, RoutesSpace, "routes primary"
 );
 role!(
-    /// Marks [`crate::RoutesReplica`]: the same keys as the master's.
+    /// Marks [`crate::RoutesReplica`], which has the same keys as the primary.
     RoutesReplicaRole, RoutesSpace, "routes replica"
 );
 role!(

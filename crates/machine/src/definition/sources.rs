@@ -33,7 +33,8 @@ impl Builder<'_, '_> {
             }
             self.reader.valid_name(name, node.at, "a feed", false).then(|| name.to_owned())
         });
-        // Known from here on, so that conditions that read it are not refused for what is wrong in here.
+        // The name is registered before the feed is checked, so that an invalid feed does not invalidate the
+        // conditions that read it.
         self.feeds.extend(name.clone());
         let source = match (fields.get("url"), fields.get("stats")) {
             (Some(url), None) => self.reader.url(url, "`url`").map(FeedSource::Url),
@@ -75,7 +76,7 @@ impl Builder<'_, '_> {
             return None;
         };
         let of = StatsOf::ALL.iter().find(|(known, _)| known == name).map(|(_, of)| *of);
-        // Ids of the edge are often numbers.
+        // The edge's ids are often numbers.
         let id = fields.get(name).and_then(|node| match &node.value {
             Value::Number(number) => super::Text::parse(&number.to_string()).ok(),
             _ => self.reader.template_text(node, "an id"),
@@ -85,7 +86,7 @@ impl Builder<'_, '_> {
         Some(Stats { of: of?, id: id?, window: window? })
     }
 
-    /// A host name or a pattern, as the route table spells it.
+    /// Reads a host name or pattern of the route table.
     pub(super) fn host(&mut self, node: &Node) -> Option<Box<str>> {
         let text = self.reader.text(node, "a host")?;
         if is_host(text) {
@@ -198,7 +199,7 @@ impl Builder<'_, '_> {
         Some(Webhook { prefix, pattern, headers: read, secret })
     }
 
-    /// The name of the secret that signs.
+    /// Reads the name of the secret that signs webhooks.
     fn signing_secret(&mut self, node: &Node, prefix: Option<&str>) -> Option<Box<str>> {
         let parts = self.header(node, prefix)?;
         if let [HeaderPart::Secret(name)] = &*parts {
@@ -209,7 +210,7 @@ impl Builder<'_, '_> {
         None
     }
 
-    /// The beginning of addresses, or a regular expression.
+    /// Reads an address prefix or a regular expression.
     fn matched(&mut self, node: &Node) -> Option<(Box<str>, Option<Pattern>)> {
         let text = self.reader.text(node, "`match`")?;
         let is_address = text.starts_with("https://") || text.starts_with("http://");
@@ -266,7 +267,7 @@ impl Builder<'_, '_> {
         Some(parts)
     }
 
-    /// Refuses a secret that is not stored, or is bound to other addresses.
+    /// Rejects a secret that is not stored, or is bound to other addresses.
     fn may_be_asked(&mut self, node: &Node, name: &str, prefix: Option<&str>) {
         let Some(allowed) = self.reader.secrets else { return };
         if let Some(bound) = allowed.get(name) {
@@ -290,7 +291,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Whether a text is a host name of the route table: `*`, a name, or `*.` and a name.
+/// Whether a text is a host pattern of the route table: `*`, a name, or `*.` and a name.
 fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -20,7 +20,7 @@
 -- waited for too long; then for each message id, attempt, environment, how many waited in its facet, and body.
 -- Caller: Store::pull
 
--- Messages that one call drops because they waited for too long.
+-- Maximum number of expired messages that one call drops.
 local MAX_EXPIRED = 500
 
 -- The settings of a pull.
@@ -34,8 +34,8 @@ local function read_pull(facets, queue)
 end
 
 -- The ring as a pull sees it. `order` has the facets from the head on (the first `loaded` of them; a pull appends those
--- whose turn ended), and `head` and `tail` are places in it. `whole` when it has every facet. A pull of one environment
--- leaves the turns unchanged, including that of its facet.
+-- whose turn ended); `head` and `tail` are indexes in it. `whole` if it contains every facet. A pull of one environment
+-- does not change the turns, including that of its facet.
 local function read_ring(facets, queue, pull)
   local order
   if pull.only then
@@ -48,13 +48,13 @@ local function read_ring(facets, queue, pull)
   return { order = order, loaded = loaded, whole = whole, head = 1, tail = loaded }
 end
 
--- How long messages wait in the facet before they are delivered: a moving average, ms.
+-- Updates the time that messages of the facet wait before they are delivered: a moving average, in ms.
 local function note_dwell(facets, facet, item, now)
   local dwell = math.max(0, now - facets.since(item))
   facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
 end
 
--- How many messages of one facet may be picked, whose turn lasts for `credit` more.
+-- How many messages of one facet may be picked, if its turn allows `credit` more.
 local function quota(facets, facet, pull, picked, credit)
   local n = math.min(credit, facet.waiting, pull.max - picked.count)
   if facet.limit > 0 and not pull.auto then n = math.min(n, facet.limit - facet.flying) end
@@ -62,8 +62,8 @@ local function quota(facets, facet, pull, picked, credit)
   return n
 end
 
--- Picks messages of one facet, whose turn lasts for `credit` more. Returns the credit that it has left. A message that has
--- waited for too long is dropped and takes no credit.
+-- Picks messages of one facet, whose turn allows `credit` more. Returns the remaining credit. A message that has waited
+-- for too long is dropped and uses no credit.
 local function pick_of(facets, facet, pull, picked, credit)
   local n = quota(facets, facet, pull, picked, credit)
   local items = n > 0 and redis.call('LRANGE', facet.list, facet.taken, facet.taken + n - 1) or {}
@@ -98,7 +98,7 @@ local function pick_of(facets, facet, pull, picked, credit)
   return credit - served
 end
 
--- Ends the turn of the facet at the head of the ring, if it has to end.
+-- Ends the turn of the facet at the head of the ring, if its credit is used up.
 local function turn(facets, facet, ring, credit, only)
   if not facets.eligible(facet) then
     facet.used = 0
@@ -108,14 +108,14 @@ local function turn(facets, facet, ring, credit, only)
     ring.head, ring.tail = ring.head + 1, ring.tail + 1
     ring.order[ring.tail] = facet.env
   elseif not only then
-    -- It keeps its turn: this call is full, or some bodies were lost.
+    -- Its turn continues: this call is full, or some bodies were lost.
     facet.used = facet.weight - credit
   end
 end
 
--- Picks the messages to deliver: `messages`, the segments of lost bodies and of messages that waited for too long
--- (`expired`), the facets that were visited, and how many messages are served or lost (`count`). Reads only; `ring` is
--- left as it has to be written.
+-- Picks the messages to deliver: `messages`, the segments of lost bodies and of expired messages (`expired`), the
+-- visited facets, and the number of served or lost messages (`count`). It only reads, and changes `ring` to the state
+-- that has to be written.
 local function pick(facets, queue, pull, ring)
   local picked = { messages = {}, lost = {}, expired = {}, visited = {}, count = 0, bytes = 0, full = false }
   local visited = picked.visited
@@ -133,7 +133,7 @@ local function pick(facets, queue, pull, ring)
   return picked
 end
 
--- Writes what is left of the facets, and the ring.
+-- Writes the changed facets and the ring.
 local function write_facets(facets, queue, pull, ring, picked)
   local visited, popped = picked.visited, math.min(ring.head - 1, ring.loaded)
   for i = 1, #visited do
@@ -154,7 +154,7 @@ local function write_facets(facets, queue, pull, ring, picked)
   end
 end
 
--- Puts messages in flight until their leases end; or forgets them, if they are acknowledged already.
+-- Records the leases, or removes the messages if they are acknowledged already.
 local function write_leases(facets, queue, pull, messages, until_ms, until_text)
   local leases, inflight, text = {}, {}, facets.text
   local consumer, last = 8, tonumber(ARGV[8])
@@ -181,7 +181,7 @@ local function write_leases(facets, queue, pull, messages, until_ms, until_text)
   facets.schedule(queue, until_ms)
 end
 
--- Updates the queue's numbers.
+-- Updates the queue's counters.
 local function write_numbers(facets, queue, pull, picked)
   local lost, expired = picked.lost, picked.expired
   for i = 1, #lost do facets.hold(queue, lost[i], -1) end
@@ -208,8 +208,8 @@ local function main(facets)
   local picked = pick(facets, queue, pull, ring)
   local messages = picked.messages
 
-  -- From here on nothing is refused. The first write frees memory, so it and what follows are allowed at the memory
-  -- limit: otherwise queues could not be drained there.
+  -- From here on nothing is rejected. The first write frees memory, so Redis accepts it and everything after it at its
+  -- memory limit. Otherwise queues could not be drained there.
   write_facets(facets, queue, pull, ring, picked)
   write_leases(facets, queue, pull, messages, until_ms, until_text)
   write_numbers(facets, queue, pull, picked)

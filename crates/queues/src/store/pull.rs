@@ -20,11 +20,11 @@ pub(crate) struct PullCall<'a> {
     pub auto_ack: bool,
     /// The revision of the queue's definition that this process knows.
     pub revision: u64,
-    /// The only environment to deliver messages of.
+    /// If set, only messages of this environment are delivered.
     pub environment: Option<&'a str>,
-    /// For how long something of it is waited for.
+    /// How long the caller waits for a message of that environment, in milliseconds.
     pub wait_ms: u64,
-    /// How long the messages are leased; the queue's time when absent.
+    /// The duration of the leases; that of the queue if absent.
     pub lease_ms: Option<u64>,
 }
 
@@ -37,18 +37,18 @@ pub(crate) struct Consumer {
     pub nonce: String,
 }
 
-/// A message that was delivered, or is shown.
+/// A delivered or listed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     /// Its id.
     pub id: u64,
-    /// How often it was delivered, this time included.
+    /// The number of deliveries, including this one.
     pub attempt: u32,
-    /// Its facet.
+    /// Its environment.
     pub environment: String,
-    /// How many messages of the facet were waiting, this one included.
+    /// The number of waiting messages in the facet, including this one.
     pub backlog: u64,
-    /// The entry of the log.
+    /// The log entry.
     pub body: Vec<u8>,
 }
 
@@ -57,15 +57,15 @@ pub struct Taken {
 pub struct Pulled {
     /// The shard's time, unix milliseconds.
     pub now_ms: u64,
-    /// When the leases end, unix milliseconds.
+    /// The end of the leases, in unix milliseconds.
     pub until_ms: u64,
-    /// Whether there is more that could be pulled now.
+    /// Whether more messages could be pulled now.
     pub more: bool,
-    /// When a lease ends or a message is due, if nothing was delivered and there is such a moment.
+    /// The next time at which a message may become available, if nothing was delivered and the time is known.
     pub next_due_ms: Option<u64>,
-    /// Messages whose bodies are no longer in the log.
+    /// The number of messages whose bodies are no longer in the log.
     pub lost: u64,
-    /// Messages that were dropped because they had waited for too long.
+    /// The number of messages that were dropped because they had waited for too long.
     pub expired: u64,
     /// Nothing was delivered, but the next call may deliver something.
     pub again: bool,
@@ -73,18 +73,18 @@ pub struct Pulled {
     pub messages: Vec<Taken>,
 }
 
-/// How a pull ended.
+/// The reply to a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PullReply {
-    /// There is no such queue in this shard.
+    /// The queue does not exist in this shard.
     Gone,
-    /// This shard does not have the definition that the caller knows.
+    /// The definition in this shard is older than the one that the caller knows.
     Behind,
     Pulled(Pulled),
 }
 
 impl Store {
-    /// Delivers messages.
+    /// Pulls messages.
     pub(crate) async fn pull(&self, call: PullCall<'_>) -> Result<PullReply, Error> {
         let log = keys::bus::bus(self.shard.tag()).log();
         let mut script = self
@@ -133,7 +133,7 @@ fn read(words: Vec<Value>) -> Pulled {
     Pulled { now_ms, until_ms, more, next_due_ms, lost, expired, again, messages }
 }
 
-/// Reads five words for each message.
+/// Parses messages, five values for each.
 pub(super) fn messages(mut words: impl Iterator<Item = Value>) -> Vec<Taken> {
     let mut messages = Vec::new();
     while let Some(id) = words.next() {
