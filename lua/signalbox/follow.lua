@@ -193,7 +193,7 @@ local function judge(shown_serial)
     pump()
 end
 
--- A replica that has just started, and has not copied its master yet, looks like an empty table.
+-- A replica that has just started, and has not copied its primary yet, looks like an empty table.
 local function verify_role(value, kind, of_attempt)
     if of_attempt == attempt then
         shown_apart = kind == "*" and value[1] == "slave" and value[4] ~= "connected"
@@ -218,7 +218,7 @@ local function verify_serial(value, kind, of_attempt)
         return
     end
     if shown_failed or kind == "-" then
-        -- Redis is loading, or has not copied its master yet. Unknown is not wrong: try again, without an alarm.
+        -- Redis is loading, or has not copied its primary yet. Unknown is not wrong: try again, without an alarm.
         local ok, err = timer_at(VERIFY_RETRY, retry_verify, attempt)
         if not ok and err ~= "process exiting" then
             log(ERR, "cannot schedule the verification of the table: ", err)
@@ -288,7 +288,7 @@ function owner.pushed(push)
     end
     local keys = push[2]
     if keys == null then
-        -- Everything was flushed. That is how a replica begins to copy its master, so the routes may still exist.
+        -- Everything was flushed. That is how a replica begins to copy its primary, so the routes may still exist.
         return verify()
     end
     for i = 1, #keys do

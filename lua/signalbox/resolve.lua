@@ -13,7 +13,7 @@ local _M = {}
 local LOOKUP_TIMEOUT = 0.25
 local TRUST_POLL = 0.005
 
--- When a worker has just started, or while a replica copies its master, the answer is a few milliseconds away.
+-- When a worker has just started, or while a replica copies its primary, the answer is a few milliseconds away.
 local function await_trust()
     local left = LOOKUP_TIMEOUT
     while not lookups.trusted and left > 0 and not link.down and not follow.state() do
