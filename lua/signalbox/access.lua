@@ -1,5 +1,5 @@
--- Who may use a host, or a path of it: by network, by password, or by the decision of an application. A policy that
--- cannot be read admits no client.
+-- Decides which requests may use a host, or a path of it: by network, by password, or by asking an application. A
+-- policy that cannot be read admits no client.
 
 local answer = require("signalbox.answer")
 local basic = require("signalbox.access.basic")

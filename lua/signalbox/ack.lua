@@ -1,15 +1,16 @@
 -- Which serial of the table each worker has applied. Each worker writes its own line into the shared dictionary;
 -- /edge/ack reads all lines and waits until the slowest worker has reached a serial.
 --
--- A waiting request costs nothing until the worker that serves it has reached the serial itself. The others get the
--- same push from Redis at the same moment, so only then is the dictionary polled, for the short time between them.
+-- A waiting request first sleeps until the worker that serves it has reached the serial itself, which costs nothing.
+-- The other workers get the same push from Redis at almost the same moment. So only then does the request poll the
+-- dictionary, for the short time until the others have reached the serial, too.
 --
 --   "worker:<id>"   pid of the worker that has this id now
 --   "acks"          incremented with each acknowledgement, so that waiting requests poll a single number
 --   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | accepted 0/1 | serial seen | alarm | newest epoch"
 --
 -- Lines are keyed by pid because after a reload an old and a new worker have the same id. The new one takes over the
--- id, and no request reads what the old one still writes under its pid. So workers that are exiting are not waited for.
+-- id, and no request reads what the old one still writes under its pid. So no request waits for an exiting worker.
 
 local json = require("signalbox.json")
 local semaphore = require("ngx.semaphore")

@@ -1,10 +1,10 @@
--- Answers HTTP-01 challenges of ACME servers (RFC 8555, 8.3), for every host name and whatever its policy. The
+-- Answers HTTP-01 challenges of ACME servers (RFC 8555, 8.3), for every host name, regardless of its policy. The
 -- pacemaker puts an answer into the route table before it asks the server to validate, and waits until every router
 -- has it.
 --
 -- The replica is asked for each such request, without a cache: they are rare, and an answer is used for a few
--- seconds. A challenge that the table does not have belongs to an ACME client behind the edge, so the request
--- continues there.
+-- seconds. A challenge that is not in the table belongs to an ACME client behind the edge, so the request is
+-- routed as usual.
 
 local link = require("signalbox.link")
 local resp = require("signalbox.resp")

@@ -1,8 +1,10 @@
--- The location @full: every request that the hot path cannot route. That is a host that the worker does not know yet, a
--- host with a policy or without instances, a request without a host, and a request for which every instance has failed.
+-- The location @full routes every request that the hot path (balancer.lua) cannot route: for a host that the worker
+-- does not know yet, for a host without instances or with a policy that the hot path does not support, without a host,
+-- and after every instance has failed.
 --
 --   access ─▶ balance (each try) ─▶ log
---      └── every try failed ─▶ @again: access once more, for instances that were added since or may be waited for
+--      └── every try failed ─▶ @again: access once more, because an instance may have been added, or hold_ms lets the
+--                              request wait for one
 --
 -- nginx drops ngx.ctx between locations, so values that are needed until the end are in variables: $edge_counted is the
 -- address for which in_flight.lua counts this request, $edge_claim is the claim of limits.lua for it, $edge_target is 1

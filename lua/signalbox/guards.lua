@@ -1,4 +1,4 @@
--- The guards of a host's policy, checked once for each request, before an instance is chosen. A request that may not
+-- The guards of a host's policy, checked once for each request, before an instance is chosen. A request that must not
 -- pass is answered here, and the statistics count it for the host.
 
 local access = require("signalbox.access")

@@ -1,5 +1,6 @@
--- Which names of the table may serve a host, most specific first: the name itself, its wildcards from the longest on,
--- and the catch-all. At most ten, so that a name of a hundred labels costs no more than one of nine.
+-- Lists the names of the table that may serve a host, most specific first: the name itself, its wildcards from the
+-- longest on, and the catch-all. The list has at most ten names, so that a host name with a hundred labels (the parts
+-- between the dots) costs no more than one with nine.
 
 local find, sub = string.find, string.sub
 local byte = string.byte

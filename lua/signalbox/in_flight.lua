@@ -2,9 +2,10 @@
 -- two locked operations per request, and a killed worker's part would never be subtracted.
 --
 -- @full counts in its access and log phases (begin, finish). The hot path has no log phase, because even an empty one
--- costs more than choosing an instance. For requests that have to be counted there, nginx reports the end (until_end):
--- it calls the cleanup handlers of a request that ends, and every C library has a function that fits as one and adds 1
--- to a number in memory, sem_post. Requests begun minus the value of that semaphore are in flight.
+-- costs more than choosing an instance. For requests that have to be counted there, nginx reports the end
+-- (until_end): when a request ends, nginx calls its cleanup handlers, which are C functions. sem_post of the C library
+-- can be such a handler; it adds 1 to a semaphore. Requests in flight are the requests begun minus the semaphore's
+-- value.
 --
 -- Once per second each worker publishes its counts in the shared dictionary: the sum for /metrics, and the count by
 -- address for /edge/status.

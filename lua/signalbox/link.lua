@@ -10,7 +10,7 @@
 -- requests are served: the next connection uses the new one. The password never appears in a log or an error.
 --
 -- After two seconds of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL
--- of a million keys takes less than one). When it ends, every waiting handler is called with nil, and the link
+-- of a million keys takes less than one second). When it ends, every waiting handler is called with nil, and the link
 -- reconnects with growing pauses, without limit.
 
 local resp = require("signalbox.resp")

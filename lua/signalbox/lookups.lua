@@ -1,9 +1,10 @@
--- Questions to Redis about names. There is one at a time per name, and all who need the name wait for the same answer.
+-- Lookups of names in Redis. There is at most one lookup of a name at a time, and all requests that need the name wait
+-- for its answer.
 --
 -- An answer is used only while the table is trusted (follow.lua). An error other than WRONGTYPE (-LOADING, -MASTERDOWN,
--- -BUSY, …), a lost connection and a missing answer mean "unknown", never "no route": nothing is stored. A push for a
--- name with an open question makes its answer worthless, because its parts may be from before and after the change. The
--- question is sent again, and the requests that wait for it continue to wait.
+-- -BUSY, …), a lost connection and a missing answer mean "unknown", never "no route": nothing is stored. If a
+-- push for a name arrives during its lookup, the answer is discarded, because its parts may be from before and after
+-- the change. The lookup is sent again, and the requests that wait for it continue to wait.
 
 local held = require("signalbox.held")
 local link = require("signalbox.link")

@@ -1,11 +1,11 @@
 -- Rules for paths below a host: which rule applies to a request, and what its instance gets.
 --
 -- A rule must not be checked for one path while the instance reads another. So there is one path: nginx's normalized
--- $uri (percent-encoding decoded, slashes merged, dot segments resolved). A request that wrote its path exactly so is
--- sent as it is. Any other request is sent with the normalized path, and is rejected if applications disagree about
--- what it means. The decision is made once per request; retries use it again ($edge_service).
+-- $uri (percent-encoding decoded, slashes merged, dot segments resolved). If the path of a request is already in
+-- this form, it is sent unchanged. Any other request is sent with the normalized path, and is rejected if applications
+-- disagree about what it means. The decision is made once per request; retries use it again ($edge_service).
 --
--- compile() makes of a list of rules { path = …, exact = bool, … }:
+-- compile() turns a list of rules { path = …, exact = bool, … } into:
 --   { exact = { path → rule }, prefixes = { path → rule }, root = rule,
 --     lengths = { lengths of prefixes, longest first } }
 

@@ -3,7 +3,7 @@
 --
 --   plain     name → plain record       served by the hot path; limited only by the size of the table
 --   special   name → special record     no usable instance, or a policy
---   wildcards name → either             "*.example.org" and "*", apart so that no Host header can name one
+--   wildcards name → either             "*.example.org" and "*", separate so that no Host header matches one
 --   absent    name → true               names that were asked for and do not exist; bounded
 --   wild      host → record             hosts that a wildcard serves; bounded, because any client may invent them
 --

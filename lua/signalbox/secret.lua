@@ -7,7 +7,7 @@
 --   sticky         digests in cookies (balance/sticky.lua)
 --   target         tickets for one instance (target.lua)
 --   tickets        keys of TLS session tickets (tickets.lua)
---   access         digests of correct passwords and of questions of forward authentication (access/)
+--   access         digests of correct passwords and of requests to forward authentication, for caches (access/)
 --   maintenance    comparison of a header with the agreed value (guards.lua)
 --
 -- The file may be readable for its owner and its group only (0600, 0640), as the pacemaker demands for its copy.

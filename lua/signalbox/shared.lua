@@ -1,12 +1,12 @@
 -- The second level of the cache: every host that was ever routed, in memory that all workers share and that survives a
--- reload or the death of a worker. It is read only when Redis does not answer: a worker may store an old value here
--- just before the push of a change reaches it. The snapshot on disk is made from it, too.
+-- reload or the death of a worker. It is read only when Redis does not answer, because a worker may store an old value
+-- here just before the push of a change reaches it. The snapshot on disk is made from it, too.
 --
 --   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used;
 --                      "#free" list of free slots;  "#names" → number of names
 --   signalbox_wild     host → wildcard name that served it; evicts entries, because any client may invent such hosts
 --   signalbox_certs    server name → certificate, as in the table
---   signalbox_requested  server names that clients asked for lately and that have no certificate (certificates.lua)
+--   signalbox_requested  server names that clients asked for recently and that have no certificate (certificates.lua)
 --   signalbox_state    generation, epoch, serial, workers (ack.lua)
 --
 -- The slots are an index. get_keys would hold the dictionary's lock for all of a million keys and block every worker;

@@ -1,6 +1,6 @@
--- The last good table as text. /edge/snapshot writes it from the shared dictionary, the sidecar stores it on disk (a
--- worker that did would block its requests), and nginx reads it at start, for the case that Redis is not available
--- then.
+-- The last good table as text. /edge/snapshot writes it from the shared dictionary. The sidecar stores it on disk,
+-- because a worker that wrote to the disk would block its requests. nginx reads it at start, in case Redis is not
+-- available then.
 --
 --   signalbox-routes 1 <generation>
 --   epoch TAB <lineage>                                    when one was seen

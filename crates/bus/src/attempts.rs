@@ -1,7 +1,7 @@
-//! The log of attempts to deliver: the last ones of each subscriber, for people who look for the cause of a failure.
+//! The log of delivery attempts: the last ones of each subscriber, so that an operator can find the cause of a failure.
 //!
-//! Attempts are collected in memory and written once in a second, so the log costs a delivery nothing in Redis. A pacemaker
-//! that dies loses the last second of it.
+//! Attempts are collected in memory and written once per second, so a delivery needs no extra call of Redis for the
+//! log. A pacemaker that dies loses the attempts of the last second.
 
 use std::{
     collections::{HashMap, VecDeque},

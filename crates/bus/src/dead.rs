@@ -1,4 +1,4 @@
-//! Dead letters: listing them, and putting them back.
+//! Lists and redrives dead letters.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,8 +1,8 @@
 //! Replay: events of the log, delivered to a subscriber of their topics again, at a limited rate.
 //!
-//! A replay is a cursor in the fabric, which any pacemaker may advance: the script that puts a part into the lanes
-//! also moves the cursor, from where it was read to where it ends. So a pacemaker that dies costs nothing, two in
-//! parallel duplicate nothing, and a repeated call finds the cursor moved.
+//! A replay is a cursor in the fabric, which any pacemaker may advance. The script that puts some events into the lanes
+//! also moves the cursor behind them, if the cursor is still where the pacemaker read it. So a pacemaker that dies loses
+//! nothing, two in parallel duplicate nothing, and a repeated call changes nothing, because the cursor has moved.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -2,9 +2,9 @@
 //!
 //! One fetcher for each shard gives jobs to its idle workers in one call. It sleeps until the earliest scheduled job
 //! is due, and is woken when that time is brought forward or when a job becomes available; it never polls. A delivery
-//! runs in a separate task, so a panic in one is only a failed delivery. `shares.rs` decides which deliveries count as
-//! workers: those of subscribers whose last attempts succeeded quickly. A delivery that takes longer than a tenth of
-//! `slow_ms` stops counting. So receivers that hang or fail cannot use up the workers of the others.
+//! runs in a separate task, so a panic in one is only a failed delivery. `shares.rs` decides which deliveries occupy a
+//! worker: those of subscribers whose last attempts succeeded quickly. A delivery that takes longer than a tenth of
+//! `slow_ms` releases its worker. So receivers that hang or fail cannot use up the workers of the others.
 //!
 //! Redis executes one call at a time, so taking and settling a job can each wait for a publish call. A
 //! [`DeliverySlot`] is therefore held only while a batch is sent: it is released when the receiver has answered. By then
@@ -106,7 +106,8 @@ impl<D: Deliverer> Fetcher<D> {
     ) -> Self {
         let workers = core.options.workers.div_ceil(core.stores.len()).max(1);
         let most = workers * HELD;
-        // Deliveries that become slow are not in the slow share yet. Some more names keep them from using up those of others.
+        // Deliveries that become slow are not in the slow share yet. Some more names keep them from using up those of
+        // others.
         let all = most + 2 * core.options.slow_deliveries;
         let name = |n: usize| format!("{}.{}.{n}", core.worker_prefix(), store.shard().index());
         Self {

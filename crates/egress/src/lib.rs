@@ -1,8 +1,9 @@
 //! Outgoing HTTP calls: webhooks, feeds and calls of backends.
 //!
 //! Clients of Signalbox choose the URLs, and the calls start inside the operator's network. Every connection therefore
-//! goes to an address that was checked against the allowed networks ([`Client`]). Deliveries are signed as Standard
-//! Webhooks 1.0 defines it ([`Secret`]); feeds and webhooks of state machines are not signed.
+//! goes to an address that was checked against the allowed networks ([`Client`]). Deliveries, and webhooks of state
+//! machines that have a secret, are signed as Standard Webhooks 1.0 defines it ([`Secret`]). Requests of feeds are not
+//! signed.
 
 mod address;
 mod answer;

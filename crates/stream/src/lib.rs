@@ -9,12 +9,12 @@
 //! receives. A client that reconnects with it (`Last-Event-ID`) continues from there, as far as the log still holds it.
 //!
 //! **No silent loss.** Each event carries the ID of its shard's previous event. Pub/sub drops messages that no listener
-//! receives, and a busy server drops slow listeners. The hub detects such a hole and notifies all watchers, which then
-//! read the log from their positions. Events that the log no longer holds are reported as a `gap`.
+//! receives, and a busy server drops slow listeners. The hub detects missing events and notifies all watchers, which
+//! then read the log from their positions. Events that the log no longer holds are reported as a `gap`.
 //!
-//! **Bounded memory.** The hub keeps the last [`hub::KEPT`] events for all watchers together. A client that does not read
-//! its messages is disconnected, with the reason, and can reconnect with its position. The hub listens only while a stream
-//! is open.
+//! **Bounded memory.** The hub keeps the last [`hub::KEPT`] events for all watchers together. A client that does not
+//! read its messages is disconnected, with the reason, and can reconnect with its position. The hub listens only while
+//! a stream is open.
 //!
 //! **Failure.** Without the fabric an open stream stays silent, and continues when the fabric is available again. New
 //! streams get 503.

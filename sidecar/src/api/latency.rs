@@ -1,8 +1,9 @@
 //! `GET /stats/…/latency`: upstream response times over a period, as a histogram.
 //!
-//! For a version type or a group of them, a value is the total time that an answered request waited for its instances. For an
-//! instance, every answer is a value, also of retries. The log contains the addresses of instances. The route table on this
-//! machine shows which instance had an address at which time; it keeps an instance for an hour after its end.
+//! For a version type or a group of them, each answered request is one value: the total time that it waited for
+//! instances. For an instance, each answer is one value, including those to retries. The log contains only the
+//! addresses of instances. The route table on this machine shows which instance had an address at which time, up to an
+//! hour after its removal.
 
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ use crate::fold::{
 
 /// The default range: five minutes.
 const DEFAULT_SECONDS: u64 = 300;
-/// The maximum number of hashes that one answer reads: hours times version types times buckets. Most of them do not exist
-/// and cost almost nothing.
+/// The maximum number of hashes that one answer reads: hours times version types times buckets. Most of them do not
+/// exist and cost almost nothing.
 const MAX_HASHES: usize = 64_000;
 /// The time limit for the replica, which is on this machine.
 const REPLICA_TIMEOUT: Duration = Duration::from_secs(2);

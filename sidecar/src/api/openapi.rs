@@ -20,8 +20,8 @@ use super::{
     info(
         title = "Signalbox sidecar",
         description = "Statistics of requests. Errors are application/problem+json with a stable `code`. A request needs the \
-                       root token (401 `unauthorized`) or a token with the scope `read` that is not confined (403 \
-                       `scope_missing`, `token_confined`)."
+                       root token (401 `token_missing`, `token_unknown`) or a token with the scope `read` that is not \
+                       confined (403 `scope_missing`, `confined_token`)."
     ),
     paths(totals::totals, history::history, latency::group, latency::instance, stream::stream)
 )]

@@ -1,8 +1,8 @@
 //! Continues an unfinished window: commits its next part, or skips it if its lines are lost.
 //!
-//! A step commits one part, so a stop, a fence or a rotation between two parts is the same as between two steps. The folded
-//! lines are kept from part to part, also while the store is unavailable. A process that finds a window of another process
-//! folds its bytes again.
+//! A step commits one part. So a stop, a takeover by another process or a log rotation between two parts has the same
+//! effect as between two steps. The folded lines are kept in memory from part to part, also while the store is
+//! unavailable. A process that continues the window of another process folds the window's bytes again.
 
 use std::{io, time::Duration};
 

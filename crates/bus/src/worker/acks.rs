@@ -21,7 +21,8 @@ pub(crate) fn acks(store: &Arc<Store>) -> (Acks, impl Future<Output = ()> + use<
     Batcher::new(MAX_ACKS, move |acks| ack_all(Arc::clone(&store), acks))
 }
 
-/// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged alone.
+/// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged
+/// alone.
 async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<Batched<bool>> {
     match store.ack(&acks).await {
         Ok(held) => held.into_iter().map(Ok).collect(),

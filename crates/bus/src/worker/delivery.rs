@@ -101,7 +101,8 @@ impl<D: Deliverer> Delivery<D> {
         self.settle(taken, 0, &settle).await;
     }
 
-    /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old enough.
+    /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old
+    /// enough.
     fn rest(&self, taken: &Taken, subscription: &Subscription, now_ms: u64) -> Settle {
         let max_age = self.patience(subscription).max_age;
         if Duration::from_millis(now_ms.saturating_sub(taken.created_ms)) >= max_age {
@@ -360,7 +361,8 @@ impl<D: Deliverer> Delivery<D> {
             Settle::Ack { events } => {
                 let (held, gaps) = (held.clone(), taken.gaps.clone());
                 let acked = self.acks.call(Ack { held, timeout_ms, events: *events, gaps }).await;
-                // The task ends after the last delivery. If it is gone nevertheless, another worker delivers the batch again.
+                // The task ends after the last delivery. If it is gone nevertheless, another worker delivers the batch
+                // again.
                 acked.unwrap_or(Ok(false))
             }
             Settle::Nack(nack) => {
