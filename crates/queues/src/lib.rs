@@ -86,7 +86,7 @@ mod waiting;
 pub use check::Finding;
 pub use definition::{
     DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Overflow, Tenant, Wanted, WantedTenant, is_part,
-    is_queue_name, milliseconds,
+    milliseconds,
 };
 pub use error::Error;
 pub use handle::{DeadLetters, Handed, Handle, Page, PullRequest, Source};
