@@ -78,6 +78,9 @@ impl Explainer {
             );
             feeds.insert(feed.to_owned(), inspected);
         }
+        let waits = record.status == Status::Acting && record.work.limit().is_some();
+        let limited =
+            if waits { Some(self.limited(&version, label, &record, now_ms).await?) } else { None };
         let evaluator = evaluator(&version, label, now_ms, &answers);
         let standing = evaluator.label(&record);
         // Also while a feed is asked: the time at which it is asked again if it does not answer.
@@ -100,13 +103,8 @@ impl Explainer {
         }
         let reason = match record.status {
             Status::Waiting => None,
-            Status::Acting if record.work.limit().is_some() => {
-                let (action, reason) = self.limited(&version, label, &record, now_ms).await?;
-                explanation["action"] = action;
-                Some(reason)
-            }
             Status::Acting => {
-                let (action, reason) = acting(&version, label, &record);
+                let (action, reason) = limited.unwrap_or_else(|| acting(&version, label, &record));
                 explanation["action"] = action;
                 Some(reason)
             }
