@@ -290,7 +290,7 @@ function owner.pushed(push)
     end
     local keys = push[2]
     if keys == null then
-        -- Everything was flushed. A replica does this when it begins to copy its primary, so the routes may still exist.
+        -- Everything was flushed. A replica does this when it begins to copy its primary, so routes may still exist.
         return verify()
     end
     for i = 1, #keys do

@@ -160,8 +160,8 @@ end
 
 -- The reader's source of bytes. If no data arrives it sends a PING, and it never loses the first half of a frame.
 --
--- The reader itself sends the commands that follow from what it has read. The writer would run only after all other work
--- of this moment, so a busy worker would look up a changed host a millisecond later.
+-- The reader itself sends the commands that follow from what it has read. The writer would run only after all other
+-- work of this moment, so a busy worker would look up a changed host a millisecond later.
 local function source_of(sock)
     local quiets = 0
     return function()

@@ -42,8 +42,7 @@ async fn apply(fleet: &Fleet, yaml: &str) {
     let planned = request.send(to).await.unwrap();
     assert_eq!(planned.status, 200, "{}", planned.text());
     let body = json!({"plan": planned.json()["plan"]});
-    let applied =
-        fleet.call(0, &fleet.system.token, "POST", &format!("{target}/apply"), Some(&body)).await;
+    let applied = fleet.call(0, &fleet.system.token, "POST", &format!("{target}/apply"), Some(&body)).await;
     assert_eq!(applied.status, 200, "{}", applied.text());
 }
 
