@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, process::Command};
 
 use anyhow::Context as _;
-use signalbox_store::{Options, RoutesMaster};
+use signalbox_store::{Options, RoutesPrimary};
 
 use crate::{
     peers::{folder, free_address},
@@ -71,8 +71,8 @@ impl Server {
     ///
     /// # Errors
     /// When the address cannot be read as a URL, which it always can.
-    pub(crate) fn routes(&self) -> anyhow::Result<RoutesMaster> {
-        Ok(RoutesMaster::open(&format!("redis://{}/", self.address), Options::default())?)
+    pub(crate) fn routes(&self) -> anyhow::Result<RoutesPrimary> {
+        Ok(RoutesPrimary::open(&format!("redis://{}/", self.address), Options::default())?)
     }
 
     /// Executes a command on a connection of its own.

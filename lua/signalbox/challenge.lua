@@ -9,6 +9,7 @@
 local link = require("signalbox.link")
 local resp = require("signalbox.resp")
 local semaphore = require("ngx.semaphore")
+local usual = require("signalbox.usual")
 
 local match, type = string.match, type
 local var = ngx.var
@@ -52,6 +53,7 @@ function _M.serve(otherwise)
     local method = ngx.req.get_method()
     local answer = token and #token <= MAX_TOKEN and (method == "GET" or method == "HEAD") and look_up(token)
     if not answer then
+        usual.begin()
         return ngx.exec(otherwise)
     end
     ngx.header["Content-Type"] = "application/octet-stream"

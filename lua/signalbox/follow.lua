@@ -194,7 +194,7 @@ local function judge(shown_serial)
     pump()
 end
 
--- The table of a replica that has just started, and has not copied its master yet, seems to be empty.
+-- The table of a replica that has just started, and has not copied its primary yet, seems to be empty.
 local function verify_role(value, kind, of_attempt)
     if of_attempt == attempt then
         shown_apart = kind == "*" and value[1] == "slave" and value[4] ~= "connected"
@@ -219,7 +219,7 @@ local function verify_serial(value, kind, of_attempt)
         return
     end
     if shown_failed or kind == "-" then
-        -- Redis is loading, or has not copied its master yet. The table is unknown, not wrong: try again, without an
+        -- Redis is loading, or has not copied its primary yet. The table is unknown, not wrong: try again, without an
         -- alarm.
         local ok, err = timer_at(VERIFY_RETRY, retry_verify, attempt)
         if not ok and err ~= "process exiting" then
@@ -290,7 +290,7 @@ function owner.pushed(push)
     end
     local keys = push[2]
     if keys == null then
-        -- Everything was flushed. A replica does this when it begins to copy its master, so the routes may still exist.
+        -- Everything was flushed. A replica does this when it begins to copy its primary, so routes may still exist.
         return verify()
     end
     for i = 1, #keys do

@@ -355,8 +355,6 @@ local function unusual(kind, tried)
 end
 
 function _M.access()
-    -- The line in the log is not that of the hot path (log.conf).
-    ngx.var.edge_name = ""
     local kind = ngx.var.edge_unusual
     local tried, last, count = attempts.addresses()
     if kind ~= "" then

@@ -38,7 +38,7 @@ end
 function _M.refusal(epoch, serial, new_epoch, new_serial)
     local own = _M.newest(epoch)
     if own and not contains(new_epoch, own) then
-        -- An empty master has neither. "Regressed" describes that better than "unknown".
+        -- An empty primary has neither. "Regressed" describes that better than "unknown".
         return new_epoch and _M.UNKNOWN_EPOCH or _M.REGRESSED
     end
     if serial and serial > (new_serial or 0) then

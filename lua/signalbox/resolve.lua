@@ -13,7 +13,7 @@ local _M = {}
 local LOOKUP_TIMEOUT = 0.25
 local TRUST_POLL = 0.005
 
--- When a worker has just started, or while a replica copies its master, the table is accepted within a few
+-- When a worker has just started, or while a replica copies its primary, the table is accepted within a few
 -- milliseconds.
 local function await_trust()
     local left = LOOKUP_TIMEOUT

@@ -44,7 +44,7 @@ impl Options {
     pub const DEFAULTS: &str = include_str!("defaults.toml");
 
     /// Whether an ACME server is configured.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         !self.directory.is_empty()
     }
 

@@ -20,5 +20,6 @@ pub mod routes;
 mod schema;
 pub mod stats;
 pub mod tokens;
+mod words;
 
 pub use problem::Problem;

@@ -120,12 +120,14 @@ mod batcher;
 mod cache;
 mod change;
 mod check;
+mod clients;
 mod commit;
 mod core;
 mod dead;
 mod deliver;
 mod error;
 mod event;
+mod gauges;
 mod handle;
 mod housekeeping;
 pub mod intake;
@@ -140,8 +142,10 @@ mod sealed;
 mod service;
 mod shares;
 mod store;
+mod subscriptions;
 #[cfg(test)]
 pub(crate) mod tests;
+mod topics;
 mod verdict;
 mod view;
 mod window;
@@ -150,23 +154,23 @@ mod worker;
 pub use backend::{Backend, WantedBackend};
 pub use batcher::{Batched, Batcher};
 pub use change::{Change, Index, Log};
+pub use clients::ApiToken;
+pub use dead::{DeadLetter, Page};
 pub use deliver::{BatchContents, Deliverer, Webhooks, rendered};
 pub use error::{Error, Refusal};
 pub use event::{Delay, Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
-pub use handle::{
-    DeadLetter, Gauges, Handle, NewGroup, Page, SubscriberGauges, SubscriptionStatus, TopicStatus,
-};
+pub use gauges::{Gauges, SubscriberGauges};
+pub use handle::{Handle, NewGroup};
 pub use metrics::Metrics;
 pub use options::Options;
-use registry::is_own_topic;
-pub use registry::{
-    AUDIT, Alteration, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
-    is_reserved_topic, is_topic_name,
-};
+pub use registry::Registry;
 pub use retry::Retry;
 pub use sealed::{Credentials, LOCKED};
 pub use service::Bus;
 pub use signalbox_api::objects::{OnFailure, Queued};
 pub use signalbox_queues::Finding;
 pub use store::{FabricMemory, OBJECTS_LUA};
+pub use subscriptions::{Alteration, OnExhausted, Subscription, SubscriptionStatus, Wanted};
+use topics::is_own_topic;
+pub use topics::{AUDIT, RESERVED, TopicStatus, is_audit_topic, is_reserved_topic, is_topic_name};
 pub use window::{Logged, Window};

@@ -44,7 +44,8 @@ pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
     names(new, |state| old.state(state.name()).is_some())
 }
 
-/// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
+/// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC`, `webhooks` and `limits`, in
+/// this order.
 #[must_use]
 pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let outside = Outside::between(old, new);
@@ -52,10 +53,18 @@ pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let feeds = outside.feeds.iter().map(|name| format!("feeds.{name}"));
     let inputs = outside.inputs.iter().map(|topic| format!("inputs.{topic}"));
     let webhooks = (old.webhooks() != new.webhooks()).then(|| "webhooks".to_owned());
+    let limits = (old.limits() != new.limits()).then(|| "limits".to_owned());
     let listed = |machine: &Machine| machine.hosts().map(str::to_owned).collect::<BTreeSet<_>>();
     let hosts = (listed(old) != listed(new)).then(|| "hosts".to_owned());
     let index = (old.index() != new.index()).then(|| "index".to_owned());
-    zone.into_iter().chain(hosts).chain(index).chain(feeds).chain(inputs).chain(webhooks).collect()
+    zone.into_iter()
+        .chain(hosts)
+        .chain(index)
+        .chain(feeds)
+        .chain(inputs)
+        .chain(webhooks)
+        .chain(limits)
+        .collect()
 }
 
 fn names(machine: &Machine, keep: impl Fn(&State) -> bool) -> Vec<String> {

@@ -176,7 +176,7 @@ pub enum Flaw {
 }
 
 /// Whether the name is valid for a queue.
-pub fn is_queue_name(name: &str) -> bool {
+pub(crate) fn is_queue_name(name: &str) -> bool {
     (1..=MAX_NAME_CHARACTERS).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
         // Clients resolve these in paths before they send a request.

@@ -24,7 +24,8 @@ use tracing::Instrument as _;
 use super::{
     Definition, Error, Options, Pulled, Receipt, Taken,
     metrics::Metrics,
-    store::{DeadCall, DeadLetter, DeadTaken, PullCall, PullReply, Store},
+    shared_calls::{PullKey, SharedCalls},
+    store::{Consumer, DeadCall, DeadLetter, DeadTaken, PullCall, PullReply, Store},
     waiting::{Notice, Waiting},
 };
 use signalbox_store::{Clock, Fabric, Shard};
@@ -35,8 +36,9 @@ pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
 /// Maximum number of dead letters that one call reads.
 const DEAD_PART: u64 = 500;
-/// Maximum number of calls in one pull that drop expired messages and find no others.
-const EXPIRED_CALLS: usize = 20;
+/// Calls of one pull that deliver nothing although there are messages: those dropped messages that had waited for too
+/// long, or other consumers got the messages.
+const EMPTY_CALLS: usize = 20;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -101,6 +103,7 @@ pub(crate) struct Inner {
     pub stores: Vec<Arc<Store>>,
     pub(super) options: Options,
     pub waiting: Waiting,
+    pub(super) shared_calls: SharedCalls,
     pub(super) metrics: Metrics,
     /// The shard that the next pull starts with.
     turn: AtomicUsize,
@@ -154,6 +157,7 @@ impl Handle {
             stores,
             options,
             waiting: Waiting::default(),
+            shared_calls: SharedCalls::default(),
             metrics: Metrics::default(),
             turn: AtomicUsize::new(0),
             closing,
@@ -277,7 +281,7 @@ impl Handle {
         request: PullRequest<'_>,
     ) -> Result<(Handed, bool), Error> {
         let inner = &*self.inner;
-        let Source { queue, revision, .. } = source;
+        let queue = source.queue;
         let shards = inner.stores.len();
         // Each pull starts with the next shard, so that no shard is preferred.
         let first = inner.turn.fetch_add(1, Ordering::Relaxed);
@@ -290,18 +294,8 @@ impl Handle {
                 more = true;
                 break;
             }
-            let call = PullCall {
-                queue,
-                most: left.messages,
-                most_bytes: left.bytes,
-                nonce: &nonce,
-                auto_ack: request.auto_ack,
-                revision,
-                environment: request.environment,
-                wait_ms: wait_ms(request.wait),
-                lease_ms: request.lease_ms,
-            };
-            let pulled = match pull_shard(&inner.stores[shard], call).await {
+            let consumer = Consumer { most: left.messages, nonce: nonce.clone() };
+            let pulled = match self.pull_shard(shard, source, request, consumer, left.bytes).await {
                 Ok(pulled) => pulled,
                 // The consumer gets the messages of an earlier shard; the next pull will report this error.
                 Err(_) if !handed.messages.is_empty() => break,
@@ -330,6 +324,48 @@ impl Handle {
         }
         inner.metrics.pulled(queue, handed.messages.len(), request.auto_ack);
         Ok((handed, more))
+    }
+
+    /// Pulls from a shard, repeatedly while nothing is delivered although there are messages.
+    async fn pull_shard(
+        &self,
+        shard: usize,
+        source: Source<'_>,
+        request: PullRequest<'_>,
+        consumer: Consumer,
+        most_bytes: usize,
+    ) -> Result<Pulled, Error> {
+        let Source { queue, revision, .. } = source;
+        let (inner, store) = (&*self.inner, &self.inner.stores[shard]);
+        let PullRequest { auto_ack, lease_ms, .. } = request;
+        let mut calls = 1;
+        loop {
+            let reply = if let Some(environment) = request.environment {
+                let call = PullCall {
+                    queue,
+                    consumers: std::slice::from_ref(&consumer),
+                    most_bytes,
+                    auto_ack,
+                    revision,
+                    environment: Some(environment),
+                    wait_ms: wait_ms(request.wait),
+                    lease_ms,
+                };
+                store.pull(call).await?
+            } else {
+                let key = PullKey { shard, queue: queue.to_owned(), revision, auto_ack, lease_ms };
+                inner.shared_calls.pull(store, key, consumer.clone(), most_bytes).await?
+            };
+            let pulled = match reply {
+                PullReply::Pulled(pulled) => pulled,
+                PullReply::Gone => return Err(Error::NoSuchQueue),
+                PullReply::Behind => return Err(Error::Behind),
+            };
+            if !pulled.again || calls == EMPTY_CALLS {
+                return Ok(pulled);
+            }
+            calls += 1;
+        }
     }
 
     fn count_dwell(&self, queue: &str, now_ms: u64, taken: &Taken) {
@@ -515,24 +551,7 @@ fn shares(sources: &[Source<'_>], most: usize) -> Vec<(usize, usize)> {
     parts.chain(order.iter().map(|(_, place)| (*place, most))).collect()
 }
 
-/// Pulls from a shard, and repeats the call while it only drops expired messages.
-async fn pull_shard(store: &Store, call: PullCall<'_>) -> Result<Pulled, Error> {
-    let mut calls = 1;
-    loop {
-        let pulled = match store.pull(call).await? {
-            PullReply::Pulled(pulled) => pulled,
-            PullReply::Gone => return Err(Error::NoSuchQueue),
-            PullReply::Behind => return Err(Error::Behind),
-        };
-        let only_expired = pulled.expired > 0 && pulled.more && pulled.messages.is_empty();
-        if !only_expired || calls == EXPIRED_CALLS {
-            return Ok(pulled);
-        }
-        calls += 1;
-    }
-}
-
-/// Waits for the first of several notifications and returns its index.
+/// Waits for the first of several notifications; returns its place.
 async fn first(notified: &mut [Pin<Box<Notified<'_>>>]) -> usize {
     poll_fn(|context| {
         let ready = notified.iter_mut().position(|one| one.as_mut().poll(context).is_ready());

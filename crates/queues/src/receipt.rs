@@ -6,6 +6,8 @@
 
 use std::{fmt, str::FromStr};
 
+use super::definition::is_queue_name;
+
 /// The receipt of a pulled message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
@@ -50,7 +52,7 @@ impl FromStr for Receipt {
         let parts: Vec<&str> = if text.len() <= 256 { text.split('~').collect() } else { Vec::new() };
         let [queue, shard, id, attempt, until_ms, nonce] = parts[..] else { return Err(Malformed) };
         let nonce_fits = !nonce.is_empty() && nonce.bytes().all(|byte| byte.is_ascii_graphic());
-        if !super::is_queue_name(queue) || !nonce_fits {
+        if !is_queue_name(queue) || !nonce_fits {
             return Err(Malformed);
         }
         fn number<N: FromStr>(text: &str) -> Result<N, Malformed> {
@@ -111,7 +113,7 @@ mod tests {
         while let Some(text) = fuzz.text() {
             let Ok(receipt) = text.parse::<Receipt>() else { continue };
             assert_eq!(receipt.to_string().parse(), Ok(receipt.clone()), "{text}");
-            assert!(crate::is_queue_name(&receipt.queue) && !receipt.nonce.contains('~'), "{text}");
+            assert!(is_queue_name(&receipt.queue) && !receipt.nonce.contains('~'), "{text}");
             fuzz.accepted();
         }
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{
     Error, Handle, Receipt,
-    store::{Acked, Disposition, Nacked, Store},
+    handle::Inner,
+    store::{Acked, Disposition, Held, Nacked},
 };
 
 /// The result of settling a receipt.
@@ -91,8 +92,8 @@ impl Handle {
             }
         }
         for (shard, receipts) in by_shard {
-            let held: Vec<(u64, String)> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
-            let found = action.carry_out(&stores[shard], queue, &held).await?;
+            let held: Vec<Held> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
+            let found = action.carry_out(&self.inner, shard, queue, held).await?;
             let mut now_ms = None;
             for ((place, receipt), found) in receipts.iter().zip(found) {
                 answers[*place] = match found {
@@ -126,10 +127,12 @@ impl Action {
     /// Returns the result for each message; `None` for one that was not held.
     async fn carry_out(
         self,
-        store: &Store,
+        inner: &Inner,
+        shard: usize,
         queue: &str,
-        held: &[(u64, String)],
-    ) -> Result<Vec<Option<Settled>>, signalbox_store::Error> {
+        held: Vec<Held>,
+    ) -> Result<Vec<Option<Settled>>, Error> {
+        let store = &inner.stores[shard];
         Ok(match self {
             Self::Ack => {
                 let settled = |acked| match acked {
@@ -137,7 +140,7 @@ impl Action {
                     Acked::Now => Some(Settled::Acked),
                     Acked::Before => Some(Settled::AckedBefore),
                 };
-                store.ack(queue, held).await?.into_iter().map(settled).collect()
+                inner.shared_calls.ack(store, shard, queue, held).await?.into_iter().map(settled).collect()
             }
             Self::Nack { disposition, keep_dead } => {
                 let settled = |nacked| match nacked {
@@ -146,10 +149,10 @@ impl Action {
                     Nacked::Delayed => Some(Settled::Delayed),
                     Nacked::Dead => Some(Settled::Dead),
                 };
-                store.nack(queue, disposition, keep_dead, held).await?.into_iter().map(settled).collect()
+                store.nack(queue, disposition, keep_dead, &held).await?.into_iter().map(settled).collect()
             }
             Self::Extend { lease_ms } => {
-                let (until_ms, extended) = store.extend(queue, lease_ms, held).await?;
+                let (until_ms, extended) = store.extend(queue, lease_ms, &held).await?;
                 extended.into_iter().map(|held| held.then_some(Settled::Extended(until_ms))).collect()
             }
         })

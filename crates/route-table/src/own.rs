@@ -177,7 +177,7 @@ impl OwnAddresses {
     }
 
     /// Whether a Unix socket belongs to Signalbox.
-    pub fn forbids_socket(&self, path: &str) -> bool {
+    pub(crate) fn forbids_socket(&self, path: &str) -> bool {
         let path = canonical_path(path);
         let Inner { internal, edge, .. } = &*self.0;
         internal.iter().chain(edge).any(|one| matches!(one, Reserved::Unix(own) if *own == path))

@@ -28,8 +28,8 @@ macro_rules! role {
 }
 
 role!(
-    /// Marks [`crate::RoutesMaster`].
-    RoutesMasterRole, RoutesSpace, "routes primary"
+    /// Marks [`crate::RoutesPrimary`].
+    RoutesPrimaryRole, RoutesSpace, "routes primary"
 );
 role!(
     /// Marks [`crate::RoutesReplica`], which has the same keys as the primary.

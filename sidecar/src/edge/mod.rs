@@ -28,7 +28,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use signalbox_diagnosis::thresholds::COUNTING_ALARM_MS;
-use signalbox_store::{RoutesMaster, RoutesReplica, Stats};
+use signalbox_store::{RoutesPrimary, RoutesReplica, Stats};
 use tokio::{
     sync::Notify,
     time::{self, Instant, MissedTickBehavior},
@@ -78,7 +78,7 @@ pub struct Report {
 pub struct Replica {
     /// Whether it answers.
     pub up: bool,
-    /// Whether it is connected to its master.
+    /// Whether it is connected to its primary.
     pub linked: bool,
     /// The serial of its table.
     pub serial: u64,
@@ -319,7 +319,7 @@ enum Failed {
 /// Makes the routes replica a replica of the primary that Sentinels report, until `shutdown`. The replica
 /// keeps the old table until it has copied the new one, and the edge accepts the new table only if it is not
 /// older.
-pub async fn follow_primary(replica: RoutesReplica, primary: RoutesMaster, shutdown: CancellationToken) {
+pub async fn follow_primary(replica: RoutesReplica, primary: RoutesPrimary, shutdown: CancellationToken) {
     let mut ticks = time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {

@@ -5,6 +5,7 @@ use signalbox_condition::Condition;
 use super::{
     cycles::lowest_of_cycles,
     model::{Call, Gate, Kind, Machine, Next, Path, State, Trigger},
+    outside::origin,
     read::Reader,
     yaml::{Mark, Node, Value},
 };
@@ -22,6 +23,7 @@ pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node, bro
     }
     if broken.is_empty() {
         cycles(reader, machine, items);
+        limits_are_used(reader, machine, body);
     }
     hosts_are_named(reader, machine, items);
 }
@@ -48,6 +50,21 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
             reader.refuse_hint(at, message, hint);
         } else {
             reader.warn(at, message, Some(hint.to_owned()));
+        }
+    }
+}
+
+/// A limit of an address that no webhook has would limit nothing.
+fn limits_are_used(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
+    let Some(Value::Map(entries)) = entry(body, "limits").map(|(_, node)| &node.value) else { return };
+    let called: Vec<String> =
+        machine.states().iter().filter_map(|state| state.action()?.call.origin()).collect();
+    for (key, _) in entries {
+        let Some(target) = origin(&key.name).filter(|target| !called.contains(target)) else { continue };
+        let message = format!("no webhook of this machine has an address of {target}");
+        match signalbox_condition::nearest(&target, called.iter().map(String::as_str)) {
+            Some(near) => reader.refuse_hint(key.at, message, format!("did you mean {near}?")),
+            None => reader.refuse(key.at, message),
         }
     }
 }

@@ -151,6 +151,7 @@ impl Builder<'_, '_> {
         self.twice(&fields, "feeds", "a feed");
         let inputs = self.each(&fields, "inputs", Self::input);
         let webhooks = self.each(&fields, "webhooks", Self::webhook);
+        let limits = fields.get("limits").map(|node| self.limits(node)).unwrap_or_default();
         let Some(states) = fields.get("states") else {
             self.reader.refuse(at, "a state machine needs `states`");
             return None;
@@ -166,6 +167,7 @@ impl Builder<'_, '_> {
             feeds,
             inputs,
             webhooks,
+            limits,
             states,
             places,
             source,

@@ -31,7 +31,7 @@ pub use model::{
     Path, Quiet, ResultPart, Retry, State, StateIndex, Trigger,
 };
 pub use outside::{
-    EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook,
+    EventPath, Feed, FeedSource, Header, HeaderPart, Input, Limit, OnError, Pattern, Stats, StatsOf, Webhook,
 };
 pub use problem::{Problem, Refused};
 pub use template::{Part, Template, Text};

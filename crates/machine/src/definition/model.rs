@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 use signalbox_condition::{Condition, Reference};
 
 use super::{
-    outside::{Feed, HeaderPart, Input, Webhook},
-    template::{Template, Text},
+    outside::{Feed, HeaderPart, Input, Limit, Webhook, origin},
+    template::{Part, Template, Text},
     zone::ZoneRule,
 };
 use crate::schedule::Schedule;
@@ -23,6 +23,7 @@ pub struct Machine {
     pub(super) feeds: Vec<Feed>,
     pub(super) inputs: Vec<Input>,
     pub(super) webhooks: Vec<Webhook>,
+    pub(super) limits: Vec<Limit>,
     pub(super) states: Vec<State>,
     pub(super) places: HashMap<Box<str>, StateIndex>,
     pub(super) source: Arc<str>,
@@ -77,6 +78,27 @@ impl Machine {
     #[must_use]
     pub fn webhooks(&self) -> &[Webhook] {
         &self.webhooks
+    }
+
+    /// The limits of addresses, by their targets.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// The limit of this target.
+    #[must_use]
+    pub fn limit(&self, target: &str) -> Option<&Limit> {
+        self.limits.iter().find(|limit| &*limit.target == target)
+    }
+
+    /// The limit under which attempts of an action are made.
+    #[must_use]
+    pub fn limit_of(&self, action: &Action) -> Option<&Limit> {
+        if self.limits.is_empty() {
+            return None;
+        }
+        self.limit(&action.call.origin()?)
     }
 
     /// The states in the order of the file. The first is the initial one.
@@ -606,6 +628,17 @@ pub enum Call {
 }
 
 impl Call {
+    /// Scheme, host and port of a webhook. Placeholders cannot change them.
+    pub(super) fn origin(&self) -> Option<String> {
+        match self {
+            Self::Webhook(text) => match text.parts().first()? {
+                Part::Literal(beginning) => origin(beginning),
+                _ => None,
+            },
+            Self::Route(_) | Self::Publish(_) => None,
+        }
+    }
+
     /// The host of a `route` action, if it contains no placeholders.
     pub(super) fn constant_host(&self) -> Option<&str> {
         match self {

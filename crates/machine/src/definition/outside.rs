@@ -101,6 +101,27 @@ pub enum EventPath {
     Data(Vec<Box<str>>),
 }
 
+/// How often, and how often at a time, webhooks of a host are attempted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// Scheme, host and port, as [`origin`] writes them.
+    pub target: Box<str>,
+    /// How many attempts may begin in a period of this length.
+    pub rate: Option<(u32, Duration)>,
+    /// How many attempts may be in progress.
+    pub concurrent: Option<u32>,
+}
+
+/// Scheme, host and port of an address, in one spelling: lower case, without the default port.
+pub(super) fn origin(address: &str) -> Option<String> {
+    let (scheme, rest) = address.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next().filter(|authority| !authority.is_empty())?;
+    let scheme = scheme.to_ascii_lowercase();
+    let default = if scheme == "http" { ":80" } else { ":443" };
+    let authority = authority.strip_suffix(default).unwrap_or(authority).to_ascii_lowercase();
+    Some(format!("{scheme}://{authority}"))
+}
+
 /// Headers for outgoing calls to matching addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {

@@ -9,13 +9,18 @@ use super::{
     keys,
     load::{Builder, DAY, HOUR},
     outside::{
-        EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook,
+        EventPath, Feed, FeedSource, Header, HeaderPart, Input, Limit, OnError, Pattern, Stats, StatsOf,
+        Webhook, origin,
     },
-    yaml::{Node, Value},
+    yaml::{Key, Node, Value},
 };
 
 /// Maximum size of a compiled regular expression, bytes.
 const MAX_PATTERN_BYTES: usize = 256 * 1024;
+/// Maximum number of addresses with limits.
+const MAX_LIMITS: usize = 20;
+/// Maximum of a rate, and of attempts in progress.
+const MAX_ATTEMPTS: u64 = 10_000;
 
 impl Builder<'_, '_> {
     pub(super) fn feed(&mut self, node: &Node) -> Option<Feed> {
@@ -140,6 +145,51 @@ impl Builder<'_, '_> {
                 None
             }
         }
+    }
+
+    /// The limits of addresses.
+    pub(super) fn limits(&mut self, node: &Node) -> Vec<Limit> {
+        let Value::Map(entries) = &node.value else {
+            let hint = "write `limits: {\"https://api.example.com\": {rate: 20, concurrent: 4}}`";
+            self.reader.refuse_hint(node.at, "`limits` must be a map", hint);
+            return Vec::new();
+        };
+        if !(1..=MAX_LIMITS).contains(&entries.len()) {
+            self.reader.refuse(node.at, format!("`limits` must have between 1 and {MAX_LIMITS} entries"));
+        }
+        let mut limits: Vec<Limit> = Vec::new();
+        for (key, node) in entries {
+            let Some(limit) = self.limit(key, node) else { continue };
+            if limits.iter().any(|known| known.target == limit.target) {
+                self.reader.refuse(key.at, format!("{} has limits already", limit.target));
+            }
+            limits.push(limit);
+        }
+        limits.sort_by(|a, b| a.target.cmp(&b.target));
+        limits
+    }
+
+    fn limit(&mut self, key: &Key, node: &Node) -> Option<Limit> {
+        let fields = self.reader.fields(node, "a limit", &keys::LIMIT)?;
+        let target = limited(&key.name);
+        if target.is_none() {
+            let hint = "write scheme, host and port only, like https://api.example.com";
+            self.reader.refuse_hint(key.at, format!("{:?} cannot have limits", key.name), hint);
+        }
+        if fields.given(&["rate", "concurrent"]).is_empty() {
+            self.reader.refuse(node.at, "a limit needs `rate`, `concurrent`, or both");
+        }
+        if fields.has("per") && !fields.has("rate") {
+            self.reader.refuse(fields.key("per"), "`per` needs `rate`");
+        }
+        let mut number = |name: &str| {
+            let node = fields.get(name)?;
+            let number = self.reader.whole(node, &format!("`{name}`"), 1..=MAX_ATTEMPTS)?;
+            u32::try_from(number).ok()
+        };
+        let (rate, concurrent) = (number("rate"), number("concurrent"));
+        let per = self.duration(&fields, "per", 1..=HOUR, 1)?;
+        Some(Limit { target: target?.into(), rate: rate.map(|rate| (rate, per)), concurrent })
     }
 
     pub(super) fn webhook(&mut self, node: &Node) -> Option<Webhook> {
@@ -289,6 +339,18 @@ impl Builder<'_, '_> {
         };
         self.reader.refuse_hint(node.at, format!("the machine has no secret {name}"), hint);
     }
+}
+
+/// The target of a limit: an address that has only a scheme, a host, and perhaps a port.
+fn limited(address: &str) -> Option<String> {
+    let address = address.strip_suffix('/').unwrap_or(address);
+    let url = url::Url::parse(address).ok()?;
+    let is_web =
+        matches!(url.scheme(), "http" | "https") && url.host_str().is_some_and(|host| !host.is_empty());
+    let target = origin(address)?;
+    let is_bare =
+        address.split_once("://").is_some_and(|(_, rest)| !rest.contains(['/', '?', '#', '@', '<']));
+    (is_web && is_bare).then_some(target)
 }
 
 /// Whether a text is a host pattern of the route table: `*`, a name, or `*.` and a name.

@@ -6,14 +6,14 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, maximum number of messages
--- ARGV[3]: integer, maximum bytes of bodies (the first message is delivered whatever its size)
--- ARGV[4]: string, random characters of this pull
--- ARGV[5]: integer, 1 to acknowledge immediately
--- ARGV[6]: integer, revision of the queue that the caller knows
--- ARGV[7]: string, the only environment to deliver messages of, out of turn; empty for all of them in turn
--- ARGV[8]: integer, ms for which the caller waits for a message of that environment, 0 if it does not
--- ARGV[9]: integer, ms of the leases; 0 for what the queue defines
+-- ARGV[2]: integer, maximum bytes of bodies (the first message is delivered whatever its size)
+-- ARGV[3]: integer, 1 to acknowledge immediately
+-- ARGV[4]: integer, revision of the queue that the caller knows
+-- ARGV[5]: string, the only environment to deliver messages of, out of turn; empty for all of them in turn
+-- ARGV[6]: integer, ms for which the caller waits for a message of that environment, 0 if it does not
+-- ARGV[7]: integer, ms of the leases; 0 for what the queue defines
+-- ARGV[8...]: strings, for each consumer the maximum number of its messages, and random characters for its receipts.
+--   The first messages are for the first consumer.
 -- Returns `gone` (no such queue here), `behind` (the shard has older settings than the caller), or an array: unix ms,
 -- end of the leases, 1 when there is more (of the environment, if one was named), the next moment at which a message
 -- may become available or an empty string, how many bodies were lost, how many messages were dropped because they had
@@ -25,10 +25,11 @@ local MAX_EXPIRED = 500
 
 -- The settings of a pull.
 local function read_pull(facets, queue)
-  local now = facets.now(ARGV[1])
+  local now, max = facets.now(ARGV[1]), 0
+  for i = 8, #ARGV, 2 do max = max + tonumber(ARGV[i]) end
   return {
-    now = now, oldest = queue.retention and now - queue.retention or 0, max = tonumber(ARGV[2]), max_bytes = tonumber(ARGV[3]), nonce = ARGV[4],
-    auto = ARGV[5] == '1', only = ARGV[7] ~= '' and ARGV[7], wait_ms = tonumber(ARGV[8]),
+    now = now, oldest = queue.retention and now - queue.retention or 0, max = max, max_bytes = tonumber(ARGV[2]),
+    auto = ARGV[3] == '1', only = ARGV[5] ~= '' and ARGV[5], wait_ms = tonumber(ARGV[6]),
   }
 end
 
@@ -156,15 +157,20 @@ end
 -- Records the leases, or removes the messages if they are acknowledged already.
 local function write_leases(facets, queue, pull, messages, until_ms, until_text)
   local leases, inflight, text = {}, {}, facets.text
+  local consumer, last = 8, tonumber(ARGV[8])
   for i = 1, #messages do
     local message = messages[i]
+    while i > last do
+      consumer = consumer + 2
+      last = last + tonumber(ARGV[consumer])
+    end
     if pull.auto then
       facets.hold(queue, message.segment, -1)
     else
       local n = 2 * i
       leases[n - 1], leases[n] = until_text, message.id
       inflight[n - 1] = message.id
-      inflight[n] = pull.nonce .. ' ' .. text(message.attempt) .. ' '
+      inflight[n] = ARGV[consumer + 1] .. ' ' .. text(message.attempt) .. ' '
         .. facets.tried(message.item, message.attempt) .. ' ' .. message.facet.env
     end
   end
@@ -192,10 +198,10 @@ local function main(facets)
   local text = facets.text
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then return 'gone' end
-  if queue.revision < tonumber(ARGV[6]) then return 'behind' end
+  if queue.revision < tonumber(ARGV[4]) then return 'behind' end
   facets.expect('hash', queue.inflight)
   local pull = read_pull(facets, queue)
-  local lease_ms = tonumber(ARGV[9])
+  local lease_ms = tonumber(ARGV[7])
   local until_ms = pull.now + (lease_ms > 0 and lease_ms or queue.lease)
   local until_text = text(until_ms)
   local ring = read_ring(facets, queue, pull)

@@ -18,9 +18,9 @@ pub use manage::DeadLetter;
 pub(super) use manage::{DeadCall, DeadTaken};
 pub(super) use message::{Act, ListCall, Search, SearchCall};
 pub use message::{Place, Stored};
-pub(super) use pull::{PullCall, PullReply};
+pub(super) use pull::{Consumer, PullCall, PullReply};
 pub use pull::{Pulled, Taken};
-pub(super) use settle::{Acked, Disposition, Nacked};
+pub(super) use settle::{Acked, Disposition, Held, Nacked};
 
 /// The queues' data in one shard.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("pull", &PULL)];
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PullCall<'a> {
     pub queue: &'a str,
-    pub most: usize,
+    /// The consumers, in the order in which messages are distributed.
+    pub consumers: &'a [Consumer],
     pub most_bytes: usize,
-    pub nonce: &'a str,
     pub auto_ack: bool,
     /// The revision of the queue's definition that this process knows.
     pub revision: u64,
@@ -28,7 +28,16 @@ pub(crate) struct PullCall<'a> {
     pub lease_ms: Option<u64>,
 }
 
-/// A message that was pulled or read.
+/// A consumer of a call.
+#[derive(Debug, Clone)]
+pub(crate) struct Consumer {
+    /// The maximum number of its messages.
+    pub most: usize,
+    /// Random characters of its receipts.
+    pub nonce: String,
+}
+
+/// A delivered or listed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     /// Its id.
@@ -58,6 +67,8 @@ pub struct Pulled {
     pub lost: u64,
     /// The number of messages that were dropped because they had waited for too long.
     pub expired: u64,
+    /// Nothing was delivered, but the next call may deliver something.
+    pub again: bool,
     /// The messages.
     pub messages: Vec<Taken>,
 }
@@ -76,20 +87,20 @@ impl Store {
     /// Pulls messages.
     pub(crate) async fn pull(&self, call: PullCall<'_>) -> Result<PullReply, Error> {
         let log = keys::bus::bus(self.shard.tag()).log();
-        let reply: Value = self
+        let mut script = self
             .call(&PULL, call.queue)
             .key(&log)
             .arg(self.clock.argument())
-            .arg(call.most)
             .arg(call.most_bytes)
-            .arg(call.nonce)
             .arg(usize::from(call.auto_ack))
             .arg(call.revision)
             .arg(call.environment.unwrap_or_default())
             .arg(call.wait_ms)
-            .arg(call.lease_ms.unwrap_or_default())
-            .run(self.redis())
-            .await?;
+            .arg(call.lease_ms.unwrap_or_default());
+        for consumer in call.consumers {
+            script = script.arg(consumer.most).arg(&consumer.nonce);
+        }
+        let reply: Value = script.run(self.redis()).await?;
         Ok(match reply {
             Value::Array(words) => PullReply::Pulled(read(words)),
             other => match String::from_redis_value(other).as_deref() {
@@ -117,7 +128,9 @@ fn read(words: Vec<Value>) -> Pulled {
     let more = number::<u8>(words.next()) == 1;
     let next_due_ms = Some(number(words.next())).filter(|due| *due > 0);
     let (lost, expired) = (number(words.next()), number(words.next()));
-    Pulled { now_ms, until_ms, more, next_due_ms, lost, expired, messages: messages(words) }
+    let messages = messages(words);
+    let again = messages.is_empty() && more && expired > 0;
+    Pulled { now_ms, until_ms, more, next_due_ms, lost, expired, again, messages }
 }
 
 /// Parses messages, five values for each.

@@ -29,7 +29,7 @@ mod gaps;
 
 use std::{future::Future, time::Duration};
 
-use signalbox_store::RoutesMaster;
+use signalbox_store::RoutesPrimary;
 use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
@@ -104,12 +104,12 @@ impl<A: Announce> Announcer<A> {
 
     /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut watcher: Option<RoutesMaster> = None;
+        let mut watcher: Option<RoutesPrimary> = None;
         while shutdown.run_until_cancelled(self.turn(&mut watcher)).await.is_some() {}
         self.lease.release().await;
     }
 
-    async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
+    async fn turn(&mut self, watcher: &mut Option<RoutesPrimary>) {
         let published = match self.lease.hold().await {
             Ok(Some(epoch)) => {
                 if std::mem::replace(&mut self.epoch, epoch) != epoch {
@@ -150,7 +150,7 @@ impl<A: Announce> Announcer<A> {
     }
 
     /// Until something changes, at most the interval.
-    async fn wait(&self, watcher: &mut Option<RoutesMaster>, entry: &str) -> Result<(), Error> {
+    async fn wait(&self, watcher: &mut Option<RoutesPrimary>, entry: &str) -> Result<(), Error> {
         let connection = match watcher.take() {
             Some(connection) => connection,
             None => self.store.watcher()?,
