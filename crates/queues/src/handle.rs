@@ -36,8 +36,8 @@ pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
 /// Maximum number of dead letters that one call reads.
 const DEAD_PART: u64 = 500;
-/// Calls of one pull that deliver nothing although there are messages: those dropped messages that had waited for too
-/// long, or other consumers got the messages.
+/// Maximum number of calls in one pull that deliver nothing although there are messages: they dropped expired
+/// messages, or other consumers got the messages.
 const EMPTY_CALLS: usize = 20;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -326,7 +326,7 @@ impl Handle {
         Ok((handed, more))
     }
 
-    /// Pulls from a shard, repeatedly while nothing is delivered although there are messages.
+    /// Pulls from a shard, and repeats the call while nothing is delivered although there are messages.
     async fn pull_shard(
         &self,
         shard: usize,
