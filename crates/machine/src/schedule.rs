@@ -236,7 +236,7 @@ pub(crate) fn clock(time: civil::Time) -> String {
 const CRON_WEEKDAYS: [&str; 7] =
     ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 
-/// The numbers of a field, in order. The first of `names` stands for the lowest number of the range.
+/// The numbers of a field, in order. The first of `names` is the lowest number of the range.
 fn cron_field(
     text: &str,
     what: &str,

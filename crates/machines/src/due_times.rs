@@ -33,7 +33,7 @@ const LEASE_INTERVAL: Duration = Duration::from_secs(1);
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
 /// The pause before a label is evaluated again that is still due after its evaluation, ms.
 const STILL_DUE_PAUSE_MS: u64 = 1_000;
-/// The pause before labels that wait for a limit are looked at again, if nothing else causes it earlier.
+/// The pause before labels that wait for a limit are evaluated again, if nothing else causes it earlier.
 const LIMIT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Works on everything that is due.

@@ -96,7 +96,7 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
 }
 
 impl<K: Eq + Hash, I, O> Drop for Calls<K, I, O> {
-    /// If a call panics or the runtime ends, the consumers' results are canceled, so that none waits forever.
+    /// If a call panics or the runtime ends, the consumers' results are canceled, so that none waits without end.
     fn drop(&mut self) {
         self.combiner.waiting.lock().remove(&self.key);
     }

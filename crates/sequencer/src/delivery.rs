@@ -29,7 +29,7 @@ pub struct Call {
 
 /// Sends events. Production code uses HTTP, and tests use their own implementations.
 pub trait Sink: Send + Sync + 'static {
-    /// Makes one attempt. It must end by itself, with its own timeout. Dropping the future abandons the
+    /// Makes one attempt. It must have its own timeout. Dropping the future abandons the
     /// attempt.
     fn send(&self, backend: &Backend, call: &Call) -> impl Future<Output = Outcome> + Send;
 }

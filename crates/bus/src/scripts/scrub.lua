@@ -29,7 +29,7 @@ local function main(lanes)
     -- A job of a subscription that has ended is not in the index.
     if call('SISMEMBER', KEYS[4], job) == 1 then
       -- A delivery was in progress. It is counted as an attempt; otherwise a batch that crashes its worker would be
-      -- tried forever.
+      -- tried without end.
       local what = cmsgpack.unpack(job)
       local token, generation, number = what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
       local bid = call('LINDEX', lanes.ready_key(token, generation .. '.' .. number), 0)

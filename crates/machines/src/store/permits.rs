@@ -31,7 +31,7 @@ pub(crate) fn queue(machine: &str, target: &str) -> String {
 }
 
 impl Permits {
-    /// The entry in the due set at which waiting labels are looked at again.
+    /// The entry in the due set at which waiting labels are evaluated again.
     pub(crate) fn entry(machine: &str, target: &str) -> String {
         Due::Limit { machine: machine.to_owned(), target: target.to_owned() }.member()
     }

@@ -17,7 +17,7 @@ local facets = {}
 -- Ten seconds of ids: the span of one segment of the log.
 local SEGMENT = 64000000
 local EPOCH = 1704067200000
--- Stands for the segment of a message that has never waited yet, whose body is stored with its queue. Otherwise the log
+-- Used as the segment of a message that has never waited yet, whose body is stored with its queue. Otherwise the log
 -- would have to be kept for as long as the message is delayed.
 local LATER = '0'
 -- Maximum number of facets whose dropped messages are recorded individually. Those of further facets are recorded

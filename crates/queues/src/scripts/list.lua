@@ -14,7 +14,7 @@
 -- it was delivered, environment, unix ms when its delay or its lease ends, and body.
 -- Caller: Store::list
 
--- Stands for the segment of a message whose body is stored with the queue.
+-- Used as the segment of a message whose body is stored with the queue.
 local LATER = '0'
 
 -- The position after the last entry that was read. If that entry was removed or moved, the entries with the same time

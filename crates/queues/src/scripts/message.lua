@@ -16,7 +16,7 @@
 -- and its body.
 -- Caller: Store::message
 
--- Stands for the segment of a message whose body is stored with the queue.
+-- Used as the segment of a message whose body is stored with the queue.
 local LATER = '0'
 local search = {}
 
