@@ -103,7 +103,7 @@ pub(super) async fn create(args: Create) -> Result<(), Failure> {
     };
     let queue = remote.client()?.queues().put(&name, &queue).await?;
     remote.show(&queue, |queue| {
-        terminal::line(&format!("queue {} takes messages that match {}", queue.name, queue.pattern))
+        terminal::line(&format!("queue {} receives messages that match {}", queue.name, queue.pattern))
     })
 }
 
