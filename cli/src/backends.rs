@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// Define a backend: where the events of objects go whose names begin with a prefix
     Define(Box<Define>),
     /// Remove a backend
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
     /// List the dead letters of a backend
     Dead(Dead),

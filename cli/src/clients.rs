@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Give a client another token and print it once; the previous tokens stay valid for a while
     Rotate(Rotate),
     /// Remove a client, its tokens and its subscription
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum Command {
     /// Register or update the instances in a file
     Import(bulk::Import),
     /// Remove an instance immediately
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
     /// Drain an instance: send it no new requests
     Drain(Drain),

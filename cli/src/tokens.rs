@@ -24,6 +24,7 @@ pub(crate) enum Command {
     /// Create another secret for a token and print it once; the previous one stays valid for a while
     Rotate(Rotate),
     /// Revoke a token
+    #[command(visible_alias = "rm", aliases = ["remove", "delete"])]
     Revoke(One),
 }
 

@@ -26,12 +26,12 @@ local state = ngx.shared.signalbox_state
 local _M = {}
 
 local MAX_WAIT = 30
--- How often the other workers' lines are polled: POLLS times at first, then seldom, because a worker without a
--- connection to Redis can be behind for a long time.
+-- How often the other workers' lines are polled: POLLS times in quick succession, then rarely, because a worker without
+-- a connection to Redis can be behind for a long time.
 local POLL, POLLS, SELDOM = 0.001, 100, 0.05
--- The interval of the timer that only notices the end of this worker.
+-- The interval of the timer whose only purpose is to detect the end of this worker.
 local HOUR_SECONDS = 3600
--- Of the line of a worker that is gone.
+-- How long the line of a worker is kept after the worker has ended.
 local LINE_LIFETIME_SECONDS = 60
 
 local own_serial, own_at = 0, 0
@@ -47,7 +47,8 @@ end
 
 function _M.join()
     state:set("worker:" .. worker_id(), worker_pid())
-    -- nginx runs a timer early when the worker must end. The sidecar then asks the worker that replaces it.
+    -- nginx runs a timer early when the worker must end. The sidecar then sends its request to the worker that replaces
+    -- it.
     local ok, err = ngx.timer.every(HOUR_SECONDS, function(premature)
         if premature then
             wake()
@@ -133,7 +134,7 @@ end
 local function await_own(deadline)
     ready = ready or semaphore.new()
     waiting = waiting + 1
-    -- A wait of less than a millisecond returns without yielding, and the time would stand still.
+    -- A wait of less than a millisecond returns without yielding, so the cached time would not advance.
     ready:wait(max(deadline - now(), POLL))
     waiting = waiting - 1
 end

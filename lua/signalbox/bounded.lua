@@ -32,7 +32,7 @@ function _M:set(name, value)
     self.young[name] = value
 end
 
--- `count` stays as it is: it only determines when the next generation begins.
+-- `count` is not changed: it only determines when the next generation begins.
 function _M:delete(name)
     self.young[name] = nil
     self.old[name] = nil

@@ -17,7 +17,7 @@ end
 
 local TIMEOUT_MS = 5000
 
--- Where a listener of this machine is reached: host and port, or a socket's path.
+-- The address at which a listener of this machine can be reached: host and port, or a socket's path.
 local function target(listen)
     local address = match(listen, "^%S+")
     if sub(address, 1, 5) == "unix:" then
@@ -58,7 +58,7 @@ function _M.try(listen)
     return true
 end
 
--- In a timer of one worker.
+-- Called by a timer of one worker.
 function _M.check(premature, listen)
     if premature then
         return

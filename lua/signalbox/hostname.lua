@@ -10,9 +10,9 @@ local _M = {}
 local MAX_CANDIDATES = 10
 local MAX_LENGTH = 253 -- of a name on the wire (RFC 1035); the table has no longer ones
 
--- nginx lower-cases $host and strips port and trailing dot. The rest may still be a name that no application can
--- register: too long, with an empty first label (which no wildcard matches), or with bytes with which a client could
--- ask for arbitrary keys ("*.example.org").
+-- nginx converts $host to lower case, and removes the port and a trailing dot. The rest may still be a name that cannot
+-- be registered: too long, with an empty first label (which no wildcard matches), or with bytes with which a client
+-- could read arbitrary keys ("*.example.org").
 function _M.valid(host)
     if #host > MAX_LENGTH or byte(host, 1) == 46 then
         return false
@@ -21,7 +21,7 @@ function _M.valid(host)
     return not find(host, "[^%w%.%-_%[%]:]")
 end
 
--- Whether a name of the table, as in a push, can serve any host.
+-- Whether a name of the table, such as one from a push, can serve any host.
 function _M.valid_name(name)
     if name == "*" then
         return true

@@ -21,7 +21,7 @@ local type = type
 
 local _M = { trusted = false, open = 0 }
 
--- A flood of invented names must not delay the names of applications.
+-- Maximum number of open lookups. A flood of invented names must not delay the names of applications.
 local MAX_OPEN = 20000
 
 local pending = {}
@@ -53,7 +53,7 @@ local function got_rest(value, kind, entry)
     _M.open = _M.open - 1
     entry.failed = entry.failed or failed(value, kind) or entry.dirty or not _M.trusted
     if not entry.failed then
-        -- WRONGTYPE: the key was written by hand. The name exists, without anything usable.
+        -- WRONGTYPE: the key was written manually. The name exists, but has no usable data.
         local log_key, policy = value[1], value[2]
         local made = record.make(name, entry.addresses,
             type(log_key) == "string" and log_key or nil, type(policy) == "string" and policy or nil)
@@ -74,7 +74,7 @@ local function got_addresses(value, kind, entry)
     entry.addresses = entry.wrong and {} or value
 end
 
--- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name>, as one text: a sweep sends this a million times.
+-- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name> as one text, because a sweep sends it a million times.
 local function question(name)
     local length = #name
     return "*2\r\n$8\r\nSMEMBERS\r\n$" .. length + 10 .. "\r\ninstances:" .. name
@@ -92,7 +92,7 @@ function begin(entry)
     return true
 end
 
--- The open question about `name`, sent now or earlier; nil when it cannot be sent.
+-- The open lookup of `name`, sent now or earlier; nil if it cannot be sent.
 function _M.ask(name)
     local entry = pending[name]
     if entry then
@@ -110,7 +110,7 @@ function _M.ask(name)
     return entry
 end
 
--- The table changed under `name`.
+-- A push reported a change of `name`.
 function _M.touch(name)
     local entry = pending[name]
     if entry then
@@ -122,7 +122,7 @@ function _M.is_open(name)
     return pending[name] ~= nil
 end
 
--- Asks for all `names` in parallel and waits for the answers, at most `timeout` seconds in all. Returns false when one
+-- Looks up all `names` in parallel and waits for the answers, at most `timeout` seconds in total. Returns false if one
 -- remains unknown.
 function _M.wait(names, timeout)
     local entries = {}

@@ -24,7 +24,7 @@ local _M = {}
 
 local SLASH, QUESTION = byte("/"), byte("?")
 
--- Buffers of one read; nothing yields in between.
+-- Buffers for one read. They can be shared, because nothing yields in between.
 local value, length = ffi.new("unsigned char *[1]"), ffi.new("size_t[1]")
 local lowcase, err_out = ffi.new("unsigned char[16]"), base.get_errmsg_ptr()
 
@@ -96,7 +96,7 @@ function _M.plain(request)
     return path
 end
 
--- The normalized path by which a request is matched; nil when applications may read it as another one. Some drop
+-- The normalized path with which a request is matched; nil if applications may interpret it differently. Some drop
 -- parameters of segments (";x=1"), and resolve dots and slashes after that.
 function _M.matched(path)
     if find(path, "[%z\1-\31\127\\]") then
@@ -111,7 +111,7 @@ function _M.matched(path)
     return bare
 end
 
--- What the instance gets in place of `path`, which `rule` matches; nil when it has parameters in the removed part.
+-- The path that the instance receives instead of `path`, which `rule` matches; nil if the removed part has parameters.
 function _M.stripped(rule, path)
     if rule.exact then
         return "/"

@@ -146,6 +146,7 @@ async fn assemble(
     // It leaves the list when it accepts no more requests, not when its background work is done.
     background.spawn(|_| presence.clone().run(shutdown.clone()));
     background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), idle));
+    let dashboard = Dashboard::new(stats, wall_clock, config.installation.clone());
     let app = App::new(Parts {
         sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
         cursors,
@@ -170,7 +171,9 @@ async fn assemble(
         checks: Checks::default(),
         shutdown: shutdown.clone(),
     });
-    Ok(Site::new(app, Dashboard::new(stats, wall_clock, config.installation.clone())))
+    background
+        .spawn(|idle| dashboard.clone().remember_queues(app.bus.handle().clone(), app.queues.clone(), idle));
+    Ok(Site::new(app, dashboard))
 }
 
 /// The Redis servers.

@@ -35,6 +35,7 @@
 //! | `flow` | counts of transitions, times in states, and conversions |
 //! | `commit`, `sweep_entries`, `unreadable` | parts of a change: commit, sweeps to add, unreadable labels to skip |
 //! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
+//! | `limits` | limits of addresses: which waiting labels may begin an attempt |
 //! | `runner` | `Runner`: what follows a change in the background: attempts of actions, requests to feeds |
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
@@ -106,6 +107,7 @@ mod inputs;
 mod inspector;
 mod label_store;
 mod labels;
+mod limits;
 mod log;
 mod metrics;
 mod options;

@@ -44,7 +44,7 @@ pub(crate) fn check(health: &Health) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Whether a status is good.
+/// Whether the status passes the health check.
 pub fn takes(health: &Health, status: u16) -> bool {
     health.statuses().iter().any(|range| (range.first..=range.last).contains(&status))
 }

@@ -32,7 +32,7 @@ role!(
     RoutesPrimaryRole, RoutesSpace, "routes primary"
 );
 role!(
-    /// Marks [`crate::RoutesReplica`]: the same keys as those of the primary.
+    /// Marks [`crate::RoutesReplica`], which has the same keys as the primary.
     RoutesReplicaRole, RoutesSpace, "routes replica"
 );
 role!(

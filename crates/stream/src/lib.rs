@@ -36,16 +36,16 @@ pub use position::Position;
 /// A message to a client, with the fields of server-sent events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The position behind this message.
+    /// The position after this message.
     pub id: Option<String>,
     /// `gap` or `end`; absent for an event.
     pub kind: Option<&'static str>,
-    /// JSON; absent in a sign of life.
+    /// JSON; absent in a keep-alive message.
     pub data: Option<String>,
 }
 
-/// Follows the events from `position` on. The task ends when the receiver is dropped, when the client does not read
-/// the messages, or at `shutdown`.
+/// Sends the events after `position`. The task ends when the receiver is dropped, when the client does not
+/// read the messages, or at `shutdown`.
 pub fn watch(
     hub: Hub,
     slot: StreamSlot,

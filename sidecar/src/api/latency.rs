@@ -67,7 +67,7 @@ impl Minutes {
     }
 }
 
-/// The histogram of a subject, without what only some subjects have.
+/// The histogram of a subject, without the fields that only some subjects have.
 fn histogram(kind: &str, id: String, range: Minutes, as_at: u64, counts: &[u64; BUCKETS]) -> Latency {
     let quantile = |part: f64| latency::quantile(counts, part).map(|value| (value * 1000.0).round() / 1000.0);
     Latency {
@@ -89,7 +89,7 @@ fn histogram(kind: &str, id: String, range: Minutes, as_at: u64, counts: &[u64; 
     }
 }
 
-/// Hours fit a signed number: they come from the server's clock and a checked range.
+/// Hours fit a signed number, because they are derived from the server's clock and a validated range.
 fn hashes(ids: &[String], range: Minutes, key: fn(&str, i64, &str) -> Key<StatsSpace>) -> Hashes {
     let ids = ids.iter();
     ids.flat_map(|id| range.hours().map(move |hour| (id, hour as i64)))
@@ -97,7 +97,7 @@ fn hashes(ids: &[String], range: Minutes, key: fn(&str, i64, &str) -> Key<StatsS
         .collect()
 }
 
-/// Which bucket each hash is of.
+/// Keys, each with the index of its bucket.
 pub(super) type Hashes = Vec<(usize, Key<StatsSpace>)>;
 
 /// Show the response times of a subject
@@ -162,7 +162,7 @@ pub(super) async fn instance(
         );
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_instance", detail));
     };
-    // Before that, the address belonged to another instance.
+    // Before that time, the address belonged to another instance.
     range.start = range.start.max(instance.joined_at - instance.joined_at % 60);
     range.end = range.end.max(range.start);
     let hashes = hashes(std::slice::from_ref(&instance.address), range, stats::instance_latency);

@@ -45,11 +45,11 @@ pub fn document() -> String {
             document.paths.paths.insert(format!("/stats/{name}{rest}"), without_subject(item.clone(), name));
         }
     }
-    // Serializing what the macros made cannot fail; an empty document would fail the test of it.
+    // Serializing the generated document cannot fail. An empty document would fail the test that compares it.
     document.to_json().unwrap_or_default()
 }
 
-/// The same call for a subject that is part of the path.
+/// The same endpoint for a subject that is part of the path.
 fn without_subject(mut item: PathItem, name: &str) -> PathItem {
     if let Some(call) = &mut item.get {
         if let Some(parameters) = &mut call.parameters {

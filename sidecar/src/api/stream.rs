@@ -90,7 +90,7 @@ pub(super) async fn stream(
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams(Arc<Mutex<HashMap<[u8; 32], usize>>>);
 
-/// A stream's place, which is free again when this is dropped.
+/// The slot of a stream, which is freed when this is dropped.
 #[derive(Debug)]
 struct Place {
     streams: Streams,
@@ -98,7 +98,7 @@ struct Place {
 }
 
 impl Streams {
-    /// Takes a place. Root is subject only to the limit for all tokens together.
+    /// Takes a slot. The root token is subject only to the limit for all tokens together.
     fn take(&self, credential: &Credential) -> Result<Place, Problem> {
         let mut open = self.0.lock();
         let digest = credential.digest();
@@ -154,8 +154,8 @@ impl Drop for Forwarded {
 }
 
 impl Points {
-    /// Waits for the next tick and returns its events. While Redis is unavailable there are none; the seconds follow
-    /// later. After the token was revoked there is a last one, then `None`.
+    /// Waits for the next tick and returns its events. While Redis is unavailable there are none; the missed
+    /// seconds are sent later. After the token was revoked it returns a last event, then `None`.
     async fn next(&mut self) -> Option<Vec<Event>> {
         if self.revoked {
             return None;

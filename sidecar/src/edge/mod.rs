@@ -209,8 +209,8 @@ impl Service {
         }
     }
 
-    /// Checks alarm, snapshot and connections every second. The requests use one connection, one after the other: nginx then
-    /// has finished each request before it receives the next, so their count is exact.
+    /// Checks alarm, snapshot and connections every second. The requests are sent one after the other on one
+    /// connection: nginx has finished each request before it receives the next, so their count is exact.
     async fn checks(&self) {
         let mut snapshot = Snapshot::default();
         let mut lost = Lost::default();
@@ -316,8 +316,9 @@ enum Failed {
     Snapshot(#[from] snapshot::Error),
 }
 
-/// Makes the routes replica a replica of the primary that Sentinels name, until `shutdown`. The replica keeps the old table
-/// until it has copied the new one, and the edge accepts that only if it is not older.
+/// Makes the routes replica a replica of the primary that Sentinels report, until `shutdown`. The replica
+/// keeps the old table until it has copied the new one, and the edge accepts the new table only if it is not
+/// older.
 pub async fn follow_primary(replica: RoutesReplica, primary: RoutesPrimary, shutdown: CancellationToken) {
     let mut ticks = time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -34,8 +34,8 @@ impl std::fmt::Display for Field {
     }
 }
 
-/// All increments of a window. They are two flat lists: a window has tens of thousands of hashes, and a vector and a
-/// name for each were most of the cost of folding. Names are created when a hash is sent.
+/// All increments of a window, in two flat lists. A window has tens of thousands of hashes, and allocating a
+/// vector and a name for each was most of the cost of folding. Names are created when a hash is sent.
 #[derive(Debug, Default)]
 pub struct Increments {
     names: Vec<Arc<str>>,

@@ -248,7 +248,8 @@ impl<S: Store> Follower<S> {
         for _ in 0..files.len() + 16 {
             let rested = self.away_since.is_some_and(|since| now.saturating_sub(since) >= GRACE);
             match decide(&state.place, &files, rested) {
-                // Reading a directory while files are renamed can miss one. Only a file that is missing twice is gone.
+                // A directory that is read while files are renamed can lack one. Only a file that is missing
+                // twice is gone.
                 Action::Lost(gap) if suspected != Some(gap) => {
                     suspected = Some(gap);
                     files = self.directory.read(&state.place, now)?;

@@ -339,6 +339,7 @@ impl Wanted<'_> {
                 Some("in" | "by" | "kept") => ("M1", None),
                 Some("is") => ("M2", None),
                 Some("zone") => ("M4", None),
+                Some("limit") => ("M3", None),
                 _ => ("M3", Some(score.max(self.now_ms) + MAX_LATENESS_MS)),
             };
             self.entries.push(Entry { predicate, label: label.to_owned(), key, member, latest_ms });

@@ -9,12 +9,12 @@
 -- was not held, or no longer; all 0 when the queue was deleted.
 -- Caller: Store::ack
 
--- Receipts in one of the two hashes, and how long they are retained after the newest of them, ms. A client that lost an
--- answer repeats its call within seconds.
+-- Maximum number of receipts in each of the two hashes, and how long a hash is kept after its newest receipt, in ms. A
+-- client that lost a reply repeats its call within seconds.
 local MAX_REMEMBERED = 50000
 local REMEMBERED_MS = '600000'
 
--- Notes receipts, so that a repeat of the call is not taken for a receipt that settles nothing.
+-- Stores receipts, so that a repeated call is recognized.
 local function remember(fields)
   redis.call('HSET', KEYS[4], unpack(fields))
   redis.call('PEXPIRE', KEYS[4], REMEMBERED_MS)

@@ -63,7 +63,8 @@ impl Bus<'_> {
         Key::new(format!("{}{name}", self.0.as_str()))
     }
 
-    /// The channel that wakes idle workers: `now`, or the unix millisecond until which they can sleep.
+    /// The channel that wakes idle workers: `now`, or the time until which they can sleep, in unix
+    /// milliseconds.
     pub fn wake_channel(&self) -> String {
         format!("{}bus:wake", self.0.as_str())
     }
