@@ -303,13 +303,13 @@ pub struct Record {
 
 impl Work {
     /// For the limit of which address the label waits, and since when, Unix milliseconds.
-    pub(crate) fn limit(&self) -> Option<(u64, &str)> {
+    pub fn limit(&self) -> Option<(u64, &str)> {
         let (since_ms, target) = self.held.as_deref()?.strip_prefix(LIMIT)?.split_once(' ')?;
         Some((since_ms.parse().ok()?, target))
     }
 
     /// The label waits for the limit of an address.
-    pub(crate) fn wait_for_limit(&mut self, since_ms: u64, target: &str) {
+    pub fn wait_for_limit(&mut self, since_ms: u64, target: &str) {
         self.held = Some(format!("{LIMIT}{since_ms} {target}").into());
     }
 }
