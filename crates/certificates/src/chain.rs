@@ -62,7 +62,7 @@ pub(super) fn check(name: &str, chain: &str, key: &str, now: i64) -> Result<Chec
     }
     let ders = certificates(chain)?;
     let parsed = ders.iter().map(|der| parse(der)).collect::<Result<Vec<_>, _>>()?;
-    let Some(leaf) = parsed.first() else { return Err(bad_chain("it holds no certificate")) };
+    let Some(leaf) = parsed.first() else { return Err(bad_chain("it contains no certificate")) };
     in_order(&parsed)?;
     let key = private_key(key, leaf)?;
     let facts = facts_of(leaf, &ders[0])?;
@@ -83,7 +83,7 @@ pub(super) fn check(name: &str, chain: &str, key: &str, now: i64) -> Result<Chec
 /// The content of the first certificate of a chain.
 pub(super) fn facts(chain: &str) -> Result<Facts, Invalid> {
     let ders = certificates(chain)?;
-    let Some(first) = ders.first() else { return Err(bad_chain("it holds no certificate")) };
+    let Some(first) = ders.first() else { return Err(bad_chain("it contains no certificate")) };
     facts_of(&parse(first)?, first)
 }
 
@@ -98,7 +98,7 @@ fn bad_key(reason: impl std::fmt::Display) -> Invalid {
 fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, Invalid> {
     let ders: Vec<_> = CertificateDer::pem_slice_iter(chain.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|_| bad_chain("a block of it is broken"))?;
+        .map_err(|_| bad_chain("one of its PEM blocks is damaged"))?;
     if ders.len() > MAX_CERTIFICATES {
         return Err(bad_chain(format!("it has more than {MAX_CERTIFICATES} certificates")));
     }
@@ -140,7 +140,7 @@ fn private_key(text: &str, leaf: &X509Certificate<'_>) -> Result<String, Invalid
     let der = PrivateKeyDer::from_pem_slice(text.as_bytes())
         .map_err(|_| bad_key("it is not the PEM of an unencrypted private key"))?;
     let signer =
-        any_supported_type(&der).map_err(|_| bad_key("RSA, ECDSA (P-256, P-384) and Ed25519 are known"))?;
+        any_supported_type(&der).map_err(|_| bad_key("it must be RSA, ECDSA (P-256, P-384) or Ed25519"))?;
     let public = signer.public_key().ok_or_else(|| bad_key("its public part cannot be derived"))?;
     if public.as_ref() != leaf.public_key().raw {
         let detail = "the private key is not that of the first certificate of the chain";
@@ -155,7 +155,7 @@ fn private_key(text: &str, leaf: &X509Certificate<'_>) -> Result<String, Invalid
 }
 
 fn facts_of(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Facts, Invalid> {
-    let names = certificate.subject_alternative_name().map_err(|_| bad_chain("its names are broken"))?;
+    let names = certificate.subject_alternative_name().map_err(|_| bad_chain("its names are damaged"))?;
     let names = names.map(|names| {
         let dns = names.value.general_names.iter().filter_map(|name| match name {
             GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),

@@ -29,7 +29,7 @@ pub enum Earliest {
     At(Timestamp),
     /// Not before this time, at which the search ended.
     NotBefore(Timestamp),
-    /// Not unless a fact changes.
+    /// Never, unless a value other than the time changes.
     Never,
 }
 

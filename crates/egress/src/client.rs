@@ -151,7 +151,7 @@ impl Client {
         match &outcome {
             Outcome::Delivered => {}
             Outcome::Failed { why, .. } => traces::failed(&span, why),
-            Outcome::Gone => traces::failed(&span, "the receiver is gone for good"),
+            Outcome::Gone => traces::failed(&span, "the receiver is permanently gone"),
         }
         (outcome, answered)
     }
@@ -233,7 +233,7 @@ impl Client {
             };
             let mut bytes = Vec::new();
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| "the answer broke off".to_owned())?;
+                let frame = frame.map_err(|_| "the answer was incomplete".to_owned())?;
                 let Some(data) = frame.data_ref() else { continue };
                 if bytes.len() + data.len() > most {
                     return Ok(Called { status: head.status.as_u16(), retry_after, body: None });

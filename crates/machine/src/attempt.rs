@@ -166,7 +166,7 @@ mod tests {
         let retry = Retry::default();
         for code in [200, 204, 299] {
             let outcome = Outcome::Status { code, retry_after: None };
-            // Also as the last of all attempts.
+            // This also applies to the last attempt.
             assert_eq!(judge(&retry, retry.attempts, outcome, 1.0), Verdict::Done);
         }
         let gone = Outcome::Status { code: 410, retry_after: None };

@@ -15,13 +15,13 @@ pub const MAX_LEVELS: usize = 32;
 /// Why the metadata would be invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
-    /// It is not an object.
+    /// The metadata is not an object.
     #[error("metadata must be an object")]
     NoObject,
-    /// It is too long.
+    /// The metadata is too large.
     #[error("metadata would have {0} bytes; the maximum is {MAX_BYTES}")]
     Bytes(usize),
-    /// It is too deep.
+    /// The metadata is nested too deeply.
     #[error("metadata would have more than {MAX_LEVELS} levels")]
     Levels,
 }

@@ -13,11 +13,12 @@ use crate::{
 /// How the states of two versions differ, each list in the order of its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct States {
-    /// Only in the new one.
+    /// States that only the new version has.
     pub added: Vec<String>,
-    /// Only in the old one.
+    /// States that only the old version has.
     pub removed: Vec<String>,
-    /// In both, with different content, or with the same content but different feeds, inputs or zone.
+    /// States of both versions with different content, or with the same content but different feeds, inputs
+    /// or zone.
     pub changed: Vec<String>,
 }
 

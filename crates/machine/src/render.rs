@@ -84,7 +84,7 @@ impl Text {
             }
         }
         if self.constant().is_none() && leaves_its_path(&address) {
-            return Err(Unfilled::Unfit("a value would make a step up of the address's path".into()));
+            return Err(Unfilled::Unfit("a value would lead out of the address's path".into()));
         }
         Ok(address)
     }

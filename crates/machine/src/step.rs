@@ -132,7 +132,7 @@ pub struct Label<'a> {
 pub enum Event<'a> {
     /// The label has just entered its state, because it was created or an operator moved it.
     Entered,
-    /// This update was merged.
+    /// A metadata update was merged.
     Facts(&'a Json),
     /// A time or interval trigger, by its index at the label's gate.
     Trigger(usize),

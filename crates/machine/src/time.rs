@@ -211,7 +211,7 @@ mod tests {
     fn new_york_skips_an_hour_in_march_and_shows_one_twice_in_november() {
         assert_eq!(
             days("America/New_York", (2, 30), "2026-03-07T00:00:00Z", 3),
-            // On the 8th 02:30 is 03:30 EDT.
+            // On the 8th, 02:30 is skipped and becomes 03:30 EDT.
             ["2026-03-07T07:30:00Z", "2026-03-08T07:30:00Z", "2026-03-09T06:30:00Z"]
         );
         assert_eq!(

@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 
 type Waiting<I, O> = Vec<(I, oneshot::Sender<O>)>;
 
-/// Items that wait for the next call, by key. A key is present while a call for it is in flight.
+/// Items that wait for the next call, by key. A key exists while a call for it is in flight.
 pub(super) struct Combiner<K, I, O> {
     waiting: Mutex<HashMap<K, Waiting<I, O>>>,
-    /// Whether an item can be part of the same call as others.
+    /// Whether an item can share a call with the given items.
     fits: fn(&[I], &I) -> bool,
 }
 
@@ -27,8 +27,8 @@ where
         Arc::new(Self { waiting: Mutex::default(), fits })
     }
 
-    /// Sends an item, and waits for its result. `run` makes a call; it returns a result for each item, in their order.
-    /// `None` if the process is ending.
+    /// Sends an item and waits for its result. `run` makes a call, and returns a result for each item, in
+    /// their order. Returns `None` if the process is shutting down.
     pub(super) async fn call<F, R>(self: &Arc<Self>, key: K, item: I, run: F) -> Option<O>
     where
         F: Fn(Vec<I>) -> R + Send + 'static,
@@ -42,7 +42,8 @@ where
             is_idle
         };
         if is_idle {
-            // A task of its own: the consumer whose item is the first may disconnect, and others wait for the result.
+            // A separate task: the consumer of the first item may disconnect while others wait for their
+            // results.
             let calls = Calls { combiner: Arc::clone(self), key };
             tokio::spawn(async move { calls.run(run).await });
         }
@@ -50,7 +51,7 @@ where
     }
 }
 
-/// The calls for a key, one after the other, until nothing waits.
+/// Makes the calls for a key, one after the other, until no items wait.
 struct Calls<K: Eq + Hash, I, O> {
     combiner: Arc<Combiner<K, I, O>>,
     key: K,
@@ -64,13 +65,14 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
     {
         while let Some((items, senders)) = self.next() {
             for (sender, result) in senders.into_iter().zip(run(items).await) {
-                // Without a receiver, the consumer has disconnected.
+                // Sending fails only if the consumer has disconnected.
                 let _ = sender.send(result);
             }
         }
     }
 
-    /// The items of the next call. Removes the key if there are none, so that the next item starts a task again.
+    /// Returns the items of the next call. If there are none, removes the key, so that the next item starts a
+    /// new task.
     fn next(&self) -> Option<(Vec<I>, Vec<oneshot::Sender<O>>)> {
         let mut waiting = self.combiner.waiting.lock();
         let all = waiting.get_mut(&self.key)?;
@@ -94,7 +96,7 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
 }
 
 impl<K: Eq + Hash, I, O> Drop for Calls<K, I, O> {
-    /// If a call panics, or the runtime ends, nobody waits forever.
+    /// If a call panics or the runtime ends, the consumers' results are canceled, so that none waits forever.
     fn drop(&mut self) {
         self.combiner.waiting.lock().remove(&self.key);
     }
@@ -108,7 +110,7 @@ mod tests {
 
     type Numbers = Combiner<&'static str, u32, (u32, usize)>;
 
-    /// A call returns each item and the number of items; it waits for a permit.
+    /// Each call returns its items with the number of items, after it got a permit.
     async fn shared(
         numbers: &Arc<Numbers>,
         gate: &Arc<Semaphore>,
@@ -137,7 +139,7 @@ mod tests {
                 tokio::spawn(async move { shared(&numbers, &gate, "a", item).await.unwrap() })
             })
             .collect();
-        // Another key does not wait for the first one.
+        // A different key does not wait for the first one.
         gate.add_permits(1);
         let other = shared(&numbers, &gate, "b", 9);
         gate.add_permits(9);

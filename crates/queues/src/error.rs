@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
     /// Shared by all consumers whose calls were combined.
-    #[error("the queues cannot reach their data")]
+    #[error("a command on the queues failed")]
     Store(#[source] Arc<signalbox_store::Error>),
     /// The process is shutting down, and the outcome is unknown.
     #[error("the process is shutting down")]

@@ -36,8 +36,8 @@ pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
 /// Maximum number of dead letters that one call reads.
 const DEAD_PART: u64 = 500;
-/// Calls of one pull that deliver nothing although there are messages: those dropped messages that had waited for too
-/// long, or other consumers got the messages.
+/// Maximum number of calls in one pull that deliver nothing although there are messages: they dropped expired
+/// messages, or other consumers got the messages.
 const EMPTY_CALLS: usize = 20;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -302,7 +302,7 @@ impl Handle {
                 Err(error) => return Err(error),
             };
             if pulled.lost > 0 {
-                tracing::error!(queue, lost = pulled.lost, "bodies of messages are no longer in the log");
+                tracing::error!(queue, lost = pulled.lost, "bodies of queued messages missing in the log");
             }
             more |= pulled.more;
             let due_in = pulled.next_due_ms.map(|due| due.saturating_sub(pulled.now_ms));
@@ -326,7 +326,7 @@ impl Handle {
         Ok((handed, more))
     }
 
-    /// Pulls from a shard, repeatedly while nothing is delivered although there are messages.
+    /// Pulls from a shard, and repeats the call while nothing is delivered although there are messages.
     async fn pull_shard(
         &self,
         shard: usize,
@@ -497,7 +497,7 @@ impl Handle {
         let names: Vec<&str> = queues.iter().map(String::as_str).collect();
         let numbers = self.numbers(&names).await;
         let numbers = numbers
-            .inspect_err(|error| tracing::debug!(%error, "the numbers of the queues cannot be read now"))
+            .inspect_err(|error| tracing::debug!(%error, "statistics of queues not read"))
             .map(|numbers| queues.iter().cloned().zip(numbers).collect::<Vec<_>>());
         self.inner.metrics.encode(self.inner.waiting.count(), numbers.as_deref().ok())
     }

@@ -11,9 +11,10 @@ use super::{
     store::{Acked, Consumer, Held, PullCall, PullReply, Store},
 };
 
-/// Messages that one call of several consumers delivers at most, so that other calls of the fabric do not wait long.
+/// Maximum number of messages that a shared call delivers, so that other calls of the fabric do not wait
+/// long.
 const SHARED_PULL: usize = 200;
-/// Receipts that one call of several consumers acknowledges at most.
+/// Maximum number of receipts that a shared call acknowledges.
 const SHARED_ACK: usize = 500;
 
 type Shared<T> = Result<T, Arc<signalbox_store::Error>>;
@@ -26,7 +27,7 @@ pub(super) struct PullKey {
     /// The revision of the queue's definition that this process knows.
     pub revision: u64,
     pub auto_ack: bool,
-    /// How long the messages are leased; the queue's time when absent.
+    /// The duration of the leases; that of the queue if absent.
     pub lease_ms: Option<u64>,
 }
 
@@ -42,7 +43,7 @@ struct AckKey {
     queue: String,
 }
 
-/// The calls that consumers share.
+/// The calls that consumers of this process share.
 pub(super) struct SharedCalls {
     pulls: Arc<Combiner<PullKey, Pull, Shared<PullReply>>>,
     acks: Arc<Combiner<AckKey, Vec<Held>, Shared<Vec<Acked>>>>,
@@ -55,8 +56,8 @@ impl Default for SharedCalls {
 }
 
 impl SharedCalls {
-    /// Pulls from the shard of `store`. A consumer gets nothing, with [`Pulled::again`] set, if others got everything that
-    /// the call could deliver.
+    /// Pulls from the shard of `store`. If others got every message that the call could deliver, a consumer
+    /// gets none, and [`Pulled::again`] is set.
     pub(super) async fn pull(
         &self,
         store: &Arc<Store>,
@@ -73,7 +74,7 @@ impl SharedCalls {
         reply.ok_or(Error::Ending)?.map_err(Error::Store)
     }
 
-    /// Removes messages of the shard of `store`; what became of each.
+    /// Removes messages of the shard of `store`. Returns the result of each.
     pub(super) async fn ack(
         &self,
         store: &Arc<Store>,
@@ -95,14 +96,15 @@ fn pull_fits(pulls: &[Pull], another: &Pull) -> bool {
     pulls.iter().map(|pull| pull.consumer.most).sum::<usize>() + another.consumer.most <= SHARED_PULL
 }
 
-/// A message is settled once in a call, so a second receipt of it waits for the next call, which finds it acknowledged.
+/// A message is settled once per call. A second receipt of the message waits for the next call, which finds
+/// it acknowledged.
 fn ack_fits(acks: &[Vec<Held>], another: &Vec<Held>) -> bool {
     let together: Vec<u64> = acks.iter().flatten().map(|(id, _)| *id).collect();
     together.len() + another.len() <= SHARED_ACK && !another.iter().any(|(id, _)| together.contains(id))
 }
 
 async fn pull_together(store: &Store, key: &PullKey, pulls: Vec<Pull>) -> Vec<Shared<PullReply>> {
-    // What the call delivers fits each consumer, however it is divided.
+    // The lowest limit applies, so that any distribution of the messages fits each consumer.
     let most_bytes = pulls.iter().map(|pull| pull.most_bytes).min().unwrap_or_default();
     let consumers: Vec<Consumer> = pulls.into_iter().map(|pull| pull.consumer).collect();
     let call = PullCall {
@@ -124,7 +126,8 @@ async fn pull_together(store: &Store, key: &PullKey, pulls: Vec<Pull>) -> Vec<Sh
     }
 }
 
-/// The part of each consumer, as the script has distributed them: the first messages are those of the first consumer.
+/// Divides the result among the consumers in the order in which the script distributed the messages,
+/// beginning with the first consumer.
 fn divide(pulled: Pulled, consumers: &[Consumer]) -> Vec<Pulled> {
     let Pulled { messages, lost, expired, .. } = pulled;
     let mut messages = messages.into_iter();
@@ -132,7 +135,7 @@ fn divide(pulled: Pulled, consumers: &[Consumer]) -> Vec<Pulled> {
         let own: Vec<_> = messages.by_ref().take(consumer.most).collect();
         let is_first = place == 0;
         Pulled {
-            // An empty call dropped messages that had waited for too long, or others of the call got the messages.
+            // The call dropped expired messages, or other consumers of the call got the messages.
             again: own.is_empty() && pulled.more && (expired > 0 || !is_first),
             lost: if is_first { lost } else { 0 },
             expired: if is_first { expired } else { 0 },

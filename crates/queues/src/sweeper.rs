@@ -72,7 +72,7 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
 async fn sweep(inner: Arc<Inner>, store: Arc<Store>, due: Arc<Notify>, shutdown: CancellationToken) {
     loop {
         let pause = sweep_due(&inner, &store).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "nothing can be swept now");
+            tracing::debug!(%error, "queues not swept, retrying");
             Some(PAUSE)
         });
         let wait = async {

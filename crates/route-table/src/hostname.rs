@@ -28,7 +28,7 @@ impl Hostname {
             return Ok(Self(name.to_owned()));
         }
         if name.is_empty() {
-            return invalid("a host name is not empty");
+            return invalid("a host name must not be empty");
         }
         if name.len() > 253 {
             return invalid("a host name must have at most 253 characters");
@@ -40,13 +40,13 @@ impl Hostname {
         }
         for label in name.strip_prefix("*.").unwrap_or(name).split('.') {
             if label.is_empty() || label.len() > 63 {
-                return invalid("each label has 1 to 63 characters");
+                return invalid("each label must have 1 to 63 characters");
             }
             if !label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_') {
-                return invalid("labels are letters, digits, - and _ (other scripts in their xn-- form)");
+                return invalid("labels may contain letters, digits, - and _ (other scripts in xn-- form)");
             }
             if label.starts_with('-') || label.ends_with('-') {
-                return invalid("a label neither starts nor ends with a hyphen");
+                return invalid("a label must not start or end with a hyphen");
             }
         }
         Ok(Self(name.to_ascii_lowercase()))

@@ -75,7 +75,7 @@ impl Keys {
             keys.push(key);
         }
         match keys.len() {
-            0 => Err("it holds no key".to_owned()),
+            0 => Err("it contains no key".to_owned()),
             1..=MAX_KEYS => Ok(Self(keys)),
             _ => Err(format!("it has more than {MAX_KEYS} keys")),
         }

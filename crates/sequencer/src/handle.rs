@@ -355,7 +355,7 @@ impl Handle {
     async fn wake(&self) {
         for store in &self.stores {
             if let Err(error) = store.wake().await {
-                tracing::debug!(%error, "sleepers look later");
+                tracing::debug!(%error, "workers not woken");
             }
         }
     }

@@ -178,7 +178,7 @@ impl<S: Sink> Fetcher<S> {
         match self.store.take(&free, self.shared.options.lease_ms, PART).await {
             Ok(turn) => {
                 if self.retry.succeeded() {
-                    tracing::info!(shard = self.store.shard().index(), "objects can be taken again");
+                    tracing::info!(shard = self.store.shard().index(), "leasing of objects resumed");
                 }
                 self.clock = (turn.now_ms, Instant::now());
                 let in_future =
@@ -199,9 +199,9 @@ impl<S: Sink> Fetcher<S> {
             Err(error) => {
                 self.retry.failed();
                 if error.kind() == Kind::Unavailable {
-                    tracing::debug!(%error, "no objects while the fabric is unavailable");
+                    tracing::debug!(%error, "objects not leased: the fabric is unavailable");
                 } else if self.retry.reports() {
-                    tracing::error!(%error, source = ?std::error::Error::source(&error), "objects cannot be taken");
+                    tracing::error!(%error, source = ?std::error::Error::source(&error), "objects not leased");
                 }
             }
         }
@@ -215,7 +215,7 @@ impl<S: Sink> Fetcher<S> {
                 self.more = true;
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "the registry cannot be read now"),
+            Err(error) => tracing::debug!(%error, "registry not read"),
         }
         for taken in turn.taken {
             let (worker, name) = (taken.held.worker.clone(), taken.backend.clone());
@@ -294,12 +294,14 @@ impl<S: Sink> Fetcher<S> {
                     let forgotten =
                         removal::forget_if_empty(&self.shared.bus, &self.shared.stores, name).await;
                     if let Err(error) = forgotten {
-                        tracing::debug!(backend = name, %error, "the backend is forgotten later");
+                        tracing::debug!(backend = name, %error, "removed backend not deleted, retrying");
                     }
                 }
                 Ok(Step::Going) => self.more |= backend.queued != Queued::Send,
                 Ok(Step::Stale) => {}
-                Err(error) => tracing::debug!(backend = name, %error, "the backend is cleared later"),
+                Err(error) => {
+                    tracing::debug!(backend = name, %error, "removed backend not cleared, retrying");
+                }
             }
         }
     }
@@ -394,7 +396,7 @@ impl<S: Sink> Visit<S> {
                     attempts,
                     why,
                     ?verdict,
-                    "an event was not taken"
+                    "event not accepted by its backend"
                 );
                 let failed = match verdict {
                     Verdict::Retry(pause) => {
@@ -427,11 +429,7 @@ impl<S: Sink> Visit<S> {
                 Ok(Committed::Next(sending)) => return Some(sending),
                 Ok(Committed::Done) => return None,
                 Ok(Committed::Lost) => {
-                    tracing::debug!(
-                        worker = held.worker,
-                        object = held.object,
-                        "an object was taken from its worker"
-                    );
+                    tracing::debug!(worker = held.worker, object = held.object, "lease of an object lost");
                     return None;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
@@ -441,7 +439,7 @@ impl<S: Sink> Visit<S> {
                         return None;
                     }
                 }
-                Err(error) => tracing::debug!(%error, "a visit cannot be settled now"),
+                Err(error) => tracing::debug!(%error, "result of a visit not recorded, retrying"),
             }
             tokio::select! {
                 () = sleep(pause) => {}

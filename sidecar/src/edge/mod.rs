@@ -61,7 +61,7 @@ pub struct Report {
     pub alarm: Option<String>,
     /// Requests in flight by instance address, as JSON from nginx. Only hosts whose policy counts them are included.
     pub in_flight: String,
-    /// Server names without a certificate that clients asked for lately, as JSON from nginx.
+    /// Server names without a certificate that clients asked for recently, as JSON from nginx.
     pub requested_names: String,
     /// Requests that never reached the log.
     pub lost: u64,

@@ -96,7 +96,7 @@ fn method(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Method> {
     let found = Method::ALL.into_iter().find(|method| method.as_str() == name);
     if found.is_none() {
         let hint = "the methods are POST, PUT, PATCH and DELETE";
-        builder.reader.refuse_hint(node.at, format!("no webhook has the method {name:?}"), hint);
+        builder.reader.refuse_hint(node.at, format!("unknown webhook method: {name:?}"), hint);
     }
     found
 }

@@ -54,7 +54,7 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     }
 }
 
-/// A limit of an address that no webhook has would limit nothing.
+/// Rejects a limit whose address is not that of any webhook, because it would have no effect.
 fn limits_are_used(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
     let Some(Value::Map(entries)) = entry(body, "limits").map(|(_, node)| &node.value) else { return };
     let called: Vec<String> =

@@ -68,7 +68,7 @@ pub type SecretNames = BTreeMap<String, String>;
 /// does not list.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Every problem of the file.
 pub fn load_with<'a>(
     file: &str,
     source: &'a str,

@@ -80,19 +80,19 @@ impl Machine {
         &self.webhooks
     }
 
-    /// The limits of addresses, by their targets.
+    /// The limits of webhook addresses, by their targets.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// The limit of this target.
+    /// The limit with this target.
     #[must_use]
     pub fn limit(&self, target: &str) -> Option<&Limit> {
         self.limits.iter().find(|limit| &*limit.target == target)
     }
 
-    /// The limit under which attempts of an action are made.
+    /// The limit that applies to attempts of an action.
     #[must_use]
     pub fn limit_of(&self, action: &Action) -> Option<&Limit> {
         if self.limits.is_empty() {

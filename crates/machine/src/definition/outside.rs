@@ -101,18 +101,18 @@ pub enum EventPath {
     Data(Vec<Box<str>>),
 }
 
-/// How often, and how often at a time, webhooks of a host are attempted.
+/// Limits of the webhook attempts to one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// Scheme, host and port, as [`origin`] writes them.
+    /// Scheme, host and port in the spelling of [`origin`].
     pub target: Box<str>,
-    /// How many attempts may begin in a period of this length.
+    /// The maximum number of attempts that may begin in a period, and the length of the period.
     pub rate: Option<(u32, Duration)>,
-    /// How many attempts may be in progress.
+    /// The maximum number of attempts in progress.
     pub concurrent: Option<u32>,
 }
 
-/// Scheme, host and port of an address, in one spelling: lower case, without the default port.
+/// Scheme, host and port of an address in canonical form: lower case, without the default port.
 pub(super) fn origin(address: &str) -> Option<String> {
     let (scheme, rest) = address.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next().filter(|authority| !authority.is_empty())?;

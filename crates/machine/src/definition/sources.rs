@@ -19,7 +19,7 @@ use super::{
 const MAX_PATTERN_BYTES: usize = 256 * 1024;
 /// Maximum number of addresses with limits.
 const MAX_LIMITS: usize = 20;
-/// Maximum of a rate, and of attempts in progress.
+/// Maximum value of a rate, and of the number of attempts in progress.
 const MAX_ATTEMPTS: u64 = 10_000;
 
 impl Builder<'_, '_> {
@@ -147,7 +147,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The limits of addresses.
+    /// Reads the limits of addresses.
     pub(super) fn limits(&mut self, node: &Node) -> Vec<Limit> {
         let Value::Map(entries) = &node.value else {
             let hint = "write `limits: {\"https://api.example.com\": {rate: 20, concurrent: 4}}`";
@@ -341,7 +341,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// The target of a limit: an address that has only a scheme, a host, and perhaps a port.
+/// Reads the target of a limit: an address with only a scheme, a host, and optionally a port.
 fn limited(address: &str) -> Option<String> {
     let address = address.strip_suffix('/').unwrap_or(address);
     let url = url::Url::parse(address).ok()?;

@@ -2,7 +2,7 @@
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
--- KEYS[4]: hash, `id nonce attempt` of receipts that were acknowledged lately
+-- KEYS[4]: hash, `id nonce attempt` of receipts that were acknowledged recently
 -- KEYS[5]: hash, the same, of earlier ones
 -- ARGV[1...]: strings, for each receipt its id and its proof (nonce and attempt)
 -- Returns an array with 1 for each receipt that was held, 2 for each that was acknowledged before, and 0 for each that

@@ -14,7 +14,7 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("pull", &PULL)];
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PullCall<'a> {
     pub queue: &'a str,
-    /// The consumers, in the order in which messages are distributed.
+    /// The consumers, in the order in which messages are distributed to them.
     pub consumers: &'a [Consumer],
     pub most_bytes: usize,
     pub auto_ack: bool,
@@ -28,12 +28,12 @@ pub(crate) struct PullCall<'a> {
     pub lease_ms: Option<u64>,
 }
 
-/// A consumer of a call.
+/// A consumer in a shared call.
 #[derive(Debug, Clone)]
 pub(crate) struct Consumer {
-    /// The maximum number of its messages.
+    /// The maximum number of messages for it.
     pub most: usize,
-    /// Random characters of its receipts.
+    /// Random characters for its receipts.
     pub nonce: String,
 }
 
@@ -67,7 +67,7 @@ pub struct Pulled {
     pub lost: u64,
     /// The number of messages that were dropped because they had waited for too long.
     pub expired: u64,
-    /// Nothing was delivered, but the next call may deliver something.
+    /// Whether the next call may deliver messages although this one delivered none.
     pub again: bool,
     /// The messages.
     pub messages: Vec<Taken>,
