@@ -25,7 +25,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `options`, `faults` | configuration; fault injection |
-//! | `record`, `log`, `error` | a label's record, and how it is packed; the lines of its log; errors |
+//! | `log`, `error` | the lines of a label's log; errors (its record is in `crates/label`) |
 //! | `answer` | answers to clients, and idempotency keys |
 //! | `store` | every access to the fabric, one small type per kind of data |
 //! | `clock`, `secrets` | the fabric's clock; values for headers and signatures |
@@ -47,7 +47,7 @@
 //!
 //! # Data
 //!
-//! `docs/keys.md` describes the keys. A label's record is one packed string (`record/packed.rs`). A label is also an
+//! `docs/keys.md` describes the keys. A label's record is one packed string (`crates/label`). A label is also an
 //! object of the bus, that is, the ordering key of its events. So its events are ordered, and each names the previous
 //! one (`prev`). `machine:<m>:in:<state>` and similar keys are sorted sets of names, used for lists, counts and sweeps.
 //! `machine:due`, the *due set*, has two kinds of entries. One kind is for a label with a pending time: a retry, a
@@ -113,7 +113,6 @@ mod metrics;
 mod options;
 mod population;
 mod reconcile;
-mod record;
 mod runner;
 mod search;
 mod secrets;
@@ -149,7 +148,8 @@ pub use label_store::LabelStore;
 pub use labels::{Labels, Operated, Operation, Update, is_label_name};
 pub use log::{Activity, Entry, Line};
 pub use options::Options;
-pub use record::{Cause, Record, Row, Status, Work};
+use signalbox_label as record;
+pub use signalbox_label::{Cause, Record, Row, Status, Work};
 pub use search::{Filter, Found, Search, Total};
 pub use secrets::{Secret, Secrets};
 pub use service::Service;

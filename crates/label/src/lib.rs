@@ -1,4 +1,7 @@
-//! The record of a label: its state, its metadata, its history, and what is under way.
+//! The record of a label: its state, its metadata, its history, what is under way, and the bytes in which it is stored.
+//!
+//! Pure: `crates/machines` reads and writes records in the fabric, and decides what becomes of a label. A record is read by
+//! every later version; [`Unreadable`] is one that a later version wrote.
 
 mod packed;
 mod packing;
@@ -8,12 +11,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use signalbox_machine::step;
 
-pub(crate) use packed::{HEADER, Unreadable};
+pub use packed::{HEADER, Unreadable};
 
 /// Maximum number of rows of history.
-pub(super) const MAX_ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 /// Maximum number of idempotency keys.
-pub(super) const MAX_KEYS: usize = 16;
+const MAX_KEYS: usize = 16;
 /// The difference between the IDs of two events of one commit.
 const ID_STEP: u64 = 64;
 /// How [`Work::held`] begins while the label waits for the limit of an address.
@@ -78,7 +81,7 @@ impl Status {
     }
 
     /// As an input of the decision. A deleted label is never evaluated.
-    pub(crate) fn of_step(self) -> step::Status {
+    pub fn of_step(self) -> step::Status {
         match self {
             Self::Waiting => step::Status::Waiting,
             Self::Acting => step::Status::Acting,
@@ -90,7 +93,7 @@ impl Status {
     }
 
     /// From a decision.
-    pub(crate) fn from_step(status: step::Status) -> Self {
+    pub fn from_step(status: step::Status) -> Self {
         match status {
             step::Status::Waiting => Self::Waiting,
             step::Status::Acting => Self::Acting,
@@ -144,7 +147,7 @@ pub enum Cause {
 
 impl Cause {
     /// All causes, in the order of their stored numbers.
-    pub(crate) const ALL: [Self; 14] = [
+    pub const ALL: [Self; 14] = [
         Self::Created,
         Self::Metadata,
         Self::Time,
@@ -182,7 +185,7 @@ impl Cause {
     }
 
     /// From a decision.
-    pub(crate) fn from_step(cause: step::Cause) -> Self {
+    pub fn from_step(cause: step::Cause) -> Self {
         match cause {
             step::Cause::Created => Self::Created,
             step::Cause::Metadata => Self::Metadata,
@@ -223,16 +226,21 @@ pub struct Row {
 
 /// A change with an idempotency key, and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// Digest of the key.
-    pub(crate) key: u64,
+    pub key: u64,
     /// Digest of the request.
-    pub(crate) body: u32,
-    pub(crate) revision: u64,
-    pub(crate) visit: u64,
-    pub(crate) since_ms: u64,
-    pub(crate) state: Arc<str>,
-    pub(crate) status: Status,
+    pub body: u32,
+    /// The revision of the answer.
+    pub revision: u64,
+    /// Its visit.
+    pub visit: u64,
+    /// When the label entered the state, Unix milliseconds.
+    pub since_ms: u64,
+    /// The name of the state.
+    pub state: Arc<str>,
+    /// The status there.
+    pub status: Status,
 }
 
 /// The work of the current visit.
@@ -241,19 +249,19 @@ pub struct Work {
     /// Attempts of the action that were begun since the visit or the last retry by a client.
     pub attempts: u32,
     /// Failed attempts in a row to ask a feed.
-    pub(crate) feed_failures: u32,
+    pub feed_failures: u32,
     /// When the action is attempted again, a feed is asked again, or a loop continues; Unix milliseconds.
     pub again_ms: Option<u64>,
     /// The next instant of an interval.
-    pub(crate) interval_ms: Option<u64>,
+    pub interval_ms: Option<u64>,
     /// When the time in the state is over, Unix milliseconds.
-    pub(crate) deadline_ms: Option<u64>,
+    pub deadline_ms: Option<u64>,
     /// Metadata was updated while an action was under way.
-    pub(crate) facts: bool,
+    pub facts: bool,
     /// The last failure.
     pub error: Option<Box<str>>,
     /// The cause and trigger whose evaluation a feed or a loop delays.
-    pub(crate) held: Option<Box<str>>,
+    pub held: Option<Box<str>>,
 }
 
 /// The record of a label.
@@ -276,39 +284,39 @@ pub struct Record {
     /// Its moves, the oldest first.
     pub history: Vec<Row>,
     /// The last changes with idempotency keys, the oldest first.
-    pub(crate) seen: Vec<Seen>,
+    pub seen: Vec<Seen>,
     /// The zones that its own metadata names, and whose sweeps it waits for.
-    pub(crate) zones: Vec<Box<str>>,
+    pub zones: Vec<Box<str>>,
     /// For each shard of the bus, the last event that an input took, and the number of the input.
-    pub(crate) taken: Vec<(u64, u32)>,
+    pub taken: Vec<(u64, u32)>,
     /// Whether a client has stopped it: no gate is evaluated, and no attempt begins.
     pub suspended: bool,
     /// The indexed values of its metadata, each with its path as a digest.
-    pub(crate) indexed: Vec<u64>,
+    pub indexed: Vec<u64>,
     /// The version of the definition that it stays on until it leaves its state (`on_apply: keep`).
     pub kept: Option<u64>,
     /// Whether its state has an alert by age, so that the time of its entry is indexed.
-    pub(crate) timed: bool,
+    pub timed: bool,
     /// Its work in progress.
     pub work: Work,
 }
 
 impl Work {
     /// For the limit of which address the label waits, and since when, Unix milliseconds.
-    pub(crate) fn limit(&self) -> Option<(u64, &str)> {
+    pub fn limit(&self) -> Option<(u64, &str)> {
         let (since_ms, target) = self.held.as_deref()?.strip_prefix(LIMIT)?.split_once(' ')?;
         Some((since_ms.parse().ok()?, target))
     }
 
     /// The label waits for the limit of an address.
-    pub(crate) fn wait_for_limit(&mut self, since_ms: u64, target: &str) {
+    pub fn wait_for_limit(&mut self, since_ms: u64, target: &str) {
         self.held = Some(format!("{LIMIT}{since_ms} {target}").into());
     }
 }
 
 impl Record {
     /// A new label that is not in any state yet.
-    pub(crate) fn new(incarnation: u32) -> Self {
+    pub fn new(incarnation: u32) -> Self {
         Self {
             incarnation,
             visit: 0,
@@ -330,7 +338,7 @@ impl Record {
     }
 
     /// The record after the label is deleted: name and history.
-    pub(crate) fn deleted(&self, version: u64, now_ms: u64) -> Self {
+    pub fn deleted(&self, version: u64, now_ms: u64) -> Self {
         let mut record = self.clone();
         record.history.push(Row {
             visit: self.visit,
@@ -356,7 +364,7 @@ impl Record {
     }
 
     /// When the label itself is due, Unix milliseconds.
-    pub(crate) fn due_ms(&self) -> Option<u64> {
+    pub fn due_ms(&self) -> Option<u64> {
         let Work { again_ms, interval_ms, deadline_ms, .. } = self.work;
         [again_ms, interval_ms, deadline_ms].into_iter().flatten().min().filter(|_| !self.suspended)
     }
@@ -368,18 +376,18 @@ impl Record {
 
     /// Whether an input has taken an event. The events of a shard are taken in the order of their IDs, and each event by one
     /// input after the other.
-    pub(crate) fn has_taken(&self, (id, input): (u64, u32)) -> bool {
+    pub fn has_taken(&self, (id, input): (u64, u32)) -> bool {
         self.taken.iter().any(|known| shard_of(known.0) == shard_of(id) && *known >= (id, input))
     }
 
     /// Stores that an input has taken an event.
-    pub(crate) fn take(&mut self, (id, input): (u64, u32)) {
+    pub fn take(&mut self, (id, input): (u64, u32)) {
         self.taken.retain(|(known, _)| shard_of(*known) != shard_of(id));
         self.taken.push((id, input));
     }
 
     /// Removes the oldest rows and keys above the limits. Returns the rows.
-    pub(crate) fn trim(&mut self) -> Vec<Row> {
+    pub fn trim(&mut self) -> Vec<Row> {
         let surplus = self.seen.len().saturating_sub(MAX_KEYS);
         self.seen.drain(..surplus);
         let surplus = self.history.len().saturating_sub(MAX_ROWS);
@@ -388,7 +396,7 @@ impl Record {
 
     /// Sets the event IDs of the newest `count` rows; `first` is the ID of the commit's first event. Of a commit with more
     /// rows than the limit, the first rows are already removed.
-    pub(crate) fn numbered(&mut self, count: usize, first: u64) {
+    pub fn numbered(&mut self, count: usize, first: u64) {
         let rows = self.history.len();
         let kept = count.min(rows);
         for (place, row) in self.history[rows - kept..].iter_mut().enumerate() {

@@ -22,7 +22,7 @@ const FORMAT: u8 = 1;
 /// The same of a label that stays on a version. A pacemaker that does not know such labels skips them.
 const KEPT_FORMAT: u8 = 2;
 /// Bytes that scripts compare: see `labels.lua`.
-pub(crate) const HEADER: usize = 21;
+pub const HEADER: usize = 21;
 /// The time of ID 0, and the number of IDs in a millisecond divided by 64: see the bus's `EventId`.
 const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 const STEPS_PER_MS: u64 = 100;
@@ -32,11 +32,11 @@ const MAX_BODY_BYTES: usize = 1 << 20;
 /// The string is not a record, or was written by a later version.
 #[derive(Debug, thiserror::Error)]
 #[error("the record of a label cannot be read")]
-pub(crate) struct Unreadable;
+pub struct Unreadable;
 
 impl Record {
     /// The header, which scripts compare.
-    pub(crate) fn header(&self) -> Vec<u8> {
+    pub fn header(&self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER);
         header.push(if self.kept.is_some() { KEPT_FORMAT } else { FORMAT });
         header.extend(self.incarnation.to_be_bytes());
@@ -46,7 +46,7 @@ impl Record {
     }
 
     /// Everything after the header and the ID. The `fresh` newest rows (possibly more than there are) have no event IDs yet.
-    pub(crate) fn tail(&self, fresh: usize) -> Vec<u8> {
+    pub fn tail(&self, fresh: usize) -> Vec<u8> {
         let mut body = Writer::default();
         body.text(&self.state);
         body.number(self.entered_ms);
@@ -79,7 +79,10 @@ impl Record {
     }
 
     /// Reads a record.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
+    ///
+    /// # Errors
+    /// When the bytes are not a record, or one of a later version.
+    pub fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         Self::parse(bytes).ok_or(Unreadable)
     }
 
