@@ -79,8 +79,7 @@ impl Explainer {
             feeds.insert(feed.to_owned(), inspected);
         }
         let waits = record.status == Status::Acting && record.work.limit().is_some();
-        let limited =
-            if waits { Some(self.limited(&version, label, &record, now_ms).await?) } else { None };
+        let limited = if waits { Some(self.limited(&version, label, &record, now_ms).await?) } else { None };
         let evaluator = evaluator(&version, label, now_ms, &answers);
         let standing = evaluator.label(&record);
         // Also while a feed is asked: the time at which it is asked again if it does not answer.
