@@ -1,8 +1,9 @@
-//! Applies an occurrence to a label's record. `signalbox_machine::step` decides where the label goes; this module turns the
-//! decision into rows of history, counted attempts and times.
+//! Applies an update, a time or an event to a label's record. `signalbox_machine::step` decides where the label goes;
+//! this module turns the decision into rows of history, counted attempts and times.
 //!
-//! Pure: the inputs are the record, the definition, the time and the answers of feeds; the output is the new record. If a
-//! condition needs a feed that was not asked yet, the evaluation stops there and keeps what it has reached.
+//! Pure: the inputs are the record, the definition, the time and the answers of feeds; the output is the new record. If
+//! a condition needs a feed that was not requested yet, the evaluation stops there and keeps the transitions made so
+//! far.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -113,8 +114,8 @@ impl<'a> Evaluator<'a> {
         &self.version.machine
     }
 
-    /// The evaluator of a label that enters a state: a label leaves the version that it stayed on at the first state that does
-    /// not keep it.
+    /// The evaluator of a label that enters a state: a label leaves the version that it stayed on at the first state
+    /// that does not keep it.
     fn on(&self, state: &str) -> Self {
         match self.version.active.as_deref().filter(|_| !self.version.keeps(state)) {
             Some(active) => Self { version: active, ..*self },
@@ -202,8 +203,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Moves the label out of a removed state. From gate to gate it keeps its clocks, because the wait continues under another
-    /// name; metadata that came before may open the new gate.
+    /// Moves the label out of a removed state. From gate to gate it keeps its clocks, because the wait continues under
+    /// another name; metadata that came before may open the new gate.
     fn migrate(&self, record: &mut Record, to: StateIndex, turn: &mut Turn) {
         let since_ms = record.entered_ms;
         let waits_on = record.status == Status::Waiting && self.machine().at(to).gate().is_some();
@@ -281,8 +282,8 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Whether a time of day would change a waiting label, and how many conditions were evaluated to find out. A sweep calls
-    /// it for each label, and most labels do not change, so the record is not copied.
+    /// Whether a time of day would change a waiting label, and how many conditions were evaluated to find out. A sweep
+    /// calls it for each label, and most labels do not change, so the record is not copied.
     pub(crate) fn would_change(&self, record: &Record, trigger: usize) -> (bool, u64) {
         let Some(label) = self.label(record).filter(|_| !record.suspended) else { return (false, 0) };
         let event = Event::Trigger(trigger);

@@ -19,7 +19,7 @@ use super::{
 const MAX_PATTERN_BYTES: usize = 256 * 1024;
 /// Maximum number of addresses with limits.
 const MAX_LIMITS: usize = 20;
-/// Maximum of a rate, and of attempts in progress.
+/// Maximum value of a rate, and of the number of attempts in progress.
 const MAX_ATTEMPTS: u64 = 10_000;
 
 impl Builder<'_, '_> {
@@ -38,7 +38,8 @@ impl Builder<'_, '_> {
             }
             self.reader.valid_name(name, node.at, "a feed", false).then(|| name.to_owned())
         });
-        // Known from here on, so that conditions that read it are not refused for what is wrong in here.
+        // The name is registered before the feed is checked, so that an invalid feed does not invalidate the
+        // conditions that read it.
         self.feeds.extend(name.clone());
         let source = match (fields.get("url"), fields.get("stats")) {
             (Some(url), None) => self.reader.url(url, "`url`").map(FeedSource::Url),
@@ -80,7 +81,7 @@ impl Builder<'_, '_> {
             return None;
         };
         let of = StatsOf::ALL.iter().find(|(known, _)| known == name).map(|(_, of)| *of);
-        // Ids of the edge are often numbers.
+        // The edge's ids are often numbers.
         let id = fields.get(name).and_then(|node| match &node.value {
             Value::Number(number) => super::Text::parse(&number.to_string()).ok(),
             _ => self.reader.template_text(node, "an id"),
@@ -90,7 +91,7 @@ impl Builder<'_, '_> {
         Some(Stats { of: of?, id: id?, window: window? })
     }
 
-    /// A host name or a pattern, as the route table spells it.
+    /// Reads a host name or pattern of the route table.
     pub(super) fn host(&mut self, node: &Node) -> Option<Box<str>> {
         let text = self.reader.text(node, "a host")?;
         if is_host(text) {
@@ -146,7 +147,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The limits of addresses.
+    /// Reads the limits of addresses.
     pub(super) fn limits(&mut self, node: &Node) -> Vec<Limit> {
         let Value::Map(entries) = &node.value else {
             let hint = "write `limits: {\"https://api.example.com\": {rate: 20, concurrent: 4}}`";
@@ -248,7 +249,7 @@ impl Builder<'_, '_> {
         Some(Webhook { prefix, pattern, headers: read, secret })
     }
 
-    /// The name of the secret that signs.
+    /// Reads the name of the secret that signs webhooks.
     fn signing_secret(&mut self, node: &Node, prefix: Option<&str>) -> Option<Box<str>> {
         let parts = self.header(node, prefix)?;
         if let [HeaderPart::Secret(name)] = &*parts {
@@ -259,7 +260,7 @@ impl Builder<'_, '_> {
         None
     }
 
-    /// The beginning of addresses, or a regular expression.
+    /// Reads an address prefix or a regular expression.
     fn matched(&mut self, node: &Node) -> Option<(Box<str>, Option<Pattern>)> {
         let text = self.reader.text(node, "`match`")?;
         let is_address = text.starts_with("https://") || text.starts_with("http://");
@@ -316,7 +317,7 @@ impl Builder<'_, '_> {
         Some(parts)
     }
 
-    /// Refuses a secret that is not stored, or is bound to other addresses.
+    /// Rejects a secret that is not stored, or is bound to other addresses.
     fn may_be_asked(&mut self, node: &Node, name: &str, prefix: Option<&str>) {
         let Some(allowed) = self.reader.secrets else { return };
         if let Some(bound) = allowed.get(name) {
@@ -340,7 +341,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// The target of a limit: an address that has only a scheme, a host, and perhaps a port.
+/// Reads the target of a limit: an address with only a scheme, a host, and optionally a port.
 fn limited(address: &str) -> Option<String> {
     let address = address.strip_suffix('/').unwrap_or(address);
     let url = url::Url::parse(address).ok()?;
@@ -352,7 +353,7 @@ fn limited(address: &str) -> Option<String> {
     (is_web && is_bare).then_some(target)
 }
 
-/// Whether a text is a host name of the route table: `*`, a name, or `*.` and a name.
+/// Whether a text is a host pattern of the route table: `*`, a name, or `*.` and a name.
 fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -1,5 +1,6 @@
--- Permits an attempt of an action whose address has limits, or says when another call may succeed. Whatever the answer is, the
--- limit's entry in the due set is then due early enough that waiting labels are looked at again, also if the caller dies.
+-- Permits an attempt of an action whose address has limits, or reports that a limit is reached. In each case, the
+-- limit's entry in the due set becomes due early enough that waiting labels are checked again, even if the caller
+-- crashes.
 -- KEYS[1]: zset, attempt -> when its permit expires, unix ms
 -- KEYS[2]: list, when the last attempts were permitted, unix ms, the newest first
 -- KEYS[3]: zset, entry -> when it is due, unix ms
@@ -18,7 +19,7 @@
 local permits, begun, due = KEYS[1], KEYS[2], KEYS[3]
 local now, attempt, expires, concurrent, rate, per = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local entry, channel = ARGV[7], ARGV[8]
--- Keys without use are removed; longer than every period and every permit.
+-- Unused keys expire after this time, which is longer than every period and every permit.
 local TTL = 7200000
 
 local function look_again(at)
@@ -26,7 +27,7 @@ local function look_again(at)
   if changed == 1 and redis.call('ZRANK', due, entry) == 0 then redis.call('PUBLISH', channel, at) end
 end
 
--- When the limits allow another attempt; nil if they allow one now.
+-- The time at which the limits allow another attempt; nil if they allow one now.
 local function full_until()
   local at = nil
   if concurrent > 0 and redis.call('ZCARD', permits) >= concurrent then
@@ -40,7 +41,7 @@ local function full_until()
   return at
 end
 
--- The clocks of pacemakers differ a little; the list stays in order.
+-- The clocks of pacemakers differ slightly. The time never goes back, so that the list stays sorted.
 now = math.max(now, tonumber(redis.call('LINDEX', begun, 0) or '0'))
 redis.call('ZREMRANGEBYSCORE', permits, '-inf', now)
 local known = redis.call('ZSCORE', permits, attempt)

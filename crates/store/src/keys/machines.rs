@@ -75,7 +75,7 @@ impl Machines<'_> {
         self.key(format_args!("{machine}:in:{state}"))
     }
 
-    /// ZSET: the labels with an unusual status for their state, by name.
+    /// ZSET: the labels with a status that is unusual in their state, by name.
     pub fn with_status(&self, machine: &str, status: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:is:{status}"))
     }
@@ -115,7 +115,7 @@ impl Machines<'_> {
         self.key(format_args!("{machine}:begun:{target}"))
     }
 
-    /// HASH: what is counted of the transitions in an hour → how often. In the first shard.
+    /// HASH: kind of transition in this hour → its count. In the first shard.
     pub fn flow(&self, machine: &str, hour: u64) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:flow:{hour}"))
     }
