@@ -137,17 +137,21 @@ impl Search {
             let names = self.names(machine, &source, cursor.as_deref(), size).await?;
             let Some(last) = names.last().cloned() else { return Ok(found) };
             let is_last = names.len() < size;
-            found.checked += names.len() as u64;
-            for (name, record) in self.labels.records(machine, names).await? {
+            let read = names.len() as u64;
+            for (place, (name, record)) in self.labels.records(machine, names).await?.into_iter().enumerate()
+            {
                 if !filter.matches(&record, &values, now_ms) {
                     continue;
                 }
                 if found.labels.len() == limit {
+                    // The next page begins here.
+                    found.checked += place as u64;
                     found.next = found.labels.last().map(|(name, _)| name.clone());
                     return Ok(found);
                 }
                 found.labels.push((name, record));
             }
+            found.checked += read;
             if is_last {
                 return Ok(found);
             }
