@@ -33,7 +33,7 @@ pub(crate) struct Create {
     /// Client
     name: String,
     /// Scope of its token; can be repeated [default: publish and subscribe]
-    #[arg(long, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
+    #[arg(long, value_parser = PossibleValuesParser::new(Scope::words()))]
     scope: Vec<String>,
     /// End of the token: a time, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = expiry)]

@@ -8,23 +8,30 @@ local usual = require("signalbox.usual")
 local equal, truthy = runner.equal, runner.truthy
 
 local begin = usual.begin
--- Of the last request: what the pattern says, what begin() returned, and the variables after it.
-local by_pattern, returned, host, id
+-- Of the last request: what the pattern says, and what begin() decided.
+local by_pattern, routed, host, id
+-- Whether begin() runs before anything has evaluated the pattern.
+local first
 
 usual.begin = function()
-    local pattern_host = ngx.var.edge_host
-    by_pattern = { ngx.var.edge_name or "", pattern_host }
-    returned = begin()
-    host, id = ngx.var.edge_host, ngx.var.edge_new_id
-    return returned
+    by_pattern = nil
+    if not first then
+        local pattern_host = ngx.var.edge_host
+        by_pattern = { ngx.var.edge_name or "", pattern_host }
+    end
+    host = begin()
+    routed, id = ngx.var.edge_hot == "1" and ngx.var.host or "", ngx.var.edge_new_id
+    return host
 end
 
 local function ask(options)
-    by_pattern = nil
+    routed = nil
     client.raw(options)
-    truthy(by_pattern, "the request did not reach the location")
-    equal({ returned, host }, by_pattern)
-    return returned
+    truthy(routed, "the request did not reach the location")
+    if by_pattern then
+        equal({ routed, host }, by_pattern)
+    end
+    return routed
 end
 
 return function(it)
@@ -59,6 +66,25 @@ return function(it)
         end
         equal(ask({ headers = { ["CDN-Loop"] = "another" } }), "")
         equal(ask({ headers = { ["cdn-LOOP"] = "signalbox-x" } }), "")
+    end)
+
+    it("reads each line of a repeated header", function()
+        first = true
+        for _, line in ipairs({ "close\r\nX-A: b\r\nConnection: x-a", "keep-alive\r\nconnection: Host, close" }) do
+            equal(ask({ connection = line }), "", line)
+        end
+        equal(ask({ connection = "close\r\nCDN-Loop: a\r\nCDN-Loop: b" }), "")
+        equal(ask({ connection = "close\r\nConnection: Close" }), "")
+        first = false
+    end)
+
+    it("leaves gRPC, and IDs of the client, to the maps", function()
+        ask({ headers = { ["X-Request-ID"] = "abc-12345678" } })
+        equal(id, "abc-12345678")
+        ask({ headers = { ["X-Request-ID"] = "no" } })
+        truthy(id:find("^[0-9a-f]+$") and #id == 32, id)
+        equal(ask({ headers = { ["Content-Type"] = "application/grpc" } }), "app.test")
+        equal(ask({ headers = { ["Content-Type"] = "text/plain" } }), "app.test")
     end)
 
     it("finds a byte that is not UTF-8 at each place of a path, and accepts UTF-8", function()

@@ -11,7 +11,7 @@ use signalbox_daemon::{
     serve::{self, Limits as ListenerLimits},
     traces::Exporter,
 };
-use signalbox_store::{Fabric, Options, RoutesMaster, Shard, Stats};
+use signalbox_store::{Fabric, Options, RoutesPrimary, Shard, Stats};
 use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
@@ -179,7 +179,7 @@ async fn assemble(
 /// The Redis servers.
 struct Servers {
     fabric: Fabric,
-    routes: RoutesMaster,
+    routes: RoutesPrimary,
     stats: Stats,
 }
 
@@ -190,7 +190,7 @@ impl Servers {
         let fabric = Fabric::open(&redis.login(&redis.fabric), options).context("redis.fabric")?;
         Ok(Self {
             fabric: Shard::home(&fabric, redis.fabric_shards),
-            routes: RoutesMaster::open(&redis.login(&redis.routes), options).context("redis.routes")?,
+            routes: RoutesPrimary::open(&redis.login(&redis.routes), options).context("redis.routes")?,
             stats: Stats::open(&redis.login(&redis.stats), options).context("redis.stats")?,
         })
     }
