@@ -7,14 +7,17 @@ import { base, go, shots, start, until, api, visit } from "./harness.mjs";
 
 const program = (name) => path.join(process.env.SIGNALBOX_PROGRAMS, name);
 
-// A rollout makes the numbers of a host and of the machine interesting, and takes long enough for the charts to fill.
-const rollout = spawn(program("signalbox-demo"), ["canary", "good", "--calm-seconds", "15"], {
-    cwd: process.env.SIGNALBOX_FOLDER,
-    stdio: "ignore",
-});
-const hosts = ["hello.localhost", "shop.localhost", "shop.localhost", "shop.localhost"];
+// A rollout makes the numbers of a host and of the machine interesting. It starts when the charts of five minutes have filled.
+const FILL_MS = 270_000;
+const hosts = ["hello.localhost", "shop.localhost", "canary.localhost", "shop.localhost", "canary.localhost"];
 let visits = 0;
-const traffic = setInterval(() => visit(hosts[visits++ % hosts.length]).catch(() => {}), 20);
+// The rate of requests rises and falls, as that of people does.
+let next;
+function visitNext() {
+    visit(hosts[visits++ % hosts.length]).catch(() => {});
+    next = setTimeout(visitNext, 18 + 12 * Math.sin(Date.now() / 29_000) + 6 * Math.random());
+}
+visitNext();
 
 const { browser, context } = await start();
 const page = await context.newPage();
@@ -31,14 +34,19 @@ async function shoot(name, target, height) {
     await page.screenshot({ path: path.join(shots, `${name}.png`) });
 }
 
+await page.waitForTimeout(FILL_MS);
+const rollout = spawn(program("signalbox-demo"), ["canary", "good", "--calm-seconds", "15"], {
+    cwd: process.env.SIGNALBOX_FOLDER,
+    stdio: "ignore",
+});
 await until("the rollout to reach 25%", async () => {
     const { labels } = await api("GET", "/state-machines/canary/labels?state=at_quarter");
     return labels.length > 0;
 });
 await shoot("machine", "/dashboard/machines?name=canary", 760);
-await shoot("host", "/dashboard/host?name=canary.localhost", 900);
-await shoot("overview", "/", 900);
+await shoot("host", "/dashboard/host?name=canary.localhost&range=5m", 900);
+await shoot("overview", "/?range=5m", 900);
 
-clearInterval(traffic);
+clearTimeout(next);
 rollout.kill("SIGINT");
 await browser.close();

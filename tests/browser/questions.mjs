@@ -84,8 +84,9 @@ export async function ask(page) {
         await go(page, "/");
         if (question.includes("failing")) await page.locator(".problem a", { hasText: "asked.test" }).first().waitFor();
         clicks = 0;
+        const begin = performance.now();
         await answer();
-        console.log(`questions: ${question}: ${clicks} clicks`);
+        console.log(`questions: ${question}: ${clicks} clicks, answered in ${Math.round(performance.now() - begin)} ms`);
         check(clicks <= MAX_CLICKS, `${question} takes ${clicks} clicks`);
     }
     await api("DELETE", "/instances/asked-1");

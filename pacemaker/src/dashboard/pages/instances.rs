@@ -35,6 +35,8 @@ const SEARCH_TIME: Duration = Duration::from_millis(200);
 const LIST: &str = "instances";
 /// Minutes of response times in the tile.
 const MINUTES: i64 = 15;
+/// Longer ranges would have no values.
+const KEPT_MINUTES: i64 = 2 * 24 * 60;
 const STATS: &str = "the stats Redis";
 
 #[derive(Debug, Template)]
@@ -195,6 +197,7 @@ async fn instance(app: &Site, caller: &Caller, view: &View, deadline: Instant) -
         drawn = vec![charts::responses(history, range), charts::latency(history, range)];
     }
     let mut charting = Charting::new(view, range, changes, String::new());
+    charting.ranges.retain(|(name, ..)| Range::named(name).minutes() <= KEPT_MINUTES);
     let minutes = range.minutes_per_point();
     charting.resolution = format!("Each point is {minutes} min of responses; they are kept for 2 days.");
     charting.complete(range, app.dashboard.now_ms(), &mut drawn);

@@ -176,7 +176,8 @@ pub(super) fn attempt(one: DeliveryAttempt, now_ms: u64) -> AttemptRow {
         first_link: event_link(one.first),
         why: answer.into_iter().flatten().collect::<Vec<_>>().join(": "),
         next: one.next.map_or_else(String::new, |at| match at.saturating_sub(now_ms) {
-            0 => "now".to_owned(),
+            // An attempt that is due, or was made.
+            0 => String::new(),
             left => format!("in {}", format::span(left)),
         }),
     }
