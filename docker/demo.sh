@@ -1,6 +1,6 @@
 #!/bin/sh
-# Creates the token of the sample applications: it can only register instances of their two hosts. A token that still works is
-# kept, so containers that run are not disturbed by another start.
+# Creates the token of the sample applications, which can only register instances of their two hosts. If an earlier
+# token still works, it is kept, so that another start does not affect running containers.
 set -eu
 umask 027
 SIGNALBOX_TOKEN=$(cat /secrets/token)

@@ -7,7 +7,7 @@
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use signalbox_store::{RoutesMaster, keys};
+use signalbox_store::{RoutesPrimary, keys};
 
 use crate::{
     compare::{Comparison, Contender, Measure, Sample},
@@ -175,7 +175,7 @@ impl Bench<'_> {
     /// The edge with a policy, and the static peer; one host.
     async fn with_policy(
         &self,
-        routes: &RoutesMaster,
+        routes: &RoutesPrimary,
         (name, policy): (&str, &str),
     ) -> anyhow::Result<Comparison> {
         let table = Table::new(&name.replace(' ', "-"), 1, self.ends.instances(), INSTANCES);
@@ -201,7 +201,7 @@ impl Bench<'_> {
     }
 
     /// One host with paths that lead to services, and static nginx with as many locations.
-    async fn paths(&self, root: &Path, routes: &RoutesMaster) -> anyhow::Result<Comparison> {
+    async fn paths(&self, root: &Path, routes: &RoutesPrimary) -> anyhow::Result<Comparison> {
         let services = Table::new("service", PATHS, self.ends.instances(), 2);
         let host = Table::new("paths", 1, self.ends.instances(), INSTANCES).host(0);
         let rule = |(index, service): (usize, String)| {

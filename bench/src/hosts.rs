@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use signalbox_store::{RoutesMaster, Value, keys};
+use signalbox_store::{RoutesPrimary, Value, keys};
 
 /// Commands of one round trip when a table is loaded.
 const BATCH: usize = 5_000;
@@ -58,7 +58,7 @@ impl Table {
     ///
     /// # Errors
     /// When Redis is away.
-    pub(crate) async fn load(&self, routes: &RoutesMaster) -> anyhow::Result<()> {
+    pub(crate) async fn load(&self, routes: &RoutesPrimary) -> anyhow::Result<()> {
         let mut batch = routes.batch();
         for (index, route) in self.routes().enumerate() {
             let addresses: Vec<_> = route.instances.iter().map(ToString::to_string).collect();

@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use signalbox_stack::{Part, Stack, User};
-use signalbox_store::{Options, RoutesMaster, RoutesReplica, keys};
+use signalbox_store::{Options, RoutesPrimary, RoutesReplica, keys};
 use tokio::{task::spawn_blocking, time::Instant};
 
 use crate::{
@@ -60,7 +60,7 @@ struct Limit {
 struct Addresses {
     edge: SocketAddr,
     admin: SocketAddr,
-    master: SocketAddr,
+    primary: SocketAddr,
     /// Of the operator.
     password: String,
     instances: Vec<SocketAddr>,
@@ -85,7 +85,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     let addresses = Addresses {
         edge: local(ports.edge),
         admin: local(ports.admin),
-        master: local(ports.routes),
+        primary: local(ports.routes),
         password: stack.layout().secrets().password(User::Operator)?,
         instances: ends.instances().to_vec(),
         token: stack.token().to_owned(),
@@ -189,7 +189,7 @@ async fn at_size(
     let mut notes = vec![format!(
         "table loaded, replicated and acknowledged in {:.1} s; routes primary {} MiB, replica {} MiB",
         loaded.as_secs_f64(),
-        megabytes(&Part::ROUTES_MASTER),
+        megabytes(&Part::ROUTES_PRIMARY),
         megabytes(&Part::ROUTES_REPLICA)
     )];
     notes.push(cost_of_a_change(stack, &table, addresses).await?);
@@ -203,7 +203,7 @@ async fn at_size(
 
 /// The cost of a change of a cached host for the worker and the replica, until it is effective.
 async fn cost_of_a_change(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Result<String> {
-    let master = RoutesMaster::open(&stack.routes_url(), Options::default())?;
+    let primary = RoutesPrimary::open(&stack.routes_url(), Options::default())?;
     let mut edge = Probe::connect(addresses.edge)?;
     let touched = TOUCHED.min(table.len());
     for host in table.hosts().take(touched) {
@@ -217,7 +217,7 @@ async fn cost_of_a_change(stack: &Stack, table: &Table, addresses: &Addresses) -
     for trial in 0..COUNTED {
         let key = keys::routes::instances(&table.host(trial % touched));
         let new = addresses.instances[trial / touched % addresses.instances.len()].to_string();
-        let mut batch = master.batch();
+        let mut batch = primary.batch();
         batch.add("DEL", &key, None::<&str>);
         batch.add("SADD", &key, new);
         batch.add("INCR", &keys::routes::serial(), None::<&str>);
@@ -278,10 +278,10 @@ fn lookups(table: &Table, addresses: &Addresses) -> anyhow::Result<(Histogram, H
 /// Fills the table and waits until the worker has seen all of it.
 async fn load(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Result<()> {
     let options = Options { response_timeout: Duration::from_secs(30), ..Options::default() };
-    let master = RoutesMaster::open(&stack.routes_url(), options)?;
+    let primary = RoutesPrimary::open(&stack.routes_url(), options)?;
     let replica = RoutesReplica::open(&stack.routes_replica_url(), options)?;
-    table.load(&master).await?;
-    let wanted: u64 = master.command("GET").key(&keys::routes::serial()).query().await?;
+    table.load(&primary).await?;
+    let wanted: u64 = primary.command("GET").key(&keys::routes::serial()).query().await?;
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let arrived: Option<u64> = replica.command("GET").key(&keys::routes::serial()).query().await?;
@@ -337,12 +337,12 @@ async fn under_load<T: Send + 'static>(
 
 /// Changes written to the primary by hand.
 fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<Histogram> {
-    let mut master = TcpStream::connect(addresses.master)?;
-    master.set_nodelay(true)?;
+    let mut primary = TcpStream::connect(addresses.primary)?;
+    primary.set_nodelay(true)?;
     let login = ["AUTH", User::Operator.name(), &addresses.password].join(" ") + "\r\n";
-    master.write_all(login.as_bytes())?;
+    primary.write_all(login.as_bytes())?;
     let mut accepted = [0; b"+OK\r\n".len()];
-    master.read_exact(&mut accepted)?;
+    primary.read_exact(&mut accepted)?;
     if &accepted != b"+OK\r\n" {
         bail!("the primary rejected the login");
     }
@@ -363,10 +363,10 @@ fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result
             &["INCR", "serial"],
         ]);
         let begun = Instant::now();
-        master.write_all(&change)?;
+        primary.write_all(&change)?;
         let seen = until_answered_by(&mut edge, &host, new.port(), begun)?;
         served.record(nanos(seen - begun));
-        expect_executed(&mut master)?;
+        expect_executed(&mut primary)?;
     }
     Ok(served)
 }
@@ -467,12 +467,12 @@ fn transaction(commands: &[&[&str]]) -> Vec<u8> {
 }
 
 /// Reads the replies of a transaction of three commands whose results are numbers.
-fn expect_executed(master: &mut TcpStream) -> anyhow::Result<()> {
+fn expect_executed(primary: &mut TcpStream) -> anyhow::Result<()> {
     // OK, QUEUED three times, then an array of three: eight lines.
     let mut text = Vec::new();
     let mut chunk = [0; 512];
     while text.iter().filter(|byte| **byte == b'\n').count() < 8 && !text.starts_with(b"-") {
-        match master.read(&mut chunk)? {
+        match primary.read(&mut chunk)? {
             0 => bail!("the primary closed the connection"),
             n => text.extend_from_slice(&chunk[..n]),
         }

@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, path::Path, process::Command};
 
-use signalbox_store::{Options, RoutesMaster};
+use anyhow::Context as _;
+use signalbox_store::{Options, RoutesPrimary};
 
 use crate::{
     peers::{folder, free_address},
@@ -36,6 +37,18 @@ impl Server {
         Self::with(root, name, &["--appendonly", "yes", "--appendfsync", "everysec"]).await
     }
 
+    /// Starts a node of a cluster that does not have its other nodes yet.
+    ///
+    /// # Errors
+    /// When Redis does not start.
+    pub(crate) async fn start_node(root: &Path, name: &str) -> anyhow::Result<Self> {
+        let bus = free_address()?.port().to_string();
+        let cluster =
+            ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-announce-bus-port", &bus];
+        let persistence = ["--appendonly", "yes", "--appendfsync", "everysec"];
+        Self::with(root, name, &[&persistence[..], &cluster].concat()).await
+    }
+
     async fn with(root: &Path, name: &str, persistence: &[&str]) -> anyhow::Result<Self> {
         let folder = folder(root, name)?;
         let address = free_address()?;
@@ -58,8 +71,27 @@ impl Server {
     ///
     /// # Errors
     /// When the address cannot be read as a URL, which it always can.
-    pub(crate) fn routes(&self) -> anyhow::Result<RoutesMaster> {
-        Ok(RoutesMaster::open(&format!("redis://{}/", self.address), Options::default())?)
+    pub(crate) fn routes(&self) -> anyhow::Result<RoutesPrimary> {
+        Ok(RoutesPrimary::open(&format!("redis://{}/", self.address), Options::default())?)
+    }
+
+    /// Executes a command on a connection of its own.
+    ///
+    /// # Errors
+    /// When the server rejects it.
+    pub(crate) fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> anyhow::Result<T> {
+        let mut connection = redis::Client::open(format!("redis://{}/", self.address))?.get_connection()?;
+        let (name, arguments) = command.split_first().context("a command has a name")?;
+        Ok(redis::cmd(name).arg(arguments).query(&mut connection)?)
+    }
+
+    /// The port on which the nodes of a cluster talk to this one.
+    ///
+    /// # Errors
+    /// When the server is not a node.
+    pub(crate) fn cluster_port(&self) -> anyhow::Result<String> {
+        let settings: Vec<String> = self.ask(&["CONFIG", "GET", "cluster-port"])?;
+        settings.into_iter().nth(1).context("a node without a cluster port")
     }
 
     /// Its process id.

@@ -5,14 +5,13 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use signalbox_client::{
     Client,
-    audit::{Page, Query, Record},
+    audit::{Kind, Page, Query, Record},
 };
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, timestamp},
     terminal,
-    tokens::time,
 };
 
 /// How often the log is asked for new records.
@@ -26,7 +25,7 @@ const MAX_PAGE: usize = 1000;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only records of this kind
-    #[arg(long, value_parser = PossibleValuesParser::new(["change", "login", "logout", "refused"]))]
+    #[arg(long, value_parser = PossibleValuesParser::new(Kind::words()))]
     kind: Option<String>,
     /// Only records of this token or person
     #[arg(long, value_name = "NAME")]
@@ -121,7 +120,7 @@ fn row(record: &Record) -> String {
     let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
     format!(
         "{}  {:<8} {who:<16} {:<15} {} {} {}{code}",
-        time(record.at_ms),
+        timestamp(record.at_ms),
         record.kind.as_str(),
         record.address,
         record.method,

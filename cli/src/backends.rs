@@ -1,8 +1,11 @@
 //! `signalbox backends`: manages the backends of objects and their dead letters.
 
-use clap::Subcommand;
+use clap::{Subcommand, builder::PossibleValuesParser};
 use serde_json::{Map, Value, json};
-use signalbox_client::{objects::Backend, segment, with_query};
+use signalbox_client::{
+    objects::{Backend, OnFailure, Queued},
+    segment, with_query,
+};
 
 use crate::{
     exit::Failure,
@@ -23,7 +26,7 @@ pub(crate) enum Command {
     /// Define a backend: where the events of objects go whose names begin with a prefix
     Define(Box<Define>),
     /// Remove a backend
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
     /// List the dead letters of a backend
     Dead(Dead),
@@ -55,7 +58,7 @@ pub(crate) struct Define {
     #[arg(long, value_name = "NAME")]
     uuid: Option<String>,
     /// What happens to an event whose attempts all failed
-    #[arg(long, value_parser = ["block", "skip", "park"])]
+    #[arg(long, value_parser = PossibleValuesParser::new(OnFailure::words()))]
     on_failure: Option<String>,
     /// Attempts before that
     #[arg(long, value_name = "COUNT")]
@@ -72,7 +75,7 @@ pub(crate) struct Remove {
     /// Backend
     backend: String,
     /// What happens to events that are queued for it; required if there are any
-    #[arg(long, value_parser = ["send", "dead", "discard"])]
+    #[arg(long, value_parser = PossibleValuesParser::new(Queued::words()))]
     queued: Option<String>,
     #[command(flatten)]
     sure: Sure,

@@ -30,7 +30,7 @@ pub(crate) enum Command {
     #[command(visible_alias = "get")]
     Show(One),
     /// Remove a certificate
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Removal),
     /// Upload a certificate and its private key
     Upload(Upload),

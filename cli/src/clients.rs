@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Give a client another token and print it once; the previous tokens stay valid for a while
     Rotate(Rotate),
     /// Remove a client, its tokens and its subscription
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Create {
     /// Client
     name: String,
     /// Scope of its token; can be repeated [default: publish and subscribe]
-    #[arg(long, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
+    #[arg(long, value_parser = PossibleValuesParser::new(Scope::words()))]
     scope: Vec<String>,
     /// End of the token: a time, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = expiry)]

@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Use no context
     Unset(Output),
     /// Remove a context and its token
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(One),
 }
 

@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Send all requests of a host to a version type, and drain the other instances
     Promote(Promote),
     /// Remove a host; instances that serve no other host are removed, too
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
 }
 
@@ -214,7 +214,7 @@ async fn list(listing: &Listing) -> Result<(), Failure> {
     listing
         .list(
             async |client| client.routes().hosts().await,
-            ["HOST", "ADDRESSES", "COUNTED UNDER", "HOW", "+INSTANCES"],
+            ["HOST", "ADDRESSES", "VERSION TYPE", "SOURCE", "+INSTANCES"],
             |host: &Host| {
                 let by = if host.registered { "registered" } else { "manual" };
                 [

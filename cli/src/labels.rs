@@ -62,6 +62,7 @@ pub(crate) enum Command {
     /// Move labels to a state, whatever the definition says
     Move(Box<operate::MoveTo>),
     /// Delete labels
+    #[command(visible_alias = "rm", alias = "remove")]
     Delete(Box<operate::Target>),
 }
 

@@ -330,13 +330,24 @@ pub(crate) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
     laid_out(&table, terminal::width(), terminal::is_colored()).iter().for_each(|line| terminal::line(line));
 }
 
-/// The lines of a table. If it is wider than `width`, the widest columns are cut, and then the last ones are left out.
+/// The lines of a table. If it is wider than `width`, columns without values are left out. If that is not enough, the widest
+/// columns are cut, and then the last ones are left out.
 fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<String> {
-    let length = |cell: &String| cell.chars().count();
     let columns = table.first().map_or(0, Vec::len);
     let mut widths: Vec<usize> =
-        (0..columns).map(|at| table.iter().map(|row| length(&row[at])).max().unwrap_or(0)).collect();
-    if let Some(width) = width {
+        (0..columns).map(|at| table.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+    let mut reduced = Vec::new();
+    let mut table = table;
+    if let Some(width) = width
+        && total(&widths) > width
+    {
+        let (head, rows) = table.split_first().map_or((&[][..], &[][..]), |(head, rows)| (head, rows));
+        let has_values = |at: usize| at == 0 || rows.is_empty() || rows.iter().any(|row| row[at] != "-");
+        let shown: Vec<usize> = (0..head.len()).filter(|at| has_values(*at)).collect();
+        let reduce = |row: &Vec<String>| shown.iter().map(|at| row[*at].clone()).collect();
+        reduced.extend(table.iter().map(reduce));
+        table = &reduced;
+        widths = shown.iter().map(|at| widths[*at]).collect();
         fit(&mut widths, width);
     }
     let line = |(number, row): (usize, &Vec<String>)| {
@@ -356,10 +367,14 @@ fn laid_out(table: &[Vec<String>], width: Option<usize>, colored: bool) -> Vec<S
     table.iter().enumerate().map(line).collect()
 }
 
-/// Reduces the widths of columns until their sum with the gaps is at most `width`.
+/// The width of a line: the columns and the gaps between them.
+fn total(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
+}
+
+/// Reduces the widths of columns until a line has at most `width`.
 fn fit(widths: &mut Vec<usize>, width: usize) {
     let least: Vec<usize> = widths.iter().map(|width| MIN_WIDTH.min(*width)).collect();
-    let total = |widths: &[usize]| widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
     while widths.len() > 1 && total(&least[..widths.len()]) > width {
         widths.pop();
     }
@@ -420,6 +435,10 @@ mod tests {
         assert_eq!(laid_out(&rows, Some(21), false)[1], "i-7  one.tes\u{2026}  active");
         assert_eq!(laid_out(&rows, Some(18), false)[1], "i-7  one.test,two\u{2026}");
         assert_eq!(laid_out(&rows, Some(2), false)[1], "i\u{2026}");
+        // A column without values is left out before another one is cut.
+        let rows = table(&[&["ID", "HEALTH", "HOSTS"], &["i-7", "-", "one.test"], &["i-8", "-", "two.test"]]);
+        assert_eq!(laid_out(&rows, Some(40), false)[1], "i-7  -       one.test");
+        assert_eq!(laid_out(&rows, Some(13), false)[..2], ["ID   HOSTS", "i-7  one.test"]);
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(crate) enum Command {
     /// Show how labels flow through a machine: transitions, time in states, and conversion
     Flow(flow::Flow),
     /// Delete a machine with all of its labels
+    #[command(visible_alias = "rm", alias = "remove")]
     Delete(plans::Delete),
     /// List the secrets of a machine (values for headers and signatures of its webhooks), or set or delete one
     Secrets(secrets::Secrets),

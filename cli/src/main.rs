@@ -76,7 +76,7 @@ enum Command {
     /// Show whether the parts of a system on this machine respond
     Status(status::Args),
     /// Manage instances, and show which routers have the newest table
-    #[command(subcommand, visible_alias = "route")]
+    #[command(subcommand, visible_alias = "route", visible_alias = "instances", alias = "instance")]
     Routes(routes::Command),
     /// Manage hosts: policies, traffic splits, promotion
     #[command(subcommand, visible_alias = "host")]
@@ -246,4 +246,37 @@ fn asynchronously(command: impl Future<Output = Result<(), Failure>>) -> Result<
     runtime
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?
         .block_on(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_same_verb_works_on_every_noun() {
+        let commands = Cli::command();
+        let groups = commands.get_subcommands();
+        let verbs = groups.flat_map(|group| group.get_subcommands().map(move |verb| (group, verb)));
+        for (group, verb) in verbs {
+            let wanted: &[&str] = match verb.get_name() {
+                "list" => &["ls"],
+                "show" if group.get_name() != "stats" => &["get"],
+                "remove" => &["rm", "delete"],
+                "delete" => &["rm", "remove"],
+                "revoke" => &["rm", "remove", "delete"],
+                _ => &[],
+            };
+            let aliases: Vec<&str> = verb.get_all_aliases().collect();
+            for alias in wanted {
+                assert!(
+                    aliases.contains(alias),
+                    "{} {} has no alias {alias}",
+                    group.get_name(),
+                    verb.get_name()
+                );
+            }
+        }
+    }
 }

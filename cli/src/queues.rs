@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Change parts of a queue's definition; the others stay
     Set(Box<definition::Change>),
     /// Delete a queue and its messages
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Confirmed),
     /// Show an environment of a queue, or set its weight or limits
     Tenant(Tenant),

@@ -5,10 +5,10 @@ mod explain;
 
 use std::time::Duration;
 
-use clap::Subcommand;
+use clap::{Subcommand, builder::PossibleValuesParser};
 use serde_json::{Value, json};
 use signalbox_client::{
-    routes::{ChangedInstance, Convergence, Filter, Health, Instance, Liveness, NewInstance},
+    routes::{ChangedInstance, Convergence, Filter, Health, Instance, Liveness, NewInstance, State},
     segment, with_query,
 };
 use tokio::time::{Instant, sleep};
@@ -33,7 +33,7 @@ pub(crate) enum Command {
     /// Register or update the instances in a file
     Import(bulk::Import),
     /// Remove an instance immediately
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
     /// Drain an instance: send it no new requests
     Drain(Drain),
@@ -65,7 +65,7 @@ pub(crate) struct List {
     #[arg(long)]
     node: Option<String>,
     /// Only instances in this state
-    #[arg(long, value_parser = ["active", "standby", "draining"])]
+    #[arg(long, value_parser = PossibleValuesParser::new(State::words()))]
     state: Option<String>,
     #[command(flatten)]
     listing: Listing,

@@ -62,9 +62,8 @@ fn router(edge: &Edge) {
     let stale = if edge.stale { ", stale: the replica does not respond" } else { "" };
     let agree = serials.windows(2).all(|pair| pair[0] == pair[1]);
     terminal::line(&format!(
-        "route table      serial {}, {} hosts, {} workers {}{stale}{alarm}",
+        "route table      serial {}, {} workers {}{stale}{alarm}",
         edge.serial,
-        edge.more.get("hosts").unwrap_or(&serde_json::Value::Null),
         serials.len(),
         if agree { "agree" } else { "differ" },
     ));

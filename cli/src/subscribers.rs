@@ -34,7 +34,7 @@ pub(crate) enum Command {
     /// Unsubscribe the token's client from a topic
     Unsubscribe(Unsubscribe),
     /// End a subscription; waiting events are dropped
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Confirmed),
     /// Show the secret that signs deliveries
     Secret(One),

@@ -24,6 +24,7 @@ pub(crate) enum Command {
     /// Create another secret for a token and print it once; the previous one stays valid for a while
     Rotate(Rotate),
     /// Revoke a token
+    #[command(visible_alias = "rm", aliases = ["remove", "delete"])]
     Revoke(One),
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Create {
     /// Name of the token
     name: String,
     /// Scope of the token; can be repeated
-    #[arg(long, required = true, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
+    #[arg(long, required = true, value_parser = PossibleValuesParser::new(Scope::words()))]
     scope: Vec<String>,
     /// Confine the token to this host name (or *.name); can be repeated
     #[arg(long, value_name = "NAME")]
@@ -90,7 +91,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         }) => {
             let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
             // The parser accepts nothing but names of scopes.
-            let scopes = scope.iter().filter_map(|name| Scope::from_name(name)).collect();
+            let scopes = scope.iter().filter_map(|name| Scope::from_word(name)).collect();
             let new = NewToken {
                 name,
                 scopes,
@@ -152,12 +153,6 @@ fn row(token: &Token) -> [Cell; 9] {
     ]
 }
 
-/// A time in unix milliseconds, for people.
-pub(crate) fn time(at_ms: u64) -> String {
-    let at = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    at.map_or_else(|| at_ms.to_string(), |at| format!("{at:.0}"))
-}
-
 /// A point in time, as a duration from now or as a timestamp, in unix milliseconds.
 pub(crate) fn expiry(text: &str) -> Result<u64, String> {
     let at = match text.parse::<Timestamp>() {
@@ -179,7 +174,6 @@ mod tests {
     #[test]
     fn an_expiry_is_a_duration_or_a_time() {
         assert_eq!(expiry("2027-01-31T00:00:00Z"), Ok(1_801_353_600_000));
-        assert_eq!(time(1_801_353_600_000), "2027-01-31T00:00:00Z");
         let (soon, late) = (expiry("1h").unwrap(), expiry("90d").unwrap());
         assert!((7_772_400_000..7_772_500_000).contains(&(late - soon)), "{soon} {late}");
         for bad in ["", "tomorrow", "5x", "-1h"] {

@@ -14,7 +14,7 @@ pub(crate) enum Command {
     /// Let another client or token publish to a topic, in place of the current one
     SetPublisher(SetPublisher),
     /// Remove a topic; events that were accepted are still delivered
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", alias = "delete")]
     Remove(Remove),
 }
 

@@ -1,5 +1,5 @@
--- Who may use a host, or a path of it: by network, by password, or by the decision of an application. A policy that
--- cannot be read admits no client.
+-- Decides which requests may use a host, or a path of it: by network, by password, or by asking an application. A
+-- policy that cannot be read admits no client.
 
 local answer = require("signalbox.answer")
 local basic = require("signalbox.access.basic")
@@ -10,7 +10,7 @@ local var = ngx.var
 
 local _M = {}
 
--- Before everything else: a client outside the networks learns nothing about the host.
+-- This is checked before everything else, so that a client outside of the networks learns nothing about the host.
 function _M.check_address(rules)
     if rules.closed then
         return answer.problem(503, "access_unavailable", "Access to this host is not configured correctly.")

@@ -1,15 +1,16 @@
 -- Which serial of the table each worker has applied. Each worker writes its own line into the shared dictionary;
 -- /edge/ack reads all lines and waits until the slowest worker has reached a serial.
 --
--- A waiting request costs nothing until the worker that serves it has reached the serial itself. The others get the
--- same push from Redis at the same moment, so only then is the dictionary polled, for the short time between them.
+-- A waiting request first sleeps until the worker that serves it has reached the serial itself, which costs nothing.
+-- The other workers get the same push from Redis at almost the same moment. So only then does the request poll the
+-- dictionary, for the short time until the others have reached the serial, too.
 --
 --   "worker:<id>"   pid of the worker that has this id now
 --   "acks"          incremented with each acknowledgement, so that waiting requests poll a single number
 --   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | accepted 0/1 | serial seen | alarm | newest epoch"
 --
 -- Lines are keyed by pid because after a reload an old and a new worker have the same id. The new one takes over the
--- id, and no request reads what the old one still writes under its pid. So workers that are exiting are not waited for.
+-- id, and no request reads what the old one still writes under its pid. So no request waits for an exiting worker.
 
 local json = require("signalbox.json")
 local semaphore = require("ngx.semaphore")
@@ -25,12 +26,12 @@ local state = ngx.shared.signalbox_state
 local _M = {}
 
 local MAX_WAIT = 30
--- How often the other workers' lines are polled: POLLS times at first, then seldom, because a worker without a
--- connection to Redis can be behind for a long time.
+-- How often the other workers' lines are polled: POLLS times in quick succession, then rarely, because a worker without
+-- a connection to Redis can be behind for a long time.
 local POLL, POLLS, SELDOM = 0.001, 100, 0.05
--- The interval of the timer that only notices the end of this worker.
+-- The interval of the timer whose only purpose is to detect the end of this worker.
 local HOUR_SECONDS = 3600
--- Of the line of a worker that is gone.
+-- How long the line of a worker is kept after the worker has ended.
 local LINE_LIFETIME_SECONDS = 60
 
 local own_serial, own_at = 0, 0
@@ -46,7 +47,8 @@ end
 
 function _M.join()
     state:set("worker:" .. worker_id(), worker_pid())
-    -- nginx runs a timer early when the worker must end. The sidecar then asks the worker that replaces it.
+    -- nginx runs a timer early when the worker must end. The sidecar then sends its request to the worker that replaces
+    -- it.
     local ok, err = ngx.timer.every(HOUR_SECONDS, function(premature)
         if premature then
             wake()
@@ -132,7 +134,7 @@ end
 local function await_own(deadline)
     ready = ready or semaphore.new()
     waiting = waiting + 1
-    -- A wait of less than a millisecond returns without yielding, and the time would stand still.
+    -- A wait of less than a millisecond returns without yielding, so the cached time would not advance.
     ready:wait(max(deadline - now(), POLL))
     waiting = waiting - 1
 end

@@ -60,7 +60,7 @@ local function canonical(socket)
     return (gsub(socket, "^unix:/var/run/", "unix:/run/"))
 end
 
--- Whether an address belongs to this machine: a socket can be bound only to such an address. Nothing is sent.
+-- Whether an address belongs to this machine: a socket can be bound only to such an address. No packet is sent.
 local is_local
 do
     local name = new("unsigned char[28]") -- sockaddr_in6, and at its beginning sockaddr_in
@@ -100,7 +100,8 @@ function _M.reserve(addresses)
             sockets[canonical(one)] = true
         else
             local bytes, port = split(one)
-            -- A listener without an address listens on all. A name cannot be compared and counts as this machine.
+            -- A listener without an address listens on all. A name cannot be compared, so it is treated as this
+            -- machine.
             port = port or tonumber(one)
             if port and (not bytes or is_loopback(bytes)) then
                 loopback_ports[port] = true
@@ -131,7 +132,7 @@ end
 function _M.valid(address)
     if sub(address, 1, 5) == "unix:" then
         local path = sub(address, 6)
-        -- nginx ends the path at a colon. A segment that is empty or of dots would be another spelling of a socket.
+        -- nginx ends the path at a colon. An empty segment, or one of dots, would be another spelling of a socket.
         return #path > 1 and #path <= MAX_UNIX_PATH and find(path, "^/[^%c%s:]+$") ~= nil
             and not find(path .. "/", "/%.?%.?/")
     end

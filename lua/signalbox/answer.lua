@@ -51,7 +51,7 @@ local function grpc(status, detail)
     return ngx.exit(200)
 end
 
--- The page that the policy of the host has for a status.
+-- The error page that the policy of the host defines for a status.
 local function own_page(status)
     local route = ngx.ctx.asked or routes.known(var.host or "")
     local rules = route and record.rules(route)

@@ -40,8 +40,8 @@ function _M.last()
     return status, match(var.upstream_connect_time or "", "([%d%.%-]+)[ ,:]*$") ~= "-"
 end
 
--- For a retry in the balancer: whether the try before it had a connection. The new try is in the list already, but has
--- no instance yet, which nginx writes like an internal redirect: a separator with nothing after it.
+-- For a retry in the balancer: whether the previous try had a connection. The new try is already in the list, but has
+-- no instance yet, which nginx writes like an internal redirect: as a separator with nothing after it.
 function _M.was_connected()
     return match(var.upstream_connect_time or "", "([%d%.%-]+) : $") ~= "-"
 end

@@ -1,6 +1,6 @@
--- A map that retains the last `limit` to 2 × `limit` names. It has two generations: when the young one is full it
--- becomes the old one, and the previous old one is dropped. Unlike an LRU it has no lists to relink, a name costs one
--- slot, and a flood of random names evicts only names of the same map.
+-- A map that retains the last `limit` to 2 × `limit` names. It has two generations: when the young one has
+-- `limit` names, it becomes the old one, and the previous old one is dropped. Unlike an LRU it has no lists to relink,
+-- a name costs one slot, and a flood of random names evicts only names of the same map.
 
 local setmetatable = setmetatable
 
@@ -32,7 +32,7 @@ function _M:set(name, value)
     self.young[name] = value
 end
 
--- `count` stays as it is: it only determines when the next generation begins.
+-- `count` is not changed: it only determines when the next generation begins.
 function _M:delete(name)
     self.young[name] = nil
     self.old[name] = nil

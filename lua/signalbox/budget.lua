@@ -14,7 +14,8 @@ local _M = {}
 local PER_SECOND = 10
 local MAX_TOKENS = 100
 
--- Record → { tokens, requests then, time then }. The account of a replaced record is collected with it.
+-- Record → { tokens, earlier number of requests, earlier time }. The entry of a replaced record is garbage-collected
+-- with it.
 local accounts = setmetatable({}, { __mode = "k" })
 -- Records whose account was empty when last checked. The hot path reads only this.
 local broke = setmetatable({}, { __mode = "k" })
@@ -30,7 +31,8 @@ local function refill(account, served, percent)
     return account[1]
 end
 
--- Pays for a retry. served: requests routed with the record. percent: retries allowed per hundred requests.
+-- Takes a retry from the budget. served: requests routed with the record. percent: retries allowed per hundred
+-- requests.
 function _M.spend(route, served, percent)
     local account = accounts[route]
     if not account then

@@ -67,8 +67,8 @@ local function uneven(list, weights)
     return false
 end
 
--- Whether the hot path can serve the host: nothing has to be waited for or answered, and the end of a request matters
--- only for the count of requests in flight.
+-- Whether the hot path can serve the host: no request has to wait or be answered by the edge, and the end of a request
+-- matters only for the number of requests in flight.
 local function is_light(record)
     local rules = record.rules
     if rules.algorithm == "p2c" and not in_flight.can_watch_end then
@@ -84,8 +84,8 @@ end
 -- requests.
 function _M.fill(record)
     local rules = record.rules
-    -- A draining instance finishes its requests and gets no new ones, even when it is the last one. The host then has
-    -- no instance, as if it had been removed.
+    -- A draining instance finishes its requests and gets no new ones, even if it is the last one. Then the host has no
+    -- instance, as if it had been removed.
     record.usable = without(record.addresses, rules.draining)
     local fit, open = healthy(record.usable, rules.unhealthy)
     record.fail_open = open

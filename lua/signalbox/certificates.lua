@@ -44,17 +44,17 @@ local _M = {}
 local LOOKUP_TIMEOUT = 0.25
 local MAX_ABSENT = 16384
 local MAX_BYTES = 256 * 1024
--- A flood of invented names must not delay the existing ones.
+-- Maximum number of open lookups. A flood of invented names must not delay the existing ones.
 local MAX_OPEN = 10000
--- How long a name without a certificate is reported, and how many are. Those that do not fit are dropped.
+-- How long a name without a certificate is reported, and the maximum number of such names. Further ones are dropped.
 local REQUESTED_SECONDS, MAX_REQUESTED = 30, 100
 
--- name → { chain, key }; names without a certificate, which any client may invent; questions sent to Redis.
+-- name → { chain, key }; names without a certificate, which any client may invent; open lookups in Redis.
 local held = {}
 local absent = bounded.new(MAX_ABSENT)
 local pending, open_questions = {}, 0
 
--- Returns the certificate in the form that handshakes need, or nil and what is wrong.
+-- Returns the certificate in the form that handshakes need, or nil and the error.
 local function open(name, text)
     local given = #text <= MAX_BYTES and json.decode(text)
     if type(given) ~= "table" or type(given.chain) ~= "string" or type(given.key) ~= "string" then
@@ -80,7 +80,7 @@ local function open(name, text)
 end
 _M.open = open
 
--- Stores the value that the table has for a name; nil when it has none.
+-- Stores the value from the table for a name; nil if it has none.
 local function take(name, text)
     local made, err
     if text then
@@ -115,7 +115,7 @@ local function answered(value, kind, entry)
             return
         end
     end
-    -- WRONGTYPE: the key was written by hand and is not a certificate. Any other error means that the value is unknown.
+    -- WRONGTYPE: the key was written manually and is not a certificate. After any other error the value is unknown.
     local wrong = kind == "-" and find(value, "^WRONGTYPE") ~= nil
     if value ~= nil and lookups.trusted and not entry.dirty and (kind ~= "-" and kind ~= "!" or wrong) then
         local fine, err = pcall(take, name, type(value) == "string" and not wrong and value ~= null and value or nil)
@@ -142,7 +142,7 @@ function ask(name)
     return entry
 end
 
--- The table has changed under `name`.
+-- A push reported a change of `name`.
 function _M.changed(name)
     if not lookups.trusted then
         return
@@ -192,14 +192,14 @@ local function wait_for(name)
     return found
 end
 
--- Asks for every certificate again, because the table was accepted after a time without pushes. Until the answers
--- arrive, the cached ones are used; the acknowledgement of the table comes after the answers.
+-- Looks up every certificate again, because the table was accepted after a time without pushes. Until the answers
+-- arrive, the cached ones are used; the table is acknowledged after the answers.
 function _M.refresh()
     absent:clear()
     for name in pairs(held) do
         ask(name)
     end
-    -- One worker also asks for those that are only in shared memory, which may have changed as well.
+    -- One worker also looks up those that are only in shared memory, which may have changed as well.
     local names = worker_id() == 0 and dict:get_keys(0) or {}
     for i = 1, #names do
         ask(names[i])
@@ -226,7 +226,7 @@ local function find_certificate(name)
     return nil
 end
 
--- Names without a certificate that clients asked for lately.
+-- Names without a certificate that clients requested recently.
 function _M.requested()
     return requested:get_keys(MAX_REQUESTED)
 end
@@ -249,7 +249,8 @@ function _M.present()
     end
     local one = find_certificate(name)
     if not one then
-        -- The sidecar reports it, and the pacemaker decides whether to obtain a certificate. Nothing waits for it.
+        -- The sidecar reports the name, and the pacemaker decides whether to obtain a certificate. The handshake does
+        -- not wait.
         requested:safe_add(name, true, REQUESTED_SECONDS)
         return
     end

@@ -1,10 +1,10 @@
--- Answers HTTP-01 challenges of ACME servers (RFC 8555, 8.3), for every host name and whatever its policy. The
+-- Answers HTTP-01 challenges of ACME servers (RFC 8555, 8.3), for every host name, regardless of its policy. The
 -- pacemaker puts an answer into the route table before it asks the server to validate, and waits until every router
 -- has it.
 --
 -- The replica is asked for each such request, without a cache: they are rare, and an answer is used for a few
--- seconds. A challenge that the table does not have belongs to an ACME client behind the edge, so the request
--- continues there.
+-- seconds. A challenge that is not in the table belongs to an ACME client behind the edge, so the request is
+-- routed as usual.
 
 local link = require("signalbox.link")
 local resp = require("signalbox.resp")
@@ -16,13 +16,13 @@ local var = ngx.var
 
 local _M = {}
 
--- The path is compared with the request line as the client sent it. nginx's normalized path is another one for
--- "/admin/../.well-known/acme-challenge/x", and the application could read it in a third way.
+-- The path is matched against the request line as the client sent it. nginx's normalized path is different for
+-- "/admin/../.well-known/acme-challenge/x", and an application could interpret that in a third way.
 local PATH = "^/%.well%-known/acme%-challenge/([%w_-]+)$"
 -- A token has at least 128 bits; public servers use 43 characters.
 local MAX_TOKEN = 256
 local TIMEOUT_SECONDS = 0.25
--- A flood of invented tokens must not delay the lookups of hosts.
+-- Maximum number of open lookups. A flood of invented tokens must not delay the lookups of hosts.
 local MAX_OPEN = 100
 
 local open = 0

@@ -33,12 +33,12 @@ local function weight_of(address, route, now_ms)
     return weight
 end
 
--- One of `list`, which is not empty, by the host's algorithm.
+-- Chooses one of `list`, which is not empty, by the host's algorithm.
 local function by_algorithm(route, list)
     local rules = route.rules
     local now_ms = now() * 1000
-    -- An instance that was restored after an ejection starts slowly too. Which ones these are changes over time, so the
-    -- weights are computed for each request then.
+    -- An instance that was restored after an ejection also has a slow start. The set of such instances changes over
+    -- time, so the weights are then computed for each request.
     local uneven = route.weighted or now_ms < route.slow_until
         or (rules.slow_start_ms and outliers.restored_within(now_ms, rules.slow_start_ms))
     if rules.algorithm == "p2c" then
@@ -54,14 +54,14 @@ local function by_algorithm(route, list)
         end
         return hash.pick(list, route.seeds, key)
     end
-    -- Also for a client without a hash key: sending all of those to one instance would overload it.
+    -- This is also used for a client without a hash key: sending all such clients to one instance would overload it.
     if uneven then
         return weighted.pick(list, route.gained, weight_of, route, now_ms)
     end
     return round_robin.next(list)
 end
 
--- The version type that a header or a cookie of the request names: as listed, or by its own name.
+-- The version type that a header or a cookie of the request selects: through the listed values, or by its name.
 local function named_by(rules, variable)
     local value = variable and var[variable]
     if value and rules.shares_values then
@@ -71,7 +71,7 @@ local function named_by(rules, variable)
 end
 
 -- The version type of this request: by header, by cookie, by an earlier choice, or at random. The second value is true
--- when the client asked for it.
+-- if the client selected it.
 local function share_of(route, earlier)
     local rules, groups = route.rules, route.groups
     local wanted = named_by(rules, rules.shares_header)
@@ -87,7 +87,7 @@ local function share_of(route, earlier)
     return shares.pick(rules.shares, groups, random()), false
 end
 
--- The instance of a sticky client's session, if it may still be used, and the session's version type.
+-- The instance of a client's sticky session, if it may still be used, and the session's version type.
 local function earlier_choice(route)
     local value = var[route.rules.sticky_variable]
     if not value then
@@ -110,7 +110,7 @@ local function by_policy(route)
     local list = route.candidates
     if route.groups then
         local share, forced = share_of(route, version_type)
-        -- A session stays at its instance while the version type is served, unless the client asks for another one.
+        -- A session stays at its instance while its version type is served, unless the client selects another one.
         if address and (forced and version_type ~= share or not shares.has(rules.shares, version_type)) then
             address = nil
         end
@@ -122,14 +122,14 @@ local function by_policy(route)
     if outliers.any() then
         list = outliers.without(list, route.candidates)
         if #list == 0 then
-            -- The whole share is ejected. Another version is a better answer than none.
+            -- All instances of the version type are ejected. Another version is better than no answer.
             list = outliers.without(route.candidates, route.candidates)
         end
     end
     return by_algorithm(route, list)
 end
 
--- Whether a host whose instances are all draining still has one for this client, because its session is there.
+-- Whether a host whose instances are all draining still has one for this client, because of its session.
 function _M.has_session(route)
     return route.rules.sticky ~= nil and earlier_choice(route) ~= nil
 end
@@ -156,8 +156,8 @@ local function untried(list, tried, even_ejected)
     return n > 0 and left or nil
 end
 
--- The instance for one more try: preferably of the same version type, then any, then one that is ejected. tried: a set.
--- The second value is true when all were tried; the instance is one of those then.
+-- The instance for one more try: preferably of the same version type, then any, then an ejected one. tried: a set. The
+-- second value is true if all were tried; then the instance is one of those.
 function _M.another(route, tried, last)
     if not rules_of(route) then
         return outliers.after(route, last, tried)

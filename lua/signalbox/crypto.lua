@@ -50,7 +50,7 @@ function _M.random(size)
     return ffi_string(out, size)
 end
 
--- Whether two texts are equal, in a time that does not depend on where they differ.
+-- Whether two texts are equal, in constant time.
 function _M.same(key, a, b)
     return _M.hmac(key, a) == _M.hmac(key, b)
 end

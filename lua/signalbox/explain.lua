@@ -4,8 +4,8 @@
 --    "worker":0, "instances":[{"address":"127.0.0.1:9001", "version_type":"17", "weight":1,
 --      "state":"in"|"draining"|"unhealthy"|"ejected", "until_ms":0, "times":0, "failures":0, "in_flight":0}, …]}
 --
--- until_ms: end of the ejection; times: ejections that are not forgotten yet; failures: in a row;
--- in_flight: requests in flight from this worker, counted where the policy needs it.
+-- until_ms: end of the ejection; times: ejections since longest_ms without a failure (outliers.lua); failures: in a
+-- row; in_flight: requests in flight from this worker, counted where the policy needs it.
 
 local in_flight = require("signalbox.in_flight")
 local json = require("signalbox.json")

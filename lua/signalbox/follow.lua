@@ -29,7 +29,8 @@ local null, next_suspect = resp.null, routes.next_suspect
 
 local _M = {}
 
--- Background questions open at the same time: few enough that a request's own question waits microseconds.
+-- Maximum number of concurrent background lookups: few enough that the lookup of a request is delayed by microseconds
+-- only.
 local SWEEP_WIDTH = 64
 local VERIFY_RETRY = 0.1
 local TICK = 1
@@ -38,7 +39,7 @@ local ROLE, DBSIZE = resp.command("ROLE"), resp.command("DBSIZE")
 local GET_EPOCH = resp.command("GET", "epoch")
 local GET_SERIAL = resp.command("GET", "serial")
 
--- Of the accepted table: the lineage and the highest serial seen.
+-- The lineage of the accepted table, and its highest known serial.
 local epoch, serial
 local alarm
 local operator_accepts = 0
@@ -61,11 +62,11 @@ local sweep = { kind = 1, name = nil, slot = 0, slots = 0, out = 0 }
 
 local function begin_sweep()
     sweep.kind, sweep.name, sweep.out = 1, nil, 0
-    -- One worker also asks for the hosts that are only in shared memory: they have missed the same changes.
+    -- One worker also looks up the hosts that are only in shared memory: they have missed the same changes.
     sweep.slot, sweep.slots = 0, worker_id() == 0 and shared.slots() or 0
 end
 
--- The next name to ask for. Suspects come first, because they are in use.
+-- The next name to look up. Suspects come first, because they are in use.
 local function next_name()
     while sweep.kind <= #KINDS do
         sweep.name = next_suspect(KINDS[sweep.kind], sweep.name)
@@ -193,7 +194,7 @@ local function judge(shown_serial)
     pump()
 end
 
--- A replica that has just started, and has not copied its master yet, looks like an empty table.
+-- The table of a replica that has just started, and has not copied its primary yet, seems to be empty.
 local function verify_role(value, kind, of_attempt)
     if of_attempt == attempt then
         shown_apart = kind == "*" and value[1] == "slave" and value[4] ~= "connected"
@@ -218,7 +219,8 @@ local function verify_serial(value, kind, of_attempt)
         return
     end
     if shown_failed or kind == "-" then
-        -- Redis is loading, or has not copied its master yet. Unknown is not wrong: try again, without an alarm.
+        -- Redis is loading, or has not copied its primary yet. The table is unknown, not wrong: try again, without an
+        -- alarm.
         local ok, err = timer_at(VERIFY_RETRY, retry_verify, attempt)
         if not ok and err ~= "process exiting" then
             log(ERR, "cannot schedule the verification of the table: ", err)
@@ -242,7 +244,7 @@ end
 
 local function changed(name)
     if not lookups.trusted then
-        -- The push is about a table that is not accepted (yet). After acceptance every record is asked again anyway.
+        -- The table of this push is not accepted (yet). When it is accepted, every record is read again anyway.
         return
     end
     local had = routes.drop(name)
@@ -250,8 +252,8 @@ local function changed(name)
     if not hostname.is_wildcard(name) then
         shared.drop_alias(name)
     end
-    -- A name in use is asked again immediately, so that the next request finds it and shared memory stays right. A name
-    -- that is only in shared memory is asked by one worker.
+    -- A name in use is read again immediately, so that the next request finds it and shared memory stays current. A
+    -- name that is only in shared memory is read by one worker.
     if had or (worker_id() == 0 and shared.has(name)) then
         lookups.ask(name)
     end
@@ -288,7 +290,7 @@ function owner.pushed(push)
     end
     local keys = push[2]
     if keys == null then
-        -- Everything was flushed. That is how a replica begins to copy its master, so the routes may still exist.
+        -- Everything was flushed. A replica does this when it begins to copy its primary, so routes may still exist.
         return verify()
     end
     for i = 1, #keys do
@@ -321,7 +323,7 @@ local function tick(premature)
             verify()
         end
     end
-    -- A sweep that stopped half-way (Redis was busy) continues with the rest.
+    -- A sweep that stopped halfway (Redis was busy) is continued.
     if lookups.trusted and routes.suspects > 0 and sweep.out == 0 then
         begin_sweep()
         pump()

@@ -1,8 +1,10 @@
--- The location @full: every request that the hot path cannot route. That is a host that the worker does not know yet, a
--- host with a policy or without instances, a request without a host, and a request for which every instance has failed.
+-- The location @full routes every request that the hot path (balancer.lua) cannot route: for a host that the worker
+-- does not know yet, for a host without instances or with a policy that the hot path does not support, without a host,
+-- and after every instance has failed.
 --
 --   access ─▶ balance (each try) ─▶ log
---      └── every try failed ─▶ @again: access once more, for instances that were added since or may be waited for
+--      └── every try failed ─▶ @again: access once more, because an instance may have been added, or hold_ms lets the
+--                              request wait for one
 --
 -- nginx drops ngx.ctx between locations, so values that are needed until the end are in variables: $edge_counted is the
 -- address for which in_flight.lua counts this request, $edge_claim is the claim of limits.lua for it, $edge_target is 1
@@ -40,7 +42,7 @@ local rules_of = record.rules
 
 local _M = {}
 
--- Name → requests of this worker that wait until it is no longer paused.
+-- Name → the number of requests of this worker that wait until the host is no longer paused.
 local paused = {}
 
 local RETRY_AFTER_SECONDS = 1
@@ -48,10 +50,10 @@ local RETRY_AFTER_SECONDS = 1
 local PROBE_INTERVAL_SECONDS = 0.2
 local PROBE_TIMEOUT_MS = 200
 
--- Statuses of an instance, or of nginx in its place, that are failures of the instance.
+-- Statuses of an instance, or of nginx on its behalf, that are failures of the instance.
 local FAILURE = { ["502"] = true, ["503"] = true, ["504"] = true }
 
--- Ends the counting of this request for an instance, and returns the instance's address.
+-- Stops counting this request for an instance, and returns the instance's address.
 local function uncount()
     local address = ngx.var.edge_counted
     if address ~= "" then
@@ -72,7 +74,7 @@ local function no_instance()
         RETRY_AFTER_SECONDS)
 end
 
--- No try is left: the answer describes the last one.
+-- No try is left. The answer describes the last one.
 local function failed(status, connected)
     if attempts.headers_too_large() then
         return answer.problem(502, "response_headers_too_large",
@@ -111,9 +113,9 @@ local function accepts_connections(address)
     return ok
 end
 
--- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms after the request started.
--- down: an address that has just refused a connection and may accept one again without a change of the table. Returns
--- the record, or nil.
+-- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms from the beginning of the
+-- request. down: an address that has just refused a connection, and may accept one again without a change of the table.
+-- Returns the record, or nil.
 local function hold(route, host, name, down)
     local rules = rules_of(route)
     if not rules or not rules.hold_ms then
@@ -143,7 +145,8 @@ end
 
 -- ── phases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
--- For a request that has been tried: the record with which it may go to one more instance. Otherwise answers it.
+-- For a request that has failed at an instance: returns the record with which it may be tried at another. Otherwise
+-- answers it.
 local function continue(route, host, name, tried, last, count)
     local status, connected = attempts.last()
     if ngx.var.edge_target == "1" then
@@ -155,7 +158,7 @@ local function continue(route, host, name, tried, last, count)
     end
     ngx.var.logkey = record.log_key(route, last)
     ngx.ctx.free = not connected
-    -- A try without a connection has sent nothing and cost nothing: any method may be repeated, without the budget.
+    -- A try without a connection has sent nothing: any method may be repeated, and the budget is not used.
     if too_large or connected and not (tries.is_idempotent() and tries.in_budget(route)) then
         return failed(status, connected)
     end
@@ -167,7 +170,7 @@ local function continue(route, host, name, tried, last, count)
     if not present then
         return failed(status, connected)
     end
-    -- The instances are others, or one accepts connections again, so the earlier tries do not count.
+    -- The instances have changed, or one accepts connections again, so the earlier tries are ignored.
     ngx.ctx.restarted = true
     return present
 end
@@ -201,7 +204,7 @@ local function find_route(host)
     return route, name
 end
 
--- Holds a request until its host is no longer paused. Returns the present record and its name.
+-- Holds a request until its host is no longer paused. Returns the current record and its name.
 local function await_resume(route, host, name)
     local pause = rules_of(route).pause
     local deadline = ngx.req.start_time() + pause.wait_ms / 1000
@@ -231,8 +234,8 @@ local function escape_byte(char)
     return format("%%%02X", byte(char))
 end
 
--- The rule for the path of a request to a host with rules for paths, and the path that its instance gets; without a
--- second value, the path stays as the client sent it.
+-- The rule for the path of a request to a host with rules for paths, and the path that its instance receives. Without a
+-- second value, the path is sent unchanged.
 local function rule_for_path(rules)
     local path = ngx.var.uri
     local matched = paths.matched(path)
@@ -266,11 +269,11 @@ local function sent_uri(rule, path)
     return gsub(uri, "[^%w%-._~!$&'()*+,;=:@/]", escape_byte) .. (args and "?" .. args or "")
 end
 
--- Fixes what the path leads to, for all tries.
+-- Stores what the path leads to, so that all tries use it.
 local function decide(rule, path)
     ngx.var.edge_service = rule and rule.service or "-"
     if path then
-        -- Evaluated now, because the log has the path of the client.
+        -- Evaluated now, because later the path may have changed, and the log must contain that of the client.
         local _ = ngx.var.edge_log_uri
         ngx.req.set_uri(path)
         if rule and rule.strip and not rule.exact then
@@ -292,8 +295,8 @@ local function find_service(service, asked)
     return route, name
 end
 
--- Redirects the request to the location for the protocol of the host's instances. The policy decides, and never what
--- the client sends: a client could otherwise make good instances fail, by a protocol that they do not speak.
+-- Redirects the request to the location for the protocol of the host's instances. Only the policy decides this. If a
+-- client could, it could make healthy instances fail with a protocol that they do not support.
 local function switch_location(route, host)
     local rules, way = rules_of(route), ngx.var.edge_way
     local right = "full"
@@ -308,7 +311,7 @@ local function switch_location(route, host)
     end
 end
 
--- Headers that a client cannot take away by naming them in Connection: framing, and those that the edge itself needs.
+-- Headers that a client cannot remove by naming them in Connection: framing, and those that the edge itself needs.
 local KEPT = {
     host = true, connection = true, upgrade = true, te = true, ["content-length"] = true, ["content-type"] = true,
     ["transfer-encoding"] = true, ["cdn-loop"] = true,
@@ -323,8 +326,8 @@ local function drop_named_headers()
     end
 end
 
--- $edge_unusual describes a request, or the answer of its instance (response.lua). Answers a request that may not pass.
--- tried: whether an instance got it before.
+-- Handles an unusual request, or an unusual answer of its instance (response.lua), as $edge_unusual describes it:
+-- answers it, or removes headers. tried: whether an instance received the request before.
 local function unusual(kind, tried)
     if kind == "interim" then
         uncount()
@@ -339,14 +342,14 @@ local function unusual(kind, tried)
         end
         return answer.problem(502, "not_http", "The instance did not answer in HTTP.")
     elseif kind == "loop" then
-        -- No cache may keep it: a client could send the header through a cache that others use.
+        -- No cache may store it: a client could send the header through a cache that others use.
         ngx.header["Cache-Control"] = "no-store"
         return answer.problem(508, "loop_detected", "This request has passed through this edge before.")
     elseif kind == "port" then
         return answer.problem(400, "bad_request", "The port in the Host header is not valid.")
     end
     if not tried then
-        -- Once, because guards set headers afterwards.
+        -- This is done once, because guards set headers afterwards.
         drop_named_headers()
     end
 end
@@ -407,7 +410,7 @@ function _M.access()
     ctx.route = route
 end
 
--- All tries of one location failed. The tries made here are the last, whatever location they lead to.
+-- All tries of one location failed. The tries that are made here are the last, whatever location they lead to.
 function _M.again()
     if ngx.var.edge_second ~= "" then
         uncount()
@@ -420,7 +423,7 @@ end
 -- Returns the address for this try, and whether another try may follow.
 local function next_try(ctx, route)
     if ctx.target then
-        -- This instance or none. It is tried again when nginx found its kept-alive connection closed.
+        -- Only this instance may be used. It is tried again if nginx found its kept-alive connection closed.
         return ctx.target, false
     end
     local made = ctx.tries or 0
@@ -440,8 +443,8 @@ local function next_try(ctx, route)
 end
 
 function _M.balance()
-    -- The record that the access phase found. It may have been replaced while the body was read, but its instances were
-    -- right when the request arrived.
+    -- The record that the access phase found. It may have been replaced while the body was read, but it was valid when
+    -- the request arrived.
     local ctx = ngx.ctx
     local route, request = ctx.route, get_request()
     local failure = balancer.get_last_failure()
@@ -465,7 +468,7 @@ function _M.balance()
     ngx.var.logkey = record.log_key(route, address)
 end
 
--- A sticky client without a session, or whose instance is gone, gets a new cookie.
+-- A sticky client without a session, or whose instance no longer exists, gets a new cookie.
 function _M.header()
     if response.check() then
         return

@@ -1,4 +1,4 @@
--- The guards of a host's policy, checked once for each request, before an instance is chosen. A request that may not
+-- The guards of a host's policy, checked once for each request, before an instance is chosen. A request that must not
 -- pass is answered here, and the statistics count it for the host.
 
 local access = require("signalbox.access")
@@ -14,8 +14,9 @@ local find, tonumber = string.find, tonumber
 
 local _M = {}
 
--- Certificate authorities use this path over plain HTTP, whatever else applies (RFC 8555, 8.3). It is compared with the
--- request line as the instance gets it: "/admin/../.well-known/acme-challenge/x" is this path only to some.
+-- Certificate authorities use this path over plain HTTP, regardless of the policy (RFC 8555, 8.3). It is matched
+-- against the request line that the instance receives: only some servers read "/admin/../.well-known/acme-challenge/x"
+-- as this path.
 local ACME = "^/%.well%-known/acme%-challenge/[%w_-]+$"
 
 -- The port of the HTTPS listener as clients see it; set at start.
@@ -29,7 +30,7 @@ local function https(rules)
     end
     local port = _M.https_port ~= "443" and ":" .. _M.https_port or ""
     local method = req.get_method()
-    -- After a 301, old clients may turn a POST into a GET.
+    -- After a 301, old clients may repeat a POST as a GET.
     local status = (method == "GET" or method == "HEAD") and 301 or 308
     return ngx.redirect("https://" .. var.host .. port .. var.request_uri, status)
 end
@@ -69,7 +70,7 @@ end
 local function body(rules)
     local length = tonumber(var.content_length)
     if not length and (var.http_transfer_encoding or req.http_version() == 2) then
-        -- The client did not announce the length.
+        -- The client did not declare the length.
         req.read_body()
         length = tonumber(var.content_length)
     end
@@ -117,7 +118,7 @@ local function targeted(route)
     return answer.problem(503, "target_gone", "The instance that the ticket names does not serve this host.")
 end
 
--- Answers a request that may not pass, by the rules of the host that it asks for. Otherwise returns the instance of its
+-- Answers a request that is not allowed by the rules of the requested host. Otherwise returns the instance of its
 -- ticket, or nil. serving: the record whose instances serve the path. rule: the rule for the path, or nil. uri: path
 -- and arguments as the instance reads them.
 function _M.check(route, serving, rule, uri)

@@ -1,7 +1,7 @@
--- Checks at the start whether nginx can wait in a certificate callback. Certificates are looked up there, so without
--- that the first handshake of each name fails, and nginx logs nothing. It needs OpenResty's patch `ssl_cert_cb_yield`,
--- which Debian's nginx contains and nginx's own packages do not. No build option shows it, so one worker makes a
--- handshake with its own listener.
+-- Checks at the start whether Lua can wait (yield) in nginx's certificate callback, where certificates are looked up.
+-- If it cannot, the first handshake of each name fails, and nginx logs nothing. Waiting needs OpenResty's patch
+-- `ssl_cert_cb_yield`, which Debian's nginx contains and nginx's own packages do not. No build option shows whether the
+-- patch is present, so one worker makes a handshake with its own listener.
 
 local log, ERR = ngx.log, ngx.ERR
 local match, sub = string.match, string.sub
@@ -17,7 +17,7 @@ end
 
 local TIMEOUT_MS = 5000
 
--- Where a listener of this machine is reached: host and port, or a socket's path.
+-- The address at which a listener of this machine can be reached: host and port, or a socket's path.
 local function target(listen)
     local address = match(listen, "^%S+")
     if sub(address, 1, 5) == "unix:" then
@@ -58,7 +58,7 @@ function _M.try(listen)
     return true
 end
 
--- In a timer of one worker.
+-- Called by a timer of one worker.
 function _M.check(premature, listen)
     if premature then
         return

@@ -10,7 +10,7 @@ local MAX_HELD = 4096
 
 local waiting = {}
 
--- The worker has applied a change of `name`.
+-- Called after the worker has applied a change of `name`.
 function _M.arrived(name)
     local entry = waiting[name]
     if entry then
@@ -19,7 +19,7 @@ function _M.arrived(name)
     end
 end
 
--- Waits until a change of `name` arrives, at most `seconds`. False when the request may not wait.
+-- Waits until a change of `name` arrives, at most `seconds`. Returns false if the request may not wait.
 function _M.wait(name, seconds)
     if _M.count >= MAX_HELD or ngx.worker.exiting() then
         return false

@@ -1,5 +1,6 @@
--- Which names of the table may serve a host, most specific first: the name itself, its wildcards from the longest on,
--- and the catch-all. At most ten, so that a name of a hundred labels costs no more than one of nine.
+-- Lists the names of the table that may serve a host, most specific first: the name itself, its wildcards from the
+-- longest on, and the catch-all. The list has at most ten names, so that a host name with a hundred labels (the parts
+-- between the dots) costs no more than one with nine.
 
 local find, sub = string.find, string.sub
 local byte = string.byte
@@ -9,9 +10,9 @@ local _M = {}
 local MAX_CANDIDATES = 10
 local MAX_LENGTH = 253 -- of a name on the wire (RFC 1035); the table has no longer ones
 
--- nginx lower-cases $host and strips port and trailing dot. The rest may still be a name that no application can
--- register: too long, with an empty first label (which no wildcard matches), or with bytes with which a client could
--- ask for arbitrary keys ("*.example.org").
+-- nginx converts $host to lower case, and removes the port and a trailing dot. The rest may still be a name that cannot
+-- be registered: too long, with an empty first label (which no wildcard matches), or with bytes with which a client
+-- could read arbitrary keys ("*.example.org").
 function _M.valid(host)
     if #host > MAX_LENGTH or byte(host, 1) == 46 then
         return false
@@ -20,7 +21,7 @@ function _M.valid(host)
     return not find(host, "[^%w%.%-_%[%]:]")
 end
 
--- Whether a name of the table, as in a push, can serve any host.
+-- Whether a name of the table, such as one from a push, can serve any host.
 function _M.valid_name(name)
     if name == "*" then
         return true

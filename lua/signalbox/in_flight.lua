@@ -2,9 +2,10 @@
 -- two locked operations per request, and a killed worker's part would never be subtracted.
 --
 -- @full counts in its access and log phases (begin, finish). The hot path has no log phase, because even an empty one
--- costs more than choosing an instance. For requests that have to be counted there, nginx reports the end (until_end):
--- it calls the cleanup handlers of a request that ends, and every C library has a function that fits as one and adds 1
--- to a number in memory, sem_post. Requests begun minus the value of that semaphore are in flight.
+-- costs more than choosing an instance. For requests that have to be counted there, nginx reports the end
+-- (until_end): when a request ends, nginx calls its cleanup handlers, which are C functions. sem_post of the C library
+-- can be such a handler; it adds 1 to a semaphore. Requests in flight are the requests begun minus the semaphore's
+-- value.
 --
 -- Once per second each worker publishes its counts in the shared dictionary: the sum for /metrics, and the count by
 -- address for /edge/status.
@@ -18,7 +19,7 @@ local concat, gmatch = table.concat, string.gmatch
 
 local _M = { total = 0 }
 
--- Of a published count that its worker does not renew.
+-- The lifetime of a published count that its worker does not renew.
 local COUNT_LIFETIME_SECONDS = 3
 
 -- Maximum number of addresses that a worker publishes, because the dictionary is small. The sum includes the rest.
@@ -43,8 +44,8 @@ local semaphore_type, pointer = ffi.typeof("signalbox_semaphore_t"), ffi.typeof(
 -- A semaphore counts to 2^31 - 1.
 local ROLL_OVER = 2 ^ 30
 
--- nginx of Debian and OpenResty exports both symbols, because it loads modules. Without them the hot path leaves
--- counted requests to @full.
+-- nginx of Debian and OpenResty exports both symbols, because it loads modules. Without them, the hot path passes
+-- requests that have to be counted to @full.
 local found, add, post = pcall(function()
     return C.ngx_http_cleanup_add, ffi.cast(pointer, C.sem_post)
 end)
@@ -85,7 +86,7 @@ end
 function _M.finish(address)
     local count = counts[address]
     if count then
-        -- No entry for an idle address, because addresses are added and removed all the time.
+        -- Idle addresses have no entry, because addresses are added and removed all the time.
         counts[address] = count > 1 and count - 1 or nil
         _M.total = _M.total - 1
     end

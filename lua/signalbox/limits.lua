@@ -25,26 +25,26 @@ local _M = {}
 local CLAIM_LIFETIME_SECONDS = 3600
 local MAX_KEY_BYTES = 32
 
--- The address of the client, for counting. A client with one IPv6 address usually has its whole /64.
+-- The client's address as a key for counting. A client with one IPv6 address usually has its whole /64.
 local function address_key()
     local address = var.binary_remote_addr
     return (#address == 16 and byte(address, 1) ~= 0) and "6" .. sub(address, 1, 8) or "4" .. address
 end
 _M.address = address_key
 
--- The client that a limit counts this request for. with_address: whether a value of the header is counted for each
--- address separately, so that no client can use up the limit of another one by sending its value.
+-- The key under which a limit counts this request. with_address: whether a value of the header is counted for each
+-- address separately, so that no client can use up another client's limit by sending its value.
 local function client(by, with_address)
     if not by then
         return ""
     end
     local key = by ~= "address" and var[by] or nil
     if key and key ~= "" then
-        -- A header may be of any length.
+        -- A header value can have any length.
         key = "k" .. (#key > MAX_KEY_BYTES and md5(key) or key)
         return with_address and address_key() .. key or key
     end
-    -- A client without the header is counted by address. Otherwise leaving it out would avoid the limit.
+    -- A client that omits the header is counted by its address. Otherwise it would avoid the limit.
     return address_key()
 end
 
@@ -57,7 +57,7 @@ local function full(err)
     end
 end
 
--- Returns nil when the request may pass, otherwise the seconds after which it may.
+-- Returns nil if the request may pass, otherwise the seconds until it may.
 function _M.request(name, rules)
     local key = "r|" .. name .. "|" .. client(rules.rate_by, rules.rate_by_address)
     local time, interval = now() * 1000, 1000 / rules.rate
@@ -65,7 +65,7 @@ function _M.request(name, rules)
     if not due or due < time then
         due = time
     end
-    -- The burst, plus the request that a client exactly at the rate always has.
+    -- The burst, plus the one request that a client exactly at the rate always has.
     local early = due - time - rules.burst * interval
     if early > 0.5 then
         return ceil(early / 1000)
@@ -91,7 +91,7 @@ local function increment(key)
     return ok and 1 or nil, err
 end
 
--- Returns what release() takes when the request ends, or nil when there are too many requests.
+-- Returns the argument of release() for the end of the request, or nil if there are too many requests.
 function _M.claim(name, rules)
     local key = "c|" .. name .. "|" .. client(rules.connections_by, rules.connections_by_address)
     local count, err = increment(key)
@@ -107,7 +107,7 @@ end
 
 function _M.release(key)
     local count = dict:incr(key, -1)
-    -- Below 0 if it has expired in between.
+    -- The count is below 0 if the key expired in the meantime.
     if count and count <= 0 then
         dict:delete(key)
     end

@@ -38,7 +38,7 @@ end
 function _M.refusal(epoch, serial, new_epoch, new_serial)
     local own = _M.newest(epoch)
     if own and not contains(new_epoch, own) then
-        -- An empty master shows neither. "Regressed" describes that better than "unknown".
+        -- An empty primary has neither. "Regressed" describes that better than "unknown".
         return new_epoch and _M.UNKNOWN_EPOCH or _M.REGRESSED
     end
     if serial and serial > (new_serial or 0) then
@@ -47,7 +47,7 @@ function _M.refusal(epoch, serial, new_epoch, new_serial)
     return nil
 end
 
--- Serials are Redis integers. Any other value (written by hand) is treated as missing.
+-- Serials are Redis integers. Any other value (written manually) is treated as missing.
 function _M.serial(text)
     if type(text) == "string" and match(text, "^%d+$") and #text <= 15 then
         return tonumber(text)

@@ -10,7 +10,7 @@
 -- requests are served: the next connection uses the new one. The password never appears in a log or an error.
 --
 -- After two seconds of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL
--- of a million keys takes less than one). When it ends, every waiting handler is called with nil, and the link
+-- of a million keys takes less than one second). When it ends, every waiting handler is called with nil, and the link
 -- reconnects with growing pauses, without limit.
 
 local resp = require("signalbox.resp")
@@ -30,19 +30,19 @@ local _M = { connected = false, ready = false, down = false, reason = nil }
 local CONNECT_TIMEOUT_MS, SEND_TIMEOUT_MS = 1000, 1000
 local QUIET_MS, PING_AFTER_QUIETS, DEAD_AFTER_QUIETS = 1000, 2, 3
 local RETRY_FIRST, RETRY_MAX = 0.02, 0.5
--- Frames handled before other work of the worker gets a turn. A million pushes in a row must not delay requests. The
--- shortest pause of nginx: without OpenResty's patches it logs a warning for each pause of 0.
+-- Maximum number of frames that are handled before other work of the worker. A million pushes in a row must not delay
+-- requests. The pause is the shortest one of nginx: without OpenResty's patches it logs a warning for each pause of 0.
 local BURST, PAUSE = 256, 0.001
 local READ_SIZE = 65536
 
 local PING = resp.command("PING")
--- BCAST: Redis does not track what this worker has read, it reports every change under the prefixes, in the order of
--- the prefixes. No tracked prefix sorts after `serial`, which the acknowledgement in follow.lua depends on.
+-- BCAST: Redis does not track what this worker has read. It reports every change under the prefixes, in the order of
+-- the prefixes. No prefix sorts after `serial`, which the acknowledgement in follow.lua depends on.
 local TRACKING = resp.command("CLIENT", "TRACKING", "ON", "BCAST",
     "PREFIX", "cert:", "PREFIX", "epoch", "PREFIX", "instances:", "PREFIX", "logkey:", "PREFIX", "policy:",
     "PREFIX", "serial")
 
--- Of the current connection. writing: whether the writer waits for the socket.
+-- State of the current connection. writing: whether the writer waits for the socket.
 local outbox, outbox_n, writing
 local handlers, arguments, first, last
 local wake
@@ -56,7 +56,7 @@ local function reset()
 end
 reset()
 
--- Returns false when there is no connection; the handler is never called then.
+-- Returns false if there is no connection; then the handler is never called.
 function _M.send(command, handler, argument)
     if not _M.connected then
         return false
@@ -72,7 +72,7 @@ function _M.send(command, handler, argument)
     return true
 end
 
--- Registers the handler of a further command in the text that was sent last.
+-- Registers the handler of another command in the text that was sent last.
 function _M.expect(handler, argument)
     last = last + 1
     handlers[last] = handler
@@ -85,7 +85,7 @@ function _M.ping(handler)
     return _M.send(PING, handler or ignore)
 end
 
--- An error of Redis, explained for an operator. The text of Redis contains no password.
+-- Explains an error of Redis to an operator. The text of Redis contains no password.
 local function rejection(text)
     local code = match(text, "^%u+")
     if code == "WRONGPASS" then
@@ -124,7 +124,7 @@ local function greeting(login)
     return resp.command("HELLO", "3", "AUTH", login.user, password)
 end
 
--- Sends what is in the outbox.
+-- Sends the content of the outbox.
 local function flush(sock)
     local batch = outbox
     outbox, outbox_n, writing = {}, 0, true
@@ -133,7 +133,7 @@ local function flush(sock)
     return sent, reason
 end
 
--- Sends what waits, unless the other sender is about to.
+-- Sends the content of the outbox, unless the other sender is about to.
 local function flush_all(sock)
     while outbox_n > 0 and not writing do
         local sent, reason = flush(sock)
@@ -152,16 +152,16 @@ local function write_all(sock)
         end
         local sent, reason = flush_all(sock)
         if not sent then
-            -- The reader notices this too, and it ends the connection.
+            -- The reader detects this too, and ends the connection.
             return nil, reason
         end
     end
 end
 
--- The reader's source of bytes. Silence leads to a PING; it never loses the first half of a frame.
+-- The reader's source of bytes. If no data arrives it sends a PING, and it never loses the first half of a frame.
 --
--- The reader itself sends the questions that follow from what it has read. The writer would get its turn only after all
--- other work of this moment, and a busy worker would ask for a changed host a millisecond later.
+-- The reader itself sends the commands that follow from what it has read. The writer would run only after all other
+-- work of this moment, so a busy worker would look up a changed host a millisecond later.
 local function source_of(sock)
     local quiets = 0
     return function()
@@ -287,7 +287,8 @@ local function run(premature, address, login, owner)
                 or "cannot connect to the routes replica, routing continues with what is known: ", reason)
             reported = reason
         end
-        -- After a connection that lasted, the pause is short again. One that Redis rejects immediately is no such one.
+        -- After a connection that lasted, the first pause is short again. A connection that Redis rejects immediately
+        -- did not last.
         pause = now() - started > 1 and RETRY_FIRST or pause
         sleep(pause)
         pause = pause * 2 < RETRY_MAX and pause * 2 or RETRY_MAX

@@ -1,9 +1,10 @@
--- Questions to Redis about names. There is one at a time per name, and all who need the name wait for the same answer.
+-- Lookups of names in Redis. There is at most one lookup of a name at a time, and all requests that need the name wait
+-- for its answer.
 --
 -- An answer is used only while the table is trusted (follow.lua). An error other than WRONGTYPE (-LOADING, -MASTERDOWN,
--- -BUSY, …), a lost connection and a missing answer mean "unknown", never "no route": nothing is stored. A push for a
--- name with an open question makes its answer worthless, because its parts may be from before and after the change. The
--- question is sent again, and the requests that wait for it continue to wait.
+-- -BUSY, …), a lost connection and a missing answer mean "unknown", never "no route": nothing is stored. If a
+-- push for a name arrives during its lookup, the answer is discarded, because its parts may be from before and after
+-- the change. The lookup is sent again, and the requests that wait for it continue to wait.
 
 local held = require("signalbox.held")
 local link = require("signalbox.link")
@@ -20,7 +21,7 @@ local type = type
 
 local _M = { trusted = false, open = 0 }
 
--- A flood of invented names must not delay the names of applications.
+-- Maximum number of open lookups. A flood of invented names must not delay the names of applications.
 local MAX_OPEN = 20000
 
 local pending = {}
@@ -52,7 +53,7 @@ local function got_rest(value, kind, entry)
     _M.open = _M.open - 1
     entry.failed = entry.failed or failed(value, kind) or entry.dirty or not _M.trusted
     if not entry.failed then
-        -- WRONGTYPE: the key was written by hand. The name exists, without anything usable.
+        -- WRONGTYPE: the key was written manually. The name exists, but has no usable data.
         local log_key, policy = value[1], value[2]
         local made = record.make(name, entry.addresses,
             type(log_key) == "string" and log_key or nil, type(policy) == "string" and policy or nil)
@@ -73,7 +74,7 @@ local function got_addresses(value, kind, entry)
     entry.addresses = entry.wrong and {} or value
 end
 
--- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name>, as one text: a sweep sends this a million times.
+-- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name> as one text, because a sweep sends it a million times.
 local function question(name)
     local length = #name
     return "*2\r\n$8\r\nSMEMBERS\r\n$" .. length + 10 .. "\r\ninstances:" .. name
@@ -91,7 +92,7 @@ function begin(entry)
     return true
 end
 
--- The open question about `name`, sent now or earlier; nil when it cannot be sent.
+-- The open lookup of `name`, sent now or earlier; nil if it cannot be sent.
 function _M.ask(name)
     local entry = pending[name]
     if entry then
@@ -109,7 +110,7 @@ function _M.ask(name)
     return entry
 end
 
--- The table changed under `name`.
+-- A push reported a change of `name`.
 function _M.touch(name)
     local entry = pending[name]
     if entry then
@@ -121,7 +122,7 @@ function _M.is_open(name)
     return pending[name] ~= nil
 end
 
--- Asks for all `names` in parallel and waits for the answers, at most `timeout` seconds in all. Returns false when one
+-- Looks up all `names` in parallel and waits for the answers, at most `timeout` seconds in total. Returns false if one
 -- remains unknown.
 function _M.wait(names, timeout)
     local entries = {}

@@ -49,7 +49,7 @@ local function connections()
     end
 end
 
--- A daemon's page without the mark that ends it.
+-- A daemon's page without its end mark.
 local function lines_of(body)
     local last = find(body, "# EOF", 1, true)
     body = last and sub(body, 1, last - 1) or body

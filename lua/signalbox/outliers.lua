@@ -34,14 +34,14 @@ local dict = ngx.shared.signalbox_outliers
 
 local _M = {}
 
--- Failures further apart than this are not in a row, seconds.
+-- Failures that are further apart than this are not consecutive, seconds.
 local WINDOW = 10
--- Generations that a worker reads when it starts.
+-- Maximum number of past generations that a worker reads when it starts.
 local LOOK_BACK = 4096
 -- How long a worker remembers when an instance was restored, seconds.
 local REMEMBER_RESTORED = 3600
 
--- Address → end of its ejection (seconds), how many these are, and address → when it was restored.
+-- Address → end of its ejection (seconds), the number of these, and address → when it was restored.
 local ejected, count, restored = {}, 0, {}
 -- Address → { failures, requests served at the first, time of the last }, in this worker.
 local rows = {}
@@ -91,7 +91,7 @@ local function take_over(generation)
     seen_generation = generation
 end
 
--- Whether any instance is ejected, other workers' ejections included.
+-- Whether any instance is ejected, including by other workers.
 function _M.any()
     local time = now()
     if time ~= checked_at then
@@ -104,7 +104,7 @@ function _M.any()
     return count > 0
 end
 
--- Whether this address is ejected now. Only up to date after any().
+-- Whether this address is ejected now. The result is current only after any().
 local function is_ejected(address)
     local till = ejected[address]
     if not till then
@@ -157,8 +157,8 @@ function _M.pick(route)
     return first
 end
 
--- The next address of a plain record after `last` that was neither tried nor ejected, else one that is ejected. When
--- all were tried, as round_robin.after, with its second value.
+-- The next address of a plain record after `last` that was neither tried nor ejected, otherwise one that is ejected. If
+-- all were tried, the result is that of round_robin.after, including its second value.
 function _M.after(route, last, tried)
     local list, from, to = usable(route)
     if _M.any() then
@@ -174,7 +174,7 @@ function _M.after(route, last, tried)
     return round_robin.after(list, from, to, last, tried)
 end
 
--- `list` without ejected addresses; `list` itself when there are none, or when they are more than half of `whole`.
+-- `list` without ejected addresses; `list` itself if none is ejected, or if more than half of `whole` are.
 function _M.without(list, whole)
     if count_ejected(whole, 1, #whole) * 2 > #whole then
         return list
@@ -199,7 +199,7 @@ end
 -- ── failures ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 local function eject(address, settings, reason)
-    -- Several workers get here at the same moment; one acts for all.
+    -- Several workers may get here at the same time; only one acts.
     if not dict:add("lock:" .. address, true, 0.1) then
         return
     end
@@ -227,7 +227,7 @@ local function eject(address, settings, reason)
     checked_at = 0
 end
 
--- Failures in a row, this one included. instances: how many the record has.
+-- The number of consecutive failures, including this one. instances: the number of instances of the record.
 local function in_a_row(route, address, instances)
     local time = now()
     local row = rows[address]
@@ -243,7 +243,7 @@ local function in_a_row(route, address, instances)
     return dict:incr("f:" .. address, 1, 0, WINDOW) or row[1]
 end
 
--- Records that an instance of `route` has failed. reason: for the log, the status that nginx gave it.
+-- Records that an instance of `route` has failed. reason: for the log, the status that nginx assigned.
 function _M.failed(route, address, reason)
     local rules, settings = rules_of(route), defaults.EJECTION
     if rules then
@@ -275,7 +275,8 @@ function _M.worked(address)
     end
 end
 
--- For operators: the end of the ejection in unix milliseconds (0 when there is none), times ejected, failures in a row.
+-- For operators: the end of the ejection in unix milliseconds (0 if there is none), the number of ejections, and of
+-- consecutive failures.
 function _M.describe(address)
     _M.any()
     local till, times = state_of(address)

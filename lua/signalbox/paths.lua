@@ -1,11 +1,11 @@
 -- Rules for paths below a host: which rule applies to a request, and what its instance gets.
 --
 -- A rule must not be checked for one path while the instance reads another. So there is one path: nginx's normalized
--- $uri (percent-encoding decoded, slashes merged, dot segments resolved). A request that wrote its path exactly so is
--- sent as it is. Any other request is sent with the normalized path, and is rejected if applications disagree about
--- what it means. The decision is made once per request; retries use it again ($edge_service).
+-- $uri (percent-encoding decoded, slashes merged, dot segments resolved). If the path of a request is already in
+-- this form, it is sent unchanged. Any other request is sent with the normalized path, and is rejected if applications
+-- disagree about what it means. The decision is made once per request; retries use it again ($edge_service).
 --
--- compile() makes of a list of rules { path = …, exact = bool, … }:
+-- compile() turns a list of rules { path = …, exact = bool, … } into:
 --   { exact = { path → rule }, prefixes = { path → rule }, root = rule,
 --     lengths = { lengths of prefixes, longest first } }
 
@@ -24,7 +24,7 @@ local _M = {}
 
 local SLASH, QUESTION = byte("/"), byte("?")
 
--- Buffers of one read; nothing yields in between.
+-- Buffers for one read. They can be shared, because nothing yields in between.
 local value, length = ffi.new("unsigned char *[1]"), ffi.new("size_t[1]")
 local lowcase, err_out = ffi.new("unsigned char[16]"), base.get_errmsg_ptr()
 
@@ -96,7 +96,7 @@ function _M.plain(request)
     return path
 end
 
--- The normalized path by which a request is matched; nil when applications may read it as another one. Some drop
+-- The normalized path with which a request is matched; nil if applications may interpret it differently. Some drop
 -- parameters of segments (";x=1"), and resolve dots and slashes after that.
 function _M.matched(path)
     if find(path, "[%z\1-\31\127\\]") then
@@ -111,7 +111,7 @@ function _M.matched(path)
     return bare
 end
 
--- What the instance gets in place of `path`, which `rule` matches; nil when it has parameters in the removed part.
+-- The path that the instance receives instead of `path`, which `rule` matches; nil if the removed part has parameters.
 function _M.stripped(rule, path)
     if rule.exact then
         return "/"

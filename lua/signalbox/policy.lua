@@ -24,7 +24,7 @@ local _M = {}
 local MAX_NAME, MAX_VALUE = 128, 8192
 
 -- ── readers ────────────────────────────────────────────────────────────────────────────────────────────────────────
--- Each takes a value, and its place in the policy for the warning. It returns nil for a missing or invalid value.
+-- Each takes a value, and its position in the policy for the warning. It returns nil for a missing or invalid value.
 
 local take = {}
 
@@ -36,7 +36,7 @@ local function refuse(where, wanted)
 end
 take.refuse = refuse
 
--- How many values were refused so far.
+-- The number of values that were rejected so far.
 function take.complaints()
     return #complaints
 end
@@ -105,7 +105,7 @@ function take.header_value(value, where)
     return value
 end
 
--- { text = item }, without the items that `item` (a reader) refuses.
+-- { text = item }, without the items that `item` (a reader) rejects.
 function take.map(value, where, item, ...)
     local map, given = {}, take.object(value, where)
     if given then
@@ -164,8 +164,8 @@ end
 function _M.read(name, text)
     local given, err = json.decode(text)
     if type(given) ~= "table" then
-        -- The instances alone are enough to route. An unreadable policy must not take the host down, unless it may have
-        -- protected the host.
+        -- The instances alone are sufficient for routing. An unreadable policy must not make the host unavailable,
+        -- unless it may have protected the host.
         log(WARN, "the policy of ", name, " is not a JSON object and is ignored: ", err or "not an object")
         given = find(text, '"access"', 1, true) and { access = false } or {}
     end

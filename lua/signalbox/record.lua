@@ -57,7 +57,8 @@ end
 local function plain(list, log_key)
     local n = #list
     local record = table_new(n + 2, 0)
-    -- A random start. Otherwise the workers of a router, and all routers after a change, would send their next
+    -- The start is random. Otherwise the workers of a router, and all routers after a change, would send their next
+    -- requests to the same instance.
     -- requests to the same instance.
     record[CURSOR] = random(n)
     record[LOG_KEY] = log_key
@@ -114,7 +115,7 @@ function _M.served(record)
     return record.rules and record.served or record[CURSOR]
 end
 
--- The next three return a list and the positions of the first and last address in it.
+-- The next three functions return a list and the positions of the first and last address in it.
 
 -- All addresses in the table.
 function _M.addresses(record)
@@ -179,7 +180,7 @@ end
 
 _M.escape, _M.unescape = escape, unescape
 
--- nil for a record that cannot route anything, which is not worth storing: it has no addresses, paths or redirect.
+-- nil for a record that cannot route any request, so that it is not stored: it has no addresses, paths or redirect.
 function _M.encode(record)
     local list, from, to = _M.addresses(record)
     if to < from and not (record.rules and (record.rules.paths or record.rules.redirect)) then

@@ -13,7 +13,8 @@ local _M = {}
 local LOOKUP_TIMEOUT = 0.25
 local TRUST_POLL = 0.005
 
--- When a worker has just started, or while a replica copies its master, the answer is a few milliseconds away.
+-- When a worker has just started, or while a replica copies its primary, the table is accepted within a few
+-- milliseconds.
 local function await_trust()
     local left = LOOKUP_TIMEOUT
     while not lookups.trusted and left > 0 and not link.down and not follow.state() do
@@ -23,17 +24,18 @@ local function await_trust()
     return lookups.trusted
 end
 
--- The last level: the hosts that any worker of this router has routed, also before a restart.
+-- The last level: all hosts that any worker of this router has routed, including before a restart.
 local function last_good(host)
     local value, name = shared.find(host)
     if value and not lookups.trusted then
-        -- Cached, so that an outage costs this lookup once per host. It is asked again when the table is trusted.
+        -- Cached, so that each host needs this lookup only once in an outage. It is looked up again when the table is
+        -- trusted.
         routes.put(name, value)
     end
     return value, name
 end
 
--- Returns a record and the name that matched, false when no name matches, nil when that is unknown.
+-- Returns a record and the name that matched; false if no name matches; nil if that is unknown.
 function _M.host(host)
     local exact = routes.known(host)
     if exact then
@@ -44,7 +46,7 @@ function _M.host(host)
     if value ~= nil then
         return value, name
     elseif suspect_name then
-        -- Known from before an interruption: it is served, and asked again in the background.
+        -- The record is from before an interruption: it is served, and looked up again in the background.
         lookups.ask(ask[1])
         return name, suspect_name
     end
@@ -56,7 +58,7 @@ function _M.host(host)
         end
     end
     if await_trust() and lookups.wait(ask, LOOKUP_TIMEOUT) then
-        -- A push may drop an answer before this request continues; then it is asked once more.
+        -- A push may discard an answer before this request continues; then it is looked up once more.
         value, name = routes.find(host, ask)
         if value == nil and lookups.wait(ask, LOOKUP_TIMEOUT) then
             value, name = routes.find(host, ask)

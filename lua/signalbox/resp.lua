@@ -64,8 +64,8 @@ end
 function Reader:bulk(length)
     local need = length + 2
     if #self.buffer - self.at + 1 < need then
-        -- Collected in pieces: joining the buffer at each of a thousand reads would copy a large value a thousand
-        -- times.
+        -- The value is collected in pieces: joining the buffer at each of a thousand reads would copy a large value a
+        -- thousand times.
         local pieces, n, held = { sub(self.buffer, self.at) }, 1, #self.buffer - self.at + 1
         while held < need do
             local more, err = self.source()

@@ -23,7 +23,7 @@ local var = ngx.var
 
 local _M = {}
 
--- The value of ngx.status for HTTP/0.9.
+-- The value of ngx.status for an answer that nginx takes for HTTP/0.9.
 local HTTP_09 = 9
 local VERSIONS = { ["HTTP/1.0"] = 1000, ["HTTP/1.1"] = 1001, ["HTTP/2.0"] = 2000 }
 
@@ -42,11 +42,11 @@ local SIGNATURE = 0x50545448 -- "HTTP"
 local SHUT_RDWR = 2
 local NEWEST = 1028999
 
--- The field `cache` exists in builds with a cache only.
+-- The field `cache` exists only in builds with a cache.
 local known = ngx.config.nginx_version <= NEWEST
     and not find(ngx.config.nginx_configure(), "without-http-cache", 1, true)
 
--- Ends the connection to the instance, so that no other request gets what still arrives on it.
+-- Closes the connection to the instance, so that later data on it cannot reach another request.
 local function disconnect(pointer)
     local request = cast("signalbox_request_t *", pointer)
     if not known or request.signature ~= SIGNATURE or request.upstream == nil then
@@ -58,8 +58,8 @@ local function disconnect(pointer)
     end
 end
 
--- nginx has overwritten the client's version with that of the answer, and would send the edge's own answer without a
--- status line, too. In the structure the version follows the method, and the request line follows the version.
+-- nginx has overwritten the client's HTTP version with that of the answer, so it would also send the edge's own answer
+-- without a status line. In the structure, the version follows the method, and the request line follows the version.
 local MAX_WORDS = 180
 
 local function restore_version(pointer)
@@ -78,8 +78,8 @@ local function restore_version(pointer)
     end
 end
 
--- In a header filter: leaves for @full if the answer cannot be forwarded. Returns true if it does, because ngx.exit
--- returns in a header filter.
+-- In a header filter: sends the request to @full if the answer cannot be forwarded. Returns true in that case, because
+-- ngx.exit returns in a header filter.
 function _M.check()
     local status = ngx.status
     if status >= 200 or status == 101 then
@@ -90,7 +90,7 @@ function _M.check()
         disconnect(request)
         var.edge_unusual = "interim"
     elseif var.edge_unusual == "not_http" then
-        -- The edge's own answer.
+        -- This is the edge's own answer.
         return
     else
         restore_version(request)

@@ -3,7 +3,7 @@
 --
 --   plain     name → plain record       served by the hot path; limited only by the size of the table
 --   special   name → special record     no usable instance, or a policy
---   wildcards name → either             "*.example.org" and "*", apart so that no Host header can name one
+--   wildcards name → either             "*.example.org" and "*", separate so that no Host header matches one
 --   absent    name → true               names that were asked for and do not exist; bounded
 --   wild      host → record             hosts that a wildcard serves; bounded, because any client may invent them
 --
@@ -60,7 +60,7 @@ local function take_from(tables, name)
     return value
 end
 
--- A trusted record, false for a name that does not exist, nil when it is unknown. With nil, the second value is the
+-- A trusted record; false for a name that does not exist; nil if it is unknown. With nil, the second value is the
 -- suspect record, if there is one.
 local function known(name)
     local value
@@ -94,7 +94,7 @@ function _M.put(name, value)
     _M.hosts = _M.hosts + 1
 end
 
--- Removes `name`, fresh and suspect. Returns true when there was a record of it.
+-- Removes `name` from the trusted and the suspect records. Returns true if there was a record of it.
 function _M.drop(name)
     local fresh = take_from(_M, name)
     if fresh ~= nil then
@@ -126,9 +126,9 @@ end
 
 local names = {}
 
--- Finds what serves `host`: a record, false when no name of the table matches, nil when a name on the way is unknown.
--- The second value is the name that matched. With nil, `ask` (a list) holds the unknown names, and the second value is
--- the suspect record that would serve the host, if there is one.
+-- Finds the record that serves `host`: a record; false if no name of the table matches; nil if one of the candidates is
+-- unknown. The second value is the name that matched. With nil, `ask` (a list) contains the unknown names, and the
+-- second value is the suspect record that would serve the host, if there is one.
 function _M.find(host, ask)
     local n = candidates(host, names)
     local asked, stand_in, stand_in_name = 0, nil, nil
@@ -149,7 +149,8 @@ function _M.find(host, ask)
             break
         end
     end
-    -- All entries of an earlier round, not only the next: a hole in the list would be taken for a name.
+    -- All entries of an earlier call are removed, not only the next one, because a later entry would be taken for a
+    -- name.
     for i = #ask, asked + 1, -1 do
         ask[i] = nil
     end
@@ -163,10 +164,11 @@ function _M.find(host, ask)
     return nil
 end
 
--- Makes every record suspect: still served, but asked again. Absences are dropped, because they serve no request.
+-- Makes every record suspect: still served, but looked up again. Names that do not exist are dropped, because they
+-- serve no request.
 function _M.suspect_all()
     if _M.suspects > 0 then
-        -- A sweep was interrupted: the suspects that it had not reached join the others.
+        -- A sweep was interrupted: the suspects that it had not reached are added to the new ones.
         for kind, rest in pairs(suspect) do
             local into = _M[kind]
             for name, value in pairs(rest) do

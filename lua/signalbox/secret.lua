@@ -7,7 +7,7 @@
 --   sticky         digests in cookies (balance/sticky.lua)
 --   target         tickets for one instance (target.lua)
 --   tickets        keys of TLS session tickets (tickets.lua)
---   access         digests of correct passwords and of questions of forward authentication (access/)
+--   access         digests of correct passwords and of requests to forward authentication, for caches (access/)
 --   maintenance    comparison of a header with the agreed value (guards.lua)
 --
 -- The file may be readable for its owner and its group only (0600, 0640), as the pacemaker demands for its copy.
@@ -35,7 +35,7 @@ local derived = {}
 -- statx, because its structure is the same on all processors.
 ffi.cdef("int statx(int folder, const char *path, int flags, unsigned int mask, void *buffer);")
 local AT_FDCWD, STATX_MODE, STATX_BYTES, MODE_AT = -100, 2, 256, 28
--- Octal 037: writing by the group, and everything by others.
+-- Octal 037: write access of the group, and any access of others.
 local FORBIDDEN_MODE, PERMISSIONS = 0x1f, 0x1ff
 
 -- The permissions of a file, or nil if they cannot be read.
@@ -86,8 +86,8 @@ local function random()
     return kept
 end
 
--- Runs in the master, which may read files that workers may not. path: empty for none. A file that cannot be used stops
--- the start, because continuing with another key would end all sessions.
+-- Runs in the master, which may read files that workers may not. path: empty for none. A file that cannot be used
+-- prevents the start, because continuing with another key would end all sessions.
 function _M.load(path)
     derived = {}
     if path == "" then
@@ -118,7 +118,7 @@ function _M.of(purpose)
     return own
 end
 
--- For specs.
+-- For tests.
 function _M.set(bytes)
     key, derived, _M.from_file = sub(bytes, 1, SIZE), {}, true
     keys = { key }

@@ -1,12 +1,12 @@
 -- The second level of the cache: every host that was ever routed, in memory that all workers share and that survives a
--- reload or the death of a worker. It is read only when Redis does not answer: a worker may store an old value here
--- just before the push of a change reaches it. The snapshot on disk is made from it, too.
+-- reload or the death of a worker. It is read only when Redis does not answer, because a worker may store an old value
+-- here just before the push of a change reaches it. The snapshot on disk is made from it, too.
 --
 --   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used;
 --                      "#free" list of free slots;  "#names" → number of names
 --   signalbox_wild     host → wildcard name that served it; evicts entries, because any client may invent such hosts
 --   signalbox_certs    server name → certificate, as in the table
---   signalbox_requested  server names that clients asked for lately and that have no certificate (certificates.lua)
+--   signalbox_requested  server names that clients asked for recently and that have no certificate (certificates.lua)
 --   signalbox_state    generation, epoch, serial, workers (ack.lua)
 --
 -- The slots are an index. get_keys would hold the dictionary's lock for all of a million keys and block every worker;
@@ -39,7 +39,7 @@ local function full(name, err)
     end
 end
 
--- How many names are stored.
+-- The number of stored names.
 function _M.size()
     return routes:get("#names") or 0
 end
@@ -49,10 +49,11 @@ local function slot_of(held)
     return sub(held, 1, find(held, "\t", 1, true) - 1)
 end
 
--- The slot of an insert that failed for lack of memory. The list of free slots cannot grow then either.
+-- The slot of an insert that failed for lack of memory. In that state, it cannot be added to the list of free slots
+-- either.
 local spare
 
--- safe_set throughout: plain set would evict other routes to make room.
+-- safe_set is used everywhere, because set would evict other routes to free memory.
 local function insert(name, text)
     local slot = spare or routes:rpop("#free")
     if not slot then
@@ -81,7 +82,7 @@ function _M.put(name, value)
     _M.put_text(name, value and record.encode(value))
 end
 
--- The same with an encoded record, or nil.
+-- The same with an encoded record; nil removes it.
 function _M.put_text(name, text)
     local held = routes:get(name)
     if not text then
@@ -124,7 +125,7 @@ function _M.get(name)
     return text and record.decode(name, text)
 end
 
--- Remembers that the wildcard `name` served `host`, for a time when Redis cannot be asked.
+-- Stores that the wildcard `name` served `host`, for times when Redis is not available.
 function _M.put_alias(host, name)
     if wild:get(host) ~= name then
         wild:set(host, name)
@@ -153,7 +154,8 @@ function _M.slots()
     return routes:get("#slots") or 0
 end
 
--- Returns name and encoded record of a slot; nil for a free one, or one that lost a race of two workers for a name.
+-- Returns name and encoded record of a slot; nil for a free one, or if two workers inserted the name at the same time
+-- and the other slot is used.
 function _M.at(slot)
     local name = routes:get("#" .. slot)
     local held = name and routes:get(name)

@@ -1,6 +1,6 @@
--- The last good table as text. /edge/snapshot writes it from the shared dictionary, the sidecar stores it on disk (a
--- worker that did would block its requests), and nginx reads it at start, for the case that Redis is not available
--- then.
+-- The last good table as text. /edge/snapshot writes it from the shared dictionary. The sidecar stores it on disk,
+-- because a worker that wrote to the disk would block its requests. nginx reads it at start, in case Redis is not
+-- available then.
 --
 --   signalbox-routes 1 <generation>
 --   epoch TAB <lineage>                                    when one was seen
@@ -23,7 +23,7 @@ local log, WARN, NOTICE = ngx.log, ngx.WARN, ngx.NOTICE
 
 local _M = { VERSION = 1 }
 
--- Slots read before other work of the worker gets a turn: about a millisecond.
+-- Maximum number of slots that are read before other work of the worker: about a millisecond.
 local SLOTS_PER_STEP = 1000
 local MAX_ALIASES = 20000
 local MAX_CERTIFICATES = 100000
@@ -92,7 +92,7 @@ function _M.write(generation, emit, pause)
     emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
 end
 
--- Returns the lines between head and end of a complete snapshot, or nil and what is wrong with it.
+-- Returns the lines between head and end of a complete snapshot, or nil and the error.
 function _M.verify(text)
     local version = match(text, "^signalbox%-routes (%d+) %d+\n")
     if not version then
@@ -122,7 +122,7 @@ local function take(line)
     local tab = find(line, "\t", 1, true)
     local kind, rest = sub(line, 1, tab - 1), sub(line, tab + 1)
     if kind == "route" then
-        -- Decoded when a request needs it; the checksum shows that the edge wrote it.
+        -- The record is decoded when a request needs it. The checksum proves that the edge wrote it.
         local stop = find(rest, "\t", 1, true)
         if stop then
             shared.put_text(sub(rest, 1, stop - 1), sub(rest, stop + 1))
@@ -144,7 +144,7 @@ local function take(line)
     end
 end
 
--- Fills the shared dictionary from the text of a snapshot. Returns true, or nil and what is wrong.
+-- Fills the shared dictionary from the text of a snapshot. Returns true, or nil and the error.
 function _M.read(text)
     local body, count = _M.verify(text)
     if not body then
@@ -159,7 +159,7 @@ function _M.read(text)
     return true, count
 end
 
--- At the start of the master. A missing or damaged snapshot does not stop the start.
+-- Called at the start of the master. A missing or damaged snapshot does not prevent the start.
 function _M.load(path)
     local file = io.open(path, "rb")
     if not file then

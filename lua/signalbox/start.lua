@@ -12,8 +12,8 @@ local function bytes(size)
     return assert(tonumber(number), "RESPONSE_HEADERS must be a size such as 16k") * MULTIPLES[unit]
 end
 
--- Every module is loaded here, so that an error in one stops the start or the reload and never a request, and so that
--- the workers share the memory of the compiled code.
+-- Every module is loaded here. An error in one therefore prevents the start or the reload, and never affects a request,
+-- and the workers share the memory of the compiled code.
 function _M.master(given)
     settings = given
     local shared = require("signalbox.shared")
@@ -25,7 +25,7 @@ function _M.master(given)
     require("signalbox.full")
     require("signalbox.admin")
     require("signalbox.metrics")
-    -- After a reload the shared dictionary is newer than any file.
+    -- After a reload, the shared dictionary is newer than any file.
     if shared.begin(ngx.now() * 1000) then
         require("signalbox.snapshot").load(settings.snapshot_path)
     end
@@ -35,7 +35,7 @@ function _M.worker()
     -- The cache of a million hosts is long-lived, and requests leave almost no garbage. Collecting at 120% of the live
     -- memory instead of 200% costs little and keeps the memory of a worker near what it holds.
     collectgarbage("setpause", 120)
-    -- Workers are forked from one master. With its seed, all would start with the same instance of each host.
+    -- Workers are forked from one master. With its random seed, all would start with the same instance of each host.
     math.randomseed(ngx.now() * 1000 + ngx.worker.pid() * 7919)
     require("signalbox.ack").join()
     local ok, err = ngx.timer.every(1, require("signalbox.in_flight").publish)
@@ -49,7 +49,7 @@ function _M.worker()
         end
     end
     local user, password_file = settings.replica_user or "", settings.replica_password_file or ""
-    -- Without a file there is no login. A password without a name is that of the user `default`.
+    -- Without a password file there is no login. A password without a user name is that of the user `default`.
     local login
     if password_file ~= "" then
         login = { user = user ~= "" and user or "default", password_file = password_file }

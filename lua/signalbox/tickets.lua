@@ -31,10 +31,10 @@ local _M = {}
 local ROTATION_SECONDS = 12 * 3600
 local SET_TICKET_KEYS = 59
 local NO_TICKET, SUPPORTED_VERSIONS, TLS_1_3 = 0x4000, 43, "\3\4"
--- nginx's own context contains the listener's certificate, which is another one at each router.
+-- By default, nginx uses the listener's certificate as context, which differs between routers.
 local CONTEXT = "signalbox"
 
--- OpenSSL's symbols are in nginx's process unless it is linked statically; then nothing is shared.
+-- OpenSSL's symbols are in nginx's process unless it is linked statically. In that case, keys are not shared.
 local found, C = pcall(function()
     local C = ffi.C
     return C.SSL_CTX_ctrl and C.ngx_http_lua_ffi_get_req_ssl_pointer and C

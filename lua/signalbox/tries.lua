@@ -23,11 +23,11 @@ local rules_of = record.rules
 
 local _M = {}
 
--- nginx's bits of methods (ngx_http_request.h). Repeating any other method could do its work twice. TRACE and unknown
--- methods are left out to be safe.
+-- nginx's bits of methods (ngx_http_request.h). Repeating any other method could execute its effect twice. TRACE and
+-- unknown methods are omitted to be safe.
 local GET, HEAD, POST, PUT, DELETE, OPTIONS, LOCK, PATCH = 0x2, 0x4, 0x8, 0x10, 0x20, 0x200, 0x1000, 0x4000
 local IDEMPOTENT = { [GET] = true, [HEAD] = true, [PUT] = true, [DELETE] = true, [OPTIONS] = true }
--- Methods for which nginx itself repeats only what was not sent. It repeats an unknown method like a GET.
+-- Methods that nginx itself repeats only if the request was not sent. It repeats an unknown method like a GET.
 local GUARDED = { [POST] = true, [LOCK] = true, [PATCH] = true }
 
 -- Whether the method may be repeated after the request was sent.
@@ -42,8 +42,8 @@ function _M.may_grant(request)
     return IDEMPOTENT[method] or GUARDED[method]
 end
 
--- In the balancer, after a failed try: whether no other may follow, although nginx asks for one. It asks without a
--- grant when a kept-alive connection turned out to be closed.
+-- In the balancer, after a failed try: whether no other try is allowed, although nginx asks for one. It does so without
+-- a grant when a kept-alive connection turned out to be closed.
 function _M.is_over(request)
     return attempts.headers_too_large() or attempts.was_connected() and not _M.may_grant(request)
 end
@@ -69,8 +69,8 @@ function _M.in_budget(route)
     return budget.has(route, record.served(route), budget_percent(route))
 end
 
--- Whether another try may follow the `made`-th. free: the one before was refused, so it cost nothing. If several
--- instances in a row are dead, all of them are tried, whatever the budget.
+-- Whether another try may follow the `made`-th. free: the previous one was refused, so it cost nothing. If several
+-- instances in a row are down, all of them are tried, regardless of the budget.
 function _M.another(route, made, free)
     return made < _M.max(route) and not _M.time_is_over(route) and (free or _M.in_budget(route))
 end

@@ -7,12 +7,12 @@ local _M = {}
 
 local KEY = "unlogged"
 
--- Log phase of each location with `access_log off`.
+-- Called in the log phase of each location with `access_log off`.
 function _M.count()
     state:incr(KEY, 1, 0)
 end
 
--- Header phase of /edge/connections; its own request is counted afterwards.
+-- Called in the header phase of /edge/connections. That request is counted afterwards.
 function _M.report()
     ngx.header["X-Signalbox-Unlogged"] = state:get(KEY) or 0
 end

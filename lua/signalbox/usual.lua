@@ -25,7 +25,7 @@ local _M = {}
 
 -- ── the request ID ─────────────────────────────────────────────────────────────────────────────────────────────────
 
--- Random digits of many IDs, taken one after the other. A worker makes its first ones itself, after the fork.
+-- Random digits for many IDs, used one after the other. Each worker generates its first ones after the fork.
 local ID_DIGITS, IDS = 32, 256
 local digits, left = ffi.new("char[?]", ID_DIGITS * IDS), 0
 local HEX = "0123456789abcdef"
@@ -78,12 +78,13 @@ local headers = ffi.new("ngx_http_lua_ffi_table_elt_t[?]", MAX_HEADERS)
 local truncated = ffi.new("int[1]")
 
 local PLAIN_CONNECTION = { close = true, ["keep-alive"] = true, ["Keep-Alive"] = true }
--- The headers that matter, by their first letter and size.
+-- The headers that may make a request unusual, by their first letter and size.
 local LETTER_C, LETTER_H, LETTER_T, LETTER_X = 99, 104, 116, 120
 local CDN_LOOP, CONNECTION, CONTENT_TYPE, HOST, TRACESTATE, X_REQUEST_ID = 8, 10, 12, 4, 10, 12
 local GRPC = "application/grpc"
 
--- Whether the header leaves the request usual: it says nothing about the connection, edges, or gRPC.
+-- Whether the value of such a header is usual: it concerns neither the connection, nor edges that were passed, nor
+-- gRPC.
 local function is_plain(name, given)
     if name == "connection" then
         return PLAIN_CONNECTION[ffi_string(given.data, given.len)]
@@ -93,8 +94,8 @@ local function is_plain(name, given)
     return name ~= "cdn-loop"
 end
 
--- The place of the only Host line in `headers`; nil if a header makes the request unusual. The second value is whether
--- the client sends an ID or the state of a trace. Every line is read, as a client may repeat one.
+-- The index of the only Host line in `headers`; nil if a header makes the request unusual. The second value is whether
+-- the client sends a request ID or a trace state. Every line is read, because a client may repeat one.
 local function read_headers()
     local request = get_request()
     local count = C.ngx_http_lua_ffi_req_get_headers_count(request, MAX_HEADERS, truncated)
@@ -123,8 +124,8 @@ local function read_headers()
     return line, identified
 end
 
--- Whether the text in `value` is ASCII. Eight bytes at a time; the last eight overlap those before. The pointer is read
--- again each time, because LuaJIT would have to make an object of one that is kept over a loop.
+-- Whether the text in `value` is ASCII. It is checked eight bytes at a time; the last eight overlap the previous ones.
+-- The pointer is read again each time, because LuaJIT would have to allocate an object for one that is kept in a loop.
 local function is_ascii()
     local size = tonumber(length[0])
     if size < 8 then
@@ -143,15 +144,15 @@ local function is_ascii()
     return band(cast("uint64_t *", value[0] + (size - 8))[0], 0x8080808080808080ULL) == 0
 end
 
--- The host of the last usual request. The balancer follows immediately unless nginx has to read a body first. The
--- request's address is a number, because a pointer that is kept would be a new object for each request.
+-- The host of the last usual request. The balancer runs immediately afterwards, unless nginx has to read a body first.
+-- The request's address is stored as a number, because storing the pointer would allocate an object for each request.
 local last_request, last_host = 0, ""
 
 local function address_of(request)
     return tonumber(cast("uintptr_t", request))
 end
 
--- Lets the maps decide about the ID and the state of the trace that the client sends. The trace keeps its own ID.
+-- Lets the maps of log.conf evaluate the client's request ID and trace state. The trace keeps its own ID.
 local function keep_identity(request)
     get(request, "edge_traceparent")
     local id, state = text(request, "edge_request_id"), text(request, "edge_tracestate")
@@ -161,7 +162,8 @@ local function keep_identity(request)
     end
 end
 
--- A client may repeat a header whose lines form one list. nginx's variables contain only the first line.
+-- A client may send several lines of a header that together form one list. nginx's variables contain only the first
+-- line.
 local LISTS = { "Connection", "CDN-Loop" }
 
 local function join_lines()
@@ -174,7 +176,7 @@ local function join_lines()
     end
 end
 
--- What the maps decide about a request that the comparisons do not recognize. Returns the host for instances.
+-- Lets the maps of log.conf evaluate a request that the comparisons do not recognize. Returns the host for instances.
 local function by_pattern(request)
     join_lines()
     local host = text(request, "edge_host") or ""
@@ -192,9 +194,10 @@ local function by_pattern(request)
     return host
 end
 
--- In a `set` of $edge_host: the host that instances receive. $edge_new_id becomes the request's ID.
+-- In a `set` of $edge_host: returns the host that instances receive. $edge_new_id becomes the request's ID.
 --
--- The request is not kept in a local: LuaJIT would have to make an object of the pointer at each loop.
+-- The request is not stored in a local variable, because LuaJIT would have to allocate an object for the pointer in
+-- each loop.
 function _M.begin()
     set(get_request(), "edge_new_id", next_id(), ID_DIGITS)
     local line, identified = read_headers()
@@ -215,8 +218,8 @@ function _M.begin()
     return by_pattern(get_request())
 end
 
--- The host of a usual request, or empty, and no name in the table is empty. Two requests in flight never have the same
--- address, and each has called begin().
+-- The host of a usual request, or an empty text, which is not a name in the table. Two requests in flight never have
+-- the same address, and each has called begin().
 function _M.host(request)
     if address_of(request) == last_request then
         return last_host

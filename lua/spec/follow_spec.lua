@@ -161,7 +161,7 @@ return function(it)
         truthy(runner.logged("the table in Redis is accepted again"), "a notice")
     end)
 
-    it("rejects an emptied master, and a table of another lineage", function()
+    it("rejects an emptied primary, and a table of another lineage", function()
         redis.call("FLUSHALL")
         alarm("table_regressed")
         equal({ port_of("a.test"), lookups.trusted }, { "6", false })
@@ -213,9 +213,9 @@ return function(it)
         runner.eventually("the worker to report it", function() return not ack.workers()[1].accepted end)
     end)
 
-    it("does not accept an empty replica that is not linked to its master yet", function()
+    it("does not accept an empty replica that is not linked to its primary yet", function()
         redis.start("--replicaof 127.0.0.1 1")
-        -- ROLE shows that it is apart from its master; otherwise its empty table would be a regression.
+        -- ROLE shows that it is apart from its primary; otherwise its empty table would be a regression.
         runner.eventually("two verifications", function()
             local calls = redis.call("INFO", "commandstats"):match("cmdstat_role:calls=(%d+)")
             return tonumber(calls or 0) >= 2, calls

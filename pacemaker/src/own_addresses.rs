@@ -1,4 +1,4 @@
-//! Which addresses are Signalbox's own, from the configuration, and what their names mean now.
+//! Signalbox's own addresses, from the configuration. Host names among them are resolved again regularly.
 
 use std::{
     net::{IpAddr, UdpSocket},

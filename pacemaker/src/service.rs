@@ -11,7 +11,7 @@ use signalbox_daemon::{
     serve::{self, Limits as ListenerLimits},
     traces::Exporter,
 };
-use signalbox_store::{Fabric, Options, RoutesMaster, Shard, Stats};
+use signalbox_store::{Fabric, Options, RoutesPrimary, Shard, Stats};
 use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
@@ -146,6 +146,7 @@ async fn assemble(
     // It leaves the list when it accepts no more requests, not when its background work is done.
     background.spawn(|_| presence.clone().run(shutdown.clone()));
     background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), idle));
+    let dashboard = Dashboard::new(stats, wall_clock, config.installation.clone());
     let app = App::new(Parts {
         sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
         cursors,
@@ -170,13 +171,15 @@ async fn assemble(
         checks: Checks::default(),
         shutdown: shutdown.clone(),
     });
-    Ok(Site::new(app, Dashboard::new(stats, wall_clock, config.installation.clone())))
+    background
+        .spawn(|idle| dashboard.clone().remember_queues(app.bus.handle().clone(), app.queues.clone(), idle));
+    Ok(Site::new(app, dashboard))
 }
 
 /// The Redis servers.
 struct Servers {
     fabric: Fabric,
-    routes: RoutesMaster,
+    routes: RoutesPrimary,
     stats: Stats,
 }
 
@@ -187,7 +190,7 @@ impl Servers {
         let fabric = Fabric::open(&redis.login(&redis.fabric), options).context("redis.fabric")?;
         Ok(Self {
             fabric: Shard::home(&fabric, redis.fabric_shards),
-            routes: RoutesMaster::open(&redis.login(&redis.routes), options).context("redis.routes")?,
+            routes: RoutesPrimary::open(&redis.login(&redis.routes), options).context("redis.routes")?,
             stats: Stats::open(&redis.login(&redis.stats), options).context("redis.stats")?,
         })
     }

@@ -271,7 +271,8 @@ struct Wire<'a> {
 pub fn slow(line: &[u8]) -> Option<Record<'_>> {
     let wire: Wire<'_> = serde_json::from_slice(line).ok()?;
     let times = wire.upstream_response_time.map_or(Some(Cow::Borrowed("-")), text)?;
-    // Logs of versions that did not write the status: only the time shows whether an instance answered.
+    // Logs of versions that did not write the status: there, only the time shows whether an instance
+    // answered.
     let statuses = wire.upstream_status.map_or(Some(Cow::Borrowed("200")), text)?;
     let addresses = wire.upstream_addr.map_or(Some(Cow::Borrowed("-")), text)?;
     let answers = Answers::new(addresses.as_bytes(), times.as_bytes(), statuses.as_bytes()).into_owned();

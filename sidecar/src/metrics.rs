@@ -130,7 +130,7 @@ fn router(encoder: &mut DescriptorEncoder<'_>, report: &Report) -> std::fmt::Res
         ("replica_up", "1 while the routes replica responds", f64::from(report.replica.up)),
         (
             "replica_linked",
-            "1 while the routes replica is connected to its master",
+            "1 while the routes replica is connected to its primary",
             f64::from(report.replica.linked),
         ),
         ("replica_serial", "Serial of the route table on the routes replica", report.replica.serial as f64),

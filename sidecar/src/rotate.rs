@@ -88,8 +88,8 @@ impl Rotator {
         Self { log, options, signaled: None }
     }
 
-    /// Does what is due: rotates a log that is full, asks for one that is missing, deletes what is beyond keeping.
-    /// `active_bytes` is the size of the log, if there is one. Returns whether it rotated.
+    /// Performs the steps that are due: rotates a full log, makes nginx create a missing one, and deletes
+    /// surplus files. `active_bytes` is the size of the log, if there is one. Returns whether it rotated.
     ///
     /// # Errors
     /// See [`Error`]. If the log was renamed but not reopened, the next call signals nginx again.
@@ -109,7 +109,8 @@ impl Rotator {
                 self.signal(pid, now)?;
                 Ok(true)
             }
-            // A running nginx always has a log, unless a process (such as this one before it died) renamed it without a signal.
+            // A running nginx always has a log, unless a process (such as an earlier sidecar that crashed)
+            // renamed it without a signal.
             None if self.signaled.is_none_or(|signaled| now.saturating_sub(signaled) >= SIGNAL_INTERVAL) => {
                 if let Ok(pid) = self.nginx() {
                     self.signal(pid, now)?;

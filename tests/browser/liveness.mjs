@@ -3,7 +3,7 @@
 
 import { base, check, go, start } from "./harness.mjs";
 
-// The page that does not exist.
+// Pages that do not exist.
 export const expected = ["status of 404"];
 
 export async function run(page, context) {
@@ -24,6 +24,17 @@ export async function run(page, context) {
     await page.goto(`${base}/dashboard/nosuch?utm=1`);
     await page.getByRole("heading", { name: "Not found", level: 1 }).waitFor();
     await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Hosts" }).waitFor();
+    // Nothing replaces the message: the page has no stream, and claims none.
+    check((await page.locator("#page").getAttribute("data-stream")) === "", "an unknown page has no stream");
+    check(!(await page.locator("#connection").isVisible()), "an unknown page is not live");
+    check(!(await page.locator(".side [aria-current]").count()), "no page of the navigation is current");
+    // A thing that does not exist has a stream, because it may be created. The stream sends the same message.
+    for (const target of ["queues?name=nosuch", "instances?name=nosuch", "machines?name=nosuch", "label?name=nosuch&label=x", "subscribers?name=nosuch"]) {
+        await go(page, `/dashboard/${target}`);
+        await page.getByRole("heading", { name: "Not found", level: 1 }).waitFor();
+    }
+    await go(page, "/dashboard/host?name=nosuch.test");
+    await page.locator("#answer", { hasText: "404" }).waitFor();
     await go(page, "/dashboard/host?utm=1");
 
     const { browser } = await start();

@@ -17,6 +17,7 @@ const definition = (address, rest) => `state_machines:
       - gate: asked
         exit_condition: metadata.ready and metadata.weight > 3
         triggers: [{metadata: metadata}]
+        on_apply: keep
         next:
           type: context
           path: metadata.kind
@@ -184,6 +185,11 @@ async function redefine(page, address) {
     await confirm(page, page.getByRole("button", { name: "Apply" }));
     await noticed(page, "Version 2 is active.");
     await until("the labels in their new state", async () => (await api("GET", label("b1"))).state === "idle");
+    // A label in a state with on_apply: keep stays on its version.
+    await go(page, `/dashboard/label?name=errands&label=kept`);
+    await page.locator("#kept", { hasText: "Stays on version 1" }).waitFor();
+    await go(page, "/dashboard/machines?name=errands");
+    await page.locator('section[aria-labelledby="versions"] tr[data-key="1"]', { hasText: "in use" }).locator("td.number", { hasText: /^1$/ }).nth(1).waitFor();
     await go(page, "/dashboard/machines");
     await page.locator('tr[data-key="errands"] td:nth-child(2)', { hasText: "2" }).waitFor();
     await shoot(page, "machines");
@@ -206,6 +212,7 @@ export async function run(page) {
     await lists(page);
     await bulk(page);
     await one(page, answers);
+    await api("POST", label("kept"), { metadata: {} });
     await redefine(page, app.address);
     app.stop();
 }

@@ -71,7 +71,7 @@ export async function ask(page) {
         },
         "which token is used from where": async () => {
             await menu("Tokens");
-            await click(page.getByRole("link", { name: "from where furnished-token was used" }));
+            await click(page.getByRole("link", { name: "Audit log of furnished-token" }));
             await page.getByRole("heading", { name: "Audit log" }).waitFor();
         },
         "what would a request get": async () => {

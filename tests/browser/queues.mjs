@@ -1,6 +1,6 @@
 // Queues: a noisy environment next to a quiet one, and dead letters.
 
-import { act, api, check, go, noticed, shoot } from "./harness.mjs";
+import { act, api, check, go, noticed, shoot, until } from "./harness.mjs";
 
 // A change that is confirmed after another client has changed the queue is rejected; the notice shows what changed, and the
 // input stays.
@@ -56,10 +56,13 @@ export async function run(page) {
     await row("7").waitFor();
     await publish("8", 150);
     await row("8").getByText("noisy").waitFor();
+    // The history of the queue is read every few seconds.
+    await page.locator('#chart-depth[aria-label*="waiting 151"]').waitFor();
+    for (const chart of ["rates", "age"]) await page.locator(`#chart-${chart} canvas`).waitFor();
     check((await row("7").getByText("noisy").count()) === 0, "the quiet environment is not marked");
     const order = () => page.locator('section[aria-labelledby="facets"] tbody tr td:first-child code').allInnerTexts();
     check((await order()).join() === "8,7", "the deepest environment is first");
-    await page.getByRole("link", { name: "name", exact: true }).click();
+    await page.getByRole("link", { name: "environment", exact: true }).click();
     await row("7").waitFor();
     check((await order()).join() === "7,8", "sorted by name");
 
@@ -84,10 +87,14 @@ export async function run(page) {
     await page.locator("#confirm-yes").press("Enter");
     await noticed(page, "Redrive selected: 1 of 1 done");
     await page.locator('section[aria-labelledby="dead"]').getByText("None.").waitFor();
-    const again = await api("POST", "/queues/mail/pull", { max: 1 });
+    // More dead letters than fit on a page.
+    const again = await api("POST", "/queues/mail/pull", { max: 60 });
     await api("POST", "/queues/mail/nack", { receipts: again.messages.map((message) => message.receipt) });
+    await until("a page of dead letters", async () => (await letters.count()) === 50);
+    await page.locator("#next-letters").press("Enter");
+    await until("the other dead letters", async () => (await letters.count()) === 10);
     await act(page, page.locator('form[data-key="redrive-all"]'));
-    await noticed(page, "Redriven: 1 messages.");
+    await noticed(page, "Redriven: 60 messages.");
     await page.locator('form[data-key="redrive-all"]').waitFor({ state: "detached" });
     await row("8").locator('input[name="weight"]').fill("3");
     await act(page, row("8").locator('form[data-key="weight"]'));

@@ -9,219 +9,9 @@ use signalbox_tests::{
     upstream::App,
 };
 
-/// A route of the API.
-struct Route {
-    method: &'static str,
-    path: &'static str,
-    /// The scope that opens it; `root` when none does, `any` when each does, empty when it is open.
-    scope: &'static str,
-    body: Body,
-}
+mod routes;
 
-/// Whether a route takes a JSON body.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Body {
-    None,
-    /// Nothing, or an object of which every member has a default.
-    Optional,
-    Needed,
-}
-
-const fn route(method: &'static str, path: &'static str, scope: &'static str, body: Body) -> Route {
-    Route { method, path, scope, body }
-}
-
-const ROUTES: &[Route] = &[
-    route("GET", "/", "read", Body::None),
-    route("GET", "/health", "", Body::None),
-    route("GET", "/health/ready", "", Body::None),
-    route("GET", "/openapi.json", "", Body::None),
-    route("GET", "/metrics", "", Body::None),
-    route("GET", "/instances", "read", Body::None),
-    route("PUT", "/instances", "routes", Body::Needed),
-    route("GET", "/instances/{id}", "read", Body::None),
-    route("PUT", "/instances/{id}", "routes", Body::Needed),
-    route("DELETE", "/instances/{id}", "routes", Body::None),
-    route("POST", "/instances/{id}/heartbeat", "routes", Body::None),
-    route("POST", "/instances/{id}/drain", "routes", Body::Optional),
-    route("DELETE", "/instances/{id}/drain", "routes", Body::None),
-    route("POST", "/instances/{id}/errors", "routes", Body::Needed),
-    route("POST", "/nodes/{id}/drain", "routes", Body::Optional),
-    route("DELETE", "/nodes/{id}/drain", "routes", Body::None),
-    route("GET", "/hosts", "read", Body::None),
-    route("GET", "/hosts/{hostname}", "read", Body::None),
-    route("PUT", "/hosts/{hostname}", "routes", Body::Optional),
-    route("DELETE", "/hosts/{hostname}", "routes", Body::None),
-    route("DELETE", "/hosts/{hostname}/policy", "routes", Body::None),
-    route("PUT", "/hosts/{hostname}/paths", "routes", Body::Needed),
-    route("DELETE", "/hosts/{hostname}/paths", "routes", Body::None),
-    route("PUT", "/hosts/{hostname}/pause", "routes", Body::Optional),
-    route("DELETE", "/hosts/{hostname}/pause", "routes", Body::None),
-    route("POST", "/hosts/{hostname}/current", "routes", Body::Needed),
-    route("GET", "/certificates", "read", Body::None),
-    route("GET", "/certificates/{server_name}", "read", Body::None),
-    route("PUT", "/certificates/{server_name}", "routes", Body::Needed),
-    route("DELETE", "/certificates/{server_name}", "routes", Body::None),
-    route("GET", "/acme/names", "read", Body::None),
-    route("GET", "/acme/names/{server_name}", "read", Body::None),
-    route("POST", "/acme/names/{server_name}/renew", "routes", Body::None),
-    route("GET", "/routes/dump", "read", Body::None),
-    route("GET", "/routes/explain", "read", Body::None),
-    route("GET", "/routes/convergence", "read", Body::None),
-    route("GET", "/pacemakers", "read", Body::None),
-    route("GET", "/tokens", "root", Body::None),
-    route("POST", "/tokens", "root", Body::Needed),
-    route("DELETE", "/tokens/{name}", "root", Body::None),
-    route("POST", "/tokens/{name}/rotate", "root", Body::Optional),
-    route("GET", "/audit", "audit", Body::None),
-    route("GET", "/health/ping", "", Body::None),
-    route("GET", "/health/ping.json", "", Body::None),
-    route("GET", "/pulse", "any", Body::None),
-    route("GET", "/pulse/scaling", "any", Body::None),
-    route("GET", "/bus/metrics", "read", Body::None),
-    route("POST", "/bus/initialize", "root", Body::None),
-    route("GET", "/api_tokens", "root", Body::None),
-    route("POST", "/api_tokens", "root", Body::Needed),
-    route("DELETE", "/api_tokens", "root", Body::Needed),
-    route("DELETE", "/api_tokens/{name}", "root", Body::None),
-    route("POST", "/api_tokens/{name}/rotate", "root", Body::Optional),
-    route("GET", "/topics", "any", Body::None),
-    route("POST", "/topics/{name}", "publish", Body::Needed),
-    route("POST", "/topics/{name}/events", "publish", Body::Needed),
-    route("DELETE", "/topics/{name}", "publish", Body::None),
-    route("PUT", "/topics/{name}/publisher", "publish", Body::Needed),
-    route("POST", "/subscription", "subscribe", Body::Needed),
-    route("PUT", "/subscription", "subscribe", Body::Needed),
-    route("DELETE", "/subscription", "subscribe", Body::None),
-    route("POST", "/subscriber", "subscribe", Body::Needed),
-    route("PUT", "/subscriber", "subscribe", Body::Needed),
-    route("DELETE", "/subscriber", "subscribe", Body::None),
-    route("DELETE", "/subscriber/topics/{topic}", "subscribe", Body::None),
-    route("DELETE", "/subscription/topics/{topic}", "subscribe", Body::None),
-    route("GET", "/subscriptions", "any", Body::None),
-    route("GET", "/subscribers", "any", Body::None),
-    route("GET", "/subscriber/secret", "subscribe", Body::None),
-    route("POST", "/subscriber/secret", "subscribe", Body::Optional),
-    route("POST", "/subscriber/test", "subscribe", Body::None),
-    route("PATCH", "/subscription", "subscribe", Body::Needed),
-    route("PATCH", "/subscriber", "subscribe", Body::Needed),
-    route("GET", "/subscriber/deliveries", "subscribe", Body::None),
-    route("POST", "/subscriber/skip", "subscribe", Body::Needed),
-    route("POST", "/subscriber/resend", "subscribe", Body::Needed),
-    route("POST", "/subscriber/retry", "subscribe", Body::None),
-    route("GET", "/subscriber/dead", "subscribe", Body::None),
-    route("DELETE", "/subscriber/dead", "subscribe", Body::None),
-    route("POST", "/subscriber/dead/redrive", "subscribe", Body::None),
-    route("POST", "/subscriber/replay", "subscribe", Body::Needed),
-    route("GET", "/events", "read", Body::None),
-    route("GET", "/check", "read", Body::None),
-    route("GET", "/objects", "read", Body::None),
-    route("GET", "/objects/{object}", "read", Body::None),
-    route("POST", "/objects/{object}/events", "publish", Body::Needed),
-    route("POST", "/objects/{object}/unpark", "root", Body::None),
-    route("POST", "/objects/{object}/skip", "root", Body::Needed),
-    route("GET", "/backends", "read", Body::None),
-    route("GET", "/backends/{name}", "read", Body::None),
-    route("PUT", "/backends/{name}", "root", Body::Needed),
-    route("DELETE", "/backends/{name}", "root", Body::None),
-    route("GET", "/backends/{name}/dead", "read", Body::None),
-    route("DELETE", "/backends/{name}/dead", "root", Body::None),
-    route("POST", "/backends/{name}/dead/redrive", "root", Body::None),
-    route("GET", "/queues", "read", Body::None),
-    route("GET", "/queues/{name}", "read", Body::None),
-    route("PUT", "/queues/{name}", "queues", Body::Needed),
-    route("DELETE", "/queues/{name}", "queues", Body::None),
-    route("PATCH", "/queues/{name}", "queues", Body::Optional),
-    route("POST", "/messages", "publish", Body::Needed),
-    route("POST", "/messages/pull", "queues", Body::Needed),
-    route("POST", "/queues/{name}/pull", "queues", Body::Optional),
-    route("POST", "/queues/{name}/ack", "queues", Body::Needed),
-    route("POST", "/queues/{name}/nack", "queues", Body::Needed),
-    route("POST", "/queues/{name}/reject", "queues", Body::Needed),
-    route("POST", "/queues/{name}/extend", "queues", Body::Needed),
-    route("POST", "/queues/{name}/peek", "read", Body::Optional),
-    route("POST", "/queues/{name}/purge", "queues", Body::Optional),
-    route("GET", "/queues/{name}/facets", "read", Body::None),
-    route("GET", "/queues/{name}/facets/{environment}", "read", Body::None),
-    route("PUT", "/queues/{name}/facets/{environment}", "queues", Body::Optional),
-    route("PATCH", "/queues/{name}/facets/{environment}", "queues", Body::Optional),
-    route("DELETE", "/queues/{name}/facets/{environment}", "queues", Body::None),
-    route("GET", "/queues/{name}/messages", "read", Body::None),
-    route("GET", "/queues/{name}/messages/{id}", "read", Body::None),
-    route("DELETE", "/queues/{name}/messages/{id}", "queues", Body::None),
-    route("POST", "/queues/{name}/messages/{id}/redrive", "queues", Body::None),
-    route("GET", "/queues/{name}/gaps", "read", Body::None),
-    route("DELETE", "/queues/{name}/gaps", "queues", Body::None),
-    route("GET", "/queues/{name}/dead", "read", Body::None),
-    route("DELETE", "/queues/{name}/dead", "queues", Body::None),
-    route("POST", "/queues/{name}/dead/redrive", "queues", Body::Optional),
-    route("GET", "/state-machines", "read", Body::None),
-    route("GET", "/state-machines/{machine}", "read", Body::None),
-    route("POST", "/state-machines/{machine}/plan", "machines", Body::Needed),
-    route("POST", "/state-machines/{machine}/apply", "machines", Body::Needed),
-    route("GET", "/state-machines/{machine}/versions", "read", Body::None),
-    route("GET", "/state-machines/{machine}/versions/{version}", "read", Body::None),
-    route("POST", "/state-machines/{machine}/retry", "machines", Body::None),
-    route("DELETE", "/state-machines/{machine}", "machines", Body::None),
-    route("GET", "/state-machines/{machine}/secrets", "read", Body::None),
-    route("PUT", "/state-machines/{machine}/secrets/{secret}", "machines", Body::Needed),
-    route("DELETE", "/state-machines/{machine}/secrets/{secret}", "machines", Body::None),
-    route("GET", "/state-machines/{machine}/tasks", "read", Body::None),
-    route("POST", "/state-machines/{machine}/tasks", "machines", Body::Needed),
-    route("GET", "/state-machines/{machine}/tasks/{task}", "read", Body::None),
-    route("DELETE", "/state-machines/{machine}/tasks/{task}", "machines", Body::None),
-    route("POST", "/state-machines/{machine}/labels/{label}/operations", "machines", Body::Needed),
-    route("GET", "/state-machines/{machine}/labels", "read", Body::None),
-    route("POST", "/state-machines/{machine}/labels", "facts", Body::Needed),
-    route("PATCH", "/state-machines/{machine}/labels", "facts", Body::Needed),
-    route("GET", "/state-machines/{machine}/labels/{label}", "read", Body::None),
-    route("POST", "/state-machines/{machine}/labels/{label}", "facts", Body::Needed),
-    route("PATCH", "/state-machines/{machine}/labels/{label}", "facts", Body::Needed),
-    route("DELETE", "/state-machines/{machine}/labels/{label}", "facts", Body::None),
-    route("POST", "/state-machines/{machine}/labels/{label}/retry", "machines", Body::None),
-    route("GET", "/state-machines/{machine}/flow", "read", Body::None),
-    route("GET", "/state-machines/{machine}/labels/{label}/history", "read", Body::None),
-    route("GET", "/state-machines/{machine}/labels/{label}/activity", "read", Body::None),
-    route("GET", "/state-machines/{machine}/labels/{label}/why", "read", Body::None),
-    route("GET", "/state-machines/{machine}/labels/{label}/route", "read", Body::None),
-    route("POST", "/state-machines/{machine}/labels/{label}/simulate", "read", Body::Optional),
-    route("GET", "/stats/version_type/{id}", "read", Body::None),
-    route("GET", "/stats/workspace/{id}", "read", Body::None),
-    route("GET", "/stats/application/{id}", "read", Body::None),
-    route("GET", "/stats/version/{id}", "read", Body::None),
-    route("GET", "/stats/node/{id}", "read", Body::None),
-    route("GET", "/stats/uncaught", "read", Body::None),
-    route("GET", "/stats/pacemaker", "read", Body::None),
-    route("GET", "/stats/version_type/{id}/history", "read", Body::None),
-    route("GET", "/stats/version_type/{id}/latency", "read", Body::None),
-    route("GET", "/stats/instance/{id}", "read", Body::None),
-];
-
-impl Route {
-    fn target(&self) -> String {
-        let query = match self.path {
-            "/routes/explain" => "?host=app.test",
-            path if path.ends_with("/history") => "?metric=requests",
-            _ => "",
-        };
-        let names = [
-            ("{id}", "i-1"),
-            ("{hostname}", "app.test"),
-            ("{server_name}", "app.test"),
-            ("{name}", "nobody"),
-            ("{token}", "nobody"),
-            ("{topic}", "nothing"),
-            ("{machine}", "nothing"),
-            ("{label}", "nobody"),
-            ("{version}", "1"),
-        ];
-        names.iter().fold(self.path.to_owned(), |path, (name, value)| path.replace(name, value)) + query
-    }
-
-    fn request(&self, host: &str) -> Request {
-        Request::new(self.method, host, &self.target())
-    }
-}
+use routes::{Body, ROUTES};
 
 /// Expects a problem document with one of these statuses that reveals no internals.
 #[track_caller]
@@ -337,7 +127,7 @@ async fn malformed_bodies_are_rejected() {
     let system = System::start("bodies-bad").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
-    let before: i64 = system.cli(System::MASTER, "GET serial").await;
+    let before: i64 = system.cli(System::PRIMARY, "GET serial").await;
     system.allow("client intended to send too large body");
     let deep = "[".repeat(100_000);
     let bodies: [(&str, &[u8]); 13] = [
@@ -403,7 +193,11 @@ async fn malformed_bodies_are_rejected() {
         let answer = Connection::open(system.pacemaker).await.unwrap().send_raw(&chunked).await.unwrap();
         expect_problem(&format!("{route_name} with 10 MB in chunks"), &answer, &[413]);
     }
-    assert_eq!(system.cli::<i64>(System::MASTER, "GET serial").await, before, "none of it changed the table");
+    assert_eq!(
+        system.cli::<i64>(System::PRIMARY, "GET serial").await,
+        before,
+        "none of it changed the table"
+    );
     expect_well(&system, &app).await;
     system.stop().await;
 }
@@ -412,7 +206,7 @@ async fn malformed_bodies_are_rejected() {
 async fn invalid_values_are_rejected() {
     let system = System::start("values").await;
     let app = App::start("app").await;
-    let before: i64 = system.cli::<Option<i64>>(System::MASTER, "GET serial").await.unwrap_or(0);
+    let before: i64 = system.cli::<Option<i64>>(System::PRIMARY, "GET serial").await.unwrap_or(0);
     let good =
         json!({"address": app.address.to_string(), "hostnames": ["app.test"], "version_type_id": "17"});
     let long_label = format!("{}.test", "a".repeat(64));
@@ -542,10 +336,10 @@ async fn invalid_values_are_rejected() {
             expect_problem(target, &answer, &[400, 404, 422]);
         }
     }
-    let serial: i64 = system.cli::<Option<i64>>(System::MASTER, "GET serial").await.unwrap_or(0);
+    let serial: i64 = system.cli::<Option<i64>>(System::PRIMARY, "GET serial").await.unwrap_or(0);
     // The waits above may have registered the good one, once.
     assert!(serial <= before + 1, "bad values changed the table: {before}, {serial}");
-    let keys: Vec<String> = system.cli(System::MASTER, "KEYS instances:*").await;
+    let keys: Vec<String> = system.cli(System::PRIMARY, "KEYS instances:*").await;
     assert!(keys.iter().all(|key| key == "instances:app.test"), "{keys:?}");
     expect_well(&system, &app).await;
     system.stop().await;

@@ -31,7 +31,7 @@ async fn serve(system: &System, host: &str, count: usize, policy: impl Fn(&[App]
 
 /// Writes the policy of `host` and waits until every worker serves it.
 async fn rule(system: &System, host: &str, policy: &Value) {
-    system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+    system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
     system.settle().await;
 }
 
@@ -136,7 +136,7 @@ async fn a_hash_brings_a_key_to_the_same_instance_at_every_worker() {
     assert_eq!(homes.values().collect::<std::collections::BTreeSet<_>>().len(), 4, "{homes:?}");
     // One instance leaves: only its users move.
     let gone = apps.remove(0);
-    system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", gone.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SREM instances:app.test {}", gone.address)).await;
     system.settle().await;
     for (user, home) in &homes {
         let now = ask(*user).await;
@@ -167,7 +167,7 @@ fn canary(apps: &[App], more: Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_canary_gets_its_share_and_its_requests_are_counted_as_its_own() {
     let system = one_worker("canary").await;
-    system.cli::<()>(System::MASTER, "SET logkey:app.test 17").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:app.test 17").await;
     let apps = serve(&system, "app.test", 4, |apps| {
         canary(apps, json!({"shares_by": {"header": "X-Version", "cookie": "version"}}))
     })
@@ -201,7 +201,7 @@ async fn a_canary_gets_its_share_and_its_requests_are_counted_as_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_retried_on_another_version_is_counted_there() {
     let system = one_worker("canary-retry").await;
-    system.cli::<()>(System::MASTER, "SET logkey:app.test 17").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:app.test 17").await;
     let mut apps = serve(&system, "app.test", 4, |apps| {
         canary(apps, json!({"shares_by": {"header": "X-Version"}, "ejection": false}))
     })
@@ -284,7 +284,7 @@ async fn sessions_outlive_a_restart_of_nginx_and_hold_at_every_worker() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_joined_recently_starts_slowly() {
     let system = one_worker("slow-start").await;
-    let now: Vec<i64> = system.cli(System::MASTER, "TIME").await;
+    let now: Vec<i64> = system.cli(System::PRIMARY, "TIME").await;
     let _apps = serve(
         &system,
         "app.test",
@@ -314,7 +314,7 @@ async fn an_instance_that_is_registered_later_starts_slowly() {
     put(json!({"slow_start_ms": 3_600_000})).await;
     system.register("old", &old, "app.test", "17").await;
     // It has been there for long.
-    system.cli::<i64>(System::MASTER, "HSET instance:old joined_ms 1").await;
+    system.cli::<i64>(System::PRIMARY, "HSET instance:old joined_ms 1").await;
     system.register("new", &new, "app.test", "17").await;
     let explained = system.api("GET", "/routes/explain?host=app.test", None).await.json();
     let slow = |id: &str| {
@@ -344,7 +344,7 @@ async fn a_malformed_policy_routes_by_the_instance_set_alone() {
         "[1,2,3]",
         "{{{{",
     ] {
-        system.cli::<()>(System::MASTER, &format!("SET policy:app.test {policy}")).await;
+        system.cli::<()>(System::PRIMARY, &format!("SET policy:app.test {policy}")).await;
         system.settle().await;
         let seen = spread(&system, "app.test", 20).await;
         assert_eq!(seen.values().collect::<Vec<_>>(), [&10, &10], "{policy}");

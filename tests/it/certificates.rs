@@ -176,7 +176,7 @@ async fn an_emptied_primary_gets_its_certificates_again_and_subscribers_are_noti
     let answer = system.api("POST", "/subscription", Some(body)).await;
     assert_eq!(answer.status, 204, "{}", answer.text());
     let authority = Authority::new("test authority");
-    let (seconds, _): (u64, u64) = system.cli(System::MASTER, "TIME").await;
+    let (seconds, _): (u64, u64) = system.cli(System::PRIMARY, "TIME").await;
     let soon = authority.issue_until("app.test", "soon", Duration::from_secs(seconds + 3 * 24 * 3600));
     put_well(&system, "app.test", &soon).await;
     // An approaching expiry is reported immediately.
@@ -191,10 +191,10 @@ async fn an_emptied_primary_gets_its_certificates_again_and_subscribers_are_noti
     .await;
     // A router keeps presenting its certificates while the table is unavailable or being rebuilt.
     assert_eq!(shown(tls, "app.test").await, "soon");
-    system.restart_empty(System::MASTER).await;
+    system.restart_empty(System::PRIMARY).await;
     eventually("the table to be seeded again", || async {
-        let key: Option<String> = system.try_cli(System::MASTER, "GET cert:app.test").await.unwrap_or(None);
-        let serial = system.try_cli::<u64>(System::MASTER, "EXISTS epoch").await;
+        let key: Option<String> = system.try_cli(System::PRIMARY, "GET cert:app.test").await.unwrap_or(None);
+        let serial = system.try_cli::<u64>(System::PRIMARY, "EXISTS epoch").await;
         if key.is_some() && serial == Ok(1) { Ok(()) } else { Err(format!("{key:?} {serial:?}")) }
     })
     .await;

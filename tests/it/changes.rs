@@ -1,4 +1,4 @@
-//! A change of the table reaches every worker, through master, replica and client tracking, whichever client made it.
+//! A change of the table reaches every worker, through primary, replica and client tracking, whichever client made it.
 
 use std::{
     net::SocketAddr,
@@ -22,16 +22,16 @@ async fn a_line_typed_into_redis_cli_routes() {
     let app = App::start("app").await;
     // Requested before it exists, so that the negative lookup is cached and must be invalidated.
     assert_eq!(system.get("hand.test", "/").await.status, 404);
-    system.cli::<()>(System::MASTER, &format!("SADD instances:hand.test {}", app.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:hand.test {}", app.address)).await;
     // No serial, no acknowledgement: the push alone must do.
     system.until_answered_by("hand.test", &app).await;
-    system.cli::<()>(System::MASTER, &format!("SREM instances:hand.test {}", app.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SREM instances:hand.test {}", app.address)).await;
     system.until_status("hand.test", 404).await;
-    system.cli::<()>(System::MASTER, "SET logkey:hand.test 4").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:hand.test 4").await;
     system.until_status("hand.test", 503).await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:hand.test {}", app.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:hand.test {}", app.address)).await;
     system.until_answered_by("hand.test", &app).await;
-    system.cli::<()>(System::MASTER, "RENAME instances:hand.test instances:moved.test").await;
+    system.cli::<()>(System::PRIMARY, "RENAME instances:hand.test instances:moved.test").await;
     system.until_answered_by("moved.test", &app).await;
     system.until_status("hand.test", 503).await;
     system.stop().await;
@@ -46,9 +46,9 @@ async fn adding_or_removing_a_wildcard_changes_the_names_below_it() {
     system.route("*.deep.wild.test", &deep).await;
     system.until_answered_by("a.deep.wild.test", &deep).await;
     assert_eq!(system.get("b.wild.test", "/").await.text(), "wild");
-    system.cli::<()>(System::MASTER, "DEL instances:*.deep.wild.test").await;
+    system.cli::<()>(System::PRIMARY, "DEL instances:*.deep.wild.test").await;
     system.until_answered_by("a.deep.wild.test", &wild).await;
-    system.cli::<()>(System::MASTER, "DEL instances:*.wild.test").await;
+    system.cli::<()>(System::PRIMARY, "DEL instances:*.wild.test").await;
     system.until_status("a.deep.wild.test", 404).await;
     system.stop().await;
 }
@@ -131,17 +131,17 @@ async fn change_in_bursts(system: &System, rounds: u64, expected_codes: &[u16]) 
         let name = |n: u64| format!("instances:n{n}.r{number}.test");
         // Each name: old, then both, then new; then every fifth is gone, and back as old.
         for n in 0..NAMES {
-            system.cli::<()>(System::MASTER, &format!("SADD {} {}", name(n), old.address)).await;
+            system.cli::<()>(System::PRIMARY, &format!("SADD {} {}", name(n), old.address)).await;
         }
         for n in 0..NAMES {
-            system.cli::<()>(System::MASTER, &format!("SADD {} {}", name(n), new.address)).await;
-            system.cli::<()>(System::MASTER, &format!("SREM {} {}", name(n), old.address)).await;
+            system.cli::<()>(System::PRIMARY, &format!("SADD {} {}", name(n), new.address)).await;
+            system.cli::<()>(System::PRIMARY, &format!("SREM {} {}", name(n), old.address)).await;
         }
         for n in (0..NAMES).step_by(5) {
-            system.cli::<()>(System::MASTER, &format!("DEL {}", name(n))).await;
+            system.cli::<()>(System::PRIMARY, &format!("DEL {}", name(n))).await;
         }
         for n in (0..NAMES).step_by(10) {
-            system.cli::<()>(System::MASTER, &format!("SADD {} {}", name(n), old.address)).await;
+            system.cli::<()>(System::PRIMARY, &format!("SADD {} {}", name(n), old.address)).await;
         }
         system.settle().await;
         for n in 0..NAMES {
@@ -168,7 +168,7 @@ async fn change_in_bursts(system: &System, rounds: u64, expected_codes: &[u16]) 
 async fn an_acknowledgement_names_every_worker_and_waits_for_the_last() {
     let system = System::edge_only("ack").await;
     system.settle().await;
-    let serial: i64 = system.cli(System::MASTER, "INCR serial").await;
+    let serial: i64 = system.cli(System::PRIMARY, "INCR serial").await;
     let ack = system.edge_api(&format!("/edge/ack?serial={serial}&wait=20")).await.json();
     assert_eq!(ack["reached"], true, "{ack}");
     let workers = ack["workers"].as_array().unwrap();

@@ -222,13 +222,13 @@ impl World {
                     one.start().await.expect("a restarted pacemaker");
                 }
                 2 => self.down("sidecar killed", System::SIDECAR, away).await,
-                3 => self.down("master killed", System::MASTER, away).await,
+                3 => self.down("primary killed", System::PRIMARY, away).await,
                 4 => self.down("replica killed", System::REPLICA, away).await,
                 5 => self.down("statistics killed", System::STATS, away).await,
                 6 => self.down("fabric killed", System::FABRIC, away).await,
                 _ => {
-                    self.did("master replaced by an empty one").await;
-                    self.system.restart_empty(System::MASTER).await;
+                    self.did("primary replaced by an empty one").await;
+                    self.system.restart_empty(System::PRIMARY).await;
                 }
             }
         }

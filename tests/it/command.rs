@@ -264,14 +264,14 @@ async fn commands_print_what_an_operator_expects() {
     system.stop().await;
 }
 
-/// The machine that the operator applies. Nothing listens at its shipping address.
-const ORDERS: &str = "
+/// A machine whose action fails, because nothing listens at its address.
+pub(super) const ORDERS: &str = "
 state_machines:
   orders:
     states:
       - gate: asked
         exit_condition: metadata.paid
-        triggers: [{metadata: paid}]
+        triggers: [{event: entry}, {metadata: paid}]
         next: ship
       - action: ship
         webhook: http://127.0.0.1:1/ship/<label>
@@ -280,7 +280,8 @@ state_machines:
       - gate: shipped
 ";
 
-const DEAF: &str = "
+/// A machine whose gate is evaluated only on entry.
+pub(super) const DEAF: &str = "
 state_machines:
   deaf:
     states:

@@ -78,7 +78,8 @@ async fn browse(name: &str, suite: &str) {
     // Installs missing packages only. A failed installation fails the test instead of skipping it.
     run("the installation of the browser", &mut Command::new(root().join(".ci/browser"))).await;
     let bus = Bus::with(name, &[("max_attempts", 1)]).await;
-    let end = Duration::from_secs(bus.system.cli::<(u64, u64)>(System::MASTER, "TIME").await.0 + 60 * 86_400);
+    let end =
+        Duration::from_secs(bus.system.cli::<(u64, u64)>(System::PRIMARY, "TIME").await.0 + 60 * 86_400);
     let certificate = Authority::new("test authority").issue_until("shop.test", "soon", end);
     let body = json!({"chain": certificate.chain, "key": certificate.key});
     let put = bus.system.api("PUT", "/certificates/shop.test", Some(body)).await;
@@ -111,7 +112,7 @@ async fn problems_contain(system: &System, wanted: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire() {
     let system = System::start("findings").await;
-    let (seconds, _): (u64, u64) = system.cli(System::MASTER, "TIME").await;
+    let (seconds, _): (u64, u64) = system.cli(System::PRIMARY, "TIME").await;
     let end = Duration::from_secs(seconds + 5 * 86_400 + 43_200);
     let soon = Authority::new("test authority").issue_until("shop.test", "soon", end);
     let body = json!({"chain": soon.chain, "key": soon.key});

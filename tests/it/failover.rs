@@ -12,7 +12,7 @@ use signalbox_tests::{
 };
 
 async fn rule(system: &System, host: &str, policy: &Value) {
-    system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+    system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
     system.settle().await;
 }
 
@@ -277,7 +277,7 @@ async fn a_hung_instance_costs_only_its_timeout() {
     }
     assert!(hung.hits() > 0, "it got none, the test shows nothing");
     // Without another instance the answer is a 504 that names the reason.
-    system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", good.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SREM instances:app.test {}", good.address)).await;
     system.settle().await;
     let answer = system.get("app.test", "/").await;
     assert_eq!((answer.status, answer.reason()), (504, "timeout"));
@@ -325,7 +325,7 @@ async fn a_request_is_held_until_its_host_has_an_instance() {
         assert_eq!((answer.status, &*answer.text()), (200, "app"));
     }
     // A request that waits without success gets an explanation.
-    system.cli::<()>(System::MASTER, "DEL instances:app.test").await;
+    system.cli::<()>(System::PRIMARY, "DEL instances:app.test").await;
     rule(&system, "app.test", &json!({"hold_ms": 50})).await;
     let answer = system.get("app.test", "/").await;
     assert_eq!((answer.status, answer.reason()), (503, "no_instance"));
@@ -368,7 +368,7 @@ async fn a_request_is_held_while_the_only_instance_restarts() {
     .await;
     let new = App::start("new").await;
     system.route("app.test", &new).await;
-    system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", app.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SREM instances:app.test {}", app.address)).await;
     let answer = get.await.unwrap().unwrap();
     assert_eq!((answer.status, &*answer.text()), (200, "new"));
     system.stop().await;
@@ -384,7 +384,7 @@ async fn the_edge_reports_ejected_instances_and_their_reason() {
         apps.push(app);
     }
     let address = |n: usize| apps[n].address.to_string();
-    system.cli::<()>(System::MASTER, "SET logkey:app.test 17").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:app.test 17").await;
     let policy = json!({"draining": [address(0)], "unhealthy": [address(1)], "weights": {address(2): 5},
         "log_keys": {address(3): "18"}});
     rule(&system, "app.test", &policy).await;
@@ -397,7 +397,7 @@ async fn the_edge_reports_ejected_instances_and_their_reason() {
     );
     assert_eq!(instance_state(&system, "app.test", &apps[3]).await["version_type"], "18");
     // For a plain host, a wildcard, an unknown host, and without a name.
-    system.cli::<()>(System::MASTER, &format!("SADD instances:*.wild.test {}", address(0))).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:*.wild.test {}", address(0))).await;
     system.settle().await;
     let answer = system.edge_api("/edge/outliers?host=a.wild.test").await.json();
     assert_eq!((&answer["matched"], &answer["instances"][0]["state"]), (&json!("*.wild.test"), &json!("in")));

@@ -10,7 +10,7 @@ use signalbox_tests::{
 };
 
 async fn rule(system: &System, host: &str, policy: &Value) {
-    system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+    system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
     system.settle().await;
 }
 
@@ -19,7 +19,7 @@ async fn guarded(name: &str, policy: Value) -> (System, App) {
     let system = System::edge_only(name).await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
-    system.cli::<()>(System::MASTER, "SET logkey:app.test 17").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:app.test 17").await;
     rule(&system, "app.test", &policy).await;
     (system, app)
 }
@@ -166,7 +166,7 @@ async fn maintenance_answers_all_clients_except_those_with_access() {
     let challenge = Request::get("app.test", "/.well-known/acme-challenge/token");
     assert_eq!(send(&system, challenge).await.status, 200);
     // Without a body: the edge's own, in the form that was asked for.
-    system.cli::<()>(System::MASTER, "DEL instances:app.test").await;
+    system.cli::<()>(System::PRIMARY, "DEL instances:app.test").await;
     rule(&system, "app.test", &json!({"maintenance": {}})).await;
     let answer = send(&system, get()).await;
     assert_eq!((answer.status, &answer.json()["code"]), (503, &json!("maintenance")));

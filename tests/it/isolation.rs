@@ -52,12 +52,12 @@ async fn routing_continues_without_the_pacemaker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn routing_continues_without_the_primary() {
-    let system = System::start("no-master").await;
+    let system = System::start("no-primary").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.register("i-1", &known, "known.test", "1").await;
     system.register("i-2", &other, "other.test", "2").await;
     system.get("known.test", "/").await;
-    system.kill(System::MASTER).await;
+    system.kill(System::PRIMARY).await;
     for _ in 0..10 {
         assert_eq!(system.get("known.test", "/").await.text(), "known");
         assert_eq!(
@@ -67,10 +67,10 @@ async fn routing_continues_without_the_primary() {
         );
         assert_eq!(system.get("nobody.test", "/").await.status, 404);
     }
-    system.start_part(System::MASTER).await;
+    system.start_part(System::PRIMARY).await;
     // Whichever names were requested in the meantime, a change after the return is served.
     let new = App::start("new").await;
-    eventually("a registration after the master's return", || async {
+    eventually("a registration after the primary's return", || async {
         let answer = system.try_register("i-3", &new, "new.test", "3").await;
         if matches!(answer.status, 200 | 201) { Ok(()) } else { Err(answer.text()) }
     })
@@ -98,9 +98,9 @@ async fn workers_serve_known_hosts_without_the_replica() {
     assert!(unknown.header("Retry-After").is_some());
 
     // Changes made during the outage are served afterwards, also for names that were cached.
-    system.cli::<()>(System::MASTER, &format!("SADD instances:unknown.test {}", other.address)).await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:known.test {}", other.address)).await;
-    system.cli::<()>(System::MASTER, &format!("SREM instances:known.test {}", known.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:unknown.test {}", other.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:known.test {}", other.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SREM instances:known.test {}", known.address)).await;
     system.start_part(System::REPLICA).await;
     system.until_answered_by("unknown.test", &other).await;
     system.until_answered_by("known.test", &other).await;
@@ -163,11 +163,11 @@ async fn nginx_restarted_with_every_redis_gone_serves_from_its_snapshot() {
     })
     .await;
     // Everything returns, and so does the truth of the table.
-    for part in [System::MASTER, System::REPLICA, System::STATS, System::FABRIC, System::PACEMAKER] {
+    for part in [System::PRIMARY, System::REPLICA, System::STATS, System::FABRIC, System::PACEMAKER] {
         system.start_part(part).await;
     }
     system.route("app.test", &wild).await;
-    system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", app.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SREM instances:app.test {}", app.address)).await;
     system.until_answered_by("app.test", &wild).await;
     system.stop().await;
 }
@@ -197,16 +197,16 @@ async fn a_damaged_snapshot_is_rejected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
-    let system = System::start("master-empty").await;
+    let system = System::start("primary-empty").await;
     let [app, cold] = [App::start("app").await, App::start("cold").await];
     system.register("i-1", &app, "app.test", "17").await;
     system.register("i-2", &cold, "cold.test", "18").await;
     system.get("app.test", "/").await;
     // No pacemaker runs that could seed it again.
     system.kill(System::PACEMAKER).await;
-    system.restart_empty(System::MASTER).await;
+    system.restart_empty(System::PRIMARY).await;
     // The replica has copied the emptiness: the danger is real.
-    eventually("the replica to be as empty as its master", || async {
+    eventually("the replica to be as empty as its primary", || async {
         let size = system.try_cli::<i64>(System::REPLICA, "DBSIZE").await;
         if size.as_ref().is_ok_and(|size| *size == 0) { Ok(()) } else { Err(format!("{size:?}")) }
     })
@@ -247,11 +247,11 @@ async fn a_running_pacemaker_seeds_an_empty_primary_automatically() {
         system.register(&format!("i-{n}"), &app, &format!("h{n}.test"), "17").await;
         apps.push(app);
     }
-    let before: i64 = system.cli(System::MASTER, "GET serial").await;
-    system.restart_empty(System::MASTER).await;
-    eventually("the whole table to be back on the master", || async {
-        let serial = system.try_cli::<Option<i64>>(System::MASTER, "GET serial").await;
-        let epoch = system.try_cli::<Option<String>>(System::MASTER, "GET epoch").await;
+    let before: i64 = system.cli(System::PRIMARY, "GET serial").await;
+    system.restart_empty(System::PRIMARY).await;
+    eventually("the whole table to be back on the primary", || async {
+        let serial = system.try_cli::<Option<i64>>(System::PRIMARY, "GET serial").await;
+        let epoch = system.try_cli::<Option<String>>(System::PRIMARY, "GET epoch").await;
         match (serial, epoch) {
             (Ok(Some(serial)), Ok(Some(_))) if serial >= before => Ok(()),
             other => Err(format!("{other:?}")),
@@ -261,7 +261,7 @@ async fn a_running_pacemaker_seeds_an_empty_primary_automatically() {
     // Serial and epoch are written last: once they are visible, the rest of the table is too.
     for (n, app) in apps.iter().enumerate() {
         let addresses: Vec<String> =
-            system.cli(System::MASTER, &format!("SMEMBERS instances:h{n}.test")).await;
+            system.cli(System::PRIMARY, &format!("SMEMBERS instances:h{n}.test")).await;
         assert_eq!(addresses, [app.address.to_string()], "h{n}.test");
     }
     until_alarm(&system, |alarm| alarm.is_none()).await;
@@ -278,16 +278,16 @@ async fn a_manually_written_table_that_vanished_is_kept_too() {
     system.route("app.test", &app).await;
     system.settle().await;
     system.until_answered_by("app.test", &app).await;
-    let epoch: Option<String> = system.cli(System::MASTER, "GET epoch").await;
+    let epoch: Option<String> = system.cli(System::PRIMARY, "GET epoch").await;
     assert_eq!(epoch, None, "this table has no epoch");
-    system.restart_empty(System::MASTER).await;
+    system.restart_empty(System::PRIMARY).await;
     until_alarm(&system, |alarm| alarm.is_some()).await;
     for _ in 0..20 {
         assert_eq!(system.get("app.test", "/").await.text(), "app");
     }
     // The operator writes it again, serial last, with at least the previous value: it is accepted.
     system.route("app.test", &other).await;
-    system.cli::<()>(System::MASTER, "SET serial 1000").await;
+    system.cli::<()>(System::PRIMARY, "SET serial 1000").await;
     until_alarm(&system, |alarm| alarm.is_none()).await;
     system.until_answered_by("app.test", &other).await;
     system.stop().await;
@@ -321,7 +321,7 @@ async fn a_replication_link_that_fails_in_any_way_is_noticed_and_repaired() {
         wire.set(fault);
         // The change happens while the link is down.
         system.route("app.test", next).await;
-        system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", now.address)).await;
+        system.cli::<()>(System::PRIMARY, &format!("SREM instances:app.test {}", now.address)).await;
         eventually(&format!("the workers to notice {fault:?}"), || async {
             // No request fails in the meantime.
             assert_eq!(system.get("app.test", "/").await.status, 200, "{fault:?}");
@@ -368,12 +368,12 @@ async fn an_operator_can_accept_a_table_that_was_rolled_back() {
     let [old, new] = [App::start("old").await, App::start("new").await];
     system.route("app.test", &old).await;
     system.settle().await;
-    system.cli::<()>(System::MASTER, "SET serial 100").await;
+    system.cli::<()>(System::PRIMARY, "SET serial 100").await;
     system.settle().await;
     system.until_answered_by("app.test", &old).await;
-    system.restart_empty(System::MASTER).await;
+    system.restart_empty(System::PRIMARY).await;
     system.route("app.test", &new).await;
-    system.cli::<()>(System::MASTER, "SET serial 5").await;
+    system.cli::<()>(System::PRIMARY, "SET serial 5").await;
     until_alarm(&system, |alarm| alarm.is_some()).await;
     assert_eq!(system.get("app.test", "/").await.text(), "old");
     let refused = system.edge_api("/edge/accept").await;

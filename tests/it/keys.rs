@@ -76,7 +76,7 @@ async fn every_key_of_a_running_system_is_listed_in_the_catalog() {
     let mut unknown = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (part, catalog) in [
-        (System::MASTER, keys::routes::CATALOG),
+        (System::PRIMARY, keys::routes::CATALOG),
         (System::REPLICA, keys::routes::CATALOG),
         (System::STATS, keys::stats::CATALOG),
         (System::FABRIC, &fabric),

@@ -42,11 +42,11 @@ async fn the_most_specific_name_that_exists_decides() {
         system.route(name, app).await;
     }
     // Names that exist without instances: each of the three keys alone makes a name exist.
-    system.cli::<()>(System::MASTER, "SET logkey:no-one.wild.test 9").await;
-    system.cli::<()>(System::MASTER, r#"SET policy:paused.wild.test {"v":1}"#).await;
-    system.cli::<()>(System::MASTER, "SET logkey:*.empty.wild.test 9").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:no-one.wild.test 9").await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:paused.wild.test {"v":1}"#).await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:*.empty.wild.test 9").await;
     // An address that is a name cannot be connected to; a set of only those has no usable instance.
-    system.cli::<()>(System::MASTER, "SADD instances:named.wild.test localhost:80").await;
+    system.cli::<()>(System::PRIMARY, "SADD instances:named.wild.test localhost:80").await;
     system.settle().await;
 
     let rows = [
@@ -141,14 +141,14 @@ async fn requests_are_counted_under_the_key_that_answered() {
         System::with("log-keys", |builder| builder.without_pacemaker().without_sidecar().workers(1)).await;
     let [one, two, plain] = [App::start("one").await, App::start("two").await, App::start("plain").await];
     system.route("*.keyed.test", &one).await;
-    system.cli::<()>(System::MASTER, "SET logkey:*.keyed.test 17").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:*.keyed.test 17").await;
     system.route("split.test", &one).await;
     system.route("split.test", &two).await;
-    system.cli::<()>(System::MASTER, "SET logkey:split.test 20").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:split.test 20").await;
     // The policy gives one address its own key: two version types of one name are counted
     // separately.
     let policy = format!(r#"SET policy:split.test {{"v":1,"log_keys":{{"{}":"21"}}}}"#, two.address);
-    system.cli::<()>(System::MASTER, &policy).await;
+    system.cli::<()>(System::PRIMARY, &policy).await;
     system.route("plain.test", &plain).await;
     system.settle().await;
     for host in ["a.keyed.test", "nobody.test", "split.test", "split.test", "plain.test"] {

@@ -43,6 +43,7 @@ mod lookup;
 mod machines;
 mod machines_flaky;
 mod machines_kills;
+mod machines_limits;
 mod openapi;
 mod operator_errors;
 mod own_events;

@@ -72,14 +72,14 @@ async fn draining_an_unknown_instance_changes_nothing() {
     let system = System::start("operator-drain").await;
     let app = App::start("app").await;
     system.register("app", &app, "app.test", "17").await;
-    let before: u64 = system.cli(System::MASTER, "GET serial").await;
+    let before: u64 = system.cli(System::PRIMARY, "GET serial").await;
     for method in ["POST", "DELETE"] {
         let unknown = system.api(method, "/instances/nobody/drain?wait=20s", None).await;
         assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("unknown_instance")), "{method}");
         let empty = system.api(method, "/nodes/nowhere/drain?wait=20s", None).await;
         assert_eq!(empty.status, 200, "{}", empty.text());
     }
-    let after: u64 = system.cli(System::MASTER, "GET serial").await;
+    let after: u64 = system.cli(System::PRIMARY, "GET serial").await;
     assert_eq!(before, after);
     assert_eq!(system.get("app.test", "/").await.text(), "app");
     system.stop().await;
@@ -126,7 +126,7 @@ async fn acme_challenges_reach_the_instance_that_answers_them() {
     })
     .await;
     system.route("app.test", &app).await;
-    system.cli::<()>(System::MASTER, r#"SET policy:app.test {"https":"redirect"}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:app.test {"https":"redirect"}"#).await;
     system.settle().await;
     let challenge = "/.well-known/acme-challenge/token";
     for host in ["app.test", "unknown.test"] {

@@ -106,7 +106,7 @@ async fn release_the_lease(system: &System) {
 }
 
 async fn serial(system: &System) -> u64 {
-    system.cli(System::MASTER, "GET serial").await
+    system.cli(System::PRIMARY, "GET serial").await
 }
 
 async fn announced(system: &System) -> u64 {
@@ -172,7 +172,7 @@ async fn every_change_of_an_instance_arrives_at_a_webhook() {
     };
     let registered = of("instance.registered", "i-4");
     assert_eq!((&registered["type"], &registered["url"]), (&json!("create"), &json!("/instances/i-4")));
-    let epoch: String = system.cli(System::MASTER, "GET epoch").await;
+    let epoch: String = system.cli(System::PRIMARY, "GET epoch").await;
     assert_eq!(
         registered["data"],
         json!({"id": "i-4", "address": two.address.to_string(), "hostnames": ["d.test"], "version_type_id": "1",
@@ -257,7 +257,7 @@ async fn events_that_can_no_longer_be_published_become_one_resync() {
     }
     system.kill(System::PACEMAKER).await;
     // Its recorded changes are lost with it.
-    system.cli::<i64>(System::MASTER, "DEL changes").await;
+    system.cli::<i64>(System::PRIMARY, "DEL changes").await;
     release_the_lease(system).await;
     system.start_part(System::PACEMAKER).await;
     until_published(&receiver, &["table.resynced gap"]).await;
@@ -265,7 +265,7 @@ async fn events_that_can_no_longer_be_published_become_one_resync() {
     let events = until_published(&receiver, &["instance.registered after"]).await;
     assert_eq!(count(&receiver, "table.resynced gap"), 1);
     let resynced = events.iter().find(|event| event["topic"] == RESYNCED).unwrap();
-    let epoch: String = system.cli(System::MASTER, "GET epoch").await;
+    let epoch: String = system.cli(System::PRIMARY, "GET epoch").await;
     assert_eq!(
         resynced["data"],
         json!({"from": published_up_to + 1, "to": published_up_to + 5, "reason": "gap", "epoch": epoch})
@@ -291,8 +291,8 @@ async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
     system.kill(System::FABRIC).await;
     // Only an operator can change the table now, and no pacemaker knows how.
     for n in 0..3 {
-        system.cli::<i64>(System::MASTER, &format!("SADD instances:byhand{n}.test {}", app.address)).await;
-        system.cli::<i64>(System::MASTER, "INCR serial").await;
+        system.cli::<i64>(System::PRIMARY, &format!("SADD instances:byhand{n}.test {}", app.address)).await;
+        system.cli::<i64>(System::PRIMARY, "INCR serial").await;
     }
     system.start_part(System::FABRIC).await;
     until_published(&receiver, &["table.resynced gap"]).await;
@@ -316,7 +316,7 @@ async fn a_table_that_was_lost_and_created_again_is_one_resync() {
     }
     until_all_is_published(system).await;
     let before = receiver.until_events(4).await.len();
-    system.restart_empty(System::MASTER).await;
+    system.restart_empty(System::PRIMARY).await;
     until_published(&receiver, &["table.resynced reseeded"]).await;
     put(system, system.admin, "i-2", at(&app, &["b.test"])).await;
     let events = until_published(&receiver, &["instance.registered i-2"]).await;
@@ -456,8 +456,8 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
     until(&["rejects"]).await;
     assert_eq!(standings(&receiver)[0].1.as_deref(), Some("epoch_unknown"));
     assert_eq!(system.get("app.test", "/").await.text(), "app", "the last good table is served");
-    let master = system.stack.ports().routes;
-    system.cli::<()>(System::REPLICA, &format!("REPLICAOF 127.0.0.1 {master}")).await;
+    let primary = system.stack.ports().routes;
+    system.cli::<()>(System::REPLICA, &format!("REPLICAOF 127.0.0.1 {primary}")).await;
     until(&["rejects", "accepts"]).await;
     // Without its sidecar the router's serial is unknown: first it is waited for, then no longer.
     system.kill(System::SIDECAR).await;

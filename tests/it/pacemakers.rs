@@ -77,7 +77,7 @@ async fn simultaneous_changes_by_two_pacemakers_are_each_made_once() {
     let second = system.stack.add_pacemaker().await.unwrap();
     let at = [system.pacemaker, address(second.address())];
     let app = App::start("app").await;
-    let before: i64 = system.cli::<Option<i64>>(System::MASTER, "GET serial").await.unwrap_or(0);
+    let before: i64 = system.cli::<Option<i64>>(System::PRIMARY, "GET serial").await.unwrap_or(0);
     // The same forty registrations through both in parallel: forty changes.
     let work = (0..80).map(|n| {
         let (to, token, address) = (at[n % 2], system.token.clone(), app.address.to_string());
@@ -94,9 +94,9 @@ async fn simultaneous_changes_by_two_pacemakers_are_each_made_once() {
         let answer = answer.await.unwrap();
         assert!(matches!(answer.status, 200 | 201), "{} {}", answer.status, answer.text());
     }
-    let serial: i64 = system.cli(System::MASTER, "GET serial").await;
+    let serial: i64 = system.cli(System::PRIMARY, "GET serial").await;
     assert_eq!(serial, before + 40, "each change once");
-    let members: i64 = system.cli(System::MASTER, "SCARD instances:all.test").await;
+    let members: i64 = system.cli(System::PRIMARY, "SCARD instances:all.test").await;
     assert_eq!(members, 40);
     system.stop().await;
 }
@@ -114,7 +114,7 @@ async fn a_pacemaker_that_is_stopped_finishes_its_requests() {
     let to = system.pacemaker;
     let under_way = tokio::spawn(async move { request.send(to).await });
     eventually("the change to be made", || async {
-        let count: i64 = system.try_cli(System::MASTER, "SCARD instances:two.test").await?;
+        let count: i64 = system.try_cli(System::PRIMARY, "SCARD instances:two.test").await?;
         if count == 1 { Ok(()) } else { Err(count.to_string()) }
     })
     .await;

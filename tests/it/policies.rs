@@ -153,7 +153,7 @@ async fn an_emptied_routes_primary_gets_its_policies_again() {
     let policy = json!({"hold_ms": 1234, "shares": [{"version_type": "17", "percent": 100}]});
     call(&system, "PUT", "/hosts/shop.test?wait=20s", policy.clone()).await;
     let before = system.api("GET", "/hosts/shop.test", None).await.json();
-    system.restart_empty(System::MASTER).await;
+    system.restart_empty(System::PRIMARY).await;
     eventually("the table to be seeded again", || async {
         let host = system.api("GET", "/hosts/shop.test", None).await;
         let host = if host.status == 200 { host.json() } else { Value::Null };

@@ -6,32 +6,7 @@ use serde_json::{Value, json};
 use signalbox_testkit::{PATIENCE, eventually_within};
 use signalbox_tests::{system::System, upstream::App};
 
-use super::command::{type_at, type_in};
-
-/// Its action fails, because nothing listens at its address.
-const FAILING: &str = "
-state_machines:
-  orders:
-    states:
-      - gate: queued
-        exit_condition: metadata.paid
-        triggers: [{event: entry}, {metadata: paid}]
-        next: ship
-      - action: ship
-        webhook: http://127.0.0.1:1/ship/<label>
-        retry: {attempts: 1}
-        next: shipped
-      - gate: shipped
-";
-
-/// Nothing evaluates its gate again after the entry.
-const DEAF: &str = "
-state_machines:
-  deaf:
-    states:
-      - {gate: gate, exit_condition: 'system.label = \"lucky\"', triggers: [{event: entry}], next: end}
-      - gate: end
-";
+use super::command::{DEAF, ORDERS, type_at, type_in};
 
 /// What must be found: the kind, and how many of it.
 const EXPECTED: [(&str, usize); 8] = [
@@ -61,7 +36,7 @@ async fn break_everything(system: &System, apps: &[App]) {
             "version_type_id": "7", "health": health});
         call("PUT", &format!("/instances/i-{number}"), body).await;
     }
-    system.apply("orders", FAILING).await;
+    system.apply("orders", ORDERS).await;
     system.apply("deaf", DEAF).await;
     call("POST", "/state-machines/orders/labels/lost", json!({"metadata": {"paid": true}})).await;
     call("POST", "/state-machines/deaf/labels/waits", json!({"metadata": {}})).await;

@@ -39,7 +39,7 @@ async fn start(name: &str, change: impl FnOnce(Builder) -> Builder) -> (System, 
 }
 
 async fn rule(system: &System, host: &str, policy: &Value) {
-    system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+    system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
     system.settle().await;
 }
 
@@ -162,7 +162,7 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
         assert_eq!(shown(at.tls, Some("app.test")).await, "second");
         assert_eq!(shown(at.tls, Some("a.wild.test")).await, "exact");
     }
-    system.cli::<()>(System::MASTER, "DEL cert:a.wild.test cert:app.test").await;
+    system.cli::<()>(System::PRIMARY, "DEL cert:a.wild.test cert:app.test").await;
     system.settle().await;
     assert_eq!(shown(at.tls, Some("app.test")).await, FALLBACK);
     assert_eq!(shown(at.tls, Some("a.wild.test")).await, "wildcard");
@@ -209,11 +209,11 @@ async fn an_invalid_certificate_affects_no_other_host() {
         set(&system, "cert:app.test", value).await;
         assert_eq!(shown(at.tls, Some("app.test")).await, FALLBACK, "{value}");
     }
-    system.cli::<()>(System::MASTER, "DEL cert:app.test").await;
-    system.cli::<()>(System::MASTER, "SADD cert:app.test one").await;
+    system.cli::<()>(System::PRIMARY, "DEL cert:app.test").await;
+    system.cli::<()>(System::PRIMARY, "SADD cert:app.test one").await;
     system.settle().await;
     assert_eq!(shown(at.tls, Some("app.test")).await, FALLBACK);
-    system.cli::<()>(System::MASTER, "DEL cert:app.test").await;
+    system.cli::<()>(System::PRIMARY, "DEL cert:app.test").await;
     set(&system, "cert:app.test", &good).await;
     assert_eq!(shown(at.tls, Some("app.test")).await, "app");
     let log = system.log_text(&System::NGINX);
@@ -243,7 +243,7 @@ async fn certificates_outlive_redis_and_a_restart_of_nginx() {
         if text.contains("\ncert\tapp.test\t") { Ok(()) } else { Err(text.len()) }
     })
     .await;
-    system.kill(System::MASTER).await;
+    system.kill(System::PRIMARY).await;
     system.kill(System::REPLICA).await;
     assert_eq!(shown(at.tls, Some("app.test")).await, "kept");
     system.restart(System::NGINX).await;
@@ -257,8 +257,8 @@ async fn certificates_outlive_redis_and_a_restart_of_nginx() {
 async fn grpc_passes_message_by_message_with_its_trailers() {
     let (system, at) = start("grpc", Builder::without_sidecar).await;
     let service = Service::start("service").await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:grpc.test {}", service.address)).await;
-    system.cli::<()>(System::MASTER, "SET logkey:grpc.test 17").await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:grpc.test {}", service.address)).await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:grpc.test 17").await;
     rule(&system, "grpc.test", &json!({"upstream": {"protocol": "grpc"}})).await;
     for round in 0..3 {
         let mut call = Call::open(at.h2c, "grpc.test", "/echo").await.unwrap();
@@ -281,8 +281,8 @@ async fn grpc_passes_message_by_message_with_its_trailers() {
     // The policy decides, and not the content type.
     let url = format!("http://127.0.0.1:{}/fail", at.h2c.port());
     let json = ["--http2-prior-knowledge", "--header", "Host: json.test", "--data-raw", "{}", &url];
-    system.cli::<()>(System::MASTER, &format!("SADD instances:json.test {}", service.address)).await;
-    system.cli::<()>(System::MASTER, "SET logkey:json.test 17").await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:json.test {}", service.address)).await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:json.test 17").await;
     rule(&system, "json.test", &json!({"upstream": {"protocol": "grpc"}})).await;
     assert!(curl(&json).await.ends_with(" 200 2"));
     // The application's own failure is its own.
@@ -306,7 +306,7 @@ async fn grpc_passes_over_tls_with_its_trailers() {
     let issued = authority.issue("*.calls.test", "calls");
     set(&system, "cert:*.calls.test", &issued.sealed("*.calls.test", &key)).await;
     let service = Service::start("service").await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:a.calls.test {}", service.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:a.calls.test {}", service.address)).await;
     rule(&system, "a.calls.test", &json!({"upstream": {"protocol": "grpc"}})).await;
     let open =
         async |host: &str, path: &str| Call::open_tls(at.tls, host, path, &authority.pem).await.unwrap();
@@ -347,8 +347,8 @@ async fn a_grpc_client_receives_errors_as_grpc_statuses() {
     let (system, at) = start("grpc-failures", Builder::without_sidecar).await;
     let mut nobody = Reservation::default();
     let dead = format!("127.0.0.1:{}", nobody.add().expect("a free port"));
-    system.cli::<()>(System::MASTER, &format!("SADD instances:dead.test {dead}")).await;
-    system.cli::<()>(System::MASTER, "SET logkey:empty.test 17").await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:dead.test {dead}")).await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:empty.test 17").await;
     rule(&system, "dead.test", &json!({"upstream": {"protocol": "grpc"}})).await;
     system.allow("connect() failed");
     // UNIMPLEMENTED for what is not there, UNAVAILABLE for what may be repeated.
@@ -370,7 +370,7 @@ async fn a_grpc_client_receives_errors_as_grpc_statuses() {
     }
     // It fails over like anything else that was not sent.
     let alive = Service::start("alive").await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:dead.test {}", alive.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:dead.test {}", alive.address)).await;
     system.settle().await;
     for _ in 0..6 {
         let mut call = Call::open(at.h2c, "dead.test", "/echo").await.unwrap();
@@ -395,7 +395,7 @@ async fn instances_that_speak_tls_have_to_prove_their_name() {
     let trusted = TlsApp::start(&authority.issue("inner.test", "inner")).await;
     let stranger = TlsApp::start(&Authority::new("nobody").issue("inner.test", "inner")).await;
     for (host, app) in [("app.test", &trusted), ("second.test", &trusted), ("strange.test", &stranger)] {
-        system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
+        system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {}", app.address)).await;
     }
     system.allow("upstream SSL certificate");
     let named = json!({"upstream": {"tls": true, "server_name": "inner.test"}});
@@ -457,11 +457,11 @@ async fn a_websocket_lives_through_any_change() {
         speak(&mut sockets, "with another instance").await;
         rule(&system, host, &json!({"draining": [app.address.to_string()]})).await;
         speak(&mut sockets, "while draining").await;
-        system.cli::<()>(System::MASTER, &format!("SREM instances:{host} {}", app.address)).await;
+        system.cli::<()>(System::PRIMARY, &format!("SREM instances:{host} {}", app.address)).await;
         system.settle().await;
         assert_eq!(&*system.get(host, "/").await.text(), "other");
         speak(&mut sockets, "after its instance left the table").await;
-        system.cli::<()>(System::MASTER, &format!("DEL policy:{host} instances:{host}")).await;
+        system.cli::<()>(System::PRIMARY, &format!("DEL policy:{host} instances:{host}")).await;
         system.settle().await;
         speak(&mut sockets, "after its host is gone").await;
     }
@@ -477,7 +477,7 @@ async fn a_websocket_lives_through_any_change() {
     })
     .await;
     speak(&mut sockets, "after a reload").await;
-    system.kill(System::MASTER).await;
+    system.kill(System::PRIMARY).await;
     system.kill(System::REPLICA).await;
     speak(&mut sockets, "without Redis").await;
     drop(sockets);

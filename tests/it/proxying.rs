@@ -53,7 +53,7 @@ async fn bodies_arrive_complete_on_every_path() {
     let app = App::start("app").await;
     system.route("cold.test", &app).await;
     system.route("ruled.test", &app).await;
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"v":1}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"v":1}"#).await;
     system.settle().await;
     // More than nginx keeps in memory, so that the body goes through a file as well.
     for size in [0, 1, 20_000, 3_000_000] {
@@ -70,7 +70,7 @@ async fn bodies_arrive_complete_on_every_path() {
             );
         }
         // A name that comes into being is a miss again.
-        system.cli::<()>(System::MASTER, "DEL instances:cold.test").await;
+        system.cli::<()>(System::PRIMARY, "DEL instances:cold.test").await;
         system.settle().await;
         system.route("cold.test", &app).await;
         system.settle().await;
@@ -193,7 +193,7 @@ async fn every_error_of_the_edge_has_a_reason() {
     assert_eq!((answer.status, &*answer.text(), answer.reason()), (404, "app", ""));
     app.kill().await;
     check("app.test", "/", 502, "connect_failed").await;
-    system.cli::<()>(System::MASTER, "SET logkey:nobody.test 1").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:nobody.test 1").await;
     system.settle().await;
     check("nobody.test", "/", 503, "no_instance").await;
     let malformed =
@@ -221,8 +221,8 @@ async fn a_client_keeps_its_connection() {
     let app = App::start("app").await;
     system.route("app.test", &app).await;
     system.route("ruled.test", &app).await;
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"v":1}"#).await;
-    system.cli::<()>(System::MASTER, "SET logkey:empty.test 1").await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"v":1}"#).await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:empty.test 1").await;
     system.settle().await;
     let mut connection = Connection::open(system.edge).await.unwrap();
     // A miss, hits, a host with a policy, answers of the edge's own, and an instance's errors.
@@ -268,7 +268,7 @@ async fn a_client_that_disconnects_affects_no_other() {
     let system = System::edge_only("client-gone").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
-    system.cli::<()>(System::MASTER, "SET logkey:app.test 5").await;
+    system.cli::<()>(System::PRIMARY, "SET logkey:app.test 5").await;
     system.settle().await;
     let mut impatient = Connection::open(system.edge).await.unwrap();
     impatient.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();

@@ -21,11 +21,11 @@ async fn put(system: &System, id: &str, body: Value) -> Response {
 }
 
 async fn serial(system: &System) -> i64 {
-    system.cli(System::MASTER, "GET serial").await
+    system.cli(System::PRIMARY, "GET serial").await
 }
 
 async fn members(system: &System, host: &str) -> Vec<String> {
-    let mut members: Vec<String> = system.cli(System::MASTER, &format!("SMEMBERS instances:{host}")).await;
+    let mut members: Vec<String> = system.cli(System::PRIMARY, &format!("SMEMBERS instances:{host}")).await;
     members.sort();
     members
 }
@@ -83,7 +83,7 @@ async fn host_names_are_stored_as_clients_request_them() {
     put(&system, "i-1", instance(&app, &["Shop.EXAMPLE.", "*.Wild.example"])).await;
     assert_eq!(system.get("shop.example", "/").await.text(), "app");
     assert_eq!(system.get("x.wild.example", "/").await.text(), "app");
-    let keys: Vec<String> = system.cli(System::MASTER, "KEYS instances:*").await;
+    let keys: Vec<String> = system.cli(System::PRIMARY, "KEYS instances:*").await;
     assert!(keys.iter().all(|key| *key == key.to_lowercase() && !key.ends_with('.')), "{keys:?}");
     system.stop().await;
 }
@@ -142,11 +142,11 @@ async fn a_lease_that_is_not_renewed_expires() {
     put(&system, "permanent", instance(&permanent, &["permanent.test"])).await;
     assert_eq!(system.get("leased.test", "/").await.text(), "leased");
     // Renewed, it outlives its first term: the end recorded in Redis moves on.
-    let end: f64 = system.cli(System::MASTER, "ZSCORE leases leased").await;
+    let end: f64 = system.cli(System::PRIMARY, "ZSCORE leases leased").await;
     eventually("a heartbeat to move the end of the lease", || async {
         let answer = system.api("POST", "/instances/leased/heartbeat", None).await;
         assert!(matches!(answer.status, 200 | 204), "{} {}", answer.status, answer.text());
-        let now: f64 = system.cli(System::MASTER, "ZSCORE leases leased").await;
+        let now: f64 = system.cli(System::PRIMARY, "ZSCORE leases leased").await;
         if now > end + 500.0 { Ok(()) } else { Err((end, now)) }
     })
     .await;
@@ -293,7 +293,7 @@ async fn a_change_whose_reply_was_lost_is_made_once() {
         let id = format!("i-{n}");
         let body = json!({"address": format!("127.0.0.{}:{}", n + 1, app.address.port()),
             "hostnames": [format!("h{n}.test")], "version_type_id": "17"});
-        let before = system.try_cli::<Option<i64>>(System::MASTER, "GET serial").await.unwrap().unwrap_or(0);
+        let before = system.try_cli::<Option<i64>>(System::PRIMARY, "GET serial").await.unwrap().unwrap_or(0);
         wire.set(Fault::LoseReplies);
         let unknown = system.api("PUT", &format!("/instances/{id}"), Some(body.clone())).await;
         assert!(matches!(unknown.status, 503 | 504), "{} {}", unknown.status, unknown.text());

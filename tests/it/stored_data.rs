@@ -21,7 +21,7 @@ use signalbox_tests::{
 
 use crate::backup_upgrade::{back_up, lose, restore};
 
-const SERVERS: [Part; 3] = [System::FABRIC, System::STATS, System::MASTER];
+const SERVERS: [Part; 3] = [System::FABRIC, System::STATS, System::PRIMARY];
 const EDGE_KEY: &str = "edge.key";
 const TOKEN: &str = "token-of-deploy";
 /// Nothing listens on the discard port, so events wait for their receivers.

@@ -56,7 +56,7 @@ fn local(port: u16) -> SocketAddr {
 
 impl System {
     /// The routes primary.
-    pub const MASTER: Part = Part::ROUTES_MASTER;
+    pub const PRIMARY: Part = Part::ROUTES_PRIMARY;
     /// The routes replica.
     pub const REPLICA: Part = Part::ROUTES_REPLICA;
     /// The statistics Redis.
@@ -70,7 +70,7 @@ impl System {
     /// nginx.
     pub const NGINX: Part = Part::NGINX;
     /// All four Redis.
-    pub const REDIS: [Part; 4] = [Self::MASTER, Self::REPLICA, Self::STATS, Self::FABRIC];
+    pub const REDIS: [Part; 4] = [Self::PRIMARY, Self::REPLICA, Self::STATS, Self::FABRIC];
 
     /// Starts a system with two workers; `name` is the test's, for the output.
     pub async fn start(name: &str) -> Self {
@@ -319,9 +319,9 @@ impl System {
     /// # Panics
     /// When `part` is not a Redis.
     pub async fn try_cli<T: FromRedisValue>(&self, part: Part, command: &str) -> Result<T, String> {
-        let [master, replica, stats, _] = Self::REDIS;
+        let [primary, replica, stats, _] = Self::REDIS;
         let url = match part {
-            part if part == master => self.stack.routes_url(),
+            part if part == primary => self.stack.routes_url(),
             part if part == replica => self.stack.routes_replica_url(),
             part if part == stats => self.stack.stats_url(),
             part if part == Self::FABRIC => self.stack.fabric_url(),
@@ -342,22 +342,22 @@ impl System {
 
     /// Adds `app` to a name of the table, by hand.
     pub async fn route(&self, name: &str, app: &App) {
-        self.cli::<()>(Self::MASTER, &format!("SADD instances:{name} {}", app.address)).await;
+        self.cli::<()>(Self::PRIMARY, &format!("SADD instances:{name} {}", app.address)).await;
     }
 
     /// Adds `app` to a name of the table by hand, has its requests counted under `key`, and waits until it is served.
     pub async fn route_counted(&self, name: &str, app: &App, key: &str) {
-        self.cli::<()>(Self::MASTER, &format!("SET logkey:{name} {key}")).await;
+        self.cli::<()>(Self::PRIMARY, &format!("SET logkey:{name} {key}")).await;
         self.route(name, app).await;
         self.settle().await;
     }
 
-    /// Waits until every worker serves all that was written to the master before.
+    /// Waits until every worker serves all that was written to the primary before.
     ///
     /// # Panics
     /// When that does not happen.
     pub async fn settle(&self) {
-        let serial: i64 = self.cli(Self::MASTER, "INCR serial").await;
+        let serial: i64 = self.cli(Self::PRIMARY, "INCR serial").await;
         let ack = self.edge_api(&format!("/edge/ack?serial={serial}&wait=30")).await;
         assert_eq!(ack.status, 200, "{}", ack.text());
         assert_eq!(ack.json()["reached"], true, "serial {serial}: {}", ack.text());

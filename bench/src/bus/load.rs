@@ -163,6 +163,27 @@ impl Run {
     pub(super) fn rate(&self) -> f64 {
         self.accepted / self.elapsed.as_secs_f64()
     }
+
+    /// Events accepted.
+    pub(super) fn events(&self) -> f64 {
+        self.accepted
+    }
+
+    /// The pacemaker's CPU time per event, in µs.
+    pub(super) fn pacemaker_cpu(&self) -> f64 {
+        self.cpu.pacemaker.as_secs_f64() * 1e6 / self.accepted.max(1.0)
+    }
+}
+
+impl Way {
+    /// In words.
+    pub(super) fn describe(self) -> String {
+        match (self.events, self.share) {
+            (1, None) => format!("one by one, {} connections", self.connections),
+            (1, Some(share)) => format!("one by one, {:.0} % of that", share * 100.0),
+            (events, _) => format!("arrays of {events}, {} connections", self.connections),
+        }
+    }
 }
 
 #[allow(clippy::cast_precision_loss)]
@@ -188,11 +209,7 @@ fn row(way: Way, runs: &[Run], rate: f64) -> Vec<String> {
             .push(format!("late < {LATE_TARGET:.0} {}", if late.1 < LATE_TARGET { "met" } else { "missed" }));
     }
     vec![
-        match (way.events, way.share) {
-            (1, None) => format!("one by one, {} connections", way.connections),
-            (1, Some(share)) => format!("one by one, {:.0} % of that", share * 100.0),
-            (events, _) => format!("arrays of {events}, {} connections", way.connections),
-        },
+        way.describe(),
         if way.audience == Audience::AtOnce {
             "1, immediate".to_owned()
         } else {

@@ -11,6 +11,7 @@ mod isolation;
 mod load;
 mod node;
 pub(crate) mod receivers;
+mod shards;
 mod streams;
 pub(crate) mod testbed;
 
@@ -31,5 +32,5 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     // Last: it leaves subscribers that hang, and deliveries that are repeated.
     isolation::measure(session, &testbed, output).await?;
     testbed.stack.stop().await;
-    Ok(())
+    shards::measure(session, output).await
 }

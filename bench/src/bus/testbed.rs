@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 use signalbox_stack::{Part, Stack};
 use tokio::time::Instant;
 
-use super::receivers::{Receivers, Terms, URLS};
+use super::{
+    receivers::{Receivers, Terms, URLS},
+    shards::Cluster,
+};
 use crate::{
     load::{Ends, Requests},
     process::{CpuTime, Pid, machine_busy},
@@ -93,6 +96,8 @@ pub(crate) struct Testbed {
     publisher: String,
     /// How many of the receivers are subscribers; the others are backends.
     subscribers: usize,
+    /// The Redis processes of the fabric.
+    fabric: Vec<Pid>,
 }
 
 impl Testbed {
@@ -101,14 +106,27 @@ impl Testbed {
     /// # Errors
     /// When a part does not start or a subscription is refused.
     pub(crate) async fn start(audiences: &[Audience], backends: usize) -> anyhow::Result<Self> {
+        Self::start_on(audiences, backends, None).await
+    }
+
+    /// Starts it on this cluster instead of a fabric of its own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(super) async fn start_on(
+        audiences: &[Audience],
+        backends: usize,
+        cluster: Option<&Cluster>,
+    ) -> anyhow::Result<Self> {
         let mut bus = toml::Table::new();
         bus.insert("allow_http".to_owned(), true.into());
         bus.insert("allow_networks".to_owned(), vec!["127.0.0.0/8"].into());
-        let stack = Stack::builder()
-            .temporary()?
-            .without_nginx()
-            .without_sidecar()
-            .pacemaker("bus", bus)
+        let mut builder =
+            Stack::builder().temporary()?.without_nginx().without_sidecar().pacemaker("bus", bus);
+        if let Some(cluster) = cluster {
+            builder = builder.pacemaker("redis", cluster.settings()?);
+        }
+        let stack = builder
             .start()
             .await
             .context("starting the stack (its programs are built by `cargo build --release`)")?;
@@ -119,7 +137,10 @@ impl Testbed {
         let terms = audience.iter().map(|audience| Terms { timeout: audience.timeout(), max: 100 });
         let alone = std::iter::repeat_n(Terms { timeout: Duration::ZERO, max: 1 }, backends);
         let receivers = Receivers::start(terms.chain(alone).collect())?;
+        let own = || vec![stack.part(&Part::FABRIC).pid().unwrap_or_default().unsigned_abs()];
+        let fabric = cluster.map_or_else(own, Cluster::pids);
         let testbed = Self {
+            fabric,
             stack,
             ends: Ends::start(0, &crate::machine::cores())?,
             receivers,
@@ -268,7 +289,7 @@ impl Testbed {
     pub(crate) fn cpu(&self) -> Split {
         Split {
             pacemaker: CpuTime::of(&[self.pid(&Part::PACEMAKER)]).on_cpu,
-            redis: CpuTime::of(&[self.pid(&Part::FABRIC)]).on_cpu,
+            redis: CpuTime::of(&self.fabric).on_cpu,
             load: self.ends.cpu(),
             receivers: self.receivers.cpu(),
             machine: machine_busy(),

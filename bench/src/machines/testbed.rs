@@ -21,8 +21,8 @@ use crate::{
 pub(super) const MANY: u64 = 100;
 /// Requests of that kind under way at a time.
 pub(super) const CONNECTIONS: usize = 16;
-/// The longest that requests of one run, or a time of day, may take.
-const MAX_WAIT: Duration = Duration::from_secs(120);
+/// The longest that requests of one run, or a time of day, may take: on a busy machine, figures are better than none.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 /// The polling interval of a sweep.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -169,8 +169,9 @@ impl Machines {
     /// # Errors
     /// When one is not.
     pub(super) async fn send(&self, requests: Requests, connections: usize) -> anyhow::Result<Outcome> {
+        let count = requests.len();
         let outcome = self.testbed.ends.run(plan(self.testbed.pacemaker(), requests, connections)).await?;
-        check(&outcome)?;
+        check(&outcome, count)?;
         Ok(outcome)
     }
 
@@ -292,9 +293,16 @@ fn plan(target: SocketAddr, requests: Requests, connections: usize) -> Plan {
     }
 }
 
-fn check(outcome: &Outcome) -> anyhow::Result<()> {
+/// Fails unless all `count` requests were answered 2xx. The load generator sends none any more when the time is up; without
+/// this check, labels that were never created would look like labels that were lost.
+fn check(outcome: &Outcome, count: usize) -> anyhow::Result<()> {
     let why = || outcome.first_failure.clone().unwrap_or_default();
     ensure!(outcome.failed == 0, "{} requests failed: {}", outcome.failed, why());
+    let (completed, seconds) = (outcome.completed, MAX_WAIT.as_secs());
+    ensure!(
+        completed == count as u64,
+        "only {completed} of {count} requests were answered within {seconds} s"
+    );
     Ok(())
 }
 
@@ -308,13 +316,14 @@ pub(super) async fn send_to_each(
     requests: Vec<Requests>,
     connections: usize,
 ) -> anyhow::Result<()> {
+    let counts: Vec<usize> = requests.iter().map(Requests::len).collect();
     let runs = ends
         .iter()
         .zip(targets)
         .zip(requests)
         .map(|((ends, target), requests)| ends.run(plan(*target, requests, connections)));
-    for outcome in futures_util::future::join_all(runs).await {
-        check(&outcome?)?;
+    for (outcome, count) in futures_util::future::join_all(runs).await.into_iter().zip(counts) {
+        check(&outcome?, count)?;
     }
     Ok(())
 }
@@ -322,6 +331,23 @@ pub(super) async fn send_to_each(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_that_were_not_sent_in_time_are_a_failure() {
+        let outcome = Outcome {
+            completed: 296,
+            elapsed: MAX_WAIT,
+            latency: crate::histogram::Histogram::default(),
+            cpu: CpuTime::default(),
+            own_cpu: Duration::ZERO,
+            foreign_cpu: Duration::ZERO,
+            failed: 0,
+            first_failure: None,
+        };
+        check(&outcome, 296).unwrap();
+        let error = check(&outcome, 300).unwrap_err().to_string();
+        assert_eq!(error, "only 296 of 300 requests were answered within 600 s");
+    }
 
     #[test]
     fn a_rate_is_compared_with_its_target() {

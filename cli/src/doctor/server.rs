@@ -5,7 +5,7 @@ use std::time::Duration;
 use signalbox_diagnosis::redis::{Role, Server, State};
 use signalbox_stack::{Description, Probe};
 use signalbox_store::{
-    FabricRole, Options, Redis, RoutesMasterRole, RoutesReplicaRole, StatsRole, redacted, without_login,
+    FabricRole, Options, Redis, RoutesPrimaryRole, RoutesReplicaRole, StatsRole, redacted, without_login,
 };
 
 /// How long a server may take.
@@ -32,7 +32,7 @@ impl Target {
     pub(super) fn of(running: &Description) -> Vec<Self> {
         let target = |role, url: &String| Some(Self { role, url: url.clone() });
         let targets = running.parts.iter().filter_map(|part| match &part.probe {
-            Probe::RoutesMaster(url) => target(Role::Routes, url),
+            Probe::RoutesPrimary(url) => target(Role::Routes, url),
             Probe::RoutesReplica(url) => target(Role::RoutesReplica, url),
             Probe::Stats(url) => target(Role::Stats, url),
             Probe::Fabric(url) => target(Role::Fabric, url),
@@ -49,7 +49,7 @@ impl Target {
     /// Reads the server's state. `now_ms` is called close to the reading of the server's own clock.
     pub(super) async fn read(&self, now_ms: fn() -> i64) -> Server {
         let state = match self.role {
-            Role::Routes => self.read_as::<RoutesMasterRole>(now_ms).await,
+            Role::Routes => self.read_as::<RoutesPrimaryRole>(now_ms).await,
             Role::RoutesReplica => self.read_as::<RoutesReplicaRole>(now_ms).await,
             Role::Stats => self.read_as::<StatsRole>(now_ms).await,
             Role::Fabric => self.read_as::<FabricRole>(now_ms).await,

@@ -44,7 +44,7 @@ impl fmt::Display for Dimension {
 
 impl Caller {
     /// Whether the caller's token has a list for this dimension.
-    pub fn is_confined_to(&self, dimension: Dimension) -> bool {
+    pub(crate) fn is_confined_to(&self, dimension: Dimension) -> bool {
         match dimension {
             Dimension::Hosts => !self.is_unconfined(),
             Dimension::Environments => self.environments().is_some(),

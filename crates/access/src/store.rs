@@ -236,7 +236,7 @@ impl Tokens {
     }
 
     /// When each name was last used, in unix milliseconds, to about two minutes.
-    pub async fn last_uses(&self) -> Result<HashMap<String, u64>, Error> {
+    pub(crate) async fn last_uses(&self) -> Result<HashMap<String, u64>, Error> {
         Ok(self.fabric.command("HGETALL").key(&keys::fabric::token_uses()).query().await?)
     }
 

@@ -4,7 +4,7 @@ use instant_acme::{Account, AccountCredentials, ExternalAccountKey, NewAccount};
 
 use crate::{Parts, failure::Failure, http::Http};
 
-/// The account: the stored one, or a new one.
+/// Opens the stored account, or creates one.
 pub(crate) async fn open(parts: &Parts, http: &Http) -> Result<Account, Failure> {
     if let Some(account) = stored(parts, http).await? {
         return Ok(account);
@@ -33,11 +33,11 @@ pub(crate) async fn open(parts: &Parts, http: &Http) -> Result<Account, Failure>
         tracing::info!(directory, "ACME account created");
         return Ok(account);
     }
-    // Another pacemaker was faster. Its account is used, and ours is not needed.
+    // Another pacemaker was faster, so its account is used.
     Ok(stored(parts, http).await?.unwrap_or(account))
 }
 
-/// The account that all pacemakers use; `None` if there is none, or none that can be decrypted.
+/// The account that all pacemakers share; `None` if there is none, or if it cannot be decrypted.
 async fn stored(parts: &Parts, http: &Http) -> Result<Option<Account>, Failure> {
     let directory = &parts.options.directory;
     let Some(sealed) = parts.store.account(directory).await? else { return Ok(None) };

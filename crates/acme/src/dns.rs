@@ -25,7 +25,7 @@ pub(crate) async fn create(parts: &Parts, name: &str, value: &str) -> Result<(),
     }
 }
 
-/// Removes records. One that is left does no harm, and is reported.
+/// Removes records. A failure is only logged, because a remaining record is harmless.
 pub(crate) async fn remove(parts: &Parts, name: &str, values: &[String]) {
     for value in values {
         if !matches!(call(parts, "remove", name, value).await, Ok(Outcome::Delivered)) {

@@ -6,26 +6,26 @@ use instant_acme::{Error, Problem};
 
 use crate::{http::Http, store};
 
-/// Pause after an answer that mentions a rate limit without saying how long it lasts.
+/// The pause after an answer that reports a rate limit without its duration.
 const LIMITED_SECONDS: u64 = 3600;
 
-/// An attempt that did not lead to a certificate.
+/// Why an attempt did not result in a certificate.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Failure {
-    /// Another pacemaker has the name, or it is not wanted anymore.
+    /// Another pacemaker has claimed the name, or automatic HTTPS is not wanted for it anymore.
     Fenced,
-    /// The budget of this hour is spent; the next one begins after so many milliseconds.
+    /// The budget of this hour is spent. The next hour begins after this many milliseconds.
     NoBudget(u64),
-    /// The state could not be read or written here. The attempt does not count.
+    /// The fabric or another local component did not answer. The attempt is not counted.
     Unavailable,
     /// The attempt failed.
     Failed {
         words: String,
-        /// Seconds that the server asked to wait.
+        /// The pause that the server requested, in seconds.
         retry_after: Option<u64>,
-        /// Whether the order cannot lead to a certificate anymore.
+        /// Whether the order can no longer result in a certificate.
         order_is_lost: bool,
-        /// Whether the server does not know the account.
+        /// Whether the server does not know the account anymore.
         account_is_lost: bool,
     },
 }
@@ -35,17 +35,17 @@ impl Failure {
         Self::Failed { words: words.into(), retry_after: None, order_is_lost: false, account_is_lost: false }
     }
 
-    /// The same, of an order that cannot lead to a certificate anymore.
+    /// A failure of an order that can no longer result in a certificate.
     pub(crate) fn of_order(words: impl Into<String>) -> Self {
         Self::Failed { words: words.into(), retry_after: None, order_is_lost: true, account_is_lost: false }
     }
 
-    /// Something that only a fault of Signalbox, or of its data, explains.
+    /// A failure that only a defect of Signalbox or invalid data explains.
     pub(crate) fn internal(error: impl StdError) -> Self {
         Self::new(chain(&error))
     }
 
-    /// A refusal of the ACME server, or no answer.
+    /// An error answer of the ACME server, or no answer.
     pub(crate) fn acme(error: &Error, http: &Http) -> Self {
         let refusal = http.refusal().unwrap_or_default();
         let mut failed = Failed { retry_after: refusal.retry_after, ..Failed::default() };
@@ -53,8 +53,8 @@ impl Failure {
             Error::Api(problem) => {
                 let kind = kind(problem);
                 failed.account_is_lost = kind == "accountDoesNotExist";
-                // Whatever the server answers about this order or its account, the next attempt begins with a new one; only a
-                // limit or a fault of the server is no reason for that.
+                // If the server rejects the order or its account, the next attempt begins with a new order.
+                // Rate limits and server errors do not invalidate the order.
                 failed.order_is_lost = kind != "rateLimited" && refusal.status < 500 && refusal.status != 429;
                 if kind == "rateLimited" && failed.retry_after.is_none() {
                     failed.retry_after = Some(LIMITED_SECONDS);
@@ -89,13 +89,13 @@ impl From<store::Error> for Failure {
     }
 }
 
-/// The last part of a problem's type: `rateLimited`.
+/// The last part of the problem's type, such as `rateLimited`.
 fn kind(problem: &Problem) -> &str {
     let kind = problem.r#type.as_deref().unwrap_or_default();
     kind.rsplit(':').next().unwrap_or_default()
 }
 
-/// A problem document as a sentence.
+/// The problem document as a sentence.
 pub(crate) fn in_words(problem: &Problem) -> String {
     let detail = problem.detail.as_deref().unwrap_or("no reason given");
     let subproblems = problem.subproblems.iter().filter_map(|sub| sub.detail.as_deref());
@@ -106,7 +106,7 @@ pub(crate) fn in_words(problem: &Problem) -> String {
     }
 }
 
-/// An error with its causes. Several libraries repeat a cause in their own text.
+/// An error with its causes. Causes that a library repeats in its own text are omitted.
 fn chain(error: &dyn StdError) -> String {
     let mut words = error.to_string();
     let mut next = error.source();

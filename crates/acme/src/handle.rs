@@ -25,34 +25,34 @@ use crate::{
 pub struct Dependencies {
     /// The state of names.
     pub fabric: Fabric,
-    /// Where certificates are put.
+    /// Stores the certificates.
     pub certificates: Certificates,
     /// The route table: hosts, and answers to challenges.
     pub table: signalbox_routing::Store,
     /// The routers, which acknowledge a challenge.
     pub routers: Routers,
-    /// For the DNS webhook and the check URL.
+    /// Calls the DNS webhook and the check URL.
     pub client: Client,
-    /// The time of day.
+    /// Returns the time of day.
     pub clock: fn() -> SystemTime,
-    /// Where attempts are counted.
+    /// Counts attempts.
     pub metrics: Metrics,
-    /// Canceled when nothing new should begin.
+    /// Canceled when no new work should begin.
     pub shutdown: CancellationToken,
 }
 
-/// The handle. Cheap to clone.
+/// Gives access to automatic HTTPS. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Acme {
     pub(crate) parts: Arc<Parts>,
 }
 
-/// The state of a name in one word.
+/// The state of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The certificate is being obtained.
     Ordering,
-    /// The certificate is in the route table, and will be renewed.
+    /// The certificate is in the route table and will be renewed.
     Issued,
     /// The latest attempt failed.
     Failing,
@@ -67,7 +67,7 @@ pub struct Automatic {
     pub name: String,
     /// Its state.
     pub state: State,
-    /// Whether a client asked for it, and not a host.
+    /// Whether the name was requested by a client and is not a registered host.
     pub on_demand: bool,
     /// When the certificate in the route table expires.
     pub not_after: Option<u64>,
@@ -86,7 +86,7 @@ pub struct Automatic {
 }
 
 impl Acme {
-    /// Connects everything. [`crate::Service`] does the work.
+    /// Creates the handle. [`crate::Service`] does the work.
     pub fn new(options: Options, with: Dependencies) -> Self {
         let Dependencies { fabric, certificates, table, routers, client, clock, metrics, shutdown } = with;
         let store = Store::new(fabric, Duration::from_secs(options.claim_seconds));
@@ -112,10 +112,10 @@ impl Acme {
         Some(self.parts.options.directory.as_str()).filter(|directory| !directory.is_empty())
     }
 
-    /// Whether the host can have the policy.
+    /// Checks that automatic HTTPS, if the policy requests it, can work for the host.
     ///
     /// # Errors
-    /// If it asks for automatic HTTPS that cannot work.
+    /// If it cannot work.
     pub fn check(&self, hostname: &Hostname, policy: &Policy) -> Result<(), Invalid> {
         let Parts { options, certificates, .. } = &*self.parts;
         let invalid = |code, detail| Err(Invalid::new(code, "tls", detail));
@@ -147,7 +147,7 @@ impl Acme {
         }
     }
 
-    /// A policy was set. If this fails, the next comparison of all hosts finds it.
+    /// Orders a certificate after a policy was set. If this fails, the next comparison of all hosts does it.
     pub async fn policy_changed(&self, hostname: &Hostname, policy: &Policy) {
         if !self.parts.options.is_on() || policy.tls != Some(Tls::Auto) {
             return;
@@ -159,7 +159,7 @@ impl Acme {
         }
     }
 
-    /// Attempts a renewal now, whatever the schedule. Returns false if the name has no automatic HTTPS.
+    /// Starts a renewal now, regardless of the schedule. Returns false if the name has no automatic HTTPS.
     ///
     /// # Errors
     /// If the fabric does not answer.
@@ -179,7 +179,7 @@ impl Acme {
         Ok(self.of(vec![hostname.to_string()]).await?.pop())
     }
 
-    /// Up to `limit` names after `after`, in order.
+    /// At most `limit` names after `after`, sorted.
     ///
     /// # Errors
     /// If the fabric does not answer.
@@ -188,7 +188,7 @@ impl Acme {
         self.of(names).await
     }
 
-    /// The states of those of these names that have automatic HTTPS.
+    /// The states of those names that have automatic HTTPS.
     ///
     /// # Errors
     /// If the fabric does not answer.

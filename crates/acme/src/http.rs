@@ -22,16 +22,16 @@ use hyper_util::{
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::time;
 
-/// The largest answer. A chain of certificates has a few KB.
+/// Maximum size of an answer. A certificate chain has a few KB.
 const MAX_BYTES: usize = 1 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A refusal of the server.
+/// An error answer of the server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Refusal {
-    /// 0 when the server did not answer.
+    /// The HTTP status; 0 if the server did not answer.
     pub(crate) status: u16,
-    /// Seconds.
+    /// The requested pause in seconds.
     pub(crate) retry_after: Option<u64>,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct Refusal {
 pub(crate) struct Http {
     client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
     refusal: Arc<Mutex<Option<Refusal>>>,
-    /// For dates in `Retry-After`.
+    /// Needed for dates in `Retry-After`.
     clock: fn() -> SystemTime,
 }
 
 impl Http {
-    /// Reads `ca_file`, so that a renewed one is used without a restart.
+    /// Reads `ca_file` each time, so that a changed file is used without a restart.
     pub(crate) fn new(
         ca_file: Option<&Path>,
         clock: fn() -> SystemTime,
@@ -60,7 +60,7 @@ impl Http {
         })
     }
 
-    /// The latest refusal since the last call of this.
+    /// Returns the latest error answer since the previous call.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -105,7 +105,7 @@ fn other(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::Other(Box::new(error))
 }
 
-/// Seconds, given as such or as a date.
+/// The pause in seconds, from a number or a date.
 fn retry_after(headers: &header::HeaderMap, now: SystemTime) -> Option<u64> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     text.parse().ok().or_else(|| {

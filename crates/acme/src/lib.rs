@@ -57,15 +57,15 @@ struct Parts {
     certificates: Certificates,
     table: signalbox_routing::Store,
     routers: Routers,
-    /// For the DNS webhook and the check URL.
+    /// Calls the DNS webhook and the check URL.
     client: Client,
     clock: fn() -> SystemTime,
     metrics: Metrics,
-    /// Names that the check URL was asked about.
+    /// Names for which the check URL was called recently.
     asked: on_demand::Asked,
-    /// One account is created at a time.
+    /// Ensures that one account is created at a time.
     creating: Mutex<()>,
-    /// A name's next step may be due.
+    /// Notified when a name's next step may be due.
     nudge: Notify,
     shutdown: CancellationToken,
 }

@@ -11,14 +11,14 @@ struct Outcome {
     outcome: &'static str,
 }
 
-/// The metrics of automatic HTTPS. Cheap to clone; clones count together.
+/// The metrics of automatic HTTPS. Cheap to clone; clones share the counters.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     attempts: Family<Outcome, Counter>,
 }
 
 impl Metrics {
-    /// Adds them to `registry`, which brings the prefix of their names.
+    /// Adds the metrics to `registry`, which adds the prefix to their names.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "certificate_attempts",

@@ -15,19 +15,19 @@ use tokio::time::{Duration, Instant};
 
 use crate::{Parts, record::Record, store::Budget};
 
-/// How long the URL is not asked again about a name.
+/// How long the check URL is not called again for a name.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// Names that are remembered. An hour's budget is far below.
+/// Maximum number of names that are remembered. The hourly budget is far lower.
 const MAX_REMEMBERED: usize = 100_000;
-/// The body of an answer is not used.
+/// Maximum size of an answer, whose body is ignored.
 const MAX_BYTES: usize = 4096;
 
-/// The names that were asked about lately.
+/// Names for which the check URL was called recently.
 #[derive(Debug, Default)]
 pub(crate) struct Asked(Mutex<HashMap<String, Instant>>);
 
 impl Asked {
-    /// Whether the URL may be asked about a name now. If so, the name is remembered.
+    /// Whether the URL may be called for a name now. If so, the name is remembered.
     fn take(&self, name: &str, now: Instant) -> bool {
         let mut names = self.0.lock();
         if names.get(name).is_some_and(|until| *until > now) {
@@ -43,7 +43,7 @@ impl Asked {
     }
 }
 
-/// Asks about the names that routers report.
+/// Calls the check URL for names that routers report as requested.
 pub(crate) async fn requested(parts: &Parts) {
     if parts.options.check_url.is_empty() {
         return;
@@ -86,7 +86,7 @@ async fn ask(parts: &Parts, name: &str) {
     }
 }
 
-/// Whether the operator's URL allows a certificate of the name.
+/// Whether the operator's check URL allows a certificate for the name.
 async fn is_allowed(parts: &Parts, name: &str) -> bool {
     let Ok(mut url) = url::Url::parse(&parts.options.check_url) else { return false };
     url.query_pairs_mut().append_pair("domain", name);

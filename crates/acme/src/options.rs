@@ -43,15 +43,15 @@ impl Options {
     /// The section of the default file: every key with its default and description.
     pub const DEFAULTS: &str = include_str!("defaults.toml");
 
-    /// Whether there is an ACME server.
-    pub fn is_on(&self) -> bool {
+    /// Whether an ACME server is configured.
+    pub(crate) fn is_on(&self) -> bool {
         !self.directory.is_empty()
     }
 
-    /// The wrong key and why, if keys do not fit together.
+    /// Checks that the settings fit together.
     ///
     /// # Errors
-    /// The name of the key, and what is wrong.
+    /// The name of an invalid setting, and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.external_account_id.is_some() != self.external_account_key_file.is_some() {
             return Err(("acme.external_account_id", "needs external_account_key_file, and vice versa"));
@@ -78,7 +78,7 @@ impl Default for Options {
     }
 }
 
-/// Names that have automatic HTTPS.
+/// Patterns of names that get automatic HTTPS.
 #[derive(Debug, Clone)]
 pub struct Pattern(Hostname);
 
@@ -101,7 +101,7 @@ impl Pattern {
     }
 }
 
-/// An http or https URL, or nothing.
+/// An http or https URL, or an empty text.
 fn web_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
     let url = url::Url::parse(&text);

@@ -30,15 +30,15 @@ use crate::{
     store::{Budget, Claim},
 };
 
-/// How long every router may take to acknowledge a challenge.
+/// How long routers may take to acknowledge a challenge.
 const CONVERGENCE: Duration = Duration::from_secs(20);
-/// How long validation and issuance may take each.
+/// The time limits of validation and issuance.
 const POLL: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(250))
     .backoff(1.5)
     .timeout(Duration::from_secs(120));
 
-/// Obtains a certificate for the claimed name and puts it into the route table. Returns its life.
+/// Obtains a certificate for the claimed name and stores it in the route table. Returns its validity period.
 pub(crate) async fn obtain(parts: &Parts, claim: &mut Claim) -> Result<Life, Failure> {
     let hostname = Hostname::parse(&claim.name).map_err(|invalid| Failure::new(invalid.detail))?;
     let http = http(parts)?;
@@ -65,13 +65,13 @@ pub(crate) async fn obtain(parts: &Parts, claim: &mut Claim) -> Result<Life, Fai
     put(parts, &hostname, &chain, &key).await
 }
 
-/// The client for one order.
+/// The HTTP client for one order.
 pub(crate) fn http(parts: &Parts) -> Result<Http, Failure> {
     let made = Http::new(parts.options.ca_file.as_deref(), parts.clock);
     made.map_err(|error| Failure::new(format!("acme.ca_file: {error}")))
 }
 
-/// The order that an earlier attempt left, with the key of its certificate.
+/// The unfinished order of an earlier attempt, with its private key.
 async fn resume(
     parts: &Parts,
     http: &Http,
@@ -90,7 +90,7 @@ async fn resume(
             }
         },
         Err(error) => match Failure::acme(&error, http) {
-            // It has expired, or belongs to another account.
+            // The order has expired, or belongs to another account.
             Failure::Failed { order_is_lost: true, account_is_lost: false, .. } => Ok(None),
             failure => {
                 claim.record.order = Some(open);
@@ -100,7 +100,7 @@ async fn resume(
     }
 }
 
-/// A new order, stored before anything else is done with it.
+/// Creates an order and stores it before anything else is done with it.
 async fn begin(
     parts: &Parts,
     http: &Http,
@@ -122,7 +122,8 @@ async fn begin(
     })?;
     let names = [Identifier::Dns(claim.name.clone())];
     let mut new = NewOrder::new(&names);
-    // Servers with renewal information count such an order as a renewal, which their limits allow.
+    // Servers with renewal information recognize such an order as a renewal, which is exempt from some rate
+    // limits.
     let replaced = match claim.record.ari_at {
         Some(_) if claim.record.failures == 0 => present_leaf(parts, hostname).await,
         _ => None,
@@ -151,8 +152,8 @@ async fn still_ours(parts: &Parts, claim: &Claim) -> Result<(), Failure> {
     }
 }
 
-/// Proves the control over the name, and waits until the server is convinced. DNS records that were made are added to
-/// `records`.
+/// Proves control over the name, and waits until the server has validated it. Created DNS records are added
+/// to `records`.
 async fn prove(
     parts: &Parts,
     http: &Http,
@@ -195,7 +196,8 @@ async fn prove(
     }
 }
 
-/// DNS-01 for wildcards, for which nothing else is allowed (RFC 8555, 7.1.3), and if the operator wants it for all.
+/// DNS-01 for wildcards, which allow no other challenge (RFC 8555, 7.1.3), or for all names if the operator
+/// configured it.
 fn challenge_type(parts: &Parts, name: &str) -> Result<ChallengeType, Failure> {
     if !name.starts_with('*') && !parts.options.dns_only {
         return Ok(ChallengeType::Http01);
@@ -210,7 +212,8 @@ fn shown(kind: &ChallengeType) -> &'static str {
     if *kind == ChallengeType::Dns01 { "DNS-01" } else { "HTTP-01" }
 }
 
-/// Makes every router answer the challenge, before the server is asked to validate: it may connect to any of them.
+/// Makes every router answer the challenge before the server is asked to validate, because the server may
+/// connect to any of them.
 async fn on_every_router(parts: &Parts, name: &str, token: &str, answer: &str) -> Result<(), Failure> {
     let put = parts.table.put_challenge(name, token, answer).await;
     let (epoch, serial) = put.map_err(|error| {
@@ -230,7 +233,7 @@ async fn on_every_router(parts: &Parts, name: &str, token: &str, answer: &str) -
     Err(Failure::new(format!("The ACME server was not asked to validate, because {why}.")))
 }
 
-/// Why the server did not accept the proof.
+/// Why the server rejected the challenge.
 async fn refused(order: &mut Order, kind: &ChallengeType) -> Failure {
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -255,14 +258,14 @@ fn csr(name: &str, key: &KeyPair) -> Result<Vec<u8>, Failure> {
     Ok(params.serialize_request(key).map_err(Failure::internal)?.der().to_vec())
 }
 
-/// Puts a checked certificate into the route table.
+/// Stores a validated certificate in the route table.
 async fn put(parts: &Parts, hostname: &Hostname, chain: &str, key: &KeyPair) -> Result<Life, Failure> {
     let put = parts.certificates.put(&Caller::root(), hostname, chain, &key.serialize_pem()).await;
     let put = put.map_err(|error| match error {
         CertificateError::Invalid(invalid) => {
             Failure::of_order(format!("The ACME server's certificate cannot be used: {}.", invalid.detail))
         }
-        // The order is finished, and its certificate can be fetched again.
+        // The order is complete, and its certificate can be fetched again.
         error => Failure::new(format!("The certificate could not be put into the route table: {error}.")),
     })?;
     parts.routers.applied(put.change.serial);
@@ -270,13 +273,13 @@ async fn put(parts: &Parts, hostname: &Hostname, chain: &str, key: &KeyPair) -> 
     Ok(Life { not_before: seconds(put.facts.not_before), not_after: seconds(put.facts.not_after) })
 }
 
-/// The certificate that the route table has for the name.
+/// The current certificate of the name in the route table.
 async fn present_leaf(parts: &Parts, hostname: &Hostname) -> Option<CertificateDer<'static>> {
     let found = parts.certificates.get(hostname).await.ok()?;
     CertificateDer::pem_slice_iter(found.chain.as_bytes()).next()?.ok()
 }
 
-/// The life of the certificate that the route table has for the name.
+/// The validity period of the current certificate of the name in the route table.
 pub(crate) async fn present(parts: &Parts, name: &str) -> Result<Option<Life>, Failure> {
     let hostname = Hostname::parse(name).map_err(|invalid| Failure::new(invalid.detail))?;
     match parts.certificates.get(&hostname).await {
@@ -290,13 +293,13 @@ pub(crate) async fn present(parts: &Parts, name: &str) -> Result<Option<Life>, F
             tracing::debug!(%error, "certificate not read");
             Err(Failure::Unavailable)
         }
-        // It cannot be read, so it cannot be presented either.
+        // If it cannot be read, routers cannot present it either.
         Err(_) => Ok(None),
     }
 }
 
-/// When the server wants the certificate to be renewed, and seconds until it is asked again; `None` if it has no such
-/// information.
+/// When the server suggests to renew the certificate, and the seconds until this should be queried again;
+/// `None` if the server provides no renewal information.
 pub(crate) async fn renewal_info(parts: &Parts, name: &str) -> Result<Option<(Window, u64)>, Failure> {
     let hostname = Hostname::parse(name).map_err(|invalid| Failure::new(invalid.detail))?;
     let Some(leaf) = present_leaf(parts, &hostname).await else { return Ok(None) };

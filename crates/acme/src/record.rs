@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::schedule::{self, Life, Window};
 
-/// The longest text of an error that is stored.
+/// Maximum length of a stored error text.
 const MAX_WORDS: usize = 500;
 
 /// The stored state of a name. Times are unix seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// A client asked for the name, and the check URL allowed it. It is not a host with automatic HTTPS.
+    /// Whether a client requested the name and the check URL allowed it, so that it is not a registered host.
     #[serde(default)]
     pub(crate) on_demand: bool,
     /// The certificate in the route table.
@@ -18,10 +18,10 @@ pub(crate) struct Record {
     pub(crate) certificate: Option<Life>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) window: Option<Window>,
-    /// When the server is asked for renewal information; `None` if it has none.
+    /// When renewal information is queried next; `None` if the server provides none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ari_at: Option<u64>,
-    /// An order that is not finished.
+    /// An unfinished order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) order: Option<OpenOrder>,
     /// Failed attempts since the last certificate.
@@ -31,27 +31,27 @@ pub(crate) struct Record {
     pub(crate) last_error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_error_at: Option<u64>,
-    /// Not before this time, because the server asked for it.
+    /// No attempt is made before this time, because the server requested a pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) not_before: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) issued_at: Option<u64>,
-    /// How the latest attempt ended, while its event is not published.
+    /// The result of the latest attempt, until its event is published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) news: Option<News>,
 }
 
-/// An event about an attempt. Repeated, it is the same.
+/// The event for an attempt. A repeated publication is identical.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct News {
     pub(crate) issued: bool,
-    /// The fencing token of the claim in which it happened: unique.
+    /// The fencing token of the claim in which it happened, which makes it unique.
     pub(crate) claim: u64,
     pub(crate) at: u64,
 }
 
-/// An order at the ACME server. A pacemaker that takes it over continues it: the same order with the same key gives the same
-/// certificate, so a crash costs no second one.
+/// An order at the ACME server. A pacemaker that takes over continues it: the same order with the same key
+/// results in the same certificate, so a crash does not cause a second one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OpenOrder {
     pub(crate) url: String,
@@ -59,7 +59,7 @@ pub(crate) struct OpenOrder {
     pub(crate) key: String,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Attempt {
     Issued { life: Life, ari: bool },
@@ -69,16 +69,16 @@ pub(crate) enum Attempt {
 /// The next step for a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A certificate is needed.
+    /// Obtain a certificate.
     Order,
-    /// The server is asked when it wants the certificate to be renewed.
+    /// Query the server's renewal information.
     AskRenewal,
-    /// Nothing yet.
+    /// Nothing is due yet.
     Rest,
 }
 
 impl Record {
-    /// Notes how an attempt ended.
+    /// Records the result of an attempt.
     pub(crate) fn attempted(&mut self, attempt: Attempt, now: u64) {
         match attempt {
             Attempt::Issued { life, ari } => {
@@ -130,7 +130,7 @@ impl Record {
     }
 }
 
-/// A number of 0 to 1 that is always the same for a name (FNV-1a).
+/// A number from 0 to 1 that is constant for a name (FNV-1a).
 pub(crate) fn spread(name: &str) -> f64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -12,45 +12,46 @@ use serde::{Deserialize, Serialize};
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
-/// The longest pause after a failure. A server that is back is noticed on the same day.
+/// Maximum pause after a failure, so that a recovered server is used on the same day.
 const MAX_PAUSE: u64 = 12 * HOUR;
-/// The same, of a name whose certificate has expired: its clients are waiting.
+/// Maximum pause for a name whose certificate has expired, because its clients already fail.
 const MAX_PAUSE_EXPIRED: u64 = HOUR;
-/// The longest pause that an ACME server may ask for. Rate limits of public servers last up to a week.
+/// Maximum pause that an ACME server may request. Rate limits of public servers last up to a week.
 const MAX_RETRY_AFTER: u64 = 7 * DAY;
-/// Pause between questions for renewal information, unless the server asks for another one (RFC 9773, 4.3).
+/// The pause between queries for renewal information, unless the server requests another one (RFC 9773, 4.3).
 const ARI_PAUSE: u64 = 6 * HOUR;
 
-/// The life of a certificate.
+/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Life {
     pub(crate) not_before: u64,
     pub(crate) not_after: u64,
 }
 
-/// When an ACME server wants a certificate to be renewed (RFC 9773).
+/// When an ACME server suggests to renew a certificate (RFC 9773).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// When a certificate is renewed. `spread`, 0 to 1, is different for each name: otherwise certificates that were obtained
-/// together would always be renewed together.
+/// When a certificate is renewed. `spread`, from 0 to 1, differs for each name. Without it, certificates that
+/// were obtained at the same time would always be renewed at the same time.
 pub(crate) fn renewal(life: Life, window: Option<Window>, spread: f64) -> u64 {
     let length = life.not_after.saturating_sub(life.not_before);
     match window {
         Some(window) => {
             let chosen = window.start + part(window.end.saturating_sub(window.start), spread);
-            // A window that is too late would let the certificate expire.
+            // If the window is too late, the certificate would expire first.
             chosen.min(life.not_after.saturating_sub(length / 20))
         }
         None => life.not_before + length * 2 / 3 - part(length / 30, spread),
     }
 }
 
-/// Seconds until the next attempt after `failures` of them. `first` is the pause after the first failure, `retry_after` what the
-/// server asked for, and `left` the remaining life of the present certificate.
+/// Seconds until the next attempt after `failures` of them. `first` is the pause after the first failure,
+/// `retry_after` the pause that the server requested, and `left` the remaining validity of the current
+/// certificate.
 pub(crate) fn pause(
     failures: u32,
     first: u64,
@@ -59,7 +60,7 @@ pub(crate) fn pause(
     spread: f64,
 ) -> u64 {
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(MAX_PAUSE);
-    // The shorter a certificate's remaining life, the more often its renewal is tried.
+    // The shorter the remaining validity, the more often the renewal is attempted.
     let usual = match left {
         Some(0) => doubled.min(MAX_PAUSE_EXPIRED),
         Some(left) => doubled.min((left / 10).max(first)),
@@ -69,7 +70,7 @@ pub(crate) fn pause(
     varied.max(retry_after.unwrap_or(0).min(MAX_RETRY_AFTER)).max(1)
 }
 
-/// Seconds until the server is asked for renewal information again.
+/// Seconds until the next query for renewal information.
 pub(crate) fn ari_pause(retry_after: Option<u64>) -> u64 {
     retry_after.unwrap_or(ARI_PAUSE).clamp(10 * MINUTE, DAY)
 }
@@ -118,7 +119,8 @@ mod tests {
         assert!(pause(3, 60, None, None, 1.0) >= 180);
     }
 
-    /// A name that is never answered well is retried once a day, and no other name is renewed later because of it.
+    /// A name whose attempts always fail is retried once a day, and does not delay the renewal of other
+    /// names.
     #[test]
     fn no_renewal_is_missed_among_100_000_names() {
         const NAMES: usize = 100_000;

@@ -18,15 +18,15 @@ use crate::{
     wanted,
 };
 
-/// Interval between questions for names whose step is due.
+/// The interval between checks for names whose step is due.
 const POLL: Duration = Duration::from_millis(500);
-/// Pause of a name after something here did not answer.
+/// The pause of a name after a local component did not answer.
 const UNAVAILABLE_MS: u64 = 5_000;
-/// Names that waited for a budget continue within this time.
+/// Names that waited for a budget continue at random times within this period.
 const SPREAD_MS: u64 = 60_000;
 /// Pause before an event is published again.
 const UNPUBLISHED_MS: u64 = 5_000;
-/// Topics of its events, without the prefix of own topics.
+/// The topics of the events, without the prefix of Signalbox's own topics.
 const ISSUED: &str = "certificate.issued";
 const FAILED: &str = "certificate.failed";
 
@@ -39,7 +39,8 @@ pub struct Service<A> {
 }
 
 impl<A: Announce + Clone + Send + Sync + 'static> Service<A> {
-    /// `lease` makes one pacemaker at a time compare hosts with names. Orders need none: each name is claimed.
+    /// `lease` ensures that one pacemaker at a time compares hosts with names. Orders do not need it, because
+    /// each name is claimed.
     pub fn new(acme: Acme, lease: Lease, announce: A) -> Self {
         Self { acme, lease, announce }
     }
@@ -94,7 +95,7 @@ async fn work<A: Announce + Clone + Send + Sync + 'static>(
     while steps.join_next().await.is_some() {}
 }
 
-/// Takes the next step of a claimed name while the claim is held.
+/// Performs the next step of a claimed name while the claim is valid.
 async fn held<A: Announce>(parts: Arc<Parts>, announce: A, claim: Claim, shutdown: CancellationToken) {
     let (name, fence) = (claim.name.clone(), claim.fence);
     let step = Box::pin(step(&parts, &announce, claim));
@@ -104,7 +105,7 @@ async fn held<A: Announce>(parts: Arc<Parts>, announce: A, claim: Claim, shutdow
             tracing::info!(server_name = name, "another pacemaker continues the order");
         }
         () = shutdown.cancelled() => {
-            // The order is stored: another pacemaker continues it, or this one after its restart.
+            // The order is stored, so another pacemaker continues it, or this one after its restart.
             if let Err(error) = parts.store.release(&name, fence).await {
                 tracing::debug!(server_name = name, %error, "claim not released; it will expire");
             }
@@ -112,7 +113,7 @@ async fn held<A: Announce>(parts: Arc<Parts>, announce: A, claim: Claim, shutdow
     }
 }
 
-/// Renews the claim for as long as it is ours.
+/// Renews the claim until it is lost.
 async fn keep(parts: &Parts, name: &str, fence: u64) {
     loop {
         time::sleep(parts.store.renew_interval()).await;
@@ -134,7 +135,8 @@ async fn step<A: Announce>(parts: &Parts, announce: &A, mut claim: Claim) {
     match taken(parts, &mut claim, claimed).await {
         Ok(Some(attempt)) => {
             noted(parts, &mut claim, attempt, now());
-            // Stored with its event before the event is published, so that a crash loses neither.
+            // The result is stored with its event before the event is published, so that a crash loses
+            // neither.
             match parts.store.keep(&claim).await {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -149,7 +151,7 @@ async fn step<A: Announce>(parts: &Parts, announce: &A, mut claim: Claim) {
         Ok(None) => {}
         Err(Failure::NoBudget(ms)) => {
             tracing::debug!(server_name = claim.name, "order delayed: acme.orders_per_hour is spent");
-            // Not all at the same moment.
+            // A random delay, so that names do not continue at the same time.
             let pause = ms + random_ms(SPREAD_MS);
             return saved(parts, &claim, pause).await;
         }
@@ -165,14 +167,14 @@ fn random_ms(below: u64) -> u64 {
     rand::rng().random_range(0..below)
 }
 
-/// Renewals differ by name, and are always the same for a name. Retries differ each time.
+/// The spread of a claim. For renewals it is constant per name; for retries it differs each time.
 fn varied(claim: &Claim) -> f64 {
     if claim.record.failures > 0 { rand::rng().random::<f64>() } else { spread(&claim.name) }
 }
 
-/// Does what is to be done. Returns how an attempt to obtain a certificate ended, if there was one.
+/// Performs the step that is due. Returns the result of an attempt to obtain a certificate, if there was one.
 async fn taken(parts: &Parts, claim: &mut Claim, now: u64) -> Result<Option<Attempt>, Failure> {
-    // A certificate may have been uploaded, deleted, or put by an attempt whose end was not stored.
+    // The certificate may have been uploaded or deleted, or stored by an attempt whose result was lost.
     let present = order::present(parts, &claim.name).await?;
     if claim.record.certificate != present {
         claim.record.certificate = present;
@@ -193,7 +195,7 @@ async fn taken(parts: &Parts, claim: &mut Claim, now: u64) -> Result<Option<Atte
                     claim.record.ari_at = Some(now + pause);
                 }
                 Ok(None) => claim.record.ari_at = None,
-                // Without the information, certificates are renewed at two thirds of their life.
+                // Without renewal information, certificates are renewed after two thirds of their validity.
                 Err(Failure::Unavailable) => return Err(Failure::Unavailable),
                 Err(failure) => {
                     tracing::debug!(server_name = claim.name, ?failure, "renewal information not read");
@@ -206,7 +208,8 @@ async fn taken(parts: &Parts, claim: &mut Claim, now: u64) -> Result<Option<Atte
     }
 }
 
-/// An attempt to obtain a certificate. A server that does not know the account gets a new one immediately.
+/// Makes an attempt to obtain a certificate. If the server does not know the account, a new one is created
+/// immediately.
 async fn ordered(parts: &Parts, claim: &mut Claim) -> Result<Attempt, Failure> {
     let mut obtained = order::obtain(parts, claim).await;
     if matches!(&obtained, Err(Failure::Failed { account_is_lost: true, .. })) {
@@ -246,7 +249,7 @@ fn noted(parts: &Parts, claim: &mut Claim, attempt: Attempt, now: u64) {
     }
 }
 
-/// Publishes how the latest attempt ended. Returns whether there is nothing left to publish.
+/// Publishes the result of the latest attempt. Returns whether nothing remains to be published.
 async fn publish<A: Announce>(announce: &A, claim: &mut Claim) -> bool {
     let Some(news) = claim.record.news.clone() else { return true };
     let (name, record) = (&claim.name, &claim.record);

@@ -14,7 +14,7 @@ static WANT: Script<FabricRole> = Script::new("acme/want", include_str!("scripts
 static UNWANT: Script<FabricRole> = Script::new("acme/unwant", include_str!("scripts/unwant.lua"));
 static SPEND: Script<FabricRole> = Script::new("acme/spend", include_str!("scripts/spend.lua"));
 
-/// Names in one call.
+/// Maximum number of names in one call.
 pub(crate) const CHUNK: usize = 500;
 
 /// The state could not be read or written.
@@ -31,15 +31,15 @@ pub enum Error {
     Reply,
 }
 
-/// A name that this pacemaker works on.
+/// A name that this pacemaker has claimed.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) name: String,
     pub(crate) fence: u64,
     pub(crate) record: Record,
-    /// An operator wants the next step, whatever the schedule.
+    /// Whether an operator requested the next step, regardless of the schedule.
     pub(crate) is_requested: bool,
-    /// When it was claimed, by the fabric's clock, in unix milliseconds.
+    /// The time of the claim by the fabric's clock, in unix milliseconds.
     pub(crate) now_ms: u64,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Store {
     clock_ms: Option<u64>,
 }
 
-/// A budget per hour.
+/// An hourly budget.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Budget {
     Orders,
@@ -95,7 +95,7 @@ impl Store {
             let state: String = from_redis_value(state).map_err(|_| Error::Reply)?;
             match serde_json::from_str(&state) {
                 Ok(record) => claims.push(Claim { name, fence, record, is_requested, now_ms }),
-                // Of another version, perhaps. The claim expires, and others are not delayed.
+                // Another version may have written it. The claim expires, and other names are not delayed.
                 Err(error) => tracing::error!(name, %error, "state of a name not readable"),
             }
         }
@@ -117,12 +117,12 @@ impl Store {
         self.save(claim, self.claim_ms()).await
     }
 
-    /// Begins the time of a claim again. Returns false if it has ended.
+    /// Extends a claim. Returns false if it has ended.
     pub(crate) async fn renew(&self, name: &str, fence: u64) -> Result<bool, Error> {
         self.store(name, fence, "", self.claim_ms()).await
     }
 
-    /// Ends a claim early: another pacemaker continues.
+    /// Ends a claim early, so that another pacemaker can continue.
     pub(crate) async fn release(&self, name: &str, fence: u64) -> Result<bool, Error> {
         self.store(name, fence, "", 0).await
     }
@@ -133,12 +133,12 @@ impl Store {
         Ok(call.run::<u64>(&self.fabric).await? == 1)
     }
 
-    /// A third of the time of a claim.
+    /// A third of the duration of a claim.
     pub(crate) fn renew_interval(&self) -> Duration {
         self.claim / 3
     }
 
-    /// Adds names; with `immediately`, the next step of those that exist is due now.
+    /// Adds names. With `immediately`, the next step of existing names becomes due now.
     pub(crate) async fn want(
         &self,
         names: &[String],
@@ -166,7 +166,8 @@ impl Store {
         Ok(removed)
     }
 
-    /// Takes one unit of a budget. Returns the milliseconds until there is one, or `None` if it was taken.
+    /// Takes one unit of a budget. Returns `None` on success, otherwise the milliseconds until a unit is
+    /// available.
     pub(crate) async fn spend(&self, budget: Budget, per_hour: u64) -> Result<Option<u64>, Error> {
         let purpose = match budget {
             Budget::Orders => "orders",
@@ -176,7 +177,7 @@ impl Store {
         Ok(Some(left).filter(|left| *left > 0))
     }
 
-    /// Up to `limit` names after `after`, in order.
+    /// At most `limit` names after `after`, sorted.
     pub(crate) async fn names_after(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
         let from = after.map_or("-".to_owned(), |after| format!("({after}"));
         let command = self.fabric.command("ZRANGEBYLEX").key(&key::acme_index()).arg(from).arg("+");
@@ -207,24 +208,24 @@ impl Store {
         Ok(revision.unwrap_or(0))
     }
 
-    /// The encrypted account at a directory.
+    /// The encrypted account at an ACME directory.
     pub(crate) async fn account(&self, directory: &str) -> Result<Option<String>, Error> {
         Ok(self.fabric.command("HGET").key(&key::acme_accounts()).arg(directory).query().await?)
     }
 
-    /// Stores the account at a directory, unless there is one by now.
+    /// Stores the account at an ACME directory, unless one is stored already.
     pub(crate) async fn keep_account(&self, directory: &str, sealed: &str) -> Result<bool, Error> {
         let command = self.fabric.command("HSETNX").key(&key::acme_accounts());
         Ok(command.arg(directory).arg(sealed).query::<u64>().await? == 1)
     }
 
-    /// Replaces the account at a directory.
+    /// Replaces the account at an ACME directory.
     pub(crate) async fn replace_account(&self, directory: &str, sealed: &str) -> Result<(), Error> {
         let command = self.fabric.command("HSET").key(&key::acme_accounts());
         Ok(command.arg(directory).arg(sealed).run().await?)
     }
 
-    /// Forgets the account at a directory, which does not know it.
+    /// Deletes the account at an ACME directory, which does not know it anymore.
     pub(crate) async fn forget_account(&self, directory: &str) -> Result<(), Error> {
         Ok(self.fabric.command("HDEL").key(&key::acme_accounts()).arg(directory).run().await?)
     }
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(store.unwant(&names(&["a.test"])).await.unwrap(), 1);
         assert!(!store.save(&claims[0], 0).await.unwrap());
         assert_eq!(store.names_after(None, 5).await.unwrap(), ["b.test"]);
-        // Wanted again, it gets another token than the lost claim.
+        // After the name is added again, its claim gets a different token from the lost one.
         store.want(&names(&["a.test"]), &Record::default(), false).await.unwrap();
         assert!(store.claim(5).await.unwrap()[0].fence > claims[1].fence);
         assert!(!store.save(&claims[0], 0).await.unwrap());

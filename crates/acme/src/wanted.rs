@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Parts, failure::Failure, on_demand, record::Record, store::CHUNK};
 
-/// Interval between questions whether anything changed.
+/// The interval between checks for changes.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
-/// A comparison is made after this time even if nothing changed.
+/// The comparison is also made after this time without changes.
 const ALWAYS: Duration = Duration::from_secs(600);
-/// The share of the time that comparisons may take: one part of so many.
+/// Comparisons may take at most one part in this many of the time.
 const SHARE: u32 = 10;
 
-/// Compares until `shutdown`, then releases the lease.
+/// Compares hosts with names until `shutdown`, then releases the lease.
 pub(crate) async fn run(parts: &Parts, mut lease: Lease, shutdown: CancellationToken) {
     let mut compared: Option<(u64, Instant)> = None;
     let mut pause = INTERVAL;
@@ -71,7 +71,7 @@ async fn turn(parts: &Parts, compared: Option<(u64, Instant)>) -> Result<Option<
     Ok(Some(revision))
 }
 
-/// Those of these hosts that have automatic HTTPS.
+/// Those hosts that have automatic HTTPS.
 async fn with_automatic(parts: &Parts, names: Vec<String>) -> Result<Vec<String>, Failure> {
     let policies = parts.table.policies(&names).await.map_err(unavailable)?;
     let both = names.into_iter().zip(policies);
@@ -82,13 +82,14 @@ async fn with_automatic(parts: &Parts, names: Vec<String>) -> Result<Vec<String>
     Ok(both.filter(automatic).map(|(name, _)| name).collect())
 }
 
-/// The policy of a host decides; without one, the configuration does.
+/// The policy of a host decides; without a policy, the configuration decides.
 fn is_automatic(name: &str, tls: Option<Tls>, covered: bool) -> bool {
     let possible = name != "*" && name.parse::<std::net::IpAddr>().is_err();
     possible && tls.map_or(covered, |tls| tls == Tls::Auto)
 }
 
-/// Removes names whose hosts are gone or manual. Their certificates stay until they expire or are deleted.
+/// Removes names whose hosts were removed or changed to manual certificates. Their certificates stay until
+/// they expire or are deleted.
 async fn remove_others(parts: &Parts, wanted: &HashSet<String>) -> Result<(), Failure> {
     let mut after: Option<String> = None;
     loop {

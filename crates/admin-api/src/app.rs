@@ -153,7 +153,7 @@ impl App {
     ///
     /// # Errors
     /// 429 `token_limit_reached` if the caller's token has used up its rate.
-    pub fn count_events(&self, caller: &Caller, count: usize) -> Result<(), Problem> {
+    pub(crate) fn count_events(&self, caller: &Caller, count: usize) -> Result<(), Problem> {
         self.limits.events.take(caller, count, self.tokens.now_ms())
     }
 

@@ -1,7 +1,7 @@
 //! The API of the control plane over HTTP.
 //!
-//! `http` has what all handlers share, `api` the handlers of each subsystem, and [`App`] is their state. The dashboard is a
-//! second face of the same state: it uses the checks and lists of the API, and its pages pass the same [`router`].
+//! `http` has what all handlers share, `api` the handlers of each subsystem, and [`App`] is their state. The dashboard
+//! uses the same state, with the checks and lists of the API, and its pages are part of the same [`router`].
 
 pub mod api;
 mod app;

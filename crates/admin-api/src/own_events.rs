@@ -21,7 +21,7 @@ impl OwnEvents {
 
 impl OwnEvents {
     /// Publishes a record of the audit log, in the background: the record itself is stored.
-    pub fn audited(&self, record: &Record) {
+    pub(crate) fn audited(&self, record: &Record) {
         let event = NewEvent {
             kind: Kind::Create,
             url: "/audit".to_owned(),

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::words::words;
+
 /// The kind of an audit record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -19,17 +21,7 @@ pub enum Kind {
     Refused,
 }
 
-impl Kind {
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Change => "change",
-            Self::Login => "login",
-            Self::Logout => "logout",
-            Self::Refused => "refused",
-        }
-    }
-}
+words!(Kind { Change: "change", Login: "login", Logout: "logout", Refused: "refused" });
 
 /// A record of the audit log: who changed what, and when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,8 @@
 //! The wire types of Signalbox's HTTP API: answers of the pacemaker and the sidecar, and requests of their clients.
 //!
-//! One module per subsystem. The types contain no logic: values are checked where they are used. A request rejects unknown
-//! fields, so that a typing error is reported; an answer ignores them, so that a client can read a newer server.
+//! One module per subsystem. The types contain no logic: values are checked where they are used. In requests, unknown
+//! fields are rejected, so that a typo is reported. In answers, they are ignored, so that a client can read the answers
+//! of a newer server.
 //!
 //! The feature `schema` derives the descriptions of the OpenAPI document.
 
@@ -19,5 +20,6 @@ pub mod routes;
 mod schema;
 pub mod stats;
 pub mod tokens;
+mod words;
 
 pub use problem::Problem;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::words::words;
+
 /// What to do with an event whose attempts all failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -16,6 +18,8 @@ pub enum OnFailure {
     /// The object waits until an operator retries the event or skips it.
     Park,
 }
+
+words!(OnFailure { Block: "block", Skip: "skip", Park: "park" });
 
 /// What to do with the events that are queued for a backend when it is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,16 +35,7 @@ pub enum Queued {
     Discard,
 }
 
-impl Queued {
-    /// As scripts and metrics name it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::Dead => "dead",
-            Self::Discard => "discard",
-        }
-    }
-}
+words!(Queued { Send: "send", Dead: "dead", Discard: "discard" });
 
 /// The state of an object.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::words;
+
 /// A kind of permission. Root has all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -25,38 +27,16 @@ pub enum Scope {
     Audit,
 }
 
-impl Scope {
-    /// All of them.
-    pub const ALL: &'static [Self] = &[
-        Self::Routes,
-        Self::Publish,
-        Self::Subscribe,
-        Self::Queues,
-        Self::Facts,
-        Self::Machines,
-        Self::Read,
-        Self::Audit,
-    ];
-
-    /// The scope of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|scope| scope.as_str() == name)
-    }
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Routes => "routes",
-            Self::Publish => "publish",
-            Self::Subscribe => "subscribe",
-            Self::Queues => "queues",
-            Self::Facts => "facts",
-            Self::Machines => "machines",
-            Self::Read => "read",
-            Self::Audit => "audit",
-        }
-    }
-}
+words!(Scope {
+    Routes: "routes",
+    Publish: "publish",
+    Subscribe: "subscribe",
+    Queues: "queues",
+    Facts: "facts",
+    Machines: "machines",
+    Read: "read",
+    Audit: "audit",
+});
 
 impl AsRef<str> for Scope {
     fn as_ref(&self) -> &str {
@@ -152,18 +132,4 @@ pub struct TokenList {
     /// How many items match the search, on all pages together; absent if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_of_a_scope_is_its_json() {
-        for scope in Scope::ALL {
-            assert_eq!(serde_json::to_value(scope).unwrap(), scope.as_str());
-            assert_eq!(Scope::from_name(scope.as_str()), Some(*scope));
-        }
-        assert_eq!(Scope::from_name("root"), None);
-    }
 }

@@ -1,9 +1,9 @@
-//! The calls that the fabric acknowledged lately, and which of them a new primary does not have.
+//! The calls that the fabric acknowledged recently, and which of them a new primary does not have.
 //!
-//! Redis acknowledges a write before its replicas have it. If the primary fails then, the promoted replica lacks the write,
-//! although the publisher got the answer that its events are accepted. Nothing can repair this, but it must be reported.
-//! Every shard keeps the last sequence of each pacemaker. If it is older than one that this pacemaker saw acknowledged, the shard lost
-//! calls.
+//! Redis acknowledges a write before its replicas have it. If the primary fails then, the promoted replica lacks the
+//! write, although the publisher got the answer that its events are accepted. Nothing can repair this, but it must be
+//! reported. Every shard stores the sequence number of each pacemaker's last call. If that number is lower than one for
+//! which this pacemaker has got a reply, the shard lost calls.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 /// How many calls are remembered: more than a replica that is connected can be behind.
 const MAX_CALLS: usize = 4096;
-/// How long a call is remembered. The fabric keeps the last sequence longer (`REPLY_MS` in publish.lua), so it is not absent
-/// because it expired.
+/// How long a call is remembered. The fabric keeps the last sequence longer (`REPLY_MS` in publish.lua), so it is not
+/// absent because it expired.
 const LIFETIME: Duration = Duration::from_secs(300);
 
 /// The calls of one shard, oldest first.

@@ -1,7 +1,7 @@
-//! The log of attempts to deliver: the last ones of each subscriber, for people who look for the cause of a failure.
+//! The log of delivery attempts: the last ones of each subscriber, so that an operator can find the cause of a failure.
 //!
-//! Attempts are collected in memory and written once in a second, so the log costs a delivery nothing in Redis. A pacemaker
-//! that dies loses the last second of it.
+//! Attempts are collected in memory and written once per second, so a delivery needs no extra call of Redis for the
+//! log. A pacemaker that dies loses the attempts of the last second.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,7 +14,7 @@ use signalbox_api::events::DeliveryAttempt;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, core::Core};
+use super::{Error, Handle, core::Core};
 
 /// Attempts of a subscriber that are stored.
 const MAX_ATTEMPTS: usize = 50;
@@ -45,8 +45,19 @@ impl AttemptLog {
     }
 }
 
+impl Handle {
+    /// The client's last `limit` attempts to deliver, newest first.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn deliveries(&self, client: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
+        self.known(client).await?;
+        list(&self.core, client, limit).await
+    }
+}
+
 /// The last attempts of a subscriber, newest first.
-pub(super) async fn list(core: &Core, token: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
+async fn list(core: &Core, token: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
     write(core).await?;
     let stored = core.stores[0].attempts(token).await?;
     // An entry of another version that cannot be read is left out.

@@ -1,7 +1,7 @@
 //! Backends: ordered consumers that receive the events of some objects in place of the bus.
 //!
 //! They are part of the registry, so a publish that was computed from an older registry is rejected and computed
-//! again: no event reaches the lanes of subscribers although a backend exists, and none goes to a removed backend. The
+//! again. Therefore no event goes to subscribers instead of a new backend, or to a removed backend. The
 //! sequencer delivers to backends; this module holds only what the publish path needs.
 
 use serde::{Deserialize, Serialize};

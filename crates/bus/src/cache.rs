@@ -1,7 +1,7 @@
 //! Accepted events that are still in memory, so that a delivery seldom reads them from Redis again.
 //!
-//! First in, first out, bounded by bytes: batches are delivered in about the order in which their events came, so what
-//! is oldest is what is needed least. A miss costs one read; nothing depends on a hit.
+//! First in, first out, bounded by bytes: batches are delivered in about the order in which their events were accepted,
+//! so the oldest events are the least likely to be needed. A miss costs one read; nothing depends on a hit.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,6 +1,6 @@
 //! The part of a label's record that is written in the step that publishes its events.
 //!
-//! The bus does not interpret labels; it passes these words to the fragment of the publish script that does
+//! The bus does not interpret labels; it passes these arguments to the fragment of the publish script that does
 //! (`scripts/labels.lua`), so that a label's transition and its event are one atomic step.
 
 /// A change of a label: the record that must exist, and the record that replaces it.

@@ -11,21 +11,21 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
-use serde_json::value::RawValue;
-use signalbox_daemon::traces::Cause;
 use signalbox_store::Kind;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::{Instant, timeout},
-};
+use tokio::{sync::mpsc, time::timeout};
+
+mod fan_out;
+mod item;
+
+use fan_out::fan_out;
+use item::Content;
+pub(super) use item::{Gather, Item, Part, Ticket};
 
 use super::{
-    Change, Delay, Error, Event, EventId, NewEvent, NewMessage, Refusal,
+    Error, Event, EventId, Refusal,
     acknowledged::Acknowledged,
     core::Core,
-    event,
-    store::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Store},
+    store::{Accepted, Group, PublishCall, PublishReply, Published, Store},
     view::{State, View},
 };
 
@@ -39,246 +39,6 @@ const SEND_TRIES: u32 = 4;
 const PATIENCE: Duration = Duration::from_millis(2_500);
 /// How long a call may take at least, even if its events have waited for earlier calls.
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
-
-/// The answers to one publish, collected from as many shards and calls as its events went to.
-#[derive(Debug)]
-pub(super) struct Gather {
-    answers: Mutex<Answers>,
-}
-
-#[derive(Debug)]
-struct Answers {
-    results: Vec<Option<Result<EventId, Refusal>>>,
-    left: usize,
-    done: Option<oneshot::Sender<()>>,
-}
-
-impl Gather {
-    /// For `count` events; the receiver is notified when all are answered.
-    pub(super) fn new(count: usize) -> (Arc<Self>, oneshot::Receiver<()>) {
-        let (done, all) = oneshot::channel();
-        let answers = Answers { results: vec![None; count], left: count, done: Some(done) };
-        (Arc::new(Self { answers: Mutex::new(answers) }), all)
-    }
-
-    fn answer(&self, place: usize, result: Result<EventId, Refusal>) {
-        let mut answers = self.answers.lock();
-        // The result is absent if the caller stopped waiting, and already set if the ticket is being dropped.
-        if answers.results.get(place).is_some_and(Option::is_none) {
-            answers.results[place] = Some(result);
-            answers.left -= 1;
-            if answers.left == 0 {
-                let _ = answers.done.take().map(|done| done.send(()));
-            }
-        }
-    }
-
-    /// All answers; a missing one is reported as unknown.
-    pub(super) fn take(&self) -> Vec<Result<EventId, Refusal>> {
-        let mut answers = self.answers.lock();
-        std::mem::take(&mut answers.results)
-            .into_iter()
-            .map(|one| one.unwrap_or(Err(Refusal::Unavailable)))
-            .collect()
-    }
-}
-
-/// The place of one event's answer. Dropped without one (a shutdown, a panic) it answers that nothing is known.
-#[derive(Debug)]
-pub(super) struct Ticket {
-    pub(super) gather: Arc<Gather>,
-    pub(super) place: usize,
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.gather.answer(self.place, Err(Refusal::Unavailable));
-    }
-}
-
-/// One event of a group.
-#[derive(Debug)]
-pub(super) struct Part {
-    environment: String,
-    channel: String,
-    rest: Vec<u8>,
-    /// The span that published it, if that is recorded. The log keeps it, at the end of `rest`.
-    cause: Option<Cause>,
-    content: Content,
-}
-
-#[derive(Debug)]
-enum Content {
-    Event {
-        topic: Arc<str>,
-        event: NewEvent,
-    },
-    /// A message has no topic: it has no publisher and no subscribers. Its name is `object`.
-    Message {
-        object: String,
-        delay: Option<Delay>,
-    },
-}
-
-impl Part {
-    pub(super) fn new(topic: &Arc<str>, environment: String, event: NewEvent) -> Self {
-        Self {
-            channel: format!("{environment}:{}:{topic}", event.kind.as_str()),
-            rest: event.rest(topic, &environment),
-            cause: None,
-            environment,
-            content: Content::Event { topic: Arc::clone(topic), event },
-        }
-    }
-
-    /// A message, whose object and live channel are its name: `environment:type:name`.
-    pub(super) fn message(message: NewMessage) -> Self {
-        let object = format!("{}:{}:{}", message.environment, message.kind, message.name);
-        Self {
-            channel: object.clone(),
-            rest: message.rest(&object),
-            cause: None,
-            environment: message.environment,
-            content: Content::Message { object, delay: message.delay },
-        }
-    }
-
-    fn delay(&self) -> Option<Delay> {
-        match &self.content {
-            Content::Event { .. } => None,
-            Content::Message { delay, .. } => *delay,
-        }
-    }
-
-    /// The environment, if the subscribers of the topic depend on it.
-    fn divided_by(&self, view: &View) -> Option<&str> {
-        view.is_divided(self.topic()?).then_some(&self.environment)
-    }
-
-    fn object(&self) -> &str {
-        match &self.content {
-            Content::Event { event, .. } => event.object(),
-            Content::Message { object, .. } => object,
-        }
-    }
-
-    fn topic(&self) -> Option<&Arc<str>> {
-        match &self.content {
-            Content::Event { topic, .. } => Some(topic),
-            Content::Message { .. } => None,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.rest.len() + 256
-    }
-
-    /// Records the current span as the cause of the publish.
-    fn note_cause(&mut self) {
-        self.cause = Cause::current();
-        if let Some(cause) = &self.cause {
-            cause.append(&mut self.rest);
-        }
-    }
-}
-
-/// Events of one object on their way to its shard: all of them are accepted, in this order, or none is. A publish to
-/// a topic is a group of one. Within a call ids follow each other by [`ID_STEP`], and a group is never cut apart, so
-/// the ID of its first event determines those of the others.
-#[derive(Debug)]
-pub(super) struct Item {
-    client: Arc<str>,
-    hash: u32,
-    parts: Vec<Part>,
-    /// The object's new state, written with the events.
-    state: Option<Box<RawValue>>,
-    /// Digests of the idempotency key and of everything that was sent under it.
-    idempotency: Option<(String, String)>,
-    /// A label's change, which may come without events.
-    change: Option<Change>,
-    object: String,
-    /// When its publisher began to wait.
-    since: Instant,
-    ticket: Ticket,
-}
-
-impl Item {
-    /// A group of events, at least one, all of the same object.
-    pub(super) fn new(
-        client: &Arc<str>,
-        mut parts: Vec<Part>,
-        state: Option<Box<RawValue>>,
-        idempotency_key: Option<&str>,
-        ticket: Ticket,
-    ) -> Self {
-        let object = parts.first().map_or("", Part::object).to_owned();
-        let idempotency = idempotency_key.map(|key| {
-            let sent = parts.iter().map(|part| &part.rest[..]);
-            let sent = sent.chain(state.as_ref().map(|state| state.get().as_bytes()));
-            (event::digest([object.as_bytes(), key.as_bytes()]), event::digest(sent))
-        });
-        // Behind the digests: a repeat has another cause, and is the same publish.
-        parts.iter_mut().for_each(Part::note_cause);
-        Self {
-            client: Arc::clone(client),
-            hash: event::lane_hash(&object),
-            parts,
-            state,
-            idempotency,
-            change: None,
-            object,
-            since: Instant::now(),
-            ticket,
-        }
-    }
-
-    /// A change of a label with its events, of which there may be none.
-    pub(super) fn changing(
-        client: &Arc<str>,
-        object: String,
-        mut parts: Vec<Part>,
-        change: Change,
-        ticket: Ticket,
-    ) -> Self {
-        let hash = event::lane_hash(&object);
-        let client = Arc::clone(client);
-        parts.iter_mut().for_each(Part::note_cause);
-        let since = Instant::now();
-        Self {
-            client,
-            hash,
-            parts,
-            state: None,
-            idempotency: None,
-            change: Some(change),
-            object,
-            since,
-            ticket,
-        }
-    }
-
-    /// The object of all its events.
-    pub(super) fn object(&self) -> &str {
-        &self.object
-    }
-
-    /// How many events it has.
-    pub(crate) fn events(&self) -> usize {
-        // A change without events costs a call as much.
-        self.parts.len().max(1)
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        let state = self.state.as_ref().map_or(0, |state| state.get().len());
-        let change = self.change.as_ref().map_or(0, Change::bytes);
-        state + change + self.parts.iter().map(Part::bytes).sum::<usize>()
-    }
-
-    /// Answers with the id of its first event.
-    pub(super) fn answer(self, result: Result<EventId, Refusal>) {
-        self.ticket.gather.answer(self.ticket.place, result);
-    }
-}
 
 /// How many of the items at the front go into the next call. `appends` counts the subscribers and queues of an event.
 fn cut<'a>(
@@ -566,61 +326,6 @@ fn count_new(accepted: &[Accepted]) -> u64 {
         _ => 0,
     });
     events.sum()
-}
-
-/// The positions of topics and queues within a call.
-struct Places<'a> {
-    /// By name, and by environment if the subscribers depend on it.
-    topics: HashMap<(&'a str, Option<&'a str>), usize>,
-    /// By their positions in the view.
-    queues: HashMap<usize, usize>,
-}
-
-impl Places<'_> {
-    fn topic(&self, view: &View, part: &Part) -> Option<usize> {
-        let topic = part.topic()?;
-        self.topics.get(&(&**topic, part.divided_by(view))).copied()
-    }
-
-    /// The queues that take an event, each with what is set for the event's facet.
-    fn queues(&self, view: &View, part: &Part) -> Vec<InQueue> {
-        let found = view.queues_for(&part.channel);
-        let place = |known: &usize| {
-            let definition = &view.queues.at(*known)?.definition;
-            let (weight, rules) = (definition.weight(&part.environment), definition.rules(&part.environment));
-            Some(InQueue { place: *self.queues.get(known)?, weight, rules })
-        };
-        found.iter().filter_map(place).collect()
-    }
-}
-
-fn fan_out<'a>(view: &View, items: &'a [Item]) -> (FanOut, Places<'a>) {
-    let (mut topics, mut clients, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut topic_places, mut places) = (HashMap::new(), HashMap::new());
-    for item in items {
-        for part in &item.parts {
-            if let Some(topic) = part.topic() {
-                let environment = part.divided_by(view);
-                topic_places.entry((&**topic, environment)).or_insert_with(|| {
-                    topics.push((Arc::clone(topic), environment));
-                    topics.len() - 1
-                });
-            }
-            for known in view.queues_for(&part.channel).iter() {
-                if let Some(queue) = view.queues.at(*known) {
-                    places.entry(*known).or_insert_with(|| {
-                        queues.push((Arc::clone(&queue.name), queue.definition.publish_limits()));
-                        queues.len() - 1
-                    });
-                }
-            }
-        }
-        if item.idempotency.is_some() && !clients.contains(&item.client) {
-            clients.push(Arc::clone(&item.client));
-        }
-    }
-    let fan_out = FanOut { queues, ..view.fan_out(&topics, clients) };
-    (fan_out, Places { topics: topic_places, queues: places })
 }
 
 fn refuse_all(items: Vec<Item>, refusal: Refusal) {

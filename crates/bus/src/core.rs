@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::{
-    Credentials, Error, Options, Registry,
+    Credentials, Error, Handle, Kind, NewEvent, Options, Registry,
     attempts::AttemptLog,
     cache::Cache,
     commit::Item,
@@ -347,5 +347,32 @@ impl Core {
 
     pub(super) fn release(&self, bytes: usize) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// How a client is called towards others, logs included.
+    pub(super) fn name_of(&self, client: &str) -> String {
+        self.view().registry.name_of(client)
+    }
+
+    /// Announces an event about a subscriber, under Signalbox's own topics; `data` is an object, to which its name is
+    /// added. The caller does not wait for the publish.
+    pub(super) fn announce(self: &Arc<Self>, topic: &'static str, client: &str, mut data: serde_json::Value) {
+        let handle = Handle::from_core(Arc::clone(self));
+        let subscriber = self.name_of(client);
+        data["subscriber"] = subscriber.as_str().into();
+        let event = NewEvent {
+            kind: Kind::Update,
+            url: "/subscriptions".to_owned(),
+            timestamp_ms: None,
+            data: serde_json::value::to_raw_value(&data).ok(),
+            environment: None,
+            object: Some(format!("signalbox:subscriber:{subscriber}")),
+            idempotency_key: None,
+        };
+        tokio::spawn(async move {
+            for refusal in handle.announce(topic, vec![event]).await.into_iter().filter_map(Result::err) {
+                tracing::warn!(topic, %refusal, "own event not accepted");
+            }
+        });
     }
 }

@@ -1,12 +1,12 @@
-//! Dead letters: listing them, and putting them back.
+//! Lists and redrives dead letters.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    DeadLetter, Error, Event, EventId, Page,
+    Error, Event, EventId, Handle,
     core::Core,
-    event::lane_hash,
-    store::{Appended, DeadEntry, Resend, SEGMENT_IDS, Store},
+    event::{self, lane_hash},
+    store::{Again, Appended, DeadEntry, Resend, SEGMENT_IDS, Store},
     view::target,
 };
 
@@ -15,8 +15,90 @@ const PART: u64 = 100;
 /// Bytes in one call of the script.
 const PART_BYTES: usize = 1 << 20;
 
+/// One event that could not be delivered.
+#[derive(Debug, Clone)]
+pub struct DeadLetter {
+    /// The event.
+    pub event: Arc<Event>,
+    /// When it became a dead letter, unix milliseconds.
+    pub died_ms: u64,
+    /// Attempts made with the batch it was in.
+    pub attempts: u32,
+    /// The last failure.
+    pub reason: String,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone)]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// The cursor of the next part; `None` after the last part.
+    pub cursor: Option<String>,
+}
+
+impl Handle {
+    /// A part of the client's dead letters, oldest first. The cursor names shard and place.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn dead_letters(
+        &self,
+        client: &str,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter>, Error> {
+        self.known(client).await?;
+        list(&self.core, client, cursor, limit).await
+    }
+
+    /// Puts all dead letters back into the client's lanes; how many there were.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn redrive(&self, client: &str) -> Result<u64, Error> {
+        self.known(client).await?;
+        redrive(&self.core, client).await
+    }
+
+    /// Forgets all dead letters; how many there were.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn drop_dead(&self, client: &str) -> Result<u64, Error> {
+        self.known(client).await?;
+        let mut dropped = 0;
+        for store in &self.core.stores {
+            dropped += store.drop_dead(client).await?;
+        }
+        Ok(dropped)
+    }
+
+    /// Delivers one event to the client again: a dead letter, or an event of its topics that the log still has.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`].
+    pub async fn resend(&self, client: &str, id: EventId) -> Result<(), Error> {
+        self.known(client).await?;
+        resend(&self.core, client, id).await
+    }
+
+    /// Takes an event that waits out of the client's lanes. It becomes a dead letter with a gap.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`] when it is not among the client's next events.
+    pub async fn skip(&self, client: &str, id: EventId) -> Result<(), Error> {
+        self.known(client).await?;
+        let event = self.event(id).await?.ok_or(Error::NoSuchEvent)?;
+        let shard = event::shard_of(&event.object, self.core.stores.len());
+        let keep = (self.core.options.dead_events, self.core.options.dead_bytes);
+        let skipped = self.core.stores[shard].skip(client, id, event::lane_hash(&event.object), keep).await?;
+        if skipped { Ok(()) } else { Err(Error::NoSuchEvent) }
+    }
+}
+
 /// A part of a client's dead letters. The cursor is `shard:place`.
-pub(super) async fn list(
+async fn list(
     core: &Core,
     client: &str,
     cursor: Option<&str>,
@@ -57,7 +139,7 @@ fn letter(entry: &DeadEntry) -> Option<DeadLetter> {
 }
 
 /// Returns a client's dead letters to its lanes: those that exist now, not those that are added in the meantime.
-pub(super) async fn redrive(core: &Core, client: &str) -> Result<u64, Error> {
+async fn redrive(core: &Core, client: &str) -> Result<u64, Error> {
     let mut redriven = 0;
     for store in &core.stores {
         let mut left = store.movements(client).await?.dead;
@@ -76,14 +158,14 @@ pub(super) async fn redrive(core: &Core, client: &str) -> Result<u64, Error> {
                 parts.push(returned(entry));
             }
             left = left.saturating_sub(parts.len() as u64);
-            redriven += put(core, store, client, &parts, true).await?;
+            redriven += put(core, store, client, &parts, Again::Redrive).await?;
         }
     }
     Ok(redriven)
 }
 
 /// Delivers one event again: a dead letter, or an event of the subscriber's topics in the log.
-pub(super) async fn resend(core: &Core, client: &str, id: EventId) -> Result<(), Error> {
+async fn resend(core: &Core, client: &str, id: EventId) -> Result<(), Error> {
     // The low six bits are the shard that numbered it.
     let shard = usize::try_from(id.0 & 63).unwrap_or(usize::MAX);
     let store = core.stores.get::<usize>(shard).ok_or(Error::NoSuchEvent)?;
@@ -91,7 +173,7 @@ pub(super) async fn resend(core: &Core, client: &str, id: EventId) -> Result<(),
     loop {
         let entries = store.dead(client, place, PART).await?;
         if let Some(one) = entries.iter().map(returned).find(|one| one.id == id) {
-            let redriven = put(core, store, client, &[one], true).await?;
+            let redriven = put(core, store, client, &[one], Again::Redrive).await?;
             return if redriven > 0 { Ok(()) } else { Err(Error::NoSuchEvent) };
         }
         place += entries.len() as u64;
@@ -109,7 +191,7 @@ pub(super) async fn resend(core: &Core, client: &str, id: EventId) -> Result<(),
         return Err(Error::NoSuchEvent);
     }
     let one = Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() };
-    put(core, store, client, &[one], false).await.map(drop)
+    put(core, store, client, &[one], Again::Resend).await.map(drop)
 }
 
 fn returned(entry: &DeadEntry) -> Resend {
@@ -130,7 +212,7 @@ async fn put(
     store: &Store,
     client: &str,
     events: &[Resend],
-    letters: bool,
+    again: Again<'_>,
 ) -> Result<u64, Error> {
     for _ in 0..3 {
         let view = core.view();
@@ -138,11 +220,7 @@ async fn put(
         let target = target(subscription);
         let seed = core.rng.seed();
         let stamp = &view.stamp;
-        let appended = if letters {
-            store.redrive(stamp, &target, core.options.batch_bytes, &seed, events).await?
-        } else {
-            store.resend(stamp, &target, core.options.batch_bytes, &seed, events).await?
-        };
+        let appended = store.append(again, stamp, &target, core.options.batch_bytes, &seed, events).await?;
         match appended {
             Appended::Put(count) => return Ok(count),
             Appended::Stale | Appended::Moved => {

@@ -1,4 +1,5 @@
-//! Periodic maintenance by any one pacemaker: dead workers, old segments, full memory, shards left behind.
+//! Periodic maintenance, by one pacemaker at a time: dead workers, lanes of ended subscriptions, old segments, full
+//! memory, and shards with an outdated registry.
 //!
 //! The pacemaker that holds the lease `bus` does this work. The lease only avoids duplicate work: every step may be
 //! repeated or left incomplete, so no fencing is needed. Maintenance runs separately from the workers, never as jobs, so

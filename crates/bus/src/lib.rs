@@ -2,8 +2,8 @@
 //!
 //! A publisher posts events to a topic. Every subscriber of the topic receives them over HTTP, in batches, at least
 //! once. An event belongs to an *object*, its ordering key: events of one object arrive in the order in which they were
-//! accepted. The key names, the life of a batch and the life of a job are those of Routemaster (its `INTERNALS`
-//! document), with the prefix `bus:`.
+//! accepted. The names of keys, and the states of batches and jobs, are those of Routemaster, the event bus that this
+//! one replaces (its `INTERNALS` document). The prefix of the keys is `bus:`.
 //!
 //! The daemon that runs this crate is the *pacemaker*, Signalbox's control plane. All data is in the *fabric*, the
 //! Redis that stores desired state, events and the labels of state machines. The fabric can be divided into *shards*:
@@ -16,7 +16,7 @@
 //!                     a time       call          └─▶ PUBLISH environment:type:topic
 //!
 //!  worker.rs ─ acquire.lua ─▶ Deliverer ─▶ ack.lua │ nack.lua (wait, halve) │ bury.lua (dead letter, gap)
-//!  housekeeping.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: events appended to lanes again
+//!  housekeeping.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: append events to lanes again
 //! ```
 //!
 //! A *gap* is a record that names events which a subscriber will not receive. A *scrub* takes the job of a dead worker
@@ -26,12 +26,12 @@
 //!
 //! `docs/keys.md` lists the keys. The concepts are:
 //!
-//! * **Ids** rise within a shard: `max(last + 64, ms · 6400 + shard)`, where `ms` counts milliseconds since 2024. They
+//! * **IDs** increase within a shard: `max(last + 64, ms · 6400 + shard)`, where `ms` counts milliseconds since 2024. They
 //!   are numbers below 2^53, and Lua prints them with `%.0f` only. Each event names the previous event of its object
 //!   (`prev`) and the previous one of its object in the same topic (`tprev`). `bus:objects` has these last ids, so that
-//!   both cost one read and one write for a whole call. It consists of two hashes that rotate. An inactive object is
-//!   removed only after `object_seconds`, or after events of `objects` other objects. That is longer than any batch
-//!   lives.
+//!   both cost one read and one write for a whole call. It consists of two hashes that rotate. An object
+//!   without new events is removed only after `object_seconds`, or after `objects` other objects have had events. Both
+//!   are longer than the maximum age of a batch.
 //! * **The log** holds each body once, in segments of ten seconds of IDs, `bus:log:<segment>`. Dividing an ID yields
 //!   its segment, so no lookup is needed. If an event is appended to a lane again, its body is stored again in the
 //!   current segment, and the batch refers to it as `id@segment`. Therefore no batch needs a segment that is older than
@@ -120,12 +120,14 @@ mod batcher;
 mod cache;
 mod change;
 mod check;
+mod clients;
 mod commit;
 mod core;
 mod dead;
 mod deliver;
 mod error;
 mod event;
+mod gauges;
 mod handle;
 mod housekeeping;
 pub mod intake;
@@ -140,8 +142,10 @@ mod sealed;
 mod service;
 mod shares;
 mod store;
+mod subscriptions;
 #[cfg(test)]
 pub(crate) mod tests;
+mod topics;
 mod verdict;
 mod view;
 mod window;
@@ -150,23 +154,23 @@ mod worker;
 pub use backend::{Backend, WantedBackend};
 pub use batcher::{Batched, Batcher};
 pub use change::{Change, Index, Log};
+pub use clients::ApiToken;
+pub use dead::{DeadLetter, Page};
 pub use deliver::{BatchContents, Deliverer, Webhooks, rendered};
 pub use error::{Error, Refusal};
 pub use event::{Delay, Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
-pub use handle::{
-    DeadLetter, Gauges, Handle, NewGroup, Page, SubscriberGauges, SubscriptionStatus, TopicStatus,
-};
+pub use gauges::{Gauges, SubscriberGauges};
+pub use handle::{Handle, NewGroup};
 pub use metrics::Metrics;
 pub use options::Options;
-use registry::is_own_topic;
-pub use registry::{
-    AUDIT, Alteration, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
-    is_reserved_topic, is_topic_name,
-};
+pub use registry::Registry;
 pub use retry::Retry;
 pub use sealed::{Credentials, LOCKED};
 pub use service::Bus;
 pub use signalbox_api::objects::{OnFailure, Queued};
 pub use signalbox_queues::Finding;
 pub use store::{FabricMemory, OBJECTS_LUA};
+pub use subscriptions::{Alteration, OnExhausted, Subscription, SubscriptionStatus, Wanted};
+use topics::is_own_topic;
+pub use topics::{AUDIT, RESERVED, TopicStatus, is_audit_topic, is_reserved_topic, is_topic_name};
 pub use window::{Logged, Window};

@@ -1,9 +1,9 @@
 //! The metrics of the bus, in Prometheus text format.
 //!
 //! This process counts its own work: requests it accepted, deliveries it made. The fabric counts what the bus holds,
-//! and each scrape reads it: every pacemaker reports the same numbers of those, so aggregate them with `max`, not with
-//! `sum`. The only labels without a fixed set of values are the names of subscribers and topics, and the numbers of
-//! both are bounded.
+//! and each scrape reads these counts. Every pacemaker reports the same values for them, so aggregate them with `max`,
+//! not with `sum`. The only labels without a fixed set of values are the names of subscribers and topics, and the
+//! numbers of both are bounded.
 
 use std::{fmt, time::Duration};
 

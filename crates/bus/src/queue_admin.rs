@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use signalbox_store::Error as StoreError;
 
-use super::{Error, Handle, core::Core, store::Store};
+use super::{Error, Handle, Registry, core::Core, store::Store};
 use signalbox_queues::{self as queues, Configured, Definition, Matcher};
 
 /// Maximum number of repetitions when the registry changes while a shard is configured.
@@ -16,6 +16,61 @@ const CONFIGURE_TRIES: usize = 10;
 
 /// Messages checked for their age in one round.
 const RETENTION_PART: usize = 1_000;
+
+impl Registry {
+    /// Makes a queue or replaces its definition; whether it is new. One that stays the same keeps its revision.
+    pub(super) fn put_queue(
+        &mut self,
+        name: &str,
+        definition: Definition,
+        version: u64,
+        most: usize,
+    ) -> Result<bool, Error> {
+        let queues = self.queues.len();
+        match self.queues.get_mut(name) {
+            Some(known) => {
+                if !known.is_same(&definition) {
+                    *known = Definition { revision: version, ..definition };
+                }
+                Ok(false)
+            }
+            None if queues >= most => Err(Error::TooMany("queues")),
+            None => {
+                self.queues.insert(name.to_owned(), Definition { revision: version, ..definition });
+                Ok(true)
+            }
+        }
+    }
+
+    /// The queue that is to be changed. `expected` is its revision, if only that one may be changed; 0 for no queue.
+    pub(super) fn queue_to_change(
+        &self,
+        name: &str,
+        expected: Option<u64>,
+    ) -> Result<Option<&Definition>, Error> {
+        if self.retired_queues.contains(name) {
+            return Err(Error::QueueEnding);
+        }
+        let known = self.queues.get(name);
+        let revision = known.map_or(0, |known| known.revision);
+        match expected {
+            Some(expected) if expected != revision => Err(Error::QueueChanged(revision)),
+            _ => Ok(known),
+        }
+    }
+
+    /// Deletes a queue. Its name is free again when [`Self::queue_ended`] reports that its data was removed.
+    pub(super) fn delete_queue(&mut self, name: &str) -> Result<(), Error> {
+        self.queues.remove(name).ok_or(Error::NoSuchQueue)?;
+        self.retired_queues.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Nothing is left of a queue that was deleted.
+    pub(super) fn queue_ended(&mut self, name: &str) {
+        self.retired_queues.remove(name);
+    }
+}
 
 impl Handle {
     /// Makes a queue or changes its definition, and returns when every shard goes by it. Whether it is new, and its

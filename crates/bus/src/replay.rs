@@ -1,8 +1,8 @@
 //! Replay: events of the log, delivered to a subscriber of their topics again, at a limited rate.
 //!
-//! A replay is a cursor in the fabric, which any pacemaker may advance: the script that puts a part into the lanes
-//! also moves the cursor, from where it was read to where it ends. So a pacemaker that dies costs nothing, two in
-//! parallel duplicate nothing, and a repeated call finds the cursor moved.
+//! A replay is a cursor in the fabric, which any pacemaker may advance. The script that puts some events into the lanes
+//! also moves the cursor behind them, if the cursor is still where the pacemaker read it. So a pacemaker that dies loses
+//! nothing, two in parallel duplicate nothing, and a repeated call changes nothing, because the cursor has moved.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Event, EventId,
+    Error, Event, EventId, Handle,
     core::Core,
     event::lane_hash,
-    store::{Appended, ReplayState, Resend, SEGMENT_IDS, Store},
+    store::{Again, Appended, ReplayState, Resend, SEGMENT_IDS, Store},
     view::target,
 };
 
@@ -26,13 +26,19 @@ const MAX_RATE: u64 = 100_000;
 /// Pause when there is nothing to replay; another pacemaker's replay is found after it.
 const IDLE: Duration = Duration::from_secs(30);
 
-pub(super) async fn start(
-    core: &Core,
-    client: &str,
-    from_ms: u64,
-    to_ms: u64,
-    rate: u64,
-) -> Result<(), Error> {
+impl Handle {
+    /// Sends the client again what the log holds of its topics from `from_ms` until before `to_ms` (and not of the
+    /// future), at most `rate` events a second. A replay that is under way is replaced.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none, [`Error::OutOfRange`] for a rate or a range that is none.
+    pub async fn replay(&self, client: &str, from_ms: u64, to_ms: u64, rate: u64) -> Result<(), Error> {
+        self.known(client).await?;
+        start(&self.core, client, from_ms, to_ms, rate).await
+    }
+}
+
+async fn start(core: &Core, client: &str, from_ms: u64, to_ms: u64, rate: u64) -> Result<(), Error> {
     if !(1..=MAX_RATE).contains(&rate) {
         return Err(Error::OutOfRange { field: "rate", least: 1, most: MAX_RATE });
     }
@@ -90,9 +96,9 @@ async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
     let seed = core.rng.seed();
     let to = cursor.as_deref().unwrap_or("done");
     let target = target(subscription);
-    let appended = store
-        .replay_step(&view.stamp, &target, core.options.batch_bytes, &seed, (&state.cursor, to), &events)
-        .await?;
+    let again = Again::Replay { from: &state.cursor, to };
+    let appended =
+        store.append(again, &view.stamp, &target, core.options.batch_bytes, &seed, &events).await?;
     match appended {
         Appended::Put(count) => {
             let next = cursor.map(|_| now_ms + count * 1000 / state.rate);

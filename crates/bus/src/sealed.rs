@@ -3,9 +3,9 @@
 //! They are in clear text in memory and encrypted in the fabric, with the keys that also encrypt private keys of
 //! certificates. Each owner's credentials are one text, which is bound to the owner's name.
 //!
-//! A process without a key file stores them in clear text. What it cannot decrypt it leaves as it is: the owner is *locked*,
-//! its deliveries fail until a process with the key makes them, and nothing is lost. A process with keys encrypts what it
-//! finds in clear text.
+//! A process without a key file stores them in clear text. It does not change credentials that it cannot
+//! decrypt: the owner is *locked*, its deliveries fail until a process with the key makes them, and nothing is lost. A
+//! process with keys encrypts what it finds in clear text.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use signalbox_egress::Secret;

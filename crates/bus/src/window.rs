@@ -2,7 +2,7 @@
 //!
 //! A reader continues after a given ID. It finds its place in a segment from the end backwards, so catching up costs
 //! as much as was missed and not as much as the segment holds. Redriven and replayed events are in the log a second
-//! time, in a later segment than their IDs'; a reader skips them.
+//! time, in a later segment than their IDs belong to; a reader skips them.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -18,17 +18,17 @@ use x509_parser::{
 
 use signalbox_route_table::Invalid;
 
-/// Bytes of PEM that are taken. A chain of four RSA certificates has about 8 KB.
+/// Maximum size of a chain as PEM, in bytes. A chain of four RSA certificates has about 8 KB.
 const MAX_CHAIN_BYTES: usize = 64 * 1024;
 const MAX_KEY_BYTES: usize = 16 * 1024;
 const MAX_CERTIFICATES: usize = 10;
-/// Names of a certificate that are listed.
+/// Maximum number of names that are read from a certificate.
 const MAX_NAMES: usize = 1000;
 
 /// The content of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The DNS names that it is for.
+    /// The DNS names for which it is valid.
     pub names: Vec<String>,
     /// The distinguished name of its subject.
     pub subject: String,
@@ -42,10 +42,10 @@ pub struct Facts {
     pub fingerprint: String,
 }
 
-/// A chain and a key that fit.
+/// A chain and its matching private key.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// PEM of nothing but certificates.
+    /// PEM that contains only certificates.
     pub(super) chain: String,
     /// PEM.
     pub(super) key: String,
@@ -62,7 +62,7 @@ pub(super) fn check(name: &str, chain: &str, key: &str, now: i64) -> Result<Chec
     }
     let ders = certificates(chain)?;
     let parsed = ders.iter().map(|der| parse(der)).collect::<Result<Vec<_>, _>>()?;
-    let Some(leaf) = parsed.first() else { return Err(bad_chain("it holds no certificate")) };
+    let Some(leaf) = parsed.first() else { return Err(bad_chain("it contains no certificate")) };
     in_order(&parsed)?;
     let key = private_key(key, leaf)?;
     let facts = facts_of(leaf, &ders[0])?;
@@ -83,7 +83,7 @@ pub(super) fn check(name: &str, chain: &str, key: &str, now: i64) -> Result<Chec
 /// The content of the first certificate of a chain.
 pub(super) fn facts(chain: &str) -> Result<Facts, Invalid> {
     let ders = certificates(chain)?;
-    let Some(first) = ders.first() else { return Err(bad_chain("it holds no certificate")) };
+    let Some(first) = ders.first() else { return Err(bad_chain("it contains no certificate")) };
     facts_of(&parse(first)?, first)
 }
 
@@ -98,7 +98,7 @@ fn bad_key(reason: impl std::fmt::Display) -> Invalid {
 fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, Invalid> {
     let ders: Vec<_> = CertificateDer::pem_slice_iter(chain.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|_| bad_chain("a block of it is broken"))?;
+        .map_err(|_| bad_chain("one of its PEM blocks is damaged"))?;
     if ders.len() > MAX_CERTIFICATES {
         return Err(bad_chain(format!("it has more than {MAX_CERTIFICATES} certificates")));
     }
@@ -112,14 +112,14 @@ fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     }
 }
 
-/// Each certificate is followed by the one that signed it; the last one's authority need not be there.
+/// Checks that each certificate is followed by the one that signed it. The last one's issuer may be missing.
 fn in_order(chain: &[X509Certificate<'_>]) -> Result<(), Invalid> {
     for (at, pair) in chain.windows(2).enumerate() {
         let named = pair[0].issuer().as_raw() == pair[1].subject().as_raw();
         let signed = named
             && match pair[0].verify_signature(Some(pair[1].public_key())) {
                 Ok(()) => true,
-                // An algorithm that is not known here may be known to clients.
+                // An algorithm that is unknown here may be supported by clients.
                 Err(X509Error::SignatureUnsupportedAlgorithm) => true,
                 Err(_) => false,
             };
@@ -135,12 +135,12 @@ fn in_order(chain: &[X509Certificate<'_>]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The key in PEM, if it is that of `leaf`.
+/// The key in PEM, if it matches `leaf`.
 fn private_key(text: &str, leaf: &X509Certificate<'_>) -> Result<String, Invalid> {
     let der = PrivateKeyDer::from_pem_slice(text.as_bytes())
         .map_err(|_| bad_key("it is not the PEM of an unencrypted private key"))?;
     let signer =
-        any_supported_type(&der).map_err(|_| bad_key("RSA, ECDSA (P-256, P-384) and Ed25519 are known"))?;
+        any_supported_type(&der).map_err(|_| bad_key("it must be RSA, ECDSA (P-256, P-384) or Ed25519"))?;
     let public = signer.public_key().ok_or_else(|| bad_key("its public part cannot be derived"))?;
     if public.as_ref() != leaf.public_key().raw {
         let detail = "the private key is not that of the first certificate of the chain";
@@ -155,7 +155,7 @@ fn private_key(text: &str, leaf: &X509Certificate<'_>) -> Result<String, Invalid
 }
 
 fn facts_of(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Facts, Invalid> {
-    let names = certificate.subject_alternative_name().map_err(|_| bad_chain("its names are broken"))?;
+    let names = certificate.subject_alternative_name().map_err(|_| bad_chain("its names are damaged"))?;
     let names = names.map(|names| {
         let dns = names.value.general_names.iter().filter_map(|name| match name {
             GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
@@ -174,8 +174,9 @@ fn facts_of(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Facts, Inva
     })
 }
 
-/// Whether clients that ask for `name` accept one of `names` (RFC 9525: a wildcard matches exactly one label). For a
-/// wildcard of the table the same wildcard is needed; `*` is the default for all others, and may be for any name.
+/// Whether clients that request `name` accept one of `names` (RFC 9525: a wildcard matches exactly one
+/// label). A wildcard of the table requires the same wildcard. `*` is the default for all other names, and
+/// accepts any certificate.
 fn covers(names: &[String], name: &str) -> bool {
     if name == "*" {
         return true;
@@ -260,11 +261,11 @@ mod tests {
                 assert_eq!(checked.facts.issuer, "CN=middle");
                 assert!(!checked.chain.contains("text"));
                 assert_eq!(facts(&checked.chain).unwrap(), checked.facts);
-                // The result can be parsed again.
+                // The result is accepted again, unchanged.
                 assert_eq!(check(name, &checked.chain, &checked.key, NOW).unwrap().chain, checked.chain);
             }
         }
-        // A private key that strayed into the chain is not kept in it.
+        // A private key that was included in the chain by mistake is not kept.
         let mixed = [&*made.key, &made.pem].concat();
         assert!(!check("a.test", &mixed, &made.key, NOW).unwrap().chain.contains("PRIVATE"));
     }
@@ -297,7 +298,7 @@ mod tests {
             ("a.test", &made.pem, &other.key, "key_mismatch"),
             ("a.test", &[&*middle_pem, &made.pem].concat(), &made.key, "chain_order"),
             ("a.test", &[&*made.pem, &root_pem, &middle_pem].concat(), &made.key, "chain_order"),
-            // The right name and another's signature.
+            // The name is correct, but the next certificate did not sign it.
             ("a.test", &[&*made.pem, &other_pem].concat(), &made.key, "chain_order"),
             ("a.test", &past.pem, &past.key, "certificate_expired"),
             ("a.test", &later.pem, &later.key, "certificate_not_yet_valid"),
@@ -310,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The bytes inside a certificate are mutated, and the text around them in every eighth input.
+    /// Mutates the bytes of a certificate and, in every eighth input, the text around them.
     #[test]
     fn fuzz_certificates() {
         let (root, issuer) = authority("root", None);

@@ -35,7 +35,7 @@ use signalbox_route_table::{Hostname, Invalid};
 use signalbox_routing::{Certificate, Error as TableError, Registry, ResourceChange};
 use signalbox_seal::Keys;
 
-/// The number of certificates that are read together when they are encrypted again.
+/// The number of certificates that are read at a time when they are encrypted again.
 const CHUNK: usize = 100;
 /// Delay before a failed round of encryption is retried.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -71,10 +71,10 @@ struct Document {
     chain: String,
     /// Base64 of nonce, encrypted PEM, and tag.
     key: String,
-    /// When it expires, in unix seconds. Routers do not present it afterwards.
+    /// The expiry, in unix seconds. Routers do not present the certificate afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ends: Option<u64>,
-    // Routers of later versions may want more. Unknown members are not kept, because a client always sets the whole
+    // Later versions may add members. Unknown ones are not kept, because a client always sets the whole
     // certificate.
 }
 
@@ -85,7 +85,7 @@ pub struct Put {
     pub facts: Facts,
     /// The change of the route table.
     pub change: ResourceChange,
-    /// Whether the name had none before.
+    /// Whether the name had no certificate before.
     pub created: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct Found {
     pub facts: Facts,
 }
 
-/// The handle. Cheap to clone.
+/// Gives access to certificates. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     registry: Registry,
@@ -107,12 +107,12 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// `clock` is the time of day, which decides whether a certificate has ended.
+    /// `clock` returns the time of day, which decides whether a certificate has expired.
     pub fn new(registry: Registry, keys: Keys, clock: fn() -> SystemTime) -> Self {
         Self { registry, keys: Arc::new(keys), clock }
     }
 
-    /// The key that routers use for `purpose`; nothing without a key file.
+    /// The key that routers use for `purpose`; `None` without a key file.
     pub fn edge_key_for(&self, purpose: &str) -> Option<[u8; 32]> {
         self.keys.of(purpose)
     }
@@ -122,7 +122,8 @@ impl Certificates {
         !self.keys.is_empty()
     }
 
-    /// A secret of automatic HTTPS, encrypted as private keys of certificates are. `purpose` is needed to decrypt it.
+    /// Encrypts a secret of automatic HTTPS in the same way as private keys. `purpose` is needed to decrypt
+    /// it.
     ///
     /// # Errors
     /// Without a key file.
@@ -133,14 +134,15 @@ impl Certificates {
         self.keys.seal(&label(purpose), secret.as_bytes()).ok_or(Error::Seal)
     }
 
-    /// The input of [`Self::seal_secret`], and whether the first key of the file encrypted it; `None` if no key decrypts it.
+    /// Decrypts a result of [`Self::seal_secret`]. Also returns whether it was encrypted with the first key
+    /// of the file; `None` if no key decrypts it.
     pub fn open_secret(&self, purpose: &str, sealed: &str) -> Option<(String, bool)> {
         let label = label(purpose);
         let is_current = self.keys.open_with_first(&label, sealed).is_some();
         Some((String::from_utf8(self.keys.open(&label, sealed)?).ok()?, is_current))
     }
 
-    /// The time of day in unix seconds.
+    /// The current time in unix seconds.
     pub fn now(&self) -> i64 {
         let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
@@ -163,7 +165,7 @@ impl Certificates {
             })
         });
         let certificate = match same {
-            // Encrypting it again would produce another text, and so a change.
+            // Encrypting the same key again would give a different text, and therefore a change.
             Some(same) => same.value.clone(),
             None => self.seal(name, &checked.chain, checked.key.as_bytes(), ends)?,
         };
@@ -184,7 +186,7 @@ impl Certificates {
         found_in(&found.value)
     }
 
-    /// Up to `limit` certificates after the name `after`, in the order of names.
+    /// At most `limit` certificates after the name `after`, sorted by name.
     pub async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Found)>, Error> {
         let store = self.registry.store();
         let names = store.certificates_after(after, limit).await?;
@@ -201,8 +203,8 @@ impl Certificates {
         Ok(Certificate { text: serde_json::to_string(&document).map_err(Error::Stored)?, ends })
     }
 
-    /// Encrypts with the first key what only another key of the file decrypts. Returns when that is done, or at `shutdown`;
-    /// with a single key there is nothing to do.
+    /// Encrypts private keys again that only another key of the file decrypts, with the first key. Returns
+    /// when all are done, or at `shutdown`. With a single key there is nothing to do.
     pub async fn reseal(self, shutdown: CancellationToken) {
         if self.keys.len() < 2 {
             return;
@@ -249,7 +251,8 @@ impl Certificates {
     }
 }
 
-/// The authenticated data of a secret that is not the private key of a certificate. A space is never part of a server name.
+/// The authenticated data of a secret that is not a certificate's private key. It contains a space, which no
+/// server name does.
 fn label(purpose: &str) -> String {
     format!("acme {purpose}")
 }

@@ -16,16 +16,16 @@
 //! ```
 //!
 //! Each subsystem is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
-//! [`queues`], [`objects`], [`machines`], [`certificates`], [`tokens`], [`audit`], [`health`]. Requests and answers are the
-//! types of `signalbox_api`, which the server uses as well.
+//! [`queues`], [`objects`], [`machines`], [`certificates`], [`tokens`], [`audit`], [`health`]. Requests and answers are
+//! the types of `signalbox_api`, which the server uses as well.
 //!
 //! # Guarantees
 //! * Unknown fields of an answer are ignored, so that an older client can read a newer server's answer.
 //! * A rejection is [`Error::Refused`] with the server's stable `code`; programs compare only that.
 //! * No request is repeated automatically: every change of the API may be repeated, but only the caller knows whether it
 //!   should be. Only a connection that an idle server closed before it received the request is opened again.
-//! * Every call can fail with any [`Error`]; a method lists only the codes of its own.
-//! * Each call has a time limit ([`Builder::timeout`]), streams a limit for the silence between two messages.
+//! * Every call can fail with any [`Error`]; a method lists only its own codes.
+//! * Each call has a time limit ([`Builder::timeout`]). A stream has a limit for the silence between two messages.
 
 pub mod audit;
 pub mod certificates;
@@ -185,7 +185,8 @@ impl Client {
         Ok((self.read(path, &answer)?, answer.etag))
     }
 
-    /// As [`Client::call`], if the revision of the target is still `etag` (`If-Match`). Without one, the call is unconditional.
+    /// As [`Client::call`], if the revision of the target is still `etag` (`If-Match`). Without one, the call is
+    /// unconditional.
     ///
     /// # Errors
     /// As every call; 412 if it has another revision by now. Read it again, and repeat the change.

@@ -3,7 +3,7 @@
 use serde_json::json;
 use signalbox_api::objects::{ObjectList, Skip};
 
-pub use signalbox_api::objects::{Backend, DeadEvent, ObjectState};
+pub use signalbox_api::objects::{Backend, DeadEvent, ObjectState, OnFailure, Queued};
 
 use crate::{Client, Error, segment};
 

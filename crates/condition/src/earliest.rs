@@ -19,30 +19,32 @@ use crate::{
     value::Value,
 };
 
-/// When time alone can first make a condition true. Never later than the truth, so that an evaluation that is skipped
-/// until then cannot have been one that would have opened the gate.
+/// The earliest time at which a condition can become true if only time passes. It is never too late: if
+/// evaluations are skipped until then, none of them would have opened the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Earliest {
-    /// At the moment of the facts.
+    /// At the time of the facts.
     Now,
-    /// At this moment.
+    /// At this time.
     At(Timestamp),
-    /// The search ended at this moment; not before it.
+    /// Not before this time, at which the search ended.
     NotBefore(Timestamp),
-    /// Not unless a fact changes.
+    /// Never, unless a value other than the time changes.
     Never,
 }
 
-/// The searched days for a condition on the time and the weekday: a week, and what a clock change may hide.
+/// Days that are searched for a condition on the time and the weekday: a week, plus days that a clock change
+/// may hide.
 const DAYS_OF_A_WEEK: u16 = 9;
-/// The searched days at a time for a condition on the date.
+/// Days that are searched at a time for a condition on the date.
 const DAYS_OF_A_MONTH: u16 = 40;
-/// How many turns are judged before the answer is "not before this one". Usual conditions have a hundred; a list of
-/// thousands of times in the metadata shall not keep a worker busy for seconds.
+/// Maximum number of turns that are evaluated; after that, the answer is "not before this one". Usual
+/// conditions have about a hundred, but metadata may list thousands of times, and those must not occupy a
+/// worker for seconds.
 const MAX_TURNS: usize = 500;
 
 impl Condition {
-    /// The earliest moment, from that of `facts` on, at which the condition can be true if only time passes.
+    /// The earliest time, from that of `facts` on, at which the condition can be true if only time passes.
     #[must_use]
     pub fn earliest(&self, facts: &Facts<'_>) -> Earliest {
         let mut turns = Turns::default();
@@ -56,7 +58,8 @@ impl Condition {
                 return Earliest::NotBefore(*start);
             }
             left -= 1;
-            // With every wall clock open: most conditions that wait for days are passed over here.
+            // Evaluated with any wall clock time: this quickly skips most periods in which a condition waits
+            // for days.
             if !self.can_be_true(facts, *start, true) {
                 continue;
             }
@@ -75,7 +78,7 @@ impl Condition {
         Earliest::Never
     }
 
-    /// Searches the days of a period in which only the wall clock turns.
+    /// Searches the days of a period in which only the wall clock changes.
     fn in_days(
         &self,
         facts: &Facts<'_>,
@@ -120,12 +123,12 @@ fn reads_wall_clock(path: &Path) -> bool {
     matches!(path.root, Root::System(System::Time | System::Date | System::Weekday))
 }
 
-/// When tests may change their results.
+/// The turns: times at which tests may change their results.
 #[derive(Debug, Default)]
 struct Turns {
     once: BTreeSet<Timestamp>,
     daily: BTreeSet<TimeOfDay>,
-    /// Whether time, date or weekday are read at all.
+    /// Whether the time, date or weekday is read.
     wall_clock: bool,
     date: bool,
 }
@@ -157,7 +160,7 @@ impl Turns {
             }
             Check::Property { property: Property::In(right), .. } => {
                 if let (Some(clock), Value::List(list)) = (clock(&test.value), value(right)) {
-                    // Every element; none of them ends it.
+                    // Visits every element; no element ends the iteration.
                     list.any(|element| {
                         self.around(Some(clock), element);
                         false
@@ -167,7 +170,7 @@ impl Turns {
             Check::Property { property: Property::PassedSince(right), .. } => {
                 let (seconds, since) = (value(&test.value), value(right).instant());
                 if let (Value::Number(seconds), Some(since)) = (seconds, since) {
-                    // Since now, nothing has ever passed but nothing.
+                    // `passed since system.now` never changes its result.
                     self.once.extend(passed_at(seconds, since));
                 }
             }
@@ -175,7 +178,8 @@ impl Turns {
         }
     }
 
-    /// The turns of a clock that is compared with a value: when it becomes equal, and when it passes it.
+    /// Adds the turns of a clock that is compared with a value: when it becomes equal, and when it exceeds
+    /// the value.
     fn around(&mut self, clock: Option<System>, value: Value<'_>) {
         match clock {
             Some(System::Now) => {
@@ -196,7 +200,7 @@ impl Turns {
         }
     }
 
-    /// The turns of this many days from the day of `start` on, sorted, and the end of those days.
+    /// The turns within this number of days from the day of `start` on, sorted, and the end of those days.
     fn of_days(&self, zone: &TimeZone, start: Timestamp, days: u16) -> (BTreeSet<Timestamp>, Timestamp) {
         let first = zone.to_datetime(start).date();
         let mut moments = BTreeSet::new();
@@ -211,25 +215,26 @@ impl Turns {
                 .extend(self.daily.iter().flat_map(|time| on_the_wall(zone, day.to_datetime(time.civil()))));
             date = day.tomorrow().ok();
         }
-        // Where the wall clock jumps, it may jump over any of the above.
+        // A wall clock that jumps may skip any of the times above.
         let jumps = zone.following(start).map(|jump| jump.timestamp()).take_while(|jump| *jump <= horizon);
         moments.extend(jumps);
         (moments, horizon)
     }
 }
 
-/// When the wall clock shows this: once, twice when it is set back, or never when it jumps over it.
+/// The times at which the wall clock shows `local`: one; two if the clock is set back; none if it jumps over
+/// it.
 fn on_the_wall(zone: &TimeZone, local: civil::DateTime) -> Vec<Timestamp> {
     let ambiguous = zone.to_ambiguous_timestamp(local);
     if ambiguous.is_ambiguous() {
-        // For a gap both are moments near the jump that do no harm; the jump itself is among the turns anyway.
+        // In a gap, both are times near the jump, and redundant: the jump itself is a turn already.
         [ambiguous.earlier(), ambiguous.later()].into_iter().flatten().collect()
     } else {
         ambiguous.compatible().into_iter().collect()
     }
 }
 
-/// The clock that an operand is, if it is one.
+/// The clock that an operand reads, if it reads one.
 fn clock(operand: &Operand) -> Option<System> {
     match operand.bare() {
         Operand::Path(Path { root: Root::System(system @ (System::Time | System::Now)), keys, .. })

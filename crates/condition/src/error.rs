@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-/// A place in the text, in bytes.
+/// A byte range of the source text.
 ///
-/// Any two are equal: places are not part of the content, so trees can be compared directly.
+/// Any two are equal, because positions are not part of the content. Trees can therefore be compared
+/// directly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) start: usize,
@@ -25,7 +26,7 @@ impl PartialEq for Span {
     }
 }
 
-/// An error before it is known in which text.
+/// An error without the text that it belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) span: Span,
@@ -82,7 +83,7 @@ impl Error {
         self.place.column
     }
 
-    /// How many characters of that line it is about, at least 1.
+    /// The number of characters that the problem covers in its line, at least 1.
     #[must_use]
     pub fn length(&self) -> usize {
         self.place.length
@@ -127,7 +128,7 @@ struct Place {
     column: usize,
     length: usize,
     source: Box<str>,
-    /// The text before the caret: a tab for each tab, so that both lines have the same width in any editor.
+    /// The text before the caret. Tabs are kept, so that both lines have the same width in any editor.
     indent: Box<str>,
 }
 
@@ -136,7 +137,7 @@ impl Place {
         let (before, rest) = text.split_at(span.start);
         let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
         let end = rest.find(['\n', '\r']).map_or(text.len(), |end| span.start + end);
-        // A span of many lines is underlined on its first.
+        // A range of several lines is underlined on its first line.
         let marked = &text[span.start..span.end.clamp(span.start, end)];
         let indent = text[start..span.start].chars().map(|c| if c == '\t' { '\t' } else { ' ' });
         Self {
@@ -154,7 +155,7 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
     let before = &text.as_bytes()[..at];
     let ends = before.iter().enumerate().filter(|(n, byte)| match byte {
         b'\n' => true,
-        // Of CR LF only the LF counts, also when the text is cut between them.
+        // A CR LF is counted at its LF, even if the text ends between the two.
         b'\r' => text.as_bytes().get(n + 1) != Some(&b'\n'),
         _ => false,
     });

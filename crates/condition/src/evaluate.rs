@@ -24,22 +24,22 @@ pub struct Verdict {
 #[error("the feed {0} must be queried first")]
 pub struct NeedsFeed<'a>(pub &'a str);
 
-/// Operands that cannot be compared. Kept small, because a wrong fact may come a million times; it becomes a message
-/// only when it is requested.
+/// Operands that cannot be compared. The type is small, because an invalid value may be evaluated a million
+/// times; the message is created only on request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mishap {
-    /// Where the test begins, in bytes.
+    /// The position of the test, in bytes.
     at: usize,
     what: What,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum What {
-    /// This kind comes before or after nothing.
+    /// Values of this kind have no order.
     NoOrder(Kind),
-    /// These two do not come before or after each other.
+    /// Values of these kinds cannot be ordered.
     NoOrderBetween(Kind, Kind),
-    /// The string should be a time of day or an instant, but is not.
+    /// The string is not a valid time of day or instant.
     Unreadable(Kind),
     NotIn(Kind),
     NoKey(Kind, Kind),
@@ -48,10 +48,11 @@ enum What {
 }
 
 impl Condition {
-    /// Judges the facts.
+    /// Evaluates the condition.
     ///
     /// # Errors
-    /// When it gets to a feed that is [`Feed::NotAsked`]. Feeds that do not matter are never asked for.
+    /// If it needs a feed that is [`Feed::NotAsked`]. Feeds that cannot change the result are never
+    /// requested.
     pub fn evaluate<'a>(&'a self, facts: &'a Facts<'_>) -> Result<Verdict, NeedsFeed<'a>> {
         let mut run = Run::new(facts);
         let truth = run.program(&self.program).truth();
@@ -98,9 +99,9 @@ impl Condition {
 /// One evaluation, of a condition or of a part of it.
 pub(crate) struct Run<'a> {
     facts: &'a Facts<'a>,
-    /// The first one.
+    /// The first test that could not be evaluated.
     pub(crate) mishap: Option<Mishap>,
-    /// The feed that was not asked yet. The result is of no use then.
+    /// The feed that was not queried yet. If there is one, the result is meaningless.
     pub(crate) needs: Option<&'a str>,
 }
 
@@ -117,7 +118,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// From the neutral truth on, until the opposite of it is reached: no later test could change that.
+    /// Evaluates tests, beginning with the neutral truth, until one yields its opposite: no later test can
+    /// change the result then.
     fn series(&mut self, tests: &'a [Test], neutral: Truth, join: fn(Truth, Truth) -> Truth) -> Truth {
         let mut so_far = neutral;
         for test in tests {
@@ -137,7 +139,7 @@ impl<'a> Run<'a> {
                 self.property(test, property).negated(u16::from(*not)).into()
             }
         };
-        // Without `not`, `(x)` is x, whatever x is.
+        // Without `not`, `(x)` is `x`, whatever its value.
         if test.nots == 0 { value } else { value.truth().negated(test.nots).into() }
     }
 
@@ -174,7 +176,7 @@ impl<'a> Run<'a> {
             Root::System(System::StateMachine) => text(facts.visit.state_machine),
             Root::System(System::Label) => text(facts.visit.label),
         };
-        // All of these are scalars, and what lies beyond a scalar is null.
+        // These roots are scalars, and any key below a scalar is null.
         if path.keys.is_empty() { value } else { Value::Null }
     }
 
@@ -190,7 +192,7 @@ impl<'a> Run<'a> {
         if !equality {
             match left_kind {
                 Kind::Null => return Truth::Unknown,
-                // The right side does not matter: the result is decided.
+                // The right side does not matter, because the result is decided.
                 kind if !kind.has_order() => return self.fail(test, What::NoOrder(kind)),
                 _ => {}
             }
@@ -244,7 +246,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Inclusive: after exactly that many seconds it has passed.
+    /// The bound is inclusive: `passed since` is true after exactly that many seconds.
     fn passed_since(&mut self, test: &'a Test, left: Value<'a>, right: &'a Operand) -> Truth {
         let seconds = match left {
             Value::Number(seconds) => seconds,
@@ -263,7 +265,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The moment from which on this many seconds have passed, if a clock can show it.
+/// The time from which this many seconds have passed, if it can be represented.
 pub(crate) fn passed_at(seconds: crate::number::Number, since: jiff::Timestamp) -> Option<jiff::Timestamp> {
     let at = since.as_nanosecond().checked_add(seconds.seconds_to_nanos())?;
     jiff::Timestamp::from_nanosecond(at).ok()

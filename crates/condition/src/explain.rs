@@ -12,7 +12,7 @@ use crate::{
     value::Value,
 };
 
-/// An evaluation with all that went into it.
+/// A full evaluation with the value of every part.
 #[derive(Debug, Clone)]
 pub struct Explanation {
     /// The value of the condition.
@@ -21,34 +21,35 @@ pub struct Explanation {
     pub tree: Node,
     /// The tests that keep it from being true. Empty when it is true.
     pub blocking: Vec<Change>,
-    /// The fewest tests that would have to come out otherwise for the condition to be true. None when there is no such
-    /// set, or when there are more than 64 different tests. Tests count as independent of each other.
+    /// The fewest tests whose results would have to change for the condition to be true. `None` if no such
+    /// set exists, or if there are more than 64 different tests. Tests are assumed to be independent of each
+    /// other.
     pub fewest: Option<Vec<Change>>,
 }
 
-/// A test, and the value it should have.
+/// A test whose result would have to change, and the result it would need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The test, without any `not` in front of it.
     pub text: String,
-    /// Its value now.
+    /// Its current value.
     pub is: Truth,
-    /// The value that would help.
+    /// The required value.
     pub should_be: bool,
 }
 
-/// A part of a condition that has a truth.
+/// A part of a condition that has a truth value.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// The kind of part.
     pub shape: Shape,
-    /// As it reads.
+    /// The part as it is written.
     pub text: String,
     /// Its value.
     pub truth: Truth,
-    /// Whether the evaluation got here, or was decided before.
+    /// Whether the evaluation needed this part, or was decided before it.
     pub reached: bool,
-    /// Its parts, unless it is a test.
+    /// Its parts; empty for a test.
     pub parts: Vec<Node>,
     /// The operands of a test: one or two.
     pub operands: Vec<Operand>,
@@ -72,15 +73,16 @@ pub enum Shape {
 /// One side of a test.
 #[derive(Debug, Clone)]
 pub struct Operand {
-    /// As it reads.
+    /// The operand as it is written.
     pub text: String,
     /// Its value; null when it is missing or unknown.
     pub value: Json,
     /// Where the value came from.
     pub source: Source,
-    /// Why the value is null, where that is not the value itself: `missing`, `feed_failed`, `feed_not_asked`, `unknown`.
+    /// Why the value is null, unless the value itself is null: `missing`, `feed_failed`, `feed_not_asked`,
+    /// `unknown`.
     pub note: Option<&'static str>,
-    /// The condition in parentheses that the operand consists of.
+    /// The condition in parentheses, if the operand is one.
     pub tree: Option<Node>,
 }
 
@@ -95,9 +97,9 @@ pub enum Source {
     Feed,
     /// The label's history.
     History,
-    /// The clock, the calendar, or the label's place.
+    /// The clock, the calendar, or the name of the label or its machine.
     System,
-    /// Tests in parentheses.
+    /// A condition in parentheses.
     Tests,
 }
 
@@ -144,7 +146,7 @@ impl<'a> Explainer<'a> {
         if let Some(program) = test.group() {
             let inner = self.program(program, reached);
             if test.nots == 0 {
-                // Parentheses alone are not a level.
+                // Parentheses alone do not add a level.
                 return inner;
             }
             let truth = inner.truth.negated(test.nots);
@@ -201,7 +203,7 @@ fn source(root: &Root) -> Source {
 }
 
 impl Explanation {
-    /// `{"tree", "blocking", "fewest"}`, as `docs/conditions.md` shows it.
+    /// `{"tree", "blocking", "fewest"}`, as in `docs/conditions.md`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let changes = |changes: &[Change]| changes.iter().map(Change::to_json).collect::<Json>();
@@ -220,7 +222,7 @@ impl Change {
 }
 
 impl Node {
-    /// `{"kind", "text", "result", "reached"}` with `parts`, or with `operands` and perhaps `error`.
+    /// `{"kind", "text", "result", "reached"}` with `parts`, or with `operands` and an optional `error`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let kind = match self.shape {
@@ -266,7 +268,7 @@ impl Operand {
     }
 }
 
-/// Unknown has its own word: null would read as "no result".
+/// Unknown has its own word, because null would mean "no result".
 fn truth_json(truth: Truth) -> Json {
     match truth {
         Truth::True => true.into(),

@@ -10,9 +10,9 @@ use crate::instant::TimeOfDay;
 /// The current state of a feed.
 #[derive(Debug, Clone, Copy)]
 pub enum Feed<'a> {
-    /// This. Null where there is nothing.
+    /// The feed has this value. Null if there is none.
     Value(&'a Json),
-    /// It could not be fetched, and its policy is to hold: whatever is read from it is unknown.
+    /// It could not be fetched, and its policy is `hold`: every value read from it is unknown.
     Failed,
     /// It was not queried yet. An evaluation that needs it stops with [`crate::NeedsFeed`].
     NotAsked,
@@ -40,12 +40,12 @@ impl Feeds for NoFeeds {
     }
 }
 
-/// The label's stay in the state whose condition is judged.
+/// The label's stay in the state whose condition is evaluated.
 #[derive(Debug, Clone, Copy)]
 pub struct Visit<'a> {
     /// When it entered the state: `system.entered_state`, `history.entered_state`.
     pub entered: Timestamp,
-    /// Where it came from, null for the first state: `history.previous_state`.
+    /// The state that it came from, null for the first state: `history.previous_state`.
     pub previous_state: Option<&'a str>,
     /// `system.state_machine`.
     pub state_machine: Option<&'a str>,
@@ -53,7 +53,7 @@ pub struct Visit<'a> {
     pub label: Option<&'a str>,
 }
 
-/// Everything that paths lead to, at one moment. Made for one evaluation (or explanation) and cheap to make.
+/// The values of all paths at one time. Created for one evaluation or explanation, and cheap to create.
 #[derive(Clone)]
 pub struct Facts<'a> {
     pub(crate) metadata: &'a Json,
@@ -67,7 +67,7 @@ pub struct Facts<'a> {
 
 impl std::fmt::Debug for Facts<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Metadata and feeds may hold what does not belong into a log.
+        // Metadata and feeds may contain values that must not be logged.
         f.debug_struct("Facts").field("visit", &self.visit).field("now", &self.now).finish_non_exhaustive()
     }
 }
@@ -85,7 +85,7 @@ impl<'a> Facts<'a> {
         Self { metadata, feeds, visit, now, zone, local: OnceCell::new() }
     }
 
-    /// With another wall clock than `now` and the zone give, for trying a condition out.
+    /// The facts with a different wall clock than `now` and the zone give, to try a condition out.
     #[must_use]
     pub fn with_local(mut self, local: Local) -> Self {
         self.local = OnceCell::from(local);
@@ -98,7 +98,7 @@ impl<'a> Facts<'a> {
         self.local.get_or_init(|| Local::at(self.now, self.zone))
     }
 
-    /// The same facts at another moment.
+    /// The same facts at another time.
     #[must_use]
     pub fn at(&self, now: Timestamp) -> Self {
         Self::new(self.metadata, self.feeds, self.visit, now, self.zone)
@@ -114,33 +114,33 @@ pub struct Local {
 }
 
 impl Local {
-    /// At a moment in a zone.
+    /// The reading at a time in a zone.
     #[must_use]
     pub fn at(now: Timestamp, zone: &TimeZone) -> Self {
         let local = zone.to_datetime(now);
         Self { time: TimeOfDay::of(local.time()), date: date(local.date()), weekday: local.weekday() }
     }
 
-    /// With this time of day, fractions of a second dropped.
+    /// The reading with this time of day; fractions of a second are dropped.
     #[must_use]
     pub fn with_time(self, time: civil::Time) -> Self {
         Self { time: TimeOfDay::of(time), ..self }
     }
 
-    /// With this date; the weekday is unchanged.
+    /// The reading with this date; the weekday is unchanged.
     #[must_use]
     pub fn with_date(self, day: civil::Date) -> Self {
         Self { date: date(day), ..self }
     }
 
-    /// With this weekday.
+    /// The reading with this weekday.
     #[must_use]
     pub fn with_weekday(self, weekday: civil::Weekday) -> Self {
         Self { weekday, ..self }
     }
 
     pub(crate) fn date(&self) -> &str {
-        // `date` writes digits and hyphens only.
+        // `date` consists of digits and hyphens.
         std::str::from_utf8(&self.date).unwrap_or_default()
     }
 
@@ -162,12 +162,12 @@ fn weekday_name(weekday: civil::Weekday) -> &'static str {
     }
 }
 
-/// `2026-01-31`, without allocating. Nothing happened before the year 0 that a label could wait for.
+/// `2026-01-31`, without allocating. Negative years are not supported: no label can wait for one.
 fn date(date: civil::Date) -> [u8; 10] {
     let mut text = *b"0000-00-00";
     let mut put = |at: usize, width: usize, mut number: u16| {
         for place in text[at..at + width].iter_mut().rev() {
-            // A digit: below 10.
+            // A digit is below 10.
             *place = b'0' + u8::try_from(number % 10).unwrap_or_default();
             number /= 10;
         }

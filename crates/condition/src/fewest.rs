@@ -8,29 +8,29 @@ use crate::{
     truth::Truth,
 };
 
-/// With more distinct tests there is no search: such an answer is not useful, and the search would be long.
+/// Maximum number of distinct tests. With more, the search would be slow and its result not useful.
 pub(crate) const MAX_LEAVES: usize = 64;
-/// How many steps the search for a smaller answer may take.
+/// Maximum number of steps in the search for a smaller answer.
 const STEPS: usize = 50_000;
 
-/// A leaf, by its number, and the value it should have.
+/// A leaf by its number, and the value that it should have.
 pub(crate) type Wish = (usize, bool);
 
-/// A condition over its different tests: equal tests are one leaf, `not x` is the opposite of leaf x.
+/// A condition over its distinct tests: equal tests are one leaf, and `not x` is the negation of leaf x.
 #[derive(Debug)]
 pub(crate) struct Formula<'a> {
     root: Junction,
     leaves: Vec<Leaf<'a>>,
-    /// Whether a leaf is in more than one place.
+    /// Whether a leaf occurs in several places.
     shared: bool,
 }
 
 #[derive(Debug)]
 struct Leaf<'a> {
     test: &'a Test,
-    /// Without the nots in front of it.
+    /// The value without the leading `not`s.
     truth: Truth,
-    /// False when it contains neither a fact nor a clock.
+    /// False if the test reads neither metadata, a feed, nor a clock.
     can_change: bool,
 }
 
@@ -75,13 +75,14 @@ impl<'a> Formula<'a> {
         self.leaves.len() - 1
     }
 
-    /// The test of a leaf as written without its leading nots, and its value.
+    /// The test of a leaf without its leading `not`s, and its value.
     pub(crate) fn show(&self, leaf: usize) -> (String, Truth) {
         let leaf = &self.leaves[leaf];
         (Test { nots: 0, ..leaf.test.clone() }.to_string(), leaf.truth)
     }
 
-    /// The leaves that do not have a helpful value: false and unknown ones, and below a `not` true and unknown ones.
+    /// The leaves whose value blocks the condition: those that are false or unknown, and below a `not` those
+    /// that are true or unknown.
     pub(crate) fn blocking(&self) -> Vec<Wish> {
         let mut found = Vec::new();
         self.collect_blocking(&self.root, true, &mut found);
@@ -90,7 +91,7 @@ impl<'a> Formula<'a> {
 
     fn collect_blocking(&self, junction: &Junction, wish: bool, found: &mut Vec<Wish>) {
         match junction {
-            // A part that is true already blocks nothing, even where parts of it are not.
+            // A part that already has the required value blocks nothing, whatever the values of its parts.
             _ if self.truth(junction) == wish.into() => {}
             Junction::Leaf(leaf) if !found.contains(&(*leaf, wish)) => found.push((*leaf, wish)),
             Junction::Leaf(_) => {}
@@ -110,14 +111,15 @@ impl<'a> Formula<'a> {
         }
     }
 
-    /// The fewest leaves that have to change for the condition to become true, each taken as independent of the others.
-    /// `None` when no change of leaves makes it true, or when there are too many leaves.
+    /// The fewest leaves that have to change for the condition to become true, each assumed to be independent
+    /// of the others. `None` if no change makes it true, or if there are too many leaves.
     pub(crate) fn fewest(&self) -> Option<Vec<Wish>> {
         if self.leaves.len() > MAX_LEAVES {
             return None;
         }
         let guess = self.apart(&self.root, true);
-        // A leaf in two places may be counted twice, or needed both ways: then something else has to be looked for.
+        // A leaf that occurs in two places may be counted twice, or be needed with both values. Then a search
+        // is necessary.
         let contradicts =
             |wishes: &[Wish]| wishes.iter().any(|(leaf, wish)| wishes.contains(&(*leaf, !wish)));
         let guess = guess.filter(|needs| !contradicts(needs)).map(|needs| self.changes(&needs));
@@ -137,7 +139,7 @@ impl<'a> Formula<'a> {
         guess
     }
 
-    /// The leaves to change for the fewest changes, if no leaf were in two places.
+    /// The smallest set of changes under the assumption that every leaf occurs only once.
     fn apart(&self, junction: &Junction, wish: bool) -> Option<Vec<Wish>> {
         let parts = match (junction, wish) {
             (Junction::Leaf(leaf), _) => {
@@ -159,13 +161,13 @@ impl<'a> Formula<'a> {
         ways.min_by_key(|needs| self.changes(needs).len())
     }
 
-    /// Those of the needs that are not met already.
+    /// The needs that are not met yet.
     fn changes(&self, needs: &[Wish]) -> Vec<Wish> {
         needs.iter().copied().filter(|(leaf, wish)| self.leaves[*leaf].truth != (*wish).into()).collect()
     }
 }
 
-/// A depth-first search through the ways to make the condition true.
+/// A depth-first search through the ways in which the condition can become true.
 struct Search<'f, 'a> {
     formula: &'f Formula<'a>,
     /// The value that a leaf is already required to have.
@@ -174,7 +176,8 @@ struct Search<'f, 'a> {
 }
 
 impl<'f> Search<'f, '_> {
-    /// Whether all goals can be met with this many changes. `None` when the steps ran out.
+    /// Whether all goals can be reached with this number of changes. `None` if the maximum number of steps
+    /// was reached.
     fn all(&mut self, goals: &mut Vec<(&'f Junction, bool)>, changes: usize) -> Option<bool> {
         self.steps = self.steps.checked_sub(1)?;
         let Some((junction, wish)) = goals.pop() else { return Some(true) };

@@ -2,11 +2,11 @@
 
 use jiff::{Timestamp, civil, tz::Offset};
 
-/// Reads an RFC 3339 date-time (`2026-01-31T18:30:00.5+01:00`), and nothing else that ISO 8601 has: not the week
-/// dates, the missing separators or the zone names that jiff's own parser takes, because facts come from programs that
-/// specify RFC 3339.
+/// Parses an RFC 3339 date-time (`2026-01-31T18:30:00.5+01:00`). Other forms of ISO 8601 are rejected,
+/// although jiff's own parser accepts week dates, missing separators and zone names: the values come from
+/// programs that specify RFC 3339.
 ///
-/// A leap second is the second before it, as usual; digits beyond the nanosecond are dropped.
+/// A leap second is read as the second before it. Digits beyond the nanosecond are dropped.
 #[must_use]
 pub fn instant(text: &str) -> Option<Timestamp> {
     let (date, rest) = text.split_at_checked(10)?;
@@ -62,7 +62,7 @@ fn small(bytes: &[u8; 2]) -> Option<i8> {
     i8::try_from(digits(bytes)?).ok()
 }
 
-/// A time of day in whole seconds since midnight by the clock on the wall.
+/// A local time of day, in whole seconds since midnight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimeOfDay(u32);
 
@@ -73,12 +73,12 @@ impl TimeOfDay {
         (hour < 24 && minute < 60 && second < 60).then_some(Self(hour * 3600 + minute * 60 + second))
     }
 
-    /// As a fact is written: `HH:MM` or `HH:MM:SS`.
+    /// Parses a time of day in metadata: `HH:MM` or `HH:MM:SS`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         matches!(text.len(), 5 | 8).then(|| Self::parse_literal(text))?
     }
 
-    /// As it may be written in a condition, where the hour may have one digit.
+    /// Parses a time of day in a condition, where the hour may have one digit.
     pub(crate) fn parse_literal(text: &str) -> Option<Self> {
         let two = |text: &str| (text.len() == 2).then(|| number(text)).flatten();
         let (hour, rest) = text.split_once(':')?;
@@ -99,7 +99,7 @@ impl TimeOfDay {
     }
 
     pub(crate) fn civil(self) -> civil::Time {
-        // In range, because `new` and `of` are the only ways to make one.
+        // The value is in range, because `new` and `of` are the only constructors.
         let part = |seconds: u32| i8::try_from(seconds).unwrap_or_default();
         civil::Time::new(part(self.0 / 3600), part(self.0 / 60 % 60), part(self.0 % 60), 0)
             .unwrap_or(civil::Time::MIN)

@@ -79,7 +79,7 @@ impl<'a> Lexer<'a> {
         self.rest().chars().next()
     }
 
-    /// Space, and comments to the end of their line.
+    /// Skips whitespace, and comments up to the end of their line.
     fn skip(&mut self) {
         loop {
             let rest = self.rest();
@@ -135,7 +135,7 @@ impl<'a> Lexer<'a> {
         Span { start: self.at, end: self.at + length }
     }
 
-    /// All that could belong to a number, so that `5-3` or `12hours` is one mistake and not two tokens.
+    /// Reads everything that could belong to a number, so that `5-3` or `12hours` is reported as one mistake.
     fn digits(&mut self) -> Result<Token, Fault> {
         let belongs = |c: char| of_a_word(c) || matches!(c, '.' | ':' | '+');
         let length = self.rest().find(|c| !belongs(c)).unwrap_or(self.rest().len());
@@ -143,7 +143,7 @@ impl<'a> Lexer<'a> {
         Ok(self.take(length, Token::Literal(literal)))
     }
 
-    /// A keyword, or a path of words and quoted keys with a dot before each but the first.
+    /// Reads a keyword, or a path: words and quoted keys, separated by dots.
     fn word(&mut self) -> Result<Token, Fault> {
         let mut segments = vec![self.letters().to_owned()];
         while self.rest().starts_with('.') {

@@ -51,14 +51,15 @@ pub use truth::Truth;
 
 use tree::Program;
 
-/// The longest text of a condition, in bytes.
+/// Maximum length of a condition, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// How deep parentheses may nest.
+/// Maximum nesting depth of parentheses.
 pub const MAX_DEPTH: usize = 64;
 
-/// A condition that was read and found to be in order.
+/// A parsed and valid condition.
 ///
-/// Two are equal when they have the same content: whitespace, comments and the notation of literals do not matter.
+/// Two conditions are equal if they have the same content: whitespace, comments and the notation of literals
+/// do not matter.
 #[derive(Debug, Clone)]
 pub struct Condition {
     text: Box<str>,
@@ -67,19 +68,19 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Parses a condition; `feeds` has the names that are allowed after `feeds.`.
+    /// Parses a condition. `feeds` lists the names that are allowed after `feeds.`.
     ///
     /// # Errors
     /// The first problem. Syntax is checked before the roots of paths.
     pub fn parse(text: &str, feeds: KnownFeeds<'_>) -> Result<Self, Error> {
-        // A text that is rejected for its length is not shown.
+        // A text that is rejected for its length is not quoted.
         let shown = if text.len() > MAX_BYTES { "" } else { text };
         let program = parser::parse(text, feeds).map_err(|fault| fault.in_text(shown))?;
         let reads = reads::Reads::of(&program);
         Ok(Self { text: text.into(), program, reads })
     }
 
-    /// The text as it was given.
+    /// The original text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

@@ -7,9 +7,10 @@ use crate::{
     tree::Literal,
 };
 
-/// Reads what begins with a digit or a minus: a number, a duration or a time.
+/// Parses a literal that begins with a digit or a minus: a number, a duration or a time.
 pub(crate) fn from_digits(text: &str, span: Span) -> Result<Literal, Fault> {
-    // serde_json's own parser, because facts come through it: 0.1 here has to be 0.1 there, to the last bit.
+    // Metadata is parsed by serde_json, so its parser is used here, too: 0.1 must be equal to 0.1 to the last
+    // bit.
     match serde_json::from_str::<serde_json::Number>(text) {
         Ok(number) => return Ok(Literal::Number(Number::of(&number))),
         Err(error) if error.to_string().starts_with("number out of range") => {
@@ -30,7 +31,8 @@ pub(crate) fn from_digits(text: &str, span: Span) -> Result<Literal, Fault> {
     }
 }
 
-/// `1d2h30m5s`: the units in this order, each at most once. `Some(None)` when it is one, but too long to be counted.
+/// Parses `1d2h30m5s`: each unit at most once, in this order. `Some(None)` if it is a duration that is too
+/// long to represent.
 pub(crate) fn duration(text: &str) -> Option<Option<i64>> {
     let mut units = [(b'd', 86_400), (b'h', 3600), (b'm', 60), (b's', 1)].into_iter();
     let (mut total, mut rest) = (Some(0_i64), text);
@@ -68,7 +70,8 @@ fn hint(text: &str) -> String {
     }
 }
 
-/// Reads a text that begins with the quote at `start`; gives it and the place behind its closing quote.
+/// Reads a text that begins with the quote at `start`. Returns the text and the position after its closing
+/// quote.
 ///
 /// Escapes are those of JSON, in either kind of quotes.
 pub(crate) fn from_quotes(source: &str, start: usize) -> Result<(String, usize), Fault> {
@@ -105,7 +108,7 @@ impl BadEscape {
     }
 }
 
-/// Reads the escape at the beginning of a text; gives its character and its length.
+/// Reads the escape at the beginning of a text. Returns its character and its length.
 fn escape(text: &str) -> Result<(char, usize), BadEscape> {
     let c = match text[1..].chars().next() {
         Some(c @ ('"' | '\\' | '/')) => c,
@@ -128,11 +131,11 @@ fn escape(text: &str) -> Result<(char, usize), BadEscape> {
     Ok((c, 2))
 }
 
-/// `\u0041`, or two of them for a character beyond the first 65,536.
+/// Reads `\u0041`, or a surrogate pair for a character beyond U+FFFF.
 fn unicode(text: &str) -> Result<(char, usize), BadEscape> {
     let unit = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
-        // from_str_radix would take a sign.
+        // `from_str_radix` would accept a sign.
         digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u16::from_str_radix(digits, 16).ok())?
     };
     let Some(first) = unit(0) else {

@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-/// A number of JSON.
+/// A JSON number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Number {
     /// From `i64::MIN` to `u64::MAX`.
     Integer(i128),
-    /// Finite: JSON has no other.
+    /// Always finite, as in JSON.
     Float(f64),
 }
 
@@ -30,18 +30,18 @@ impl Number {
     pub(crate) fn compare(self, other: Self) -> Ordering {
         match (self, other) {
             (Self::Integer(left), Self::Integer(right)) => left.cmp(&right),
-            // Neither is NaN, so there is an order.
+            // Neither value is NaN, so they are ordered.
             (Self::Float(left), Self::Float(right)) => left.partial_cmp(&right).unwrap_or(Ordering::Equal),
             (Self::Integer(left), Self::Float(right)) => integer_with_float(left, right),
             (Self::Float(left), Self::Integer(right)) => integer_with_float(right, left).reverse(),
         }
     }
 
-    /// As a number of seconds, in nanoseconds (the nearest; limited to the range).
+    /// A number of seconds in nanoseconds, rounded to the nearest and limited to the range.
     pub(crate) fn seconds_to_nanos(self) -> i128 {
         match self {
             Self::Integer(seconds) => seconds.saturating_mul(NANOS),
-            // Apart, so that whole seconds stay exact beyond 2^53 nanoseconds.
+            // Computed separately, so that whole seconds stay exact beyond 2^53 nanoseconds.
             Self::Float(seconds) => (whole(seconds).saturating_mul(NANOS))
                 .saturating_add((seconds.fract() * NANOS as f64).round() as i128),
         }
@@ -60,11 +60,12 @@ impl Number {
 
 pub(crate) const NANOS: i128 = 1_000_000_000;
 
-/// Casting the integer to a float would lose digits (2^53 + 1), so the float's whole part is made an integer instead:
+/// A cast of the integer to a float would lose digits (2^53 + 1). Instead, the integer is compared with the
+/// float's whole part, which is exact and saturates far outside of the range of 64 bits.
 /// that is exact, and saturates far outside of what 64 bits hold.
 fn integer_with_float(integer: i128, float: f64) -> Ordering {
     integer.cmp(&whole(float)).then_with(|| {
-        // Equal whole parts: the fraction decides, and has the float's sign.
+        // The whole parts are equal, so the fraction decides. It has the float's sign.
         0.0_f64.partial_cmp(&float.fract()).unwrap_or(Ordering::Equal)
     })
 }

@@ -8,7 +8,7 @@ use crate::{
     tree::{Check, Literal, Operand, Program, Property, Test, Verb},
 };
 
-/// Reads a whole text.
+/// Parses a complete condition.
 pub(crate) fn parse(source: &str, feeds: KnownFeeds<'_>) -> Result<Program, Fault> {
     if source.len() > MAX_BYTES {
         let message = format!("the condition is {} bytes long, and may be {MAX_BYTES}", source.len());
@@ -26,7 +26,7 @@ pub(crate) fn parse(source: &str, feeds: KnownFeeds<'_>) -> Result<Program, Faul
         Token::Close => return Err(Fault::new(parser.span, "this `)` closes nothing")),
         _ => return Err(parser.no_operator()),
     }
-    // Only now: syntax is judged first.
+    // Reported last, because syntax errors take precedence.
     parser.unknown_root.map_or(Ok(program), Err)
 }
 
@@ -35,11 +35,11 @@ struct Parser<'a> {
     lexer: Lexer<'a>,
     token: Token,
     span: Span,
-    /// Of the token that was taken last.
+    /// The position of the previous token.
     behind: Span,
     depth: usize,
     feeds: KnownFeeds<'a>,
-    /// The first one.
+    /// The first path with an unknown root.
     unknown_root: Option<Fault>,
 }
 
@@ -50,7 +50,7 @@ enum Joint {
 }
 
 impl Parser<'_> {
-    /// Takes the token, and reads the next one.
+    /// Returns the current token and reads the next one.
     fn take(&mut self) -> Result<Token, Fault> {
         let (token, span) = self.lexer.next()?;
         self.behind = std::mem::replace(&mut self.span, span);
@@ -90,13 +90,13 @@ impl Parser<'_> {
         })
     }
 
-    /// `a and b or c` is not guessed at; both ways to write it are shown.
+    /// `a and b or c` is rejected as ambiguous; the error shows both ways to write it.
     fn mixed(&mut self, mut tests: Vec<Test>, joint: Joint) -> Fault {
         let fault = Fault::new(self.span, "`and` and `or` side by side need parentheses to set the order");
         let mut joints = vec![joint; tests.len() - 1];
         while let Some(joint) = self.joint() {
             joints.push(joint);
-            // A later error is not reported here, but then the two readings cannot be shown.
+            // A later error is not reported here, but then the two ways cannot be shown.
             match self.take().and_then(|_| self.test()) {
                 Ok(test) => tests.push(test),
                 Err(_) => return fault.hint("write `(a and b) or c`, or `a and (b or c)`"),
@@ -110,7 +110,7 @@ impl Parser<'_> {
         let start = self.span;
         let mut nots = 0_u16;
         while self.take_keyword(Keyword::Not)? {
-            // The longest text can contain a few thousand.
+            // Cannot overflow: a text of the maximum length contains a few thousand.
             nots += 1;
         }
         let value = self.value()?;
@@ -186,7 +186,7 @@ impl Parser<'_> {
                     Ok(Operand::Path(path))
                 }
                 Token::Literal(literal) => Ok(Operand::Literal(literal)),
-                // `take` returns the token that was matched.
+                // `take` returns the token that the match above has seen.
                 _ => Err(self.no_value()),
             },
             _ => Err(self.no_value()),
@@ -244,7 +244,7 @@ impl Parser<'_> {
         Ok(Operand::List(literals.into()))
     }
 
-    /// The token in a message.
+    /// The current token, for a message.
     fn found(&self) -> String {
         match self.token {
             Token::End => "the end".into(),
@@ -264,14 +264,14 @@ impl Parser<'_> {
         }
     }
 
-    /// A value is complete, and the next token cannot continue it.
+    /// The error for a complete value that the current token cannot continue.
     fn no_operator(&self) -> Fault {
         let message = format!("expected an operator, `and` or `or`, not {}", self.found());
         let word = match &self.token {
             Token::Path(segments) => segments[0].to_lowercase(),
             _ => String::new(),
         };
-        // `NOT x` reads as a word of no meaning in front of a value.
+        // `NOT x` is parsed as an unknown word before a value.
         let before = self.unknown_root.as_ref().filter(|fault| fault.span.end == self.behind.end);
         if let Some(hint) = before.and_then(|fault| fault.hint.clone()) {
             return Fault::new(self.span, message).hint(hint);
@@ -296,7 +296,7 @@ impl Parser<'_> {
     }
 }
 
-/// The tests as they would be grouped if `first` had precedence.
+/// The tests as they would be grouped if `first` had precedence over the other operator.
 fn grouped(tests: &[Test], joints: &[Joint], first: Joint) -> String {
     let mut runs: Vec<Vec<String>> = Vec::new();
     for (n, test) in tests.iter().enumerate() {

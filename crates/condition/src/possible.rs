@@ -5,7 +5,7 @@ use crate::{
     truth::Truth,
 };
 
-/// A set of truths, never empty.
+/// A set of possible truth values, never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Possible(u8);
 
@@ -28,9 +28,10 @@ impl Possible {
         Self(joined)
     }
 
-    /// For a program, with `leaf` giving the possible values of each of its tests (with the leading nots).
+    /// The possible values of a program. `leaf` returns those of a test, including its leading `not`s.
     ///
-    /// Tests are taken as independent, so the set may be too large (`x and not x`), but nothing is missing from it.
+    /// Tests are assumed to be independent. The set may therefore be too large (`x and not x`), but it is
+    /// never too small.
     pub(crate) fn of<'a>(program: &'a Program, leaf: &mut impl FnMut(&'a Test) -> Self) -> Self {
         let (neutral, join): (_, fn(Truth, Truth) -> Truth) = match program {
             Program::One(test) => return Self::of_test(test, leaf),

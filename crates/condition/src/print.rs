@@ -100,7 +100,8 @@ impl Display for Literal {
             Self::Null => f.write_str("null"),
             Self::Bool(value) => value.fmt(f),
             Self::Number(Number::Integer(value)) => value.fmt(f),
-            // Debug keeps the point, which distinguishes 1.0 from 1, and writes 1e300 as such.
+            // The Debug format keeps the decimal point, which distinguishes 1.0 from 1, and writes 1e300 in
+            // this form.
             Self::Number(Number::Float(value)) => write!(f, "{value:?}"),
             Self::Duration(seconds) => duration(f, *seconds),
             Self::Time(time) => time.fmt(f),
@@ -118,12 +119,12 @@ fn duration(f: &mut Formatter<'_>, seconds: i64) -> fmt::Result {
     parts.iter().filter(|(count, _)| *count > 0).try_for_each(|(count, unit)| write!(f, "{count}{unit}"))
 }
 
-/// With JSON's escapes.
+/// Writes a text with JSON's escapes.
 pub(crate) fn quoted(f: &mut impl fmt::Write, text: &str) -> fmt::Result {
     write!(f, "{}", serde_json::Value::from(text))
 }
 
-/// A path as it is written with as few quotes as possible.
+/// Formats a path with quotes only where they are necessary.
 pub(crate) fn path(segments: &[String]) -> String {
     let mut text = String::new();
     for (n, segment) in segments.iter().enumerate() {

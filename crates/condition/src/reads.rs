@@ -45,7 +45,7 @@ impl Reads {
     }
 }
 
-/// Visits every test, also those in parentheses.
+/// Visits every test, including those in parentheses.
 pub(crate) fn each_test<'a>(program: &'a Program, visit: &mut impl FnMut(&'a Test)) {
     for test in program.tests() {
         visit(test);
@@ -57,7 +57,7 @@ pub(crate) fn each_test<'a>(program: &'a Program, visit: &mut impl FnMut(&'a Tes
     }
 }
 
-/// Whether the test, or one in its parentheses, reads such a path.
+/// Whether the test, or a test in its parentheses, reads a path that `is` accepts.
 pub(crate) fn any_path(test: &Test, is: &mut impl FnMut(&Path) -> bool) -> bool {
     test.operands().any(|operand| match operand {
         Operand::Path(path) => is(path),
@@ -67,23 +67,23 @@ pub(crate) fn any_path(test: &Test, is: &mut impl FnMut(&Path) -> bool) -> bool 
 }
 
 impl Condition {
-    /// Every path in it, sorted, without repeats.
+    /// Every path in the condition, sorted, without repeats.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.reads.variables.iter().map(|path| &**path)
     }
 
-    /// The paths below `metadata`, as keys; no key at all is `metadata` itself.
+    /// The paths below `metadata`, as keys. A path without keys is `metadata` itself.
     pub fn metadata_paths(&self) -> impl Iterator<Item = &[Box<str>]> {
         self.reads.metadata.iter().map(|path| &**path)
     }
 
-    /// The names of the feeds that it may read.
+    /// The names of the feeds that the condition may read.
     pub fn feeds(&self) -> impl Iterator<Item = &str> {
         self.reads.feeds.iter().map(|name| &**name)
     }
 
-    /// Whether its result can change by the passing of time: it reads the time, the date, the weekday, now, or asks what
-    /// has `passed since`.
+    /// Whether the result can change merely because time passes: it reads the time, the date, the weekday or
+    /// now, or it contains `passed since`.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
         self.reads.clock

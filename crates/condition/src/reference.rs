@@ -15,7 +15,7 @@ use crate::{
     value::Value,
 };
 
-/// A single path, like the one that a transition reads.
+/// A single path, such as the one that a transition reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
     operand: Operand,
@@ -23,7 +23,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Parses one path and nothing else.
+    /// Parses one path without anything after it.
     ///
     /// # Errors
     /// The first problem.
@@ -48,20 +48,20 @@ impl Reference {
         }
     }
 
-    /// The path with quotes only where they are needed.
+    /// The path with quotes only where they are necessary.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.path.text
     }
 
-    /// The keys below `metadata`, if it leads there.
+    /// The keys below `metadata`, if it is a metadata path.
     #[must_use]
     pub fn metadata_keys(&self) -> Option<Vec<Box<str>>> {
         let keys = || self.path.keys.iter().map(|key| key.name.clone()).collect();
         (self.path.root == Root::Metadata).then(keys)
     }
 
-    /// The feed that it reads, if it reads one.
+    /// The feed that it reads, if any.
     #[must_use]
     pub fn feed(&self) -> Option<&str> {
         match &self.path.root {
@@ -70,7 +70,7 @@ impl Reference {
         }
     }
 
-    /// Whether its value changes by the passing of time alone.
+    /// Whether its value changes merely because time passes.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
         matches!(self.path.root, Root::System(System::Time | System::Date | System::Now | System::Weekday))
@@ -89,10 +89,10 @@ impl Reference {
         }
     }
 
-    /// Whether what it leads to equals a value, as `=` has it.
+    /// Whether the value at the path equals another value, by the rules of `=`.
     ///
     /// # Errors
-    /// When its feed was not asked yet.
+    /// If its feed was not queried yet.
     pub fn equals<'a>(&'a self, facts: &'a Facts<'_>, other: &Json) -> Result<Truth, NeedsFeed<'a>> {
         let mut run = Run::new(facts);
         let value = run.operand(&self.operand);
@@ -104,7 +104,7 @@ impl Reference {
     }
 }
 
-/// Whether two values are equal, as `=` has it: numbers by value, everything else by type and content.
+/// Whether two values are equal by the rules of `=`: numbers by value, all others by type and content.
 #[must_use]
 pub fn same(left: &Json, right: &Json) -> bool {
     Value::from(left).equals(right.into())
@@ -116,20 +116,21 @@ pub fn duration(text: &str) -> Option<u64> {
     literal::duration(text).flatten().and_then(|seconds| u64::try_from(seconds).ok())
 }
 
-/// A time of day as conditions write it: `9:05`, `18:30` or `18:30:15`.
+/// Parses a time of day in the notation of conditions: `9:05`, `18:30` or `18:30:15`.
 #[must_use]
 pub fn time_of_day(text: &str) -> Option<civil::Time> {
     TimeOfDay::parse_literal(text).map(TimeOfDay::civil)
 }
 
-/// Where the first comment of a condition begins and how long it is, in bytes. None also where the text cannot be read so far.
+/// The position and length of the condition's first comment, in bytes. `None` also if a syntax error precedes
+/// it.
 #[must_use]
 pub fn comment(text: &str) -> Option<(usize, usize)> {
     let mut lexer = Lexer::new(text);
     let mut behind = 0;
     loop {
         let (token, Span { start, end }) = lexer.next().ok()?;
-        // Between two tokens there are only whitespace and comments.
+        // Only whitespace and comments can be between two tokens.
         if let Some(at) = text[behind..start].find('#').map(|at| behind + at) {
             let length = text[at..].find(['\n', '\r']).unwrap_or(text.len() - at);
             return Some((at, length));
@@ -141,7 +142,7 @@ pub fn comment(text: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Keys as a path is written, with quotes only where they are needed.
+/// Formats keys as a path, with quotes only where they are necessary.
 #[must_use]
 pub fn path_text(keys: &[Box<str>]) -> String {
     print::path(&keys.iter().map(|key| key.to_string()).collect::<Vec<_>>())

@@ -10,9 +10,9 @@ use crate::{
 /// The feeds that a condition may read.
 #[derive(Debug, Clone, Copy)]
 pub enum KnownFeeds<'a> {
-    /// Any name that a feed could have; one that is not there is null.
+    /// Any valid feed name. A feed that does not exist is null.
     Any,
-    /// These; any other name is refused.
+    /// Only these names.
     Only(&'a [&'a str]),
 }
 
@@ -28,8 +28,8 @@ const SYSTEM: [(&str, System); 7] = [
     ("label", System::Label),
 ];
 
-/// A path of segments, at least one. An unknown root also gives a fault, because syntax is checked first: parsing
-/// continues, and the tree with the placeholder is discarded in the end.
+/// Resolves a path of at least one segment. For an unknown root it returns a placeholder and a fault: parsing
+/// continues, because syntax errors take precedence, and the tree is discarded in the end.
 pub(crate) fn resolve(segments: &[String], span: Span, feeds: KnownFeeds<'_>) -> (Path, Option<Fault>) {
     let (root, used, fault) = match root(segments, span, feeds) {
         Ok((root, used)) => (root, used, None),
@@ -39,7 +39,7 @@ pub(crate) fn resolve(segments: &[String], span: Span, feeds: KnownFeeds<'_>) ->
     (Path { root, keys, text: print::path(segments).into(), span }, fault)
 }
 
-/// The root, and how many segments it takes.
+/// The root, and the number of segments that it consists of.
 fn root(segments: &[String], span: Span, feeds: KnownFeeds<'_>) -> Result<(Root, usize), Fault> {
     let second = segments.get(1).map(String::as_str);
     match (segments.first().map_or("", String::as_str), second) {
@@ -108,7 +108,7 @@ fn unknown_root(segments: &[String], span: Span) -> Fault {
     Fault::new(span, format!("`{word}` is not known here")).hint(bare_word(word))
 }
 
-/// A single word where a value is expected is most often a text without its quotes.
+/// A single word where a value is expected is usually a text without quotes.
 fn bare_word(word: &str) -> String {
     let lower = word.to_lowercase();
     match &*lower {

@@ -1,6 +1,6 @@
 //! Suggestions: the habits of other languages, and typing errors.
 
-/// An operator of another language at the beginning of `text`, and its name here.
+/// An operator of another language at the beginning of `text`, and its equivalent here.
 pub(crate) fn operator(text: &str) -> Option<(&'static str, String)> {
     const MEANT: [(&str, &str); 16] = [
         ("===", "="),
@@ -24,7 +24,7 @@ pub(crate) fn operator(text: &str) -> Option<(&'static str, String)> {
     Some((mistake, format!("did you mean `{meant}`?")))
 }
 
-/// The hint for a character that begins no token.
+/// The hint for a character that cannot begin a token.
 pub(crate) fn character(c: char) -> Option<String> {
     let hint = match c {
         '+' | '-' | '*' | '/' | '%' => {
@@ -43,7 +43,7 @@ pub(crate) fn character(c: char) -> Option<String> {
     Some(hint.into())
 }
 
-/// A character in a message, by its number where it cannot be seen.
+/// A character as messages show it: invisible ones as their code point.
 pub(crate) fn shown(c: char) -> String {
     if c.is_control() || c.is_whitespace() || c == '\u{feff}' {
         format!("the character U+{:04X}", u32::from(c))
@@ -52,11 +52,11 @@ pub(crate) fn shown(c: char) -> String {
     }
 }
 
-/// The candidate nearest to a word, when no more than a third of the word would have to change.
+/// The most similar candidate, if at most a third of the word would have to change.
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
-    // A key of that length is not a typing error, and the distance takes quadratic time.
+    // A word of this length is not a typing error, and the distance takes quadratic time.
     if word.len() > 64 {
         return None;
     }
@@ -66,8 +66,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     (distance * 3 <= word.chars().count().max(3)).then_some(candidate)
 }
 
-/// How many characters have to be inserted, removed, replaced or swapped with their neighbor (optimal string
-/// alignment; `tiem` is one step from `time`, as in typing).
+/// The edit distance, with swaps of adjacent characters (optimal string alignment): `tiem` is one step from
+/// `time`.
 fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=right.len()).collect()];

@@ -3,7 +3,7 @@
 
 use crate::{error::Span, instant::TimeOfDay, number::Number};
 
-/// Tests side by side: all must hold, any must hold, or there is but one.
+/// Tests that are joined by `and` or by `or`, or a single test.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Program {
     One(Box<Test>),
@@ -22,7 +22,7 @@ impl Program {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Test {
-    /// The number of leading nots. They apply to the whole test.
+    /// The number of leading `not`s. They apply to the whole test.
     pub(crate) nots: u16,
     pub(crate) value: Operand,
     pub(crate) check: Check,
@@ -30,7 +30,7 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// The program within, when the test is nothing but parentheses (and nots).
+    /// The program in parentheses, if the test consists of nothing else (except `not`s).
     pub(crate) fn group(&self) -> Option<&Program> {
         match (&self.value, &self.check) {
             (Operand::Group(program), Check::Bare) => Some(program),
@@ -43,10 +43,10 @@ impl Test {
     }
 }
 
-/// The check of a test's value.
+/// What a test checks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Check {
-    /// Nothing: the value itself counts as true or false.
+    /// No operator: the value itself is used as true or false.
     Bare,
     Compare(Comparison, Operand),
     Property {
@@ -75,7 +75,7 @@ pub(crate) enum Property {
     PassedSince(Operand),
 }
 
-/// They mean the same, so that a condition can be read aloud.
+/// Synonyms, so that a condition can be read aloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Is,
@@ -102,7 +102,7 @@ pub(crate) enum Operand {
 }
 
 impl Operand {
-    /// Without parentheses that change nothing: `((x))` is x.
+    /// The operand without redundant parentheses: `((x))` is `x`.
     pub(crate) fn bare(&self) -> &Self {
         match self {
             Self::Group(program) => match &**program {
@@ -119,19 +119,19 @@ pub(crate) enum Literal {
     Null,
     Bool(bool),
     Number(Number),
-    /// A number of seconds that was written as `1d2h30m5s`.
+    /// A duration such as `1d2h30m5s`, in seconds.
     Duration(i64),
     Time(TimeOfDay),
     Text(Box<str>),
 }
 
-/// A path to a fact.
+/// A path to a value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Path {
     pub(crate) root: Root,
     /// The keys after the root.
     pub(crate) keys: Box<[Key]>,
-    /// The whole path with quotes only where they are needed.
+    /// The whole path with quotes only where they are necessary.
     pub(crate) text: Box<str>,
     pub(crate) span: Span,
 }
@@ -159,7 +159,7 @@ pub(crate) enum System {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) name: Box<str>,
-    /// The name as a number, where it is one.
+    /// The name as a list index, if it is a number.
     pub(crate) index: Option<usize>,
 }
 
@@ -170,7 +170,7 @@ impl Key {
     }
 }
 
-/// Whether a key can be in a path without quotes.
+/// Whether a key can be written in a path without quotes.
 pub(crate) fn needs_no_quotes(name: &str) -> bool {
     !name.is_empty() && name.chars().all(of_a_word)
 }

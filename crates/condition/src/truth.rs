@@ -9,7 +9,7 @@ pub enum Truth {
     True,
     /// It does not hold.
     False,
-    /// It is undecided, because a fact is missing, of the wrong type, or could not be fetched.
+    /// A value that it depends on is missing, has the wrong type, or could not be fetched.
     Unknown,
 }
 
@@ -30,13 +30,13 @@ impl Truth {
         !((!self).or(!other))
     }
 
-    /// Whether a gate opens.
+    /// Whether the value opens a gate.
     #[must_use]
     pub fn holds(self) -> bool {
         self == Self::True
     }
 
-    /// `nots` times negated.
+    /// The value after this number of negations.
     pub(crate) fn negated(self, nots: u16) -> Self {
         if nots % 2 == 1 { !self } else { self }
     }

@@ -14,7 +14,7 @@ use crate::{
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
-    /// Of a failed feed, or of a test that failed.
+    /// The value of a failed feed, or of a test that could not be evaluated.
     Unknown,
     Null,
     Bool(bool),
@@ -40,7 +40,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Whether any element is such.
+    /// Whether `is` accepts any element.
     pub(crate) fn any(self, mut is: impl FnMut(Value<'a>) -> bool) -> bool {
         match self {
             Self::Facts(values) => values.iter().any(|value| is(value.into())),
@@ -56,7 +56,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// The type of a value, for messages and for checks without a value.
+/// The type of a value, for messages and for checks that do not need the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Null,
@@ -83,12 +83,13 @@ impl Kind {
         }
     }
 
-    /// Whether there is anything that it comes before or after.
+    /// Whether values of this kind can be ordered at all.
     pub(crate) fn has_order(self) -> bool {
         matches!(self, Self::Number | Self::Text | Self::Time | Self::Instant)
     }
 
-    /// Whether it comes before or after something of the other kind (that a string then has to be readable as).
+    /// Whether values of both kinds can be ordered; a string may have to be parsed as the other kind for
+    /// that.
     pub(crate) fn has_order_with(self, other: Self) -> bool {
         self.has_order()
             && other.has_order()
@@ -101,7 +102,7 @@ impl Kind {
 }
 
 impl<'a> Value<'a> {
-    /// None when unknown.
+    /// The kind of the value; `None` if it is unknown.
     pub(crate) fn kind(self) -> Option<Kind> {
         Some(match self {
             Self::Unknown => return None,
@@ -116,7 +117,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Its truth as a test on its own.
+    /// The truth value of a test that consists of this value alone.
     pub(crate) fn truth(self) -> Truth {
         match self {
             Self::Unknown => Truth::Unknown,
@@ -130,7 +131,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value below `keys`; a step that is not there, or that leads through a scalar, is null.
+    /// The value below `keys`. A missing key, or any key below a scalar, gives null.
     pub(crate) fn below(json: &'a Json, keys: &[Key]) -> Self {
         let mut found = json;
         for key in keys {
@@ -147,7 +148,7 @@ impl<'a> Value<'a> {
         found.into()
     }
 
-    /// `=`, which never fails: different types are unequal. Neither side is unknown.
+    /// `=`: it never fails, because values of different types are unequal. Neither side may be unknown.
     pub(crate) fn equals(self, other: Self) -> bool {
         match (self, other) {
             (Self::Null, Self::Null) => true,
@@ -169,11 +170,11 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Which comes first, or none when they have no order.
+    /// The order of two values; `None` if they cannot be ordered.
     pub(crate) fn order(self, other: Self) -> Option<Ordering> {
         Some(match (self, other) {
             (Self::Number(left), Self::Number(right)) => left.compare(right),
-            // UTF-8 sorts like its code points.
+            // The byte order of UTF-8 is the order of its code points.
             (Self::Text(left), Self::Text(right)) => left.cmp(right),
             (Self::Instant(left), Self::Instant(right)) => left.cmp(&right),
             (Self::Instant(left), Self::Text(right)) => left.cmp(&instant(right)?),
@@ -185,7 +186,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// As an instant, if it is one or a text that represents one.
+    /// The value as an instant, if it is one or a text in RFC 3339.
     pub(crate) fn instant(self) -> Option<Timestamp> {
         match self {
             Self::Instant(instant) => Some(instant),
@@ -194,7 +195,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// For people and other programs: times and instants as text, unknown as null.
+    /// The value for output: times and instants as text, unknown as null.
     pub(crate) fn to_json(self) -> Json {
         match self {
             Self::Unknown | Self::Null => Json::Null,

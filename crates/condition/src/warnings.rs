@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Condition {
-    /// The warnings, in text order: tests that can never hold, paths that are always null, and a condition whose value
-    /// does not depend on the facts.
+    /// The warnings, in text order: tests that are never true, paths that are always null, and a condition
+    /// whose value never changes.
     #[must_use]
     pub fn warnings(&self) -> Vec<Error> {
         let mut found = Vec::new();
@@ -44,7 +44,7 @@ impl Condition {
     }
 }
 
-/// The possible values of a test, for any facts.
+/// The possible values of a test for arbitrary data.
 fn leaf(test: &Test) -> Possible {
     if let Some((truth, _)) = foregone(test) {
         return truth.negated(test.nots).into();
@@ -54,7 +54,7 @@ fn leaf(test: &Test) -> Possible {
     }
     let visit =
         Visit { entered: Timestamp::UNIX_EPOCH, previous_state: None, state_machine: None, label: None };
-    // No fact is read; a value is only needed for the type.
+    // No data is read; a value is only needed for the type.
     let zone = TimeZone::UTC;
     let facts = Facts::new(&Json::Null, &NoFeeds, visit, Timestamp::UNIX_EPOCH, &zone);
     Run::new(&facts).test(test).truth().into()
@@ -69,7 +69,7 @@ fn asks_the_clock(test: &Test) -> bool {
         || test.operands().any(within)
 }
 
-/// A path like `system.time.hour`.
+/// Reports a path below a scalar, such as `system.time.hour`.
 fn beyond_a_scalar(operand: &Operand) -> Option<Fault> {
     let Operand::Path(path) = operand else { return None };
     is_beyond_a_scalar(path).then(|| {
@@ -84,7 +84,7 @@ fn is_beyond_a_scalar(path: &Path) -> bool {
     matches!(path.root, Root::System(_) | Root::PreviousState) && !path.keys.is_empty()
 }
 
-/// The result of a test (before its nots) that the types of its operands alone decide.
+/// The result of a test (without its `not`s), if the types of its operands determine it.
 fn foregone(test: &Test) -> Option<(Truth, String)> {
     let left = &test.value;
     let (truth, why) = match &test.check {
@@ -107,7 +107,7 @@ fn foregone(test: &Test) -> Option<(Truth, String)> {
     Some((truth, format!("this test is {always}: {why}")))
 }
 
-/// The type of an operand that does not depend on facts.
+/// The type of an operand, if it does not depend on data.
 fn kind(operand: &Operand) -> Option<Kind> {
     match operand.bare() {
         Operand::Literal(literal) => Value::from(literal).kind(),
@@ -123,7 +123,7 @@ fn kind(operand: &Operand) -> Option<Kind> {
     }
 }
 
-/// A text in the condition.
+/// The text, if the operand is a literal text.
 fn text(operand: &Operand) -> Option<&str> {
     match operand.bare() {
         Operand::Literal(Literal::Text(text)) => Some(text),
@@ -131,7 +131,7 @@ fn text(operand: &Operand) -> Option<&str> {
     }
 }
 
-/// Why a literal text cannot be read as what the other side is.
+/// Why a literal text cannot be parsed as the type of the other operand.
 fn unreadable(one: &Operand, other: &Operand) -> Option<String> {
     let (kind, text) = kind(one).zip(text(other)).or_else(|| kind(other).zip(text(one)))?;
     match kind {
@@ -142,12 +142,12 @@ fn unreadable(one: &Operand, other: &Operand) -> Option<String> {
 }
 
 fn never_equal(left: &Operand, right: &Operand) -> Option<String> {
-    // Tests in parentheses may also be unknown, and then this one is, too.
+    // A condition in parentheses may be unknown, and then this test is unknown, too.
     if [left, right].iter().any(|operand| matches!(operand.bare(), Operand::Group(_))) {
         return None;
     }
     let (one, other) = (kind(left)?, kind(right)?);
-    // Two constants are for the evaluation to judge, not for their types.
+    // Two constants are compared by the evaluation, not by their types.
     let comparable = one == other || one.has_order_with(other);
     if comparable {
         unreadable(left, right)

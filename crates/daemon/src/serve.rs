@@ -27,7 +27,7 @@ use tower_service::Service as _;
 /// daemons after 10 seconds.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum number of connections of one address that have not sent a request yet.
-pub const MAX_SILENT: usize = 256;
+pub(crate) const MAX_SILENT: usize = 256;
 /// The pause after a failure to accept a connection, which usually means that no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

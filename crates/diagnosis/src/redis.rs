@@ -85,7 +85,7 @@ pub struct State {
     /// `master_link_status` is `up`.
     pub link_up: bool,
     /// `master_host` and `master_port`.
-    pub master: String,
+    pub primary: String,
     /// `master_last_io_seconds_ago`.
     pub link_silent_seconds: Option<u64>,
     /// `maxmemory_policy`.
@@ -116,7 +116,7 @@ impl State {
             version: text("redis_version"),
             replication_role: text("role"),
             link_up: fields.get("master_link_status") == Some(&"up"),
-            master: format!("{}:{}", text("master_host"), text("master_port")),
+            primary: format!("{}:{}", text("master_host"), text("master_port")),
             link_silent_seconds: number("master_last_io_seconds_ago"),
             eviction_policy: text("maxmemory_policy"),
             aof_enabled: number("aof_enabled").map(|enabled| enabled == 1),
@@ -195,7 +195,7 @@ fn replica(state: &State, add: &mut Add<'_>) {
         let problem = "The routes replica does not replicate: its router receives no changes.";
         add(Critical, "replica-not-replicating", problem.to_owned(), fix());
     } else if !state.link_up {
-        let problem = format!("The link of the routes replica to its primary ({}) is down.", state.master);
+        let problem = format!("The link of the routes replica to its primary ({}) is down.", state.primary);
         add(Critical, "replica-link-down", problem, fix());
     } else if let Some(seconds) =
         state.link_silent_seconds.filter(|seconds| *seconds > REPLICA_SILENT_SECONDS)

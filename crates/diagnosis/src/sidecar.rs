@@ -48,7 +48,7 @@ impl Fault {
     }
 
     /// The fault that a router reports as `alarm`.
-    pub fn of_alarm(alarm: &str) -> Option<Self> {
+    pub(crate) fn of_alarm(alarm: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fault| fault.alarm() == alarm)
     }
 

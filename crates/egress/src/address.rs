@@ -43,7 +43,7 @@ static PRIVATE: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
         "203.0.113.0/24",
         "224.0.0.0/4",
         "240.0.0.0/4",
-        // Of IPv6 only global unicast is public at all; these parts of it are not.
+        // Only global unicast addresses of IPv6 are public, except these networks.
         "2001::/23",
         "2001:db8::/32",
         "3fff::/20",
@@ -53,7 +53,8 @@ static PRIVATE: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     .collect()
 });
 
-/// Which addresses may be called: the public internet and what the operator added, without Signalbox itself.
+/// The addresses that may be called: the public internet and those that the operator added, but none of
+/// Signalbox's own.
 #[derive(Debug, Clone)]
 pub(super) struct Fence(Arc<Allowed>);
 
@@ -76,7 +77,7 @@ impl Fence {
     }
 
     pub(super) fn permits(&self, to: SocketAddr) -> bool {
-        // An IPv4 address in the dress of IPv6 reaches the same machine as without it.
+        // An embedded IPv4 address reaches the same machine as the address itself.
         let address = match to.ip() {
             IpAddr::V6(v6) => embedded(v6).map_or(to.ip(), IpAddr::V4),
             IpAddr::V4(_) => to.ip(),
@@ -96,7 +97,7 @@ impl Fence {
     }
 }
 
-/// The IPv4 address that is reached through a mapped, compatible, NAT64 or 6to4 address.
+/// The IPv4 address that a mapped, compatible, NAT64 or 6to4 address contains.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = address.octets();
     let from = |at: usize| Ipv4Addr::new(octets[at], octets[at + 1], octets[at + 2], octets[at + 3]);
@@ -109,28 +110,28 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The callback leads to a forbidden network. The message does not contain the address: subscribers read it, and would
-/// learn how names resolve inside the operator's network.
+/// The address belongs to a forbidden network. The message does not contain the address: subscribers read it,
+/// and it would reveal how names resolve in the operator's network.
 #[derive(Debug, thiserror::Error)]
 #[error("the callback leads to a network that is not allowed")]
 pub(super) struct Forbidden;
 
-/// Plain HTTP would show credentials and events to everyone on the way.
+/// Plain HTTP would reveal credentials and events to every network on the path.
 #[derive(Debug, thiserror::Error)]
 #[error("the callback is not https, and the configuration does not allow http")]
 pub(super) struct Insecure;
 
 type Pending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Resolves a name. The system's resolver, except in tests.
+/// Resolves a name. Production code uses the system's resolver; tests may replace it.
 pub type Lookup = Arc<dyn Fn(String) -> Pending<Vec<SocketAddr>, io::Error> + Send + Sync>;
 
-/// Asks the system's resolver.
+/// Returns the system's resolver.
 pub fn system_lookup() -> Lookup {
     Arc::new(|name| Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) }))
 }
 
-/// A resolver that keeps to itself what lies behind the fence. It resolves for one connection, whose port it knows.
+/// A resolver that returns only allowed addresses. It serves one connection, because it has to know the port.
 #[derive(Clone)]
 pub(super) struct FencedResolver {
     fence: Fence,
@@ -161,7 +162,8 @@ impl Service<Name> for FencedResolver {
     }
 }
 
-/// Opens connections to allowed addresses. A literal address never reaches a resolver, so it is checked here.
+/// Opens connections to allowed addresses. A literal IP address does not pass through the resolver, so it is
+/// checked here.
 #[derive(Clone)]
 pub(super) struct FencedConnector {
     fence: Fence,
@@ -174,7 +176,8 @@ impl FencedConnector {
         Self { fence, lookup, connect_timeout }
     }
 
-    /// A connector for one connection, because its resolver has to know the port. A connection costs far more.
+    /// Creates a connector for one connection, because its resolver has to know the port. This is cheap
+    /// compared with a connection.
     fn for_port(&self, port: u16) -> HttpConnector<FencedResolver> {
         let resolver = FencedResolver { fence: self.fence.clone(), lookup: Arc::clone(&self.lookup), port };
         let mut inner = HttpConnector::new_with_resolver(resolver);

@@ -6,10 +6,11 @@ use http::{HeaderMap, StatusCode, header};
 
 use super::Outcome;
 
-/// The longest pause that a subscriber can ask for: a day typed by mistake must not stop its deliveries for a day.
+/// Maximum pause that a subscriber can request, so that a mistyped value does not stop its deliveries for a
+/// day.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Interprets an answer. Only the head matters: a 2xx acknowledges the batch, whatever happens to the body.
+/// Interprets an answer. Only its head matters: a 2xx acknowledges the batch even if the body cannot be read.
 pub(super) fn outcome(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Outcome {
     if status.is_success() {
         return Outcome::Delivered;
@@ -31,7 +32,7 @@ pub(super) fn outcome(status: StatusCode, headers: &HeaderMap, now: SystemTime) 
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     let asked = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than a number holds is a long time.
+        // A number with too many digits to parse is a very long time.
         Duration::from_secs(value.parse().unwrap_or(u64::MAX))
     } else {
         httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()

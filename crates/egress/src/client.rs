@@ -34,19 +34,20 @@ use super::{
     answer, signature, trust,
 };
 
-/// The largest head of an answer, and the most that is read of its body.
+/// Maximum size of an answer's head, and maximum number of bytes read from its body.
 const ANSWER_BYTES: usize = 64 * 1024;
-/// How long the rest of an answer's body may take before its connection is closed.
+/// How long reading the rest of an answer's body may take before its connection is closed.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// Bytes of the body of a failed answer that are kept.
+/// The number of bytes that are kept of the body of a failed answer.
 const EXCERPT_BYTES: usize = 500;
-/// How long these may take.
+/// How long reading these bytes may take.
 const EXCERPT_TIME: Duration = Duration::from_millis(500);
-/// Bodies that are read to their end at a time. Beyond that, connections are closed instead of kept.
+/// Maximum number of bodies that are read to their end concurrently. Beyond that, connections are closed
+/// instead of reused.
 const DRAINS: usize = 256;
-/// Idle connections kept to one address: one for each lane that a subscriber can have.
+/// Maximum number of idle connections to one address: one for each lane that a subscriber can have.
 const IDLE_CONNECTIONS: usize = 64;
-/// Servers commonly close idle connections after a minute; leaving first avoids most races with them.
+/// Servers commonly close idle connections after a minute. Closing them earlier avoids most races.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
 const USER_AGENT: &str = concat!("Signalbox/", env!("CARGO_PKG_VERSION"));
@@ -56,7 +57,7 @@ const USER_AGENT: &str = concat!("Signalbox/", env!("CARGO_PKG_VERSION"));
 pub struct Options {
     /// Networks that may be called in addition to the public internet.
     pub allow_networks: Vec<IpNet>,
-    /// Single addresses that may be called, too.
+    /// Individual addresses that may be called, too.
     pub allow_addresses: Vec<SocketAddr>,
     /// Whether calls may use http.
     pub allow_http: bool,
@@ -64,9 +65,9 @@ pub struct Options {
     pub own: OwnAddresses,
     /// A PEM file with certificate authorities to trust in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// How long connecting may take.
+    /// The maximum time to connect.
     pub connect_timeout: Duration,
-    /// How long a POST may take in all.
+    /// The maximum time of a POST, including the connection.
     pub timeout: Duration,
 }
 
@@ -78,7 +79,7 @@ pub enum Error {
     Certificates {
         /// The file.
         path: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls::pki_types::pem::Error,
     },
@@ -87,7 +88,7 @@ pub enum Error {
     Tls(#[from] rustls::Error),
 }
 
-/// Makes HTTP calls within the fence. Cheap to clone; clones share connections.
+/// Makes HTTP calls to allowed addresses. Cheap to clone; clones share connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     client: legacy::Client<HttpsConnector<FencedConnector>, Full<Bytes>>,
@@ -116,7 +117,7 @@ impl Client {
         Self::with_lookup(options, now, system_lookup())
     }
 
-    /// As [`Self::new`], with another resolver than the system's.
+    /// Like [`Self::new`], but with a different resolver.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -133,24 +134,24 @@ impl Client {
         Ok(Self { client, drains, fence, timeout: options.timeout, now })
     }
 
-    /// Whether the address may be called. A name can only be checked when it is resolved.
+    /// Whether the address may be called. A host name can be checked only after it is resolved.
     pub fn permits(&self, address: SocketAddr) -> bool {
         self.fence.permits(address)
     }
 
-    /// Makes one attempt with a request of any kind.
+    /// Makes one attempt to send a request.
     pub async fn post(&self, post: Post<'_>) -> Outcome {
         self.post_and_read(post).await.0
     }
 
-    /// As [`Self::post`], with what the receiver answered.
+    /// Like [`Self::post`]; also returns the receiver's answer.
     pub async fn post_and_read(&self, post: Post<'_>) -> (Outcome, Answered) {
         let span = post.span();
         let (outcome, answered) = self.make(post, Cause::of(&span)).instrument(span.clone()).await;
         match &outcome {
             Outcome::Delivered => {}
             Outcome::Failed { why, .. } => traces::failed(&span, why),
-            Outcome::Gone => traces::failed(&span, "the receiver is gone for good"),
+            Outcome::Gone => traces::failed(&span, "the receiver is permanently gone"),
         }
         (outcome, answered)
     }
@@ -158,7 +159,8 @@ impl Client {
     async fn make(&self, post: Post<'_>, span: Option<Cause>) -> (Outcome, Answered) {
         let unanswered = |why: String| (failed(why), Answered::default());
         let Ok(request) = Prepared::new(post, span, (self.now)()) else {
-            // Validated when the subscription was created; only another version's data can lead here.
+            // The callback was validated when the subscription was created, so only data of another version
+            // can be invalid.
             return unanswered("the callback or its credential cannot be used".to_owned());
         };
         match time::timeout(self.timeout, self.send(&request)).await {
@@ -175,8 +177,8 @@ impl Client {
         }
     }
 
-    /// Makes one request of any kind within the fence, and reads at most `most` bytes of its answer's body. `name` is that
-    /// of its span.
+    /// Makes one request to an allowed address, and reads at most `most` bytes of the answer's body. `name`
+    /// is the name of its span.
     ///
     /// # Errors
     /// The reason why there is no answer of at most that size.
@@ -198,8 +200,9 @@ impl Client {
         called
     }
 
-    /// Signs a request as Standard Webhooks 1.0 says, with a secret of the form `whsec_…`: adds `webhook-id`,
-    /// `webhook-timestamp` and `webhook-signature`. Returns whether the secret and the ID can be used.
+    /// Signs a request with a secret of the form `whsec_…`, as Standard Webhooks 1.0 specifies: adds
+    /// `webhook-id`, `webhook-timestamp` and `webhook-signature`. Returns false if the secret or the ID
+    /// cannot be used.
     pub fn sign(&self, secret: &str, id: &str, body: &[u8], headers: &mut http::HeaderMap) -> bool {
         let now_ms = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
         let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
@@ -230,7 +233,7 @@ impl Client {
             };
             let mut bytes = Vec::new();
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| "the answer broke off".to_owned())?;
+                let frame = frame.map_err(|_| "the answer was incomplete".to_owned())?;
                 let Some(data) = frame.data_ref() else { continue };
                 if bytes.len() + data.len() > most {
                     return Ok(Called { status: head.status.as_u16(), retry_after, body: None });
@@ -245,9 +248,9 @@ impl Client {
         }
     }
 
-    /// Sends, and sends again if the connection broke before an answer: most likely it was an idle one that the
-    /// subscriber closed in the same moment, and a whole pause for that would be a punishment for nothing. The batch
-    /// may then arrive twice, under the same id, as after any lost answer.
+    /// Sends a request, and repeats it if the connection was closed before an answer: most likely it was an
+    /// idle connection that the subscriber closed at the same time, and the batch should not have to wait for
+    /// its next retry. The batch may arrive twice with the same id, as after any lost answer.
     async fn send(&self, request: &Prepared<'_>) -> Result<Response<Incoming>, legacy::Error> {
         match self.client.request(request.build()).await {
             Err(error) if broke_before_answer(&error) => self.client.request(request.build()).await,
@@ -272,14 +275,14 @@ impl Client {
     }
 }
 
-/// An answer.
+/// The answer to a call.
 #[derive(Debug)]
 pub struct Called {
     /// The HTTP status.
     pub status: u16,
-    /// How long the other side asked to be left alone (429, 503), already clamped.
+    /// The pause that the receiver requested (429, 503), limited to the maximum.
     pub retry_after: Option<Duration>,
-    /// Nothing when it was larger than was asked for.
+    /// `None` if it was larger than the caller's limit.
     pub body: Option<Vec<u8>>,
 }
 
@@ -290,9 +293,9 @@ pub struct Post<'a> {
     pub name: &'static str,
     /// The causes of its events.
     pub causes: Vec<Cause>,
-    /// How many events it carries.
+    /// The number of events in the request.
     pub events: usize,
-    /// From 1.
+    /// The number of the attempt, from 1.
     pub attempt: u64,
     /// The URL.
     pub callback: &'a str,
@@ -300,11 +303,11 @@ pub struct Post<'a> {
     pub uuid: &'a str,
     /// The secrets that sign the body.
     pub secrets: &'a [Secret],
-    /// The same at every attempt.
+    /// The id, which is the same in every attempt.
     pub id: &'a str,
-    /// The body, as it is sent and signed.
+    /// The body that is sent and signed.
     pub body: Vec<u8>,
-    /// Headers in addition to those of every delivery.
+    /// Headers in addition to the standard ones.
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -327,12 +330,12 @@ fn traceparent(span: Option<Cause>) -> Option<HeaderValue> {
     HeaderValue::try_from(span?.to_string()).ok()
 }
 
-/// Notes an answer in the span of its request.
+/// Records an answer's status in the span of its request.
 fn note_status(status: http::StatusCode) {
     Span::current().record("http.response.status_code", status.as_u16());
 }
 
-/// A request that can be made more than once.
+/// A request that can be sent more than once.
 struct Prepared<'a> {
     callback: Uri,
     id: &'a str,
@@ -372,7 +375,7 @@ impl<'a> Prepared<'a> {
         *request.method_mut() = http::Method::POST;
         *request.uri_mut() = self.callback.clone();
         let headers = request.headers_mut();
-        // Exactly this value: receivers written for Routemaster compare it as text.
+        // The exact value matters: receivers written for Routemaster compare it as text.
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         headers.insert(header::AUTHORIZATION, self.authorization.clone());
@@ -401,7 +404,7 @@ async fn excerpt(body: &mut Incoming) -> Option<String> {
             );
         }
     };
-    // The part that has arrived until then is enough.
+    // The part that arrived before the timeout is sufficient.
     let _ = time::timeout(EXCERPT_TIME, read).await;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT_BYTES)]);
     let line: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();

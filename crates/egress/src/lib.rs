@@ -1,8 +1,9 @@
 //! Outgoing HTTP calls: webhooks, feeds and calls of backends.
 //!
 //! Clients of Signalbox choose the URLs, and the calls start inside the operator's network. Every connection therefore
-//! goes to an address that was checked against the allowed networks ([`Client`]). Deliveries are signed as Standard
-//! Webhooks 1.0 defines it ([`Secret`]); feeds and webhooks of state machines are not signed.
+//! goes to an address that was checked against the allowed networks ([`Client`]). Deliveries, and webhooks of state
+//! machines that have a secret, are signed as Standard Webhooks 1.0 defines it ([`Secret`]). Requests of feeds are not
+//! signed.
 
 mod address;
 mod answer;
@@ -26,12 +27,12 @@ pub use trust::client_config;
 pub struct Secret {
     /// The secret as Standard Webhooks writes it: `whsec_…`.
     pub secret: String,
-    /// Until when it signs, in unix milliseconds; without an end when absent.
+    /// Until when it signs, in unix milliseconds; without an expiry if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
 }
 
-/// The receiver's answer, as text for people.
+/// The receiver's answer, for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answered {
     /// The HTTP status, if there was an answer.
@@ -40,18 +41,18 @@ pub struct Answered {
     pub excerpt: Option<String>,
 }
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The receiver accepted it (any 2xx).
     Delivered,
-    /// It did not; the caller decides whether to try again.
+    /// The receiver did not accept it; the caller decides whether to retry.
     Failed {
-        /// For the dead letter and the log: a status, a timeout, a rejected address.
+        /// The reason for the dead letter and the log: a status, a timeout, a rejected address.
         why: String,
-        /// How long the receiver asked to wait (429, 503), limited to an hour.
+        /// The pause that the receiver requested (429, 503), at most an hour.
         retry_after: Option<Duration>,
     },
-    /// The receiver is gone for good (410).
+    /// The receiver is permanently gone (410).
     Gone,
 }

@@ -9,23 +9,24 @@ use sha2::Sha256;
 
 use crate::Secret;
 
-/// How a secret begins.
+/// The prefix of a secret.
 const PREFIX: &str = "whsec_";
-/// Bytes of a new secret. The specification asks for 24 to 64.
+/// The number of bytes in a new secret. The specification requires 24 to 64.
 const SECRET_BYTES: usize = 32;
 
-/// A new secret out of random bytes.
+/// Creates a secret from random bytes.
 pub fn new_secret(random: [u8; SECRET_BYTES]) -> String {
     format!("{PREFIX}{}", STANDARD.encode(random))
 }
 
-/// The key in a secret: `whsec_` and 24 to 64 bytes in base64. Nothing when it is none.
+/// The key in a secret: `whsec_` and 24 to 64 bytes in base64. `None` if the secret is invalid.
 pub fn key(secret: &str) -> Option<Vec<u8>> {
     let key = STANDARD.decode(secret.strip_prefix(PREFIX)?).ok()?;
     (24..=64).contains(&key.len()).then_some(key)
 }
 
-/// The value of `webhook-signature`: one signature for each secret that still signs. Nothing without such a secret.
+/// The value of `webhook-signature`: one signature for each secret that has not expired. `None` if there is
+/// no such secret.
 pub(super) fn sign(secrets: &[Secret], id: &str, now_ms: u64, body: &[u8]) -> Option<String> {
     let seconds = now_ms / 1000;
     let mut value = String::new();
@@ -56,7 +57,7 @@ mod tests {
         Secret { secret: new_secret([fill; SECRET_BYTES]), until_ms }
     }
 
-    /// The reference implementation reads the real clock.
+    /// The reference implementation reads the system clock.
     #[allow(clippy::disallowed_methods, reason = "its clock cannot be passed in")]
     fn real_ms() -> u64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

@@ -17,7 +17,7 @@ use super::client::Error;
 pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
-    // One unreadable certificate among a hundred is the system's business, not a reason to deliver nothing.
+    // One unreadable system certificate must not prevent all deliveries.
     let (_, unusable) = roots.add_parsable_certificates(native.certs);
     if let Some(path) = ca_file {
         let failed = |source| Error::Certificates { path: path.to_owned(), source };

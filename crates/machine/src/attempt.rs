@@ -9,9 +9,9 @@ use crate::{
     merge,
 };
 
-/// The longest that a receiver may ask to be left alone.
+/// The longest pause that a receiver may request with `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// The longest between two attempts to ask a feed.
+/// The longest pause between two queries of a failing feed.
 const MAX_FEED_WAIT: Duration = Duration::from_secs(300);
 
 /// How an attempt ended.
@@ -19,9 +19,9 @@ const MAX_FEED_WAIT: Duration = Duration::from_secs(300);
 pub enum Outcome {
     /// The receiver answered.
     Status {
-        /// With this.
+        /// The HTTP status.
         code: u16,
-        /// And asked to be left alone for so long.
+        /// The pause that the receiver requested with `Retry-After`.
         retry_after: Option<Duration>,
     },
     /// No answer, none in time, or an invalid one.
@@ -33,15 +33,16 @@ pub enum Outcome {
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The action is done.
+    /// The action succeeded.
     Done,
-    /// It is tried again after so long.
+    /// The action is retried after this pause.
     Again(Duration),
-    /// It is errored, until an operator retries it.
+    /// The action failed for good. The label stays until an operator retries it.
     Errored,
 }
 
-/// Judges the attempt with which the count got to `attempts`; `chance`, from 0 to 1, is where in the wait it falls.
+/// Decides what follows an attempt. `attempts` counts this attempt, too. `chance`, from 0 to 1, selects a
+/// point within the jittered pause.
 #[must_use]
 pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Verdict {
     let asked = match outcome {
@@ -61,7 +62,7 @@ pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Ver
 }
 
 impl Failure {
-    /// Whether an attempt failed in this way.
+    /// Whether this kind of failure includes the outcome.
     #[must_use]
     pub fn covers(self, outcome: Outcome) -> bool {
         match (self, outcome) {
@@ -74,7 +75,8 @@ impl Failure {
 }
 
 impl Action {
-    /// Where a label goes when the action failed for good in this way. `None`: it stays, errored.
+    /// The `on_error` case that applies when the action failed for good. `None`: the label stays in the
+    /// state, errored.
     #[must_use]
     pub fn after(&self, outcome: Outcome) -> Option<&OnFailure> {
         let applies = |case: &&OnFailure| {
@@ -83,10 +85,11 @@ impl Action {
         self.on_error.iter().find(applies)
     }
 
-    /// The metadata update that an answer gives; `None` if nothing of it is wanted. `body` is its JSON, if it has any.
+    /// The metadata update that `result` extracts from an answer; `None` if the action has no `result`.
+    /// `body` is the answer's JSON, if it has any.
     ///
     /// # Errors
-    /// What the answer lacks.
+    /// The part that the answer lacks.
     pub fn result_of(&self, status: u16, body: Option<&Json>) -> Result<Option<Json>, String> {
         let mut update: Option<Json> = None;
         for (path, part) in &self.result {
@@ -113,7 +116,7 @@ impl Action {
 }
 
 impl OnFailure {
-    /// The metadata update that describes a failure, if the case wants one.
+    /// The metadata update that describes a failure, if the case has an `into` path.
     #[must_use]
     pub fn update(&self, outcome: Outcome, error: &str, attempts: u32) -> Option<Json> {
         let status = match outcome {
@@ -126,7 +129,7 @@ impl OnFailure {
 }
 
 impl Outcome {
-    /// The failure in a word: its status, `no_answer` or `invalid`.
+    /// A short name of the failure: its status, `no_answer` or `invalid`.
     #[must_use]
     pub fn word(self) -> String {
         match self {
@@ -137,7 +140,7 @@ impl Outcome {
     }
 }
 
-/// The longest wait after the attempt of that number.
+/// The longest pause after the attempt with this number.
 #[must_use]
 pub fn bound(retry: &Retry, attempts: u32) -> Duration {
     let exponent = i32::try_from(attempts.saturating_sub(1)).unwrap_or(i32::MAX);
@@ -145,7 +148,8 @@ pub fn bound(retry: &Retry, attempts: u32) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(retry.longest).min(retry.longest)
 }
 
-/// The pause before a feed is queried again after consecutive failures: a second, doubling up to five minutes.
+/// The pause before a feed is queried again after consecutive failures: one second, doubled with each
+/// failure, at most five minutes.
 #[must_use]
 pub fn feed_wait(failures: u32) -> Duration {
     Duration::from_secs(1 << failures.saturating_sub(1).min(9)).min(MAX_FEED_WAIT)
@@ -162,7 +166,7 @@ mod tests {
         let retry = Retry::default();
         for code in [200, 204, 299] {
             let outcome = Outcome::Status { code, retry_after: None };
-            // Also as the last of all attempts.
+            // This also applies to the last attempt.
             assert_eq!(judge(&retry, retry.attempts, outcome, 1.0), Verdict::Done);
         }
         let gone = Outcome::Status { code: 410, retry_after: None };

@@ -13,7 +13,7 @@ use crate::definition::{
     yaml::{self, Key, Mark, Node, Value},
 };
 
-/// How often a converted gate is evaluated that reads feeds or the clock.
+/// The interval at which a converted gate is evaluated if it reads feeds or the clock.
 const EVERY: &str = "5m";
 
 /// A converted file.
@@ -21,9 +21,9 @@ const EVERY: &str = "5m";
 pub struct Imported {
     /// The definition, as YAML.
     pub yaml: String,
-    /// What was changed, in words.
+    /// Descriptions of the changes that were made.
     pub changes: Vec<String>,
-    /// What is still wrong with it, with places in [`Imported::yaml`].
+    /// The remaining problems, with positions in [`Imported::yaml`].
     pub problems: Vec<Problem>,
 }
 
@@ -60,7 +60,7 @@ pub fn import(file: &str, source: &str) -> Result<Imported, Refused> {
     Ok(Imported { yaml, changes, problems })
 }
 
-/// Why a part of a file is removed.
+/// The reason why a key of the file is removed.
 fn removed(key: &str) -> &'static str {
     match key {
         "plugins" => "logs, metrics and events of Signalbox replace plugins",
@@ -69,7 +69,7 @@ fn removed(key: &str) -> &'static str {
     }
 }
 
-/// Placeholders of the file's own, with their texts.
+/// The placeholders that the file defines, with their texts.
 fn placeholders(entries: &[(Key, Node)]) -> Vec<(String, String)> {
     let given = entries.iter().find(|(key, _)| key.name == "placeholders").map(|(_, node)| &node.value);
     let Some(Value::Map(given)) = given else { return Vec::new() };
@@ -102,7 +102,7 @@ fn convert(name: &str, machine: &mut Node, file: &[(String, String)], changes: &
     }
 }
 
-/// Writes placeholders out.
+/// Replaces placeholders with their texts.
 fn fill(node: &mut Node, known: &[(String, String)]) {
     match &mut node.value {
         Value::Text(text) => {
@@ -116,7 +116,7 @@ fn fill(node: &mut Node, known: &[(String, String)]) {
     }
 }
 
-/// Adds the triggers without which a gate would not be evaluated again.
+/// Adds the triggers that a gate needs to be evaluated again.
 fn gate(machine: &str, state: &mut Node, changes: &mut Vec<String>) {
     let Value::Map(entries) = &mut state.value else { return };
     let text = |entries: &[(Key, Node)], key: &str| {
@@ -229,7 +229,7 @@ fn inline(node: &Node) -> String {
     }
 }
 
-/// A text, in quotes unless every reader of YAML takes it for a text without them.
+/// A text, quoted unless every YAML parser reads it as text without quotes.
 fn scalar(text: &str) -> String {
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let plain = text.starts_with(|c: char| c.is_ascii_alphabetic())

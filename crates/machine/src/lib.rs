@@ -10,7 +10,7 @@
 //! | [`mod@import`] | What does a definition of Routemaster become? |
 //! | [`merge`] | What becomes of metadata, and which paths does an update mention? |
 //! | [`time`] | When is a gate evaluated because of time? |
-//! | [`schedule`] | Which times does a calendar repeat? |
+//! | [`schedule`] | At which times does a daily time or a cron expression occur? |
 //! | [`step`] | Something happened: where does the label go? ([`step::decide`]) |
 //! | [`render`] | What is sent: address, body, token, headers? |
 //! | [`attempt`] | An attempt ended: done, again, or errored? |

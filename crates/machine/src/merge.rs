@@ -7,26 +7,26 @@ use serde_json::{Map, Value as Json};
 
 use crate::definition::Path;
 
-/// Bytes that metadata may have as compact JSON.
+/// Maximum size of metadata as compact JSON, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024;
-/// Levels of objects and lists, the outermost counted.
+/// Maximum number of nested objects and lists, including the outermost.
 pub const MAX_LEVELS: usize = 32;
 
-/// Why metadata cannot be as it would be.
+/// Why the metadata would be invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
-    /// It is not an object.
+    /// The metadata is not an object.
     #[error("metadata must be an object")]
     NoObject,
-    /// It is too long.
+    /// The metadata is too large.
     #[error("metadata would have {0} bytes; the maximum is {MAX_BYTES}")]
     Bytes(usize),
-    /// It is too deep.
+    /// The metadata is nested too deeply.
     #[error("metadata would have more than {MAX_LEVELS} levels")]
     Levels,
 }
 
-/// Puts an update into metadata: objects merge deeply, lists and scalars are replaced, null is stored.
+/// Merges an update into metadata: objects merge deeply, lists and scalars are replaced, null is stored.
 pub fn merge(metadata: &mut Json, update: &Json) {
     let Json::Object(update) = update else {
         metadata.clone_from(update);
@@ -43,7 +43,7 @@ pub fn merge(metadata: &mut Json, update: &Json) {
     }
 }
 
-/// Puts a JSON merge patch (RFC 7396) into metadata: like [`merge`], but null removes.
+/// Applies a JSON merge patch (RFC 7396) to metadata: like [`merge`], but null removes the key.
 pub fn patch(metadata: &mut Json, update: &Json) {
     let Json::Object(update) = update else {
         metadata.clone_from(update);
@@ -66,7 +66,7 @@ fn as_object(value: &mut Json) -> &mut Map<String, Json> {
     }
     match value {
         Json::Object(object) => object,
-        // It was made one right above.
+        // Replaced by an object above.
         _ => unreachable!("an object"),
     }
 }
@@ -77,7 +77,8 @@ pub fn at_path(path: &Path, data: Json) -> Json {
     path.keys().iter().rev().fold(data, |value, key| Json::Object(Map::from_iter([(key.to_string(), value)])))
 }
 
-/// Whether an update mentions a path: it contains the path, or a value other than an object above it.
+/// Whether an update affects a path: it contains the path, or replaces a value above it with something other
+/// than an object.
 #[must_use]
 pub fn mentions(update: &Json, path: &Path) -> bool {
     let mut found = update;
@@ -87,17 +88,17 @@ pub fn mentions(update: &Json, path: &Path) -> bool {
                 Some(below) => found = below,
                 None => return false,
             },
-            // It replaces whatever was above the path.
+            // It replaces a value above the path.
             _ => return true,
         }
     }
     true
 }
 
-/// Whether this can be the metadata of a label.
+/// Checks that this can be the metadata of a label.
 ///
 /// # Errors
-/// Why it cannot.
+/// The limit that it exceeds, or that it is not an object.
 pub fn check(metadata: &Json) -> Result<(), TooMuch> {
     if !metadata.is_object() {
         return Err(TooMuch::NoObject);
@@ -119,7 +120,7 @@ fn within(value: &Json, levels: usize) -> bool {
     }
 }
 
-/// As compact JSON, without writing it down.
+/// The length as compact JSON, without serializing it into memory.
 fn length(value: &Json) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {
@@ -134,7 +135,7 @@ fn length(value: &Json) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, value) {
         Ok(()) => counter.0,
-        // Counting does not fail; if it did, nothing too long would get in.
+        // Counting cannot fail. If it did, the metadata would be rejected as too large.
         Err(_) => usize::MAX,
     }
 }
@@ -202,7 +203,7 @@ mod tests {
             let whole = merged(Json::Object(Map::new()), &update);
             prop_assert_eq!(path.of(&whole), &data);
             let after = merged(metadata, &update);
-            // Every leaf of the data is there; deeper objects may have kept more.
+            // Every leaf of the data is present; nested objects may have kept additional keys.
             for (key, value) in data.as_object().unwrap().iter().filter(|(_, value)| !value.is_object()) {
                 prop_assert_eq!(path.of(&after).get(key), Some(value));
             }

@@ -13,11 +13,12 @@ use crate::{
 /// How the states of two versions differ, each list in the order of its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct States {
-    /// Only in the new one.
+    /// States that only the new version has.
     pub added: Vec<String>,
-    /// Only in the old one.
+    /// States that only the old version has.
     pub removed: Vec<String>,
-    /// In both, with other content, or the same content with other feeds, inputs or another zone.
+    /// States of both versions with different content, or with the same content but different feeds, inputs
+    /// or zone.
     pub changed: Vec<String>,
 }
 
@@ -33,8 +34,8 @@ pub fn states(old: &Machine, new: &Machine) -> States {
     }
 }
 
-/// The states of both versions whose labels have to be adapted when `new` replaces `old`: those that have changed, or all if
-/// other values are indexed.
+/// The states of either version whose labels have to be updated when `new` replaces `old`: the changed ones,
+/// or all if the indexed paths differ.
 #[must_use]
 pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
     if old.index() == new.index() {
@@ -43,7 +44,8 @@ pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
     names(new, |state| old.state(state.name()).is_some())
 }
 
-/// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
+/// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC`, `webhooks` and `limits`, in
+/// this order.
 #[must_use]
 pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let outside = Outside::between(old, new);
@@ -51,17 +53,25 @@ pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let feeds = outside.feeds.iter().map(|name| format!("feeds.{name}"));
     let inputs = outside.inputs.iter().map(|topic| format!("inputs.{topic}"));
     let webhooks = (old.webhooks() != new.webhooks()).then(|| "webhooks".to_owned());
+    let limits = (old.limits() != new.limits()).then(|| "limits".to_owned());
     let listed = |machine: &Machine| machine.hosts().map(str::to_owned).collect::<BTreeSet<_>>();
     let hosts = (listed(old) != listed(new)).then(|| "hosts".to_owned());
     let index = (old.index() != new.index()).then(|| "index".to_owned());
-    zone.into_iter().chain(hosts).chain(index).chain(feeds).chain(inputs).chain(webhooks).collect()
+    zone.into_iter()
+        .chain(hosts)
+        .chain(index)
+        .chain(feeds)
+        .chain(inputs)
+        .chain(webhooks)
+        .chain(limits)
+        .collect()
 }
 
 fn names(machine: &Machine, keep: impl Fn(&State) -> bool) -> Vec<String> {
     machine.states().iter().filter(|state| keep(state)).map(|state| state.name().to_owned()).collect()
 }
 
-/// Names of parts other than states that differ.
+/// The names of parts outside of the states that differ.
 struct Outside<'a> {
     feeds: BTreeSet<&'a str>,
     inputs: BTreeSet<&'a str>,
@@ -72,7 +82,7 @@ impl<'a> Outside<'a> {
     fn between(old: &'a Machine, new: &'a Machine) -> Self {
         let feeds = old.feeds().iter().chain(new.feeds()).map(|feed| &*feed.name);
         let inputs = old.inputs().iter().chain(new.inputs()).map(|input| &*input.topic);
-        // Several inputs may take one topic, and their order counts.
+        // Several inputs may use one topic, and their order matters.
         let of = |machine: &'a Machine, topic: &str| -> Vec<&'a Input> {
             machine.inputs().iter().filter(|input| *input.topic == *topic).collect()
         };
@@ -83,7 +93,7 @@ impl<'a> Outside<'a> {
         }
     }
 
-    /// Whether they change the meaning of a state with the same content.
+    /// Whether these differences change the meaning of a state with the same content.
     fn matters(&self, was: &State, is: &State) -> bool {
         let by_input =
             |trigger: &Trigger| matches!(trigger, Trigger::Topic(topic) if self.inputs.contains(&**topic));
@@ -94,7 +104,7 @@ impl<'a> Outside<'a> {
     }
 }
 
-/// The feeds that a state may read: in its condition, or where it leads.
+/// The feeds that a state may read in its condition or its transition.
 fn feeds_of(state: &State) -> impl Iterator<Item = &str> {
     let condition = state.gate().into_iter().flat_map(|gate| gate.condition.feeds());
     condition.chain(conditions_of_next(state).flat_map(Condition::feeds)).chain(match state.next() {
@@ -116,7 +126,7 @@ fn chooses_by_clock(state: &State) -> bool {
     by_value || conditions_of_next(state).any(Condition::reads_clock)
 }
 
-/// Whether a gate with the same content has other evaluation times.
+/// Whether a gate with the same content is evaluated at different times.
 fn looks_at_other_times(was: &State, is: &State) -> bool {
     let (Some(was), Some(gate)) = (was.gate(), is.gate()) else { return false };
     let reads_clock = gate.condition.reads_clock() || chooses_by_clock(is);
@@ -124,22 +134,22 @@ fn looks_at_other_times(was: &State, is: &State) -> bool {
     zones(was) != zones(gate) || (reads_clock && was.zone != gate.zone)
 }
 
-/// The result for a label if its gate were evaluated under another version.
+/// What would happen to a label if its gate were evaluated under another version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlook {
-    /// It would move.
+    /// The label would move.
     Moves,
-    /// It would stay.
+    /// The label would stay.
     Stays,
-    /// A feed would have to be asked first.
+    /// A feed has to be queried first.
     NeedsFeed,
-    /// Its state is not part of that version.
+    /// The label's state does not exist in that version.
     Removed,
 }
 
 /// Whether a label in the state of that name would move if its gate were evaluated now, under `new`.
 ///
-/// `label.state` is not used: places in two versions do not belong together, names do.
+/// `label.state` is not used: state indexes of two versions are not comparable, but names are.
 #[must_use]
 pub fn outlook(new: &Machine, state: &str, label: Label<'_>, feeds: &dyn Feeds, now: Timestamp) -> Outlook {
     let Some(state) = new.state(state) else { return Outlook::Removed };

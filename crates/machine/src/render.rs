@@ -12,10 +12,10 @@ use crate::definition::{Action, Call, Header, HeaderPart, Machine, Part, Path, T
 /// A placeholder whose value is missing, is null, or is not allowed in its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfilled {
-    /// `missing_fact`: it is null.
+    /// `missing_fact`: the value is missing or null.
     #[error("missing_fact: {0} is null")]
     Missing(String),
-    /// A list or an object within a text.
+    /// The value is a list or an object, which cannot be part of a text.
     #[error("{0} is a list or an object, and cannot be part of a text")]
     NotText(String),
     /// The result is not valid for a route action.
@@ -24,7 +24,7 @@ pub enum Unfilled {
 }
 
 impl Unfilled {
-    /// A stable word for programs.
+    /// A stable identifier for programs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -71,10 +71,10 @@ impl Filling<'_> {
 }
 
 impl Text {
-    /// As an address: values are percent-encoded.
+    /// Fills the template in as an address: values are percent-encoded.
     ///
     /// # Errors
-    /// When a fact is missing, or no text.
+    /// If a value is missing, or is not a scalar.
     pub fn address(&self, filling: Filling<'_>) -> Result<String, Unfilled> {
         let mut address = String::new();
         for part in self.parts() {
@@ -84,34 +84,34 @@ impl Text {
             }
         }
         if self.constant().is_none() && leaves_its_path(&address) {
-            return Err(Unfilled::Unfit("a value would make a step up of the address's path".into()));
+            return Err(Unfilled::Unfit("a value would lead out of the address's path".into()));
         }
         Ok(address)
     }
 
-    /// As a text: values as they are.
+    /// Fills the template in as text: values are inserted unchanged.
     ///
     /// # Errors
-    /// When a fact is missing, or no text.
+    /// If a value is missing, or is not a scalar.
     pub fn fill(&self, filling: Filling<'_>) -> Result<String, Unfilled> {
         self.parts().iter().map(|part| filling.text_of(part)).collect()
     }
 }
 
-/// Whether a segment of the path is `.` or `..`, which servers treat as a step, encoded or not.
+/// Whether a segment of the path is `.` or `..`, encoded or not. Servers resolve these.
 fn leaves_its_path(address: &str) -> bool {
     let path = address.split_once("://").map_or(address, |(_, rest)| rest);
     let path = path.split(['?', '#']).next().unwrap_or_default();
     path.split('/').skip(1).any(|segment| matches!(segment, "." | ".."))
 }
 
-/// Whether a receiver that decodes the path first could take a step up in it.
+/// Whether a receiver that decodes the path before resolving it could leave the path.
 fn may_leave_its_path(address: &str) -> bool {
     let path = address.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
     leaves_its_path(&path.replace("%2e", ".").replace("%2f", "/").replace("%5c", "/").replace('\\', "/"))
 }
 
-/// Everything but the unreserved signs of RFC 3986.
+/// Percent-encodes all characters except the unreserved ones of RFC 3986.
 fn encode(value: &str, out: &mut String) {
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~' | b'.') {
@@ -126,10 +126,10 @@ fn encode(value: &str, out: &mut String) {
 }
 
 impl Template {
-    /// With everything filled in.
+    /// Fills in all placeholders.
     ///
     /// # Errors
-    /// When a value is missing, or is not a text where a text is required.
+    /// If a value is missing, or is not a scalar where a text is required.
     pub fn fill(&self, filling: Filling<'_>) -> Result<Json, Unfilled> {
         Ok(match self {
             Self::Constant(value) => value.clone(),
@@ -151,7 +151,7 @@ impl Template {
 /// The request of an action, ready to be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// POST this body there.
+    /// Send this body to this address.
     Webhook {
         /// The address.
         url: String,
@@ -173,25 +173,25 @@ pub enum Request {
     },
 }
 
-/// A change of the route table: shares first, then register, then retire.
+/// A change of the route table. It is applied in the order `shares`, `register`, `retire`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteChange {
-    /// Of which host.
+    /// The host.
     pub host: String,
-    /// How requests are shared between version types, in percent.
+    /// The traffic split between version types, in percent.
     pub shares: Option<Vec<(String, f64)>>,
-    /// Instances that are registered.
+    /// Instances to register.
     pub register: Option<Register>,
-    /// The version type whose instances go.
+    /// The version type whose instances are removed.
     pub retire: Option<Retire>,
 }
 
-/// Instances of a version type.
+/// Instances of a version type to register.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Register {
     /// The version type.
     pub version_type: String,
-    /// As the fact has them: addresses, or objects as `PUT /instances` takes them.
+    /// The instances as the metadata lists them: addresses, or objects as `PUT /instances` accepts them.
     pub instances: Vec<Json>,
 }
 
@@ -200,15 +200,15 @@ pub struct Register {
 pub struct Retire {
     /// The version type.
     pub version_type: String,
-    /// How long its instances may finish what they began.
+    /// The maximum time for its instances to finish their requests.
     pub drain: std::time::Duration,
 }
 
 impl Call {
-    /// The request of a visit.
+    /// The request of an action for one visit.
     ///
     /// # Errors
-    /// When a fact is missing or does not fit.
+    /// If a value is missing or invalid.
     pub fn request(&self, filling: Filling<'_>) -> Result<Request, Unfilled> {
         match self {
             Self::Webhook(url) => Ok(Request::Webhook {
@@ -223,7 +223,8 @@ impl Call {
                     _ => Err(Unfilled::Unfit(format!("`{key}` of the event is not a text"))),
                 };
                 let url = match template.get("url") {
-                    // Alone it is an address already; inside one it is a part of it.
+                    // A placeholder alone is a complete address already; a placeholder within a text is one
+                    // part of an address.
                     Some(Template::Text(url)) if url.whole().is_none() => url.address(filling)?,
                     _ => text("url")?,
                 };
@@ -238,10 +239,10 @@ impl Call {
 const MAX_BODY: usize = 128 * 1024;
 
 impl Action {
-    /// What an attempt sends.
+    /// The request of an attempt.
     ///
     /// # Errors
-    /// When a value is missing, does not fit, or makes the body too large.
+    /// If a value is missing or invalid, or makes the body too large.
     pub fn request(&self, filling: Filling<'_>) -> Result<Request, Unfilled> {
         let mut request = self.call.request(filling)?;
         if let (Request::Webhook { body, .. }, Some(template)) = (&mut request, &self.body) {
@@ -256,7 +257,7 @@ impl Action {
 
 fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
     let unfit = |what: &str| Unfilled::Unfit(format!("{what} of the route action"));
-    // Ids are texts or numbers, as their owners like.
+    // Ids may be texts or numbers.
     let id = |value: &Json, what: &str| match value {
         Json::String(text) if !text.is_empty() => Ok(text.clone()),
         Json::Number(number) => Ok(number.to_string()),
@@ -305,8 +306,8 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
     })
 }
 
-/// The token that all attempts of a visit carry: hexadecimal SHA-256 of machine, label, incarnation, visit and state, NUL
-/// between them.
+/// The idempotency token that all attempts of a visit share: the hexadecimal SHA-256 of machine, label,
+/// incarnation, visit and state, separated by NUL.
 #[must_use]
 pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &str) -> String {
     let text = format!("{machine}\0{label}\0{incarnation}\0{visit}\0{state}");
@@ -314,8 +315,8 @@ pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &s
 }
 
 impl Webhook {
-    /// Whether an address begins like this, or contains a match of the regular expression. A host is never the beginning of a
-    /// longer one.
+    /// Whether an address begins with the prefix, or contains a match of the regular expression. A prefix
+    /// never matches only a part of a host name.
     #[must_use]
     pub fn applies_to(&self, url: &str) -> bool {
         match &self.pattern {
@@ -325,8 +326,8 @@ impl Webhook {
     }
 }
 
-/// Whether an address begins with `prefix`. A host is never the beginning of a longer one, and an address with a step up
-/// in its path is below nothing, because its receiver may take the step.
+/// Whether an address begins with `prefix`. A prefix never matches only a part of a host name. An address
+/// with `..` in its path never matches, because its receiver may resolve it to a path outside of the prefix.
 #[must_use]
 pub fn is_below(prefix: &str, url: &str) -> bool {
     let Some(rest) = url.strip_prefix(prefix) else { return false };
@@ -335,7 +336,7 @@ pub fn is_below(prefix: &str, url: &str) -> bool {
 }
 
 impl Header {
-    /// The value, with the values of secrets. `None` if one is missing.
+    /// The header's value with the secrets filled in. `None` if one is missing.
     pub fn value(&self, secret: impl Fn(&str) -> Option<String>) -> Option<String> {
         self.parts
             .iter()
@@ -362,14 +363,16 @@ impl Machine {
         names
     }
 
-    /// The name of the secret that signs webhooks to an address: that of the entry whose prefix is longest.
+    /// The name of the secret that signs webhooks to an address: that of the entry with the longest matching
+    /// prefix.
     #[must_use]
     pub fn secret_for(&self, url: &str) -> Option<&str> {
         let applying = self.webhooks().iter().filter(|entry| entry.secret.is_some() && entry.applies_to(url));
         applying.max_by_key(|entry| entry.prefix.len())?.secret.as_deref()
     }
 
-    /// The headers that go along with a call to an address; of two with the same name the one whose prefix is longer.
+    /// The headers for a call to an address. Of two with the same name, the one with the longer prefix is
+    /// sent.
     #[must_use]
     pub fn headers_for(&self, url: &str) -> Vec<&Header> {
         let mut applying: Vec<&Webhook> =

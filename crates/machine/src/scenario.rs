@@ -24,14 +24,14 @@ use crate::{
 pub struct Outcome {
     /// Its name.
     pub name: String,
-    /// Where it went otherwise than expected, and how. Nothing when all is well.
+    /// The first difference from what the scenario expects; `None` if it passed.
     pub failed: Option<Problem>,
 }
 
 /// Runs the scenarios of a file; `file` is its name in messages.
 ///
 /// # Errors
-/// When the file itself is not in order.
+/// If the file itself is invalid.
 pub fn run(file: &str, source: &str, machines: &[Arc<Machine>]) -> Result<Vec<Outcome>, Refused> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let mut reader = Reader::new(file, source, None);
@@ -174,7 +174,7 @@ fn assumed(reader: &mut Reader<'_>, fields: &Fields<'_>, machine: &Machine) -> A
     assumed
 }
 
-/// A status, or `{status, body}`.
+/// Reads an answer: a status, or `{status, body}`.
 fn answer(reader: &mut Reader<'_>, node: &Node) -> Option<Assumption> {
     let whole = |reader: &mut Reader<'_>, node: &Node| {
         let status = reader.whole(node, "the answer of an action", 100..=599)?;
@@ -283,7 +283,8 @@ impl Scenario<'_> {
                 return Err(wrong(step.place, format!("{at} is before the previous step, at {clock}")));
             }
             clock = at;
-            // Up to the time, then the updates of that time, then their immediate consequences.
+            // First time passes until `at`, then the updates of that time are applied, then their immediate
+            // consequences follow.
             needs(simulator.run_until(at), step.place, reader)?;
             simulator.at(at);
             simulator.assume(&step.assumed);
@@ -303,7 +304,7 @@ impl Scenario<'_> {
                 })
                 .collect();
             seen = simulator.steps().len();
-            // What failed last, if the label is errored by it.
+            // The last failure, if it left the label errored.
             let failure = moves.iter().rev().find_map(|step| match &step.what {
                 What::Errs { error, .. } => Some(error.as_str()),
                 _ => None,
@@ -317,7 +318,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// As an input of the machine takes it for the label.
+    /// Processes an event as the machine's inputs would.
     fn event(&self, simulator: &mut Simulator<'_>, topic: &str, data: &Json) {
         for input in self.machine.inputs().iter().filter(|input| &*input.topic == topic) {
             if let Some(path) = &input.into {

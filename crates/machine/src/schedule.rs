@@ -7,21 +7,23 @@ use std::fmt;
 
 use jiff::{Timestamp, ToSpan, civil, tz::TimeZone};
 
-/// Days that are searched for the next time: the longest distance of two 29ths of February on the same weekday is 40 years.
+/// Maximum number of days that are searched for the next time. The 29th of February on a given weekday can be
+/// 40 years away.
 const MAX_DAYS: i64 = 40 * 366;
-/// A zone may skip a day (Samoa did), and a skipped time is later than its date.
+/// Extra days around a date: a zone may skip a day (as Samoa did), and a skipped time is moved past its date.
 const AROUND: i64 = 3;
 
-/// Which days.
+/// The days of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Days {
     /// Bit 0 is Monday.
     weekdays: u8,
-    /// Bit 1 is the first day of the month; bit 0 is its last, whichever it is.
+    /// Bit 1 is the first day of the month; bit 0 is the last day of any month.
     month_days: u32,
     /// Bit 1 is January.
     months: u16,
-    /// Whether a day of the week or of the month is enough, as in a cron expression that restricts both.
+    /// Whether either the weekday or the day of the month has to match, as in a cron expression that
+    /// restricts both.
     either: bool,
 }
 
@@ -41,7 +43,7 @@ impl Days {
         day && self.months >> date.month() & 1 == 1
     }
 
-    /// Whether any day is meant: not only the 30th of February.
+    /// Whether such a day exists, unlike the 30th of February.
     fn exist(&self) -> bool {
         let some_month = (1..=12).any(|month: u32| {
             let longest = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month as usize - 1];
@@ -52,13 +54,13 @@ impl Days {
     }
 }
 
-/// Times that repeat.
+/// Recurring times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// In order, each once.
+    /// Sorted, without repeats.
     times: Vec<civil::Time>,
     days: Days,
-    /// As it is written.
+    /// The notation in the definition.
     text: Box<str>,
 }
 
@@ -80,13 +82,14 @@ const MONTHS: [&str; 12] = [
 ];
 
 impl Schedule {
-    /// Every day at a time.
+    /// A schedule for every day at this time.
     #[must_use]
     pub fn daily(time: civil::Time) -> Self {
         Self { times: vec![time], days: Days::EVERY, text: clock(time).into() }
     }
 
-    /// At a time on these days: names of weekdays, or days of the month from 1 to 31 and `last`.
+    /// A schedule at this time on these days: names of weekdays, or days of the month from 1 to 31 and
+    /// `last`.
     ///
     /// # Errors
     /// A description of the problem.
@@ -117,8 +120,9 @@ impl Schedule {
         Ok(Self { times: vec![time], days: set, text: format!("{} {}", clock(time), days.join(",")).into() })
     }
 
-    /// By a cron expression: minute, hour, day of the month, month, day of the week. Each is `*`, numbers, ranges, and steps;
-    /// months and weekdays may be written as names. If both kinds of days are restricted, one of them is enough.
+    /// Parses a cron expression: minute, hour, day of the month, month, day of the week. Each is `*`,
+    /// numbers, ranges and steps; months and weekdays may be names. If both kinds of days are restricted,
+    /// either one has to match.
     ///
     /// # Errors
     /// A description of the problem.
@@ -133,7 +137,7 @@ impl Schedule {
         let months = cron_field(month, "month", 1..=12, &MONTHS)?;
         let weekdays = cron_field(weekday, "day of the week", 0..=7, &CRON_WEEKDAYS)?;
         let bits = |numbers: &[u8]| numbers.iter().fold(0_u32, |bits, number| bits | 1 << number);
-        // Cron's week begins with Sunday, as 0 or 7.
+        // Cron weeks begin with Sunday, which is 0 or 7.
         let monday_first = weekdays.iter().fold(0_u8, |bits, day| bits | 1 << ((day + 6) % 7));
         #[allow(clippy::cast_possible_truncation, reason = "at most bit 12")]
         let days = Days {
@@ -159,7 +163,7 @@ impl Schedule {
         Ok(Self { times, days, text: format!("cron {}", fields.join(" ")).into() })
     }
 
-    /// The first moment after `after`. `None` at the end of the calendar.
+    /// The first time after `after`. `None` at the end of the calendar.
     #[must_use]
     pub fn next(&self, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
         let today = zone.to_datetime(after).date();
@@ -170,7 +174,7 @@ impl Schedule {
                 today.checked_add(days.days()).ok().into_iter().flat_map(|date| self.on(date, zone));
             let first = moments.filter(|moment| *moment > after).min();
             if let Some(first) = first {
-                // A time of a day after it can be earlier only if a clock change is in between.
+                // A time of a later day can come first only if a clock change is in between.
                 ahead = ahead.min(days + AROUND);
                 found = Some(found.map_or(first, |found| found.min(first)));
             }
@@ -179,7 +183,7 @@ impl Schedule {
         found
     }
 
-    /// The last moment, `at` included. `None` at the beginning of the calendar.
+    /// The last time at or before `at`. `None` at the beginning of the calendar.
     #[must_use]
     pub fn last(&self, zone: &TimeZone, at: Timestamp) -> Option<Timestamp> {
         let today = zone.to_datetime(at).date();
@@ -198,7 +202,7 @@ impl Schedule {
         found
     }
 
-    /// Its moments on a date.
+    /// The times of the schedule on a date.
     fn on<'a>(&'a self, date: civil::Date, zone: &'a TimeZone) -> impl Iterator<Item = Timestamp> + 'a {
         let times = if self.days.contain(date) { self.times.as_slice() } else { &[] };
         times
@@ -206,7 +210,7 @@ impl Schedule {
             .filter_map(move |time| zone.to_ambiguous_timestamp(date.to_datetime(*time)).compatible().ok())
     }
 
-    /// A text without spaces by which it is found again: equal schedules of a gate have the same.
+    /// An identifier without spaces. Equal schedules of a gate have the same one.
     #[must_use]
     pub fn key(&self) -> String {
         match (&*self.times, &self.days) {
@@ -222,17 +226,17 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// `18:30`, with seconds where there are any.
+/// `18:30`, with seconds only if there are any.
 pub(crate) fn clock(time: civil::Time) -> String {
     let format = if time.second() == 0 { "%H:%M" } else { "%H:%M:%S" };
     time.strftime(format).to_string()
 }
 
-/// Cron's weekdays.
+/// The names of cron's weekdays.
 const CRON_WEEKDAYS: [&str; 7] =
     ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 
-/// The numbers of a field, in order. `names` begin with that of the smallest number of the range.
+/// The numbers of a field, in order. The first of `names` stands for the lowest number of the range.
 fn cron_field(
     text: &str,
     what: &str,
@@ -326,7 +330,7 @@ mod tests {
             moments(&on((9, 0), &["1", "last"]), "Asia/Tokyo", "2026-01-31T00:00:00Z", 4),
             ["2026-02-01T09:00:00", "2026-02-28T09:00:00", "2026-03-01T09:00:00", "2026-03-31T09:00:00"]
         );
-        // A month without the day is left out.
+        // Months without this day are skipped.
         assert_eq!(
             moments(&on((9, 0), &["31"]), "UTC", "2026-01-31T09:00:00Z", 2),
             ["2026-03-31T09:00:00", "2026-05-31T09:00:00"]
@@ -340,7 +344,7 @@ mod tests {
             ("*/30 17 * * *", ["2026-01-01T17:00:00", "2026-01-01T17:30:00"]),
             ("0 0 1,15 * *", ["2026-01-15T00:00:00", "2026-02-01T00:00:00"]),
             ("5 4 29 feb *", ["2028-02-29T04:05:00", "2032-02-29T04:05:00"]),
-            // Both kinds of days: one is enough.
+            // If both kinds of days are restricted, either one has to match.
             ("0 12 13 * 5", ["2026-01-02T12:00:00", "2026-01-09T12:00:00"]),
             ("0 12 * * 0", ["2026-01-04T12:00:00", "2026-01-11T12:00:00"]),
             ("0 12 * * 7", ["2026-01-04T12:00:00", "2026-01-11T12:00:00"]),
@@ -440,7 +444,7 @@ mod tests {
             let before = schedule.last(&zone, start).unwrap();
             prop_assert!(before <= start);
             prop_assert_eq!(schedule.next(&zone, before), Some(next));
-            // By the naive way: every date from the one on to the next, every time of it.
+            // The reference result: every time of every date until the next one.
             let mut date = zone.to_datetime(start).date();
             let end = zone.to_datetime(next).date();
             while date < end {

@@ -13,39 +13,39 @@ use crate::{
     step::{self, Cause, Event, Known, Label, Rest, Status},
 };
 
-/// Steps that a simulation takes at most.
+/// Maximum number of steps in a simulation.
 pub const MAX_STEPS: usize = 1000;
 /// Maximum number of gate evaluations in a simulation.
 const MAX_LOOKS: usize = 100_000;
-/// How long a label rests after [`step::MAX_MOVES`] moves.
+/// How long a label pauses after [`step::MAX_MOVES`] transitions.
 const LOOP_REST: Duration = Duration::from_secs(1);
 
-/// Where a simulation begins.
+/// The state of a label at the beginning of a simulation.
 #[derive(Debug, Clone)]
 pub struct Start {
     /// The label's name.
     pub name: String,
-    /// Where it is.
+    /// The state that it is in.
     pub state: StateIndex,
     /// Its status in the state.
     pub status: Status,
-    /// Its facts.
+    /// Its metadata.
     pub metadata: Json,
     /// When it entered the state.
     pub entered: Timestamp,
-    /// Where it was before.
+    /// The state that it came from.
     pub previous_state: Option<String>,
-    /// Facts came while it was in an action.
+    /// Whether metadata was updated during an action.
     pub facts_waiting: bool,
-    /// Attempts of the action that were made.
+    /// Attempts of the action so far.
     pub attempts: u32,
-    /// When it continues, if it loops or waits for a feed that failed; by default now.
+    /// When it continues, if it pauses after many transitions or waits for a failed feed; by default now.
     pub again: Option<Timestamp>,
-    /// How often in a row that feed failed.
+    /// The number of consecutive failures of that feed.
     pub feed_failures: u32,
-    /// The pending evaluation of its gate: the cause, and the trigger.
+    /// The cause and the trigger of the gate's pending evaluation.
     pub held: Option<(Cause, Option<String>)>,
-    /// Whether it has just arrived, so that a gate with an entry trigger has not been evaluated.
+    /// Whether it has just entered the state, so that an `entry` trigger has not been processed yet.
     pub fresh: bool,
 }
 
@@ -73,41 +73,41 @@ impl From<u16> for Assumption {
     }
 }
 
-/// One thing that happens.
+/// A step of a simulation, with its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// When.
+    /// The time.
     pub at: Timestamp,
-    /// What.
+    /// The step.
     pub what: What,
 }
 
 /// A step of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum What {
-    /// It moves.
+    /// The label makes a transition.
     Moves {
-        /// From there.
+        /// The state that it left.
         from: String,
-        /// To there.
+        /// The state that it entered.
         to: String,
-        /// Why.
+        /// The cause of the transition.
         cause: Cause,
-        /// By which trigger.
+        /// The trigger, if there was one.
         trigger: Option<String>,
     },
-    /// An action is tried.
+    /// An action is attempted.
     Tries {
-        /// In that state.
+        /// The state of the action.
         state: String,
-        /// And answers this.
+        /// The status of the answer.
         status: u16,
     },
     /// An action has failed for good.
     Errs {
-        /// In that state.
+        /// The state of the action.
         state: String,
-        /// Because of this.
+        /// The failure.
         error: String,
     },
 }
@@ -115,7 +115,7 @@ pub enum What {
 /// Why a simulation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The time that was asked for is over.
+    /// The requested time was reached.
     Until,
     /// The label has reached an end state.
     Ended,
@@ -123,16 +123,16 @@ pub enum End {
     Stuck,
     /// Its action failed for good.
     Errored,
-    /// This feed would have to be known.
+    /// The simulation needs a value of this feed.
     NeedsFeed(String),
-    /// The answer to the action of this state would have to be known, because it becomes metadata.
+    /// The simulation needs the answer to this state's action, because it becomes metadata.
     NeedsAnswer(String),
     /// It reached [`MAX_STEPS`] steps, or the maximum number of evaluations.
     Steps,
 }
 
 impl End {
-    /// The word for it.
+    /// The name in the API.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -150,13 +150,13 @@ impl End {
 /// The simulated future of a label.
 #[derive(Debug, Clone)]
 pub struct Simulation {
-    /// Step by step.
+    /// The steps in their order.
     pub steps: Vec<Step>,
-    /// Why it is over.
+    /// Why the simulation ended.
     pub end: End,
-    /// The moment at which it is over.
+    /// When the simulation ended.
     pub at: Timestamp,
-    /// The label then.
+    /// The state of the label at the end.
     pub last: Start,
 }
 
@@ -193,7 +193,7 @@ impl Simulation {
 }
 
 impl Step {
-    /// As [`Simulation::to_json`] has it.
+    /// The step as it is in [`Simulation::to_json`].
     #[must_use]
     pub fn to_json(&self) -> Json {
         let mut json = match &self.what {
@@ -212,8 +212,8 @@ impl Step {
     }
 }
 
-/// Runs a label from `now` on until `until`, its end, or until nothing happens any more. `facts`, where there are any, are
-/// merged first, as a PATCH would.
+/// Simulates a label from `now` until `until`, its end, or until nothing more can happen. `facts` is an
+/// optional metadata update that is merged first, as a PATCH would.
 #[must_use]
 pub fn simulate(
     machine: &Machine,
@@ -231,7 +231,7 @@ pub fn simulate(
     simulator.into_simulation(end)
 }
 
-/// A label with a simulated clock, whose metadata may be updated on the way.
+/// A label with a simulated clock. Its metadata may be updated while time passes.
 #[derive(Debug)]
 pub struct Simulator<'m> {
     machine: &'m Machine,
@@ -240,7 +240,7 @@ pub struct Simulator<'m> {
     label: Start,
     now: Timestamp,
     rest: Rest,
-    /// When the action is tried, a feed asked again, or the rest after many moves over.
+    /// When the next attempt of the action, the next query of a failed feed, or the end of a pause is due.
     again: Option<Timestamp>,
     failures: u32,
     /// The cause of the last evaluation, if a feed prevented it.
@@ -251,7 +251,7 @@ pub struct Simulator<'m> {
     looks: usize,
 }
 
-/// The next step of the label without an update.
+/// The next thing that happens to the label without an update.
 enum Wake {
     At(Timestamp, Then),
     End(End),
@@ -259,17 +259,17 @@ enum Wake {
 
 enum Then {
     Look(usize),
-    /// A feed is there now, or failed and is queried again, or the label has rested.
+    /// A feed was queried, a failed feed is queried again, or a pause is over.
     Again,
     /// Another attempt.
     Act,
     Choose,
-    /// The time in the state is over.
+    /// The state's deadline.
     Leave,
 }
 
 impl<'m> Simulator<'m> {
-    /// A label as it is at `now`.
+    /// Begins a simulation at `now`.
     #[must_use]
     pub fn new(machine: &'m Machine, start: Start, assumed: &Assumed, now: Timestamp) -> Self {
         let mut simulator = Self {
@@ -296,7 +296,7 @@ impl<'m> Simulator<'m> {
         simulator.failures = simulator.label.feed_failures;
         match simulator.label.status {
             Status::Waiting if simulator.held.is_some() => {
-                // The evaluation will show which feed it was.
+                // The evaluation will determine which feed it was.
                 let failed_feed = Some(String::new());
                 (simulator.rest, simulator.again) = (Rest::Waiting { failed_feed }, again);
             }
@@ -309,7 +309,7 @@ impl<'m> Simulator<'m> {
         simulator
     }
 
-    /// Adds assumptions from here on.
+    /// Adds assumptions that apply from now on.
     pub fn assume(&mut self, assumed: &Assumed) {
         for (name, value) in &assumed.feeds {
             self.feeds.learn(name, value.clone());
@@ -317,29 +317,29 @@ impl<'m> Simulator<'m> {
         self.webhooks.extend(assumed.webhooks.iter().map(|(state, answer)| (state.clone(), answer.clone())));
     }
 
-    /// Facts come.
+    /// Merges a metadata update.
     pub fn facts(&mut self, update: &Json) {
         merge::merge(&mut self.label.metadata, update);
         self.decide(Event::Facts(update));
     }
 
-    /// An event of a topic was taken for the label.
+    /// Processes an event of a topic that an input accepted for the label.
     pub fn topic(&mut self, topic: &str) {
         self.decide(Event::Topic(topic));
     }
 
-    /// It is this moment now, if it is not later already.
+    /// Advances the clock to this time. The clock never goes back.
     pub fn at(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
     }
 
-    /// Where the label is.
+    /// The label as it is now.
     #[must_use]
     pub fn label(&self) -> &Start {
         &self.label
     }
 
-    /// The moment.
+    /// The simulated time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
@@ -356,7 +356,7 @@ impl<'m> Simulator<'m> {
         Simulation { steps: self.steps, end, at: self.now, last: self.label }
     }
 
-    /// Lets time pass until `until`, that moment included, or until nothing happens any more.
+    /// Lets time pass until `until`, inclusive, or until nothing more can happen.
     pub fn run_until(&mut self, until: Timestamp) -> End {
         loop {
             if self.steps.len() >= MAX_STEPS || self.looks >= MAX_LOOKS {
@@ -391,7 +391,7 @@ impl<'m> Simulator<'m> {
         let deadline = state.deadline_of(self.label.entered, &self.label.metadata);
         let deadline = deadline.map(|at| at.max(self.now));
         match (deadline, self.next_work()) {
-            // Of two things at one time, the deadline is first.
+            // If both are due at the same time, the deadline takes precedence.
             (Some(deadline), Wake::At(at, _)) if deadline <= at => Wake::At(deadline, Then::Leave),
             (Some(deadline), Wake::End(End::Stuck | End::Errored | End::Ended)) => {
                 Wake::At(deadline, Then::Leave)
@@ -400,7 +400,7 @@ impl<'m> Simulator<'m> {
         }
     }
 
-    /// The same, without the deadline of the state.
+    /// The next thing that happens, without the state's deadline.
     fn next_work(&self) -> Wake {
         let again = self.again.unwrap_or(self.now);
         match &self.rest {
@@ -434,13 +434,13 @@ impl<'m> Simulator<'m> {
         self.now.checked_add(wait).unwrap_or(Timestamp::MAX)
     }
 
-    /// Something happens to a label that rests.
+    /// Applies an event to a label at rest.
     fn decide(&mut self, event: Event<'_>) {
         self.moved = 0;
         self.go_on(event);
     }
 
-    /// The same, of one that has not rested.
+    /// Applies an event to a label that has not rested since its last transition.
     fn go_on(&mut self, event: Event<'_>) {
         let label = borrowed(&self.label);
         let decision = step::decide_after(self.moved, self.machine, label, event, self.now, &self.feeds);
@@ -482,7 +482,7 @@ impl<'m> Simulator<'m> {
         };
     }
 
-    /// Tries the action; between attempts the longest waits pass.
+    /// Attempts the action. Pauses between attempts take their maximum length.
     fn act(&mut self) {
         let state = self.machine.at(self.label.state);
         let Some(action) = state.action() else { return };
@@ -522,7 +522,7 @@ impl<'m> Simulator<'m> {
         }
     }
 
-    /// The state whose action would be attempted now, if the answer becomes metadata and is not assumed.
+    /// The state whose action would be attempted now, if its answer becomes metadata but is not specified.
     fn unknown_answer(&self) -> Option<String> {
         let state = self.machine.at(self.label.state);
         let needed = state.action().is_some_and(|action| !action.result.is_empty());
@@ -547,7 +547,7 @@ impl<'m> Simulator<'m> {
         (done, String::new())
     }
 
-    /// The next evaluation of the gate because of time.
+    /// The next time-based evaluation of the gate.
     fn next_look(&self) -> Wake {
         let label = borrowed(&self.label);
         let Some(gate) = self.machine.at(label.state).gate() else { return Wake::End(End::Ended) };
@@ -575,7 +575,7 @@ fn borrowed(label: &Start) -> Label<'_> {
 }
 
 impl Start {
-    /// A label that has just been created with these facts.
+    /// A label that has just been created with this metadata.
     #[must_use]
     pub fn fresh(machine: &Machine, name: &str, metadata: Json, now: Timestamp) -> Self {
         Self {

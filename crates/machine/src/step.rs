@@ -23,7 +23,7 @@ use crate::{
     merge,
 };
 
-/// Maximum number of consecutive transitions. A label that reaches it continues a second later.
+/// Maximum number of consecutive transitions. A label that reaches it pauses for a second.
 pub const MAX_MOVES: usize = 50;
 
 /// The status of a label in its state.
@@ -31,20 +31,20 @@ pub const MAX_MOVES: usize = 50;
 pub enum Status {
     /// At a gate.
     Waiting,
-    /// In an action that is to be done.
+    /// In an action that has not succeeded yet.
     Acting,
-    /// The action is done; where the label goes hangs on a feed.
+    /// The action succeeded, but the transition depends on a feed whose value is missing.
     Choosing,
     /// The action failed for good.
     Errored,
-    /// It continues a second later.
+    /// It pauses for a second after [`MAX_MOVES`] transitions.
     Looping,
-    /// In a state without a next.
+    /// In a state without `next`.
     Ended,
 }
 
 impl Status {
-    /// The word for it.
+    /// The name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,34 +61,34 @@ impl Status {
 /// Why a label moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// It was created.
+    /// The label was created.
     Created,
-    /// Facts came.
+    /// Its metadata was updated.
     Metadata,
-    /// A time of day.
+    /// A time trigger.
     Time,
-    /// An interval.
+    /// An interval trigger.
     Interval,
-    /// It had just arrived at the gate.
+    /// The `entry` trigger: the label had just entered the gate.
     Entry,
-    /// An event of a topic.
+    /// An event of a topic trigger.
     Topic,
-    /// A feed that had failed answered.
+    /// A feed that had failed answered again.
     Feed,
-    /// The action is done.
+    /// The action succeeded.
     Action,
-    /// Its state is no longer part of the definition.
+    /// Its state was removed from the definition.
     Migrated,
-    /// An operator had its gate evaluated, or the definition was changed.
+    /// An operator requested an evaluation of its gate, or the definition was changed.
     Evaluated,
     /// Its action failed for good.
     Failed,
-    /// It was in the state for too long.
+    /// The state's deadline expired.
     Deadline,
 }
 
 impl Cause {
-    /// The word for it.
+    /// The name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -113,88 +113,89 @@ impl Cause {
 pub struct Label<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Where it is.
+    /// The state that it is in.
     pub state: StateIndex,
     /// Its status in the state.
     pub status: Status,
-    /// Its facts, with what has just come.
+    /// Its metadata, including the update of this event.
     pub metadata: &'a Json,
     /// When it entered the state.
     pub entered: Timestamp,
-    /// Where it was before.
+    /// The state that it came from.
     pub previous_state: Option<&'a str>,
-    /// Whether updates arrived while it was in an action, which the next gate has not evaluated yet.
+    /// Whether metadata was updated during an action, and no gate has been evaluated since.
     pub facts_waiting: bool,
 }
 
-/// An event of a label.
+/// Something that happens to a label.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event<'a> {
-    /// The label has just arrived: it was created there, or moved there by a map.
+    /// The label has just entered its state, because it was created or an operator moved it.
     Entered,
-    /// This update was merged.
+    /// A metadata update was merged.
     Facts(&'a Json),
-    /// A time of day or an interval: the trigger of that number at the label's gate.
+    /// A time or interval trigger, by its index at the label's gate.
     Trigger(usize),
-    /// An event of this topic was taken for the label.
+    /// An input accepted an event of this topic for the label.
     Topic(&'a str),
-    /// The gate is judged (again): a feed that was needed has been asked, or a second of rest is over.
+    /// The gate is evaluated again, because the required feed was queried or a pause is over.
     Again {
-        /// The cause of the transition: [`Decision::cause`] if only a feed had to be queried first, [`Cause::Feed`] if
-        /// it
-        /// had failed before.
+        /// The cause of the transition: [`Decision::cause`] if the feed was only queried, [`Cause::Feed`] if
+        /// the feed had failed before.
         cause: Cause,
-        /// The trigger that goes with it: [`Decision::trigger`].
+        /// The trigger of that cause: [`Decision::trigger`].
         trigger: Option<&'a str>,
     },
-    /// The action is done; also when it was done before, and a feed that choosing needs has been asked since.
+    /// The action succeeded. This is also sent after the query of a feed that the transition needs.
     Done,
-    /// The action failed for good, and this state follows: see [`crate::definition::Action::after`].
+    /// The action failed for good, and the label goes to this state: see
+    /// [`crate::definition::Action::after`].
     Failed {
         /// The state that follows.
         to: StateIndex,
         /// The failure.
         why: &'a str,
     },
-    /// The time in the state is over.
+    /// The state's deadline expired.
     Deadline,
 }
 
-/// A move.
+/// A transition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
-    /// From there.
+    /// The state that the label left.
     pub from: StateIndex,
-    /// To there.
+    /// The state that the label entered.
     pub to: StateIndex,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// The trigger, where there was one: `metadata.plan`, `time 18:30 Europe/London`, `interval 5m`, `entry`, `topic orders`.
+    /// The trigger, if there was one: `metadata.plan`, `time 18:30 Europe/London`, `interval 5m`, `entry`,
+    /// `topic orders`.
     pub trigger: Option<String>,
-    /// Whether facts were waiting for a gate when the label left.
+    /// Whether a metadata update had not been evaluated by a gate when the label left.
     pub facts_waiting: bool,
 }
 
-/// How a label rests after its transitions.
+/// The state of a label after its transitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rest {
-    /// It was not evaluated: as before.
+    /// Nothing was evaluated, and nothing changed.
     Unchanged,
-    /// At a gate that did not open, or was not asked to.
+    /// At a gate that did not open, or was not evaluated.
     Waiting {
-        /// A failed feed was needed: it has to be queried again, and then the gate evaluated.
+        /// A feed that failed and was read: query it again, and then evaluate the gate.
         failed_feed: Option<String>,
     },
     /// At a gate whose condition reads this feed: query it, and call again with [`Event::Again`].
     NeedsFeed(String),
-    /// In an action that is to be started.
+    /// In an action that has to be started.
     Acting,
-    /// In an action that is done, but where to go depends on this feed, which failed: query it again later.
+    /// The action succeeded, but the transition depends on this feed, which failed: query it again later.
     Choosing(String),
-    /// The same, but the feed was not queried yet: query it, and call again with [`Event::Done`].
+    /// Like `Choosing`, but the feed was not queried yet: query it, and call again with [`Event::Done`].
     ChoosingNeedsFeed(String),
-    /// It has moved [`MAX_MOVES`] times: call again with [`Event::Again`] a second later. At a gate it is judged then, in an
-    /// action that is started then.
+    /// The label has made [`MAX_MOVES`] transitions: call again with [`Event::Again`] a second later. Then a
+    /// gate is evaluated, or an action is started.
     Looping,
     /// In a state without a successor; its action, if any, is done.
     Ended,
@@ -203,19 +204,19 @@ pub enum Rest {
 /// The decision for a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Its moves, in order.
+    /// The transitions, in order.
     pub moves: Vec<Move>,
-    /// Where that leaves it.
+    /// The state of the label after them.
     pub rest: Rest,
-    /// Whether facts are still waiting for a gate.
+    /// Whether a metadata update has not been evaluated by a gate yet.
     pub facts_waiting: bool,
-    /// How many conditions of gates were judged.
+    /// The number of gate evaluations.
     pub evaluations: usize,
-    /// The comparison that failed in the last of them.
+    /// The comparison that failed in the last evaluation.
     pub error: Option<String>,
-    /// The cause of the last evaluation of a gate, or of the pending one.
+    /// The cause of the last or the pending evaluation of a gate.
     pub cause: Option<Cause>,
-    /// The trigger that goes with it.
+    /// The trigger of that cause.
     pub trigger: Option<String>,
 }
 
@@ -242,18 +243,18 @@ pub struct Known<'m> {
 }
 
 impl<'m> Known<'m> {
-    /// Nothing yet.
+    /// No feed has been queried yet.
     #[must_use]
     pub fn nothing(machine: &'m Machine) -> Self {
         Self { machine, answers: BTreeMap::new() }
     }
 
-    /// With the answer of a feed; none when it could not be fetched.
+    /// Records the answer of a feed; `None` if it could not be fetched.
     pub fn learn(&mut self, feed: &str, answer: Option<Json>) {
         self.answers.insert(feed.to_owned(), answer);
     }
 
-    /// Whether the feed was queried, with whatever result.
+    /// Whether the feed was queried, successfully or not.
     #[must_use]
     pub fn has(&self, feed: &str) -> bool {
         self.answers.contains_key(feed)
@@ -273,7 +274,7 @@ impl Feeds for Known<'_> {
     }
 }
 
-/// Notes which failed feed was read.
+/// Records which failed feed was read.
 struct Watching<'a> {
     feeds: &'a dyn Feeds,
     failed: RefCell<Option<String>>,
@@ -289,7 +290,8 @@ impl Feeds for Watching<'_> {
     }
 }
 
-/// The facts by which a label's gate is judged at a moment; `zone` is that of the gate: see [`gate_zone`].
+/// The values that the label's gate is evaluated with at a given time. `zone` is that of the gate: see
+/// [`gate_zone`].
 pub fn facts<'a>(
     machine: &'a Machine,
     label: &Label<'a>,
@@ -306,14 +308,14 @@ pub fn facts<'a>(
     Facts::new(label.metadata, feeds, visit, now, zone.rules())
 }
 
-/// The zone of `system.time` for a label where it is.
+/// The zone of `system.time` in the label's current state.
 #[must_use]
 pub fn gate_zone(machine: &Machine, label: &Label<'_>) -> Zone {
     let rule = machine.at(label.state).gate().map_or(machine.zone(), |gate| &gate.zone);
     rule.of(label.metadata).zone
 }
 
-/// Decides for a label that rested until now.
+/// Decides what an event does to a label at rest.
 #[must_use]
 pub fn decide(
     machine: &Machine,
@@ -325,8 +327,8 @@ pub fn decide(
     decide_after(0, machine, label, event, now, feeds)
 }
 
-/// Decides for a label with this many transitions since its last rest: actions that are done immediately, and feeds
-/// that answer, are not rests, so a loop through them is detected too.
+/// Like [`decide`], for a label that made this many transitions since it last rested. Actions that succeed
+/// immediately and feeds that answer do not count as rests, so that a loop through them is detected, too.
 #[must_use]
 pub fn decide_after(
     moved: usize,
@@ -357,7 +359,7 @@ pub fn decide_after(
 }
 
 struct Walk<'a> {
-    /// Moves before this decision.
+    /// Transitions before this decision.
     moved: usize,
     machine: &'a Machine,
     label: Label<'a>,
@@ -366,7 +368,7 @@ struct Walk<'a> {
     decision: Decision,
 }
 
-/// The reason of an evaluation.
+/// The reason for an evaluation.
 struct Look {
     cause: Cause,
     trigger: Option<String>,
@@ -393,19 +395,19 @@ impl<'a> Walk<'a> {
                 }
             }
             (Kind::Action(_), Event::Facts(_)) => self.decision.facts_waiting = true,
-            // The rest before it is over.
+            // The pause before the action is over.
             (Kind::Action(_), Event::Again { .. }) => self.decision.rest = Rest::Acting,
             (Kind::Gate(gate), event) => {
                 if let Some(look) = looks(gate, event, self.label.metadata, self.now) {
                     self.look(gate, look);
                 }
             }
-            // A late event of a state that the label has left, or an update of an ended label.
+            // A late event for a state that the label has left, or an update of a label that has ended.
             (Kind::Action(_) | Kind::End, _) => {}
         }
     }
 
-    /// The label has just entered its state.
+    /// Handles a label that has just entered its state.
     fn arrive(&mut self) {
         match self.machine.at(self.label.state).kind() {
             Kind::End => self.decision.rest = Rest::Ended,
@@ -422,7 +424,7 @@ impl<'a> Walk<'a> {
                 } else if waiting && gate.on_metadata() {
                     Some(Look { cause: Cause::Metadata, trigger: None })
                 } else {
-                    // The time of a trigger was over before the label came.
+                    // The time of a trigger had already passed when the label arrived.
                     past_moment(gate, self.label.metadata, self.now)
                         .map(|trigger| Look { cause: Cause::Time, trigger: Some(trigger.to_string()) })
                 };
@@ -439,12 +441,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether it has moved so often that it rests for a second.
+    /// Whether the label has reached the maximum number of transitions and has to pause.
     fn is_tired(&self) -> bool {
         self.moved + self.decision.moves.len() >= MAX_MOVES
     }
 
-    /// Evaluates the label's gate, and continues if it opens.
+    /// Evaluates the label's gate. If it opens, the label continues.
     fn look(&mut self, gate: &'a Gate, look: Look) {
         self.decision.evaluations += 1;
         self.decision.cause = Some(look.cause);
@@ -470,7 +472,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The action is done.
+    /// Continues after a successful action.
     fn leave_action(&mut self, next: &'a Next) {
         let zone = gate_zone(self.machine, &self.label);
         let watching = Watching { feeds: self.feeds, failed: RefCell::new(None) };
@@ -500,14 +502,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether an event makes a gate look.
+/// The evaluation that an event triggers at a gate, if any.
 fn looks(gate: &Gate, event: Event<'_>, metadata: &Json, now: Timestamp) -> Option<Look> {
     let named = |cause, trigger: &Trigger| Some(Look { cause, trigger: Some(trigger.to_string()) });
     match event {
         Event::Facts(update) => {
             let fires = |trigger: &&Trigger| match trigger {
                 Trigger::Metadata(path) => merge::mentions(update, path),
-                // A time that is over already.
+                // The stored time has already passed.
                 Trigger::At(path) => {
                     merge::mentions(update, path) && path.moment(metadata).is_some_and(|at| at <= now)
                 }
@@ -528,14 +530,14 @@ fn looks(gate: &Gate, event: Event<'_>, metadata: &Json, now: Timestamp) -> Opti
     }
 }
 
-/// The first trigger whose time, in the metadata, is over.
+/// The first trigger whose time in the metadata has passed.
 fn past_moment<'g>(gate: &'g Gate, metadata: &Json, now: Timestamp) -> Option<&'g Trigger> {
     let is_past = |path: &Path| path.moment(metadata).is_some_and(|at| at <= now);
     let (n, _) = gate.moments().find(|(_, path)| is_past(path))?;
     gate.triggers.get(n)
 }
 
-/// The target of a label. A condition on a failed feed is not true.
+/// The next state of a label. A condition that reads a failed feed is not true.
 fn choose<'a>(next: &'a Next, facts: &'a Facts<'_>) -> Result<StateIndex, NeedsFeed<'a>> {
     match next {
         Next::Constant(state) => Ok(*state),
@@ -545,7 +547,7 @@ fn choose<'a>(next: &'a Next, facts: &'a Facts<'_>) -> Result<StateIndex, NeedsF
                     return Ok(*state);
                 }
             }
-            // Also without any destination the value is queried for: whether its feed can be had may matter.
+            // The value is read even without destinations, so that a missing feed is queried.
             path.value(facts)?;
             Ok(*default)
         }

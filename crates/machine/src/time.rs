@@ -10,20 +10,21 @@ use signalbox_condition::{Earliest, Facts};
 
 use crate::definition::{Daily, DeadlineAt, Gate, Path, Quiet, State, Zone, ZoneRule};
 
-/// The zone that a rule gives for a label.
+/// The time zone of one label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Local {
     /// The zone.
     pub zone: Zone,
-    /// The invalid value in the metadata that should name a zone, if that is why the zone is the default one. Null if
-    /// it was missing.
+    /// The invalid zone name in the metadata, if that is why the default zone is used. Null if the name was
+    /// missing.
     pub instead_of: Option<Json>,
-    /// Whether the label named the zone itself.
+    /// Whether the label's metadata named the zone.
     pub own: bool,
 }
 
 impl ZoneRule {
-    /// The zone of a label with this metadata. A missing or unknown one is the default.
+    /// The zone of a label with this metadata. If the metadata names none or an unknown one, it is the
+    /// default.
     #[must_use]
     pub fn of(&self, metadata: &Json) -> Local {
         match self {
@@ -38,7 +39,7 @@ impl ZoneRule {
         }
     }
 
-    /// The zone of those who name none.
+    /// The zone of labels that do not name one.
     #[must_use]
     pub fn default(&self) -> &Zone {
         match self {
@@ -48,7 +49,8 @@ impl ZoneRule {
 }
 
 impl Daily {
-    /// Whether a wake time that is processed only now is still valid: its last moment is no older than the grace.
+    /// Whether a trigger time that is processed late is still valid: the last scheduled time is within the
+    /// grace period.
     #[must_use]
     pub fn still_counts(&self, zone: &TimeZone, now: Timestamp) -> bool {
         self.schedule.last(zone, now).is_some_and(|last| {
@@ -59,8 +61,8 @@ impl Daily {
 }
 
 impl Quiet {
-    /// The end of the quiet time in which a moment is, for a label with this metadata; `None` if it is in none. In an hour that
-    /// a clock change repeats, the end is the first time that the clock shows it.
+    /// The end of the quiet hours that contain this time, for a label with this metadata; `None` outside of
+    /// them. If a clock change repeats the end, it is the first occurrence.
     #[must_use]
     pub fn until(&self, metadata: &Json, at: Timestamp) -> Option<Timestamp> {
         let zone = self.zone.of(metadata).zone;
@@ -77,7 +79,7 @@ impl Quiet {
     }
 }
 
-/// The first moment of an interval after `after`: the entry plus a multiple of the interval, at least one.
+/// The first time of an interval after `after`: the entry plus a positive multiple of the interval.
 #[must_use]
 pub fn next_interval(entered: Timestamp, every: Duration, after: Timestamp) -> Option<Timestamp> {
     let every = i128::try_from(every.as_nanos()).ok()?.max(1);
@@ -86,13 +88,13 @@ pub fn next_interval(entered: Timestamp, every: Duration, after: Timestamp) -> O
     Timestamp::from_nanosecond(entered.checked_add(every.checked_mul(passed + 1)?)?).ok()
 }
 
-/// The first moment of an interval at `from` or after it.
+/// The first time of an interval at or after `from`.
 fn interval_from(entered: Timestamp, every: Duration, from: Timestamp) -> Option<Timestamp> {
     next_interval(entered, every, from.checked_sub(1.nanosecond()).ok()?)
 }
 
 impl Path {
-    /// The time that the metadata holds here: an RFC 3339 text, or Unix seconds.
+    /// The time in the metadata at this path: an RFC 3339 text, or Unix seconds.
     #[must_use]
     pub fn moment(&self, metadata: &Json) -> Option<Timestamp> {
         match self.of(metadata) {
@@ -104,7 +106,7 @@ impl Path {
 }
 
 impl State {
-    /// When a label has to leave, by the state's deadline.
+    /// When the state's deadline expires for a label.
     #[must_use]
     pub fn deadline_of(&self, entered: Timestamp, metadata: &Json) -> Option<Timestamp> {
         match &self.deadline()?.when {
@@ -115,10 +117,11 @@ impl State {
 }
 
 impl Gate {
-    /// The next evaluation of a label by an interval, or by a time in its metadata: the trigger and the time. Moments at which the condition cannot
-    /// be true are skipped. `None` without an interval, or when only an update could help.
+    /// The next evaluation of a label by an interval or by a time in its metadata: the trigger and the time.
+    /// Times at which the condition cannot be true are skipped. `None` if there is no such trigger, or if
+    /// only an update can make the condition true.
     ///
-    /// `facts` are those of the present moment; an evaluation at that moment is taken for done.
+    /// `facts` holds the values of the present time. An evaluation at that time is assumed to be done.
     #[must_use]
     pub fn next_interval(
         &self,
@@ -143,7 +146,7 @@ impl Gate {
         intervals.chain(moments).min_by_key(|(_, at)| *at)
     }
 
-    /// When a time of day comes next for a label with this metadata: which trigger, and when.
+    /// The next time trigger for a label with this metadata, and its time.
     #[must_use]
     pub fn next_daily(&self, metadata: &Json, now: Timestamp) -> Option<(usize, Timestamp)> {
         let next = |daily: &Daily| daily.schedule.next(daily.zone.of(metadata).zone.rules(), now);
@@ -188,12 +191,12 @@ mod tests {
 
     #[test]
     fn london_skips_an_hour_in_march_and_shows_one_twice_in_october() {
-        // 01:30 is not there on the 29th: an hour later it is 02:30 there, which is 01:30Z.
+        // 01:30 does not exist on the 29th. It becomes 02:30 local time, an hour later, which is 01:30Z.
         assert_eq!(
             days("Europe/London", (1, 30), "2026-03-28T00:00:00Z", 3),
             ["2026-03-28T01:30:00Z", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"]
         );
-        // 01:30 comes twice on the 25th, at 00:30Z and 01:30Z; the first counts, and it counts once.
+        // 01:30 occurs twice on the 25th, at 00:30Z and 01:30Z. Only the first occurrence is used.
         assert_eq!(
             days("Europe/London", (1, 30), "2026-10-24T00:00:00Z", 3),
             ["2026-10-24T00:30:00Z", "2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]
@@ -208,7 +211,7 @@ mod tests {
     fn new_york_skips_an_hour_in_march_and_shows_one_twice_in_november() {
         assert_eq!(
             days("America/New_York", (2, 30), "2026-03-07T00:00:00Z", 3),
-            // On the 8th 02:30 is 03:30 EDT.
+            // On the 8th, 02:30 is skipped and becomes 03:30 EDT.
             ["2026-03-07T07:30:00Z", "2026-03-08T07:30:00Z", "2026-03-09T06:30:00Z"]
         );
         assert_eq!(
@@ -292,7 +295,7 @@ mod tests {
             let start = Timestamp::from_second(start).unwrap();
             let next = daily.next(&zone, start).unwrap();
             prop_assert!(next > start);
-            // Never two days without one.
+            // There are never two consecutive days without a trigger time.
             prop_assert!(next.as_second() - start.as_second() <= 26 * 3600);
             prop_assert_eq!(daily.last(&zone, next), Some(next));
             let before = daily.last(&zone, start).unwrap();

@@ -13,31 +13,34 @@ use crate::{
 /// The explanation of a label at a gate.
 #[derive(Debug, Clone)]
 pub struct Why {
-    /// The condition as a tree, with every operand's value and source, what blocks, and the fewest changes that would help.
+    /// The condition as a tree, with the value and source of every operand, what blocks it, and the fewest
+    /// changes that would make it true.
     pub explanation: Explanation,
     /// The text of the condition.
     pub condition: String,
     /// When the gate could first open if only time changes. A part that depends on a feed can change only when the
     /// feed is queried next.
     pub earliest: Earliest,
-    /// The next evaluation because of time: when, and by which trigger (or `feed`, `looping`).
+    /// The next time-based evaluation: its time, and its trigger (or `feed`, `looping`).
     pub next: Option<(Timestamp, String)>,
-    /// The other triggers of an evaluation.
+    /// The triggers that are not time-based.
     pub triggers: Vec<String>,
-    /// When the label has to leave, and where it goes then.
+    /// The deadline of the state, and the state that follows it.
     pub deadline: Option<(Timestamp, String)>,
-    /// Whether any of the triggers can fire for a label that is already at the gate.
+    /// Whether any trigger can fire for a label that is already at the gate.
     pub looks_again: bool,
-    /// Whether one of them is an interval: it pauses while only an update could help, and resumes with that update.
+    /// Whether one of the triggers is an interval. Its evaluations are skipped while only an update can make
+    /// the condition true.
     pub has_interval: bool,
-    /// The zone of its clock.
+    /// The time zone that applies to the label.
     pub zone: time::Local,
 }
 
-/// Why a label at a gate does not continue; `None` when it is not at a gate that could open.
+/// Explains why a label at a gate does not continue; `None` if it is not at a gate that can open.
 ///
-/// A feed that was not queried is unknown: query those of [`signalbox_condition::Condition::feeds`] first. `again` is
-/// when a label continues that loops, or that waits for a feed that failed.
+/// A feed that was not queried counts as unknown: query those of [`signalbox_condition::Condition::feeds`]
+/// first. `again` is the time at which a label continues that pauses after many transitions or waits for a
+/// failed feed.
 #[must_use]
 pub fn why(
     machine: &Machine,
@@ -68,10 +71,10 @@ pub fn why(
     })
 }
 
-/// Evaluations that are searched for the first that could open the gate.
+/// Maximum number of evaluation times that are checked for the first at which the gate could open.
 const MAX_LOOKS: usize = 400;
 
-/// The first evaluation because of time at which the gate could open.
+/// The first time-based evaluation at which the gate could open.
 fn earliest_look(
     gate: &Gate,
     label: &Label<'_>,
@@ -90,7 +93,7 @@ fn earliest_look(
         match gate.condition.earliest(&facts.at(look)) {
             Earliest::Now => return Earliest::At(look),
             Earliest::Never => return Earliest::Never,
-            // Before this moment no evaluation opens it.
+            // No evaluation before this time can open the gate.
             Earliest::At(first) | Earliest::NotBefore(first) => {
                 at = first.checked_sub(1.nanosecond()).unwrap_or(look).max(look);
             }
@@ -154,7 +157,8 @@ impl Why {
             json["timezone_instead_of"] = instead.clone();
         }
         if self.is_stuck() {
-            // As in the counts of a machine, stuck labels are those that no update and no event moves.
+            // As in the statistics of a machine, a label is stuck if neither an update nor an event can move
+            // it.
             let member = if self.looks_again { "waits_for" } else { "stuck" };
             json[member] = match (self.looks_again, self.explanation.truth.holds()) {
                 (true, false) => "an update, or an event, for one of its triggers".into(),

@@ -188,6 +188,10 @@ impl Applier {
             }
             self.sweeps.ensure_all(shard, &now).await?;
         }
+        // Limits may have been raised or removed.
+        for limit in before.iter().flat_map(|before| before.limits()) {
+            self.runner.admit_soon(machine, &limit.target);
+        }
         self.versions.end_apply(under_way).await?;
         self.redefined.notify_one();
         Ok(())

@@ -26,12 +26,15 @@ use crate::{
     inspector::{Checker, Explainer, Inspector, Overview, Planner},
     label_store::LabelStore,
     labels::Labels,
+    limits::Limits,
     log::Retention,
     metrics::Metrics,
     reconcile::SweepReconciler,
     runner::{self, Runner},
     search::Search,
-    store::{DueSet, FlowCounts, Records, Shards, Statistics, StoredSecrets, TakenEvents, Tasks, Versions},
+    store::{
+        DueSet, FlowCounts, Permits, Records, Shards, Statistics, StoredSecrets, TakenEvents, Tasks, Versions,
+    },
     sweep_entries::SweepEntries,
     sweeps::Sweeps,
     tasks::TaskRunner,
@@ -126,10 +129,14 @@ impl Parts {
         let actions = Arc::new(Actions::new(client.clone(), bus.clone(), routes, secrets.clone()));
         let statistics = Statistics::new(stats);
         let feeds = Arc::new(Feeds::new(client, statistics, Arc::clone(&actions), metrics.clone()));
+        let permits = Permits(shards.clone());
+        let limits =
+            Limits::new(permits, due.clone(), definitions.clone(), Arc::clone(&label_store), clock.clone());
         let runner = Arc::new(Runner::new(
             Arc::clone(&label_store),
             actions,
             Arc::clone(&feeds),
+            Arc::new(limits),
             metrics.clone(),
             hooks.outcome_pause,
             hooks.stopped,
@@ -218,6 +225,7 @@ impl Parts {
                 labels: Arc::clone(&self.label_store),
                 definitions: self.definitions.clone(),
                 shards: self.shards.clone(),
+                permits: Permits(self.shards.clone()),
                 feeds: Arc::clone(&self.feeds),
                 clock: self.clock.clone(),
             },

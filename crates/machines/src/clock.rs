@@ -1,4 +1,4 @@
-//! The fabric's clock, read from the server only now and then: the clocks of two pacemakers differ.
+//! The fabric's clock, because the clocks of two pacemakers differ. It is read from the server only every few seconds.
 
 use std::{
     sync::{

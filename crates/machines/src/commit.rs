@@ -10,7 +10,7 @@ use crate::{
     faults::Faults,
     log::{Line, Retention},
     record::{HEADER, Record, Row, Status},
-    store::{Due, object},
+    store::{Due, object, queue},
 };
 
 /// The topic of moves, after `signalbox.`.
@@ -41,6 +41,9 @@ pub(crate) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(S
     }
     if record.timed {
         add(format!("{machine}:since:{}", record.state), label.to_owned(), record.entered_ms);
+    }
+    if let Some((since_ms, target)) = record.work.limit().filter(|_| !record.suspended) {
+        add(queue(machine, target), label.to_owned(), since_ms);
     }
     for digest in &record.indexed {
         add(format!("{machine}:by:{digest:016x}"), label.to_owned(), 0);

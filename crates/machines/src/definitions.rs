@@ -1,7 +1,8 @@
 //! Definitions of machines: their versions, the active version of each shard, and plans.
 //!
-//! A version never changes. [`crate::apply`] makes another version active, shard by shard. This module caches what it reads:
-//! a commit under a version that is no longer active is refused, and then the caller lets it read again.
+//! A version never changes. [`crate::apply`] makes another version active, shard by shard. This module caches what it
+//! reads: a commit under a version that is no longer active is rejected, and then the caller makes this module read
+//! again.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -132,8 +133,8 @@ impl Definitions {
         look(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The version that is active in a shard, as far as this process knows. A commit under another version is refused; then
-    /// [`Self::forget`] makes the next call read the fabric.
+    /// The version that is active in a shard, as far as this process knows. A commit under another version is refused;
+    /// then [`Self::forget`] makes the next call read the fabric.
     pub(crate) async fn of(&self, machine: &str, shard: usize) -> Result<Version, Error> {
         let place = (machine.to_owned(), shard);
         let number = match self.known(|known| known.current.get(&place).copied()) {
@@ -191,8 +192,8 @@ impl Definitions {
         }
     }
 
-    /// The names of all states in which labels of a machine can be: those of the active version, then those of versions that
-    /// labels stay on.
+    /// The names of all states in which labels of a machine can be: those of the active version, then those of versions
+    /// that labels stay on.
     pub(crate) async fn states(&self, machine: &str) -> Result<Vec<String>, Error> {
         let mut names: Vec<String> = Vec::new();
         for shard in 0..self.versions.shards() {
@@ -334,8 +335,8 @@ impl Definitions {
         Ok(self.versions.applying().await?)
     }
 
-    /// Begins a change of definition, which [`crate::apply`] continues. `mark` is unique to the caller, so that a repeated
-    /// call has the same result.
+    /// Begins a change of definition, which [`crate::apply`] continues. `mark` is unique to the caller, so that a
+    /// repeated call has the same result.
     pub(crate) async fn begin(
         &self,
         machine: &Machine,

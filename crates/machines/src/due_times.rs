@@ -33,6 +33,8 @@ const LEASE_INTERVAL: Duration = Duration::from_secs(1);
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
 /// The pause before a label is evaluated again that is still due after its evaluation, ms.
 const STILL_DUE_PAUSE_MS: u64 = 1_000;
+/// The pause before labels that wait for a limit are looked at again, if nothing else causes it earlier.
+const LIMIT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Works on everything that is due.
 #[derive(Debug)]
@@ -87,6 +89,12 @@ impl DueTimes {
             match Due::parse(&member) {
                 Some(Due::Label { machine, label }) => {
                     self.work_off_label(shard, &member, (&machine, &label), now_ms).await
+                }
+                Some(Due::Limit { machine, target }) => {
+                    // If this process dies, another one looks again.
+                    self.due.set(shard, &member, Some(now_ms + ms(LIMIT_PAUSE))).await?;
+                    self.runner.admit_soon(&machine, &target);
+                    Ok(())
                 }
                 Some(Due::Task { machine, id }) => self.tasks.run(&member, &machine, &id).await,
                 Some(sweep @ Due::Sweep { .. }) => self.sweeps.run(shard, &member, sweep, at_ms).await,

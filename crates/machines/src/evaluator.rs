@@ -1,8 +1,9 @@
-//! Applies an occurrence to a label's record. `signalbox_machine::step` decides where the label goes; this module turns the
-//! decision into rows of history, counted attempts and times.
+//! Applies an update, a time or an event to a label's record. `signalbox_machine::step` decides where the label goes;
+//! this module turns the decision into rows of history, counted attempts and times.
 //!
-//! Pure: the inputs are the record, the definition, the time and the answers of feeds; the output is the new record. If a
-//! condition needs a feed that was not asked yet, the evaluation stops there and keeps what it has reached.
+//! Pure: the inputs are the record, the definition, the time and the answers of feeds; the output is the new record. If
+//! a condition needs a feed that was not requested yet, the evaluation stops there and keeps the transitions made so
+//! far.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,9 +29,12 @@ pub(crate) const RETRY: &str = "retry";
 /// How long a label that loops pauses, ms.
 const LOOP_PAUSE_MS: u64 = 1_000;
 /// How long after its timeout an attempt without an outcome is considered lost, ms.
-const ATTEMPT_SLACK_MS: u64 = 5_000;
+pub(crate) const ATTEMPT_SLACK_MS: u64 = 5_000;
 /// After how long without an answer another process asks a feed again, ms.
 const FEED_DEADLINE_MS: u64 = 30_000;
+/// After how long a label that waits for a limit asks for it again, ms: as long as it has waited, within these bounds. It is
+/// normally admitted before that; a process that died may not have done it.
+const LIMIT_PAUSE_MS: std::ops::RangeInclusive<u64> = 60_000..=600_000;
 
 /// An occurrence that a label is evaluated for.
 #[derive(Debug, Clone)]
@@ -53,6 +57,8 @@ pub(crate) enum Happened<'a> {
     Done(usize),
     /// The action failed for good in this way. The label had moved this many times without resting.
     Failed(attempt::Outcome, usize),
+    /// The limit of this address, for which the label waits, allows an attempt.
+    Permitted(&'a str),
     /// A client retries an action that had failed finally.
     Retried,
     /// A client has the gate evaluated.
@@ -82,6 +88,8 @@ pub(crate) struct Turn {
     pub(crate) needs: Option<String>,
     /// Sweeps that the gate needs: entry of the due set and Unix milliseconds.
     pub(crate) sweeps: Vec<(String, u64)>,
+    /// The address for whose limit the label waits.
+    pub(crate) limit: Option<String>,
     /// The number of conditions evaluated.
     pub(crate) evaluations: u64,
     /// Whether the label has left an earlier version that it stayed on.
@@ -106,8 +114,8 @@ impl<'a> Evaluator<'a> {
         &self.version.machine
     }
 
-    /// The evaluator of a label that enters a state: a label leaves the version that it stayed on at the first state that does
-    /// not keep it.
+    /// The evaluator of a label that enters a state: a label leaves the version that it stayed on at the first state
+    /// that does not keep it.
     fn on(&self, state: &str) -> Self {
         match self.version.active.as_deref().filter(|_| !self.version.keeps(state)) {
             Some(active) => Self { version: active, ..*self },
@@ -142,6 +150,11 @@ impl<'a> Evaluator<'a> {
             Happened::Resumed(moved) => self.due(record, Some(*moved), &mut turn),
             Happened::Done(moved) => self.decide_after(*moved, record, Event::Done, &mut turn),
             Happened::Failed(outcome, moved) => self.fail(record, *outcome, *moved, &mut turn),
+            Happened::Permitted(target) => {
+                if record.status == Status::Acting && record.work.limit().is_some() {
+                    self.attempt_under(Some(target), record, &mut turn);
+                }
+            }
             Happened::Retried => {
                 record.work.attempts = 0;
                 self.attempt(record, &mut turn);
@@ -180,14 +193,18 @@ impl<'a> Evaluator<'a> {
                 record.work.facts = true;
                 true
             }
-            Happened::Daily(_) | Happened::Due | Happened::Resumed(_) | Happened::Evaluated => true,
+            Happened::Daily(_)
+            | Happened::Due
+            | Happened::Resumed(_)
+            | Happened::Evaluated
+            | Happened::Permitted(_) => true,
             Happened::Redefined => self.state(record).and_then(State::gate).is_some(),
             _ => false,
         }
     }
 
-    /// Moves the label out of a removed state. From gate to gate it keeps its clocks, because the wait continues under another
-    /// name; metadata that came before may open the new gate.
+    /// Moves the label out of a removed state. From gate to gate it keeps its clocks, because the wait continues under
+    /// another name; metadata that came before may open the new gate.
     fn migrate(&self, record: &mut Record, to: StateIndex, turn: &mut Turn) {
         let since_ms = record.entered_ms;
         let waits_on = record.status == Status::Waiting && self.machine().at(to).gate().is_some();
@@ -210,7 +227,10 @@ impl<'a> Evaluator<'a> {
     /// Continues a label that was suspended: with its action, or with the metadata that came in the meantime.
     fn resume(&self, record: &mut Record, turn: &mut Turn) {
         match record.status {
-            Status::Acting if record.work.again_ms.is_none_or(|at_ms| at_ms <= self.now_ms) => {
+            Status::Acting
+                if record.work.limit().is_some()
+                    || record.work.again_ms.is_none_or(|at_ms| at_ms <= self.now_ms) =>
+            {
                 self.attempt(record, turn);
             }
             Status::Waiting if record.work.facts => {
@@ -262,8 +282,8 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Whether a time of day would change a waiting label, and how many conditions were evaluated to find out. A sweep calls
-    /// it for each label, and most labels do not change, so the record is not copied.
+    /// Whether a time of day would change a waiting label, and how many conditions were evaluated to find out. A sweep
+    /// calls it for each label, and most labels do not change, so the record is not copied.
     pub(crate) fn would_change(&self, record: &Record, trigger: usize) -> (bool, u64) {
         let Some(label) = self.label(record).filter(|_| !record.suspended) else { return (false, 0) };
         let event = Event::Trigger(trigger);
@@ -430,14 +450,20 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Counts an attempt, or ends the action as errored after the last one.
+    /// See [`Self::attempt_under`].
     fn attempt(&self, record: &mut Record, turn: &mut Turn) {
+        self.attempt_under(None, record, turn);
+    }
+
+    /// Counts an attempt, lets it wait, or ends the action as errored after the last one. `permit` is the address whose limit
+    /// allows the attempt.
+    fn attempt_under(&self, permit: Option<&str>, record: &mut Record, turn: &mut Turn) {
         let Some(action) = self.state(record).and_then(State::action) else { return };
         if record.work.attempts >= action.retry.attempts {
             return self.fail(record, attempt::Outcome::Silence, 0, turn);
         }
         record.status = Status::Acting;
-        record.work.held = None;
+        let waited = record.work.held.take().map(|held| Work { held: Some(held), ..Work::default() });
         if record.suspended {
             record.work.again_ms = Some(self.now_ms);
             return;
@@ -446,6 +472,19 @@ impl<'a> Evaluator<'a> {
         if let Some(end) = quiet.and_then(|quiet| quiet.until(&record.metadata, instant(self.now_ms))) {
             record.work.again_ms = Some(unix_ms(end));
             record.work.held = Some(RETRY.into());
+            return;
+        }
+        // Limits are those of the active version.
+        let active = self.version.active.as_deref().unwrap_or(self.version);
+        let limit = active.machine.limit_of(action).map(|limit| &*limit.target);
+        if let Some(target) = limit.filter(|target| permit != Some(*target)) {
+            let waited = waited.as_ref().and_then(Work::limit).filter(|(_, known)| *known == target);
+            let since_ms = waited.map_or(self.now_ms, |(since_ms, _)| since_ms);
+            let pause_ms = self.now_ms.saturating_sub(since_ms);
+            record.work.wait_for_limit(since_ms, target);
+            record.work.again_ms =
+                Some(self.now_ms + pause_ms.clamp(*LIMIT_PAUSE_MS.start(), *LIMIT_PAUSE_MS.end()));
+            turn.limit = Some(target.to_owned());
             return;
         }
         record.work.attempts += 1;

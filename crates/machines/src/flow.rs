@@ -1,13 +1,13 @@
 //! How labels flow through a machine: transitions, time in states, and how many of the labels that entered a state reach
 //! another.
 //!
-//! A process counts the transitions that it commits, and adds its counts to hashes in the first shard every few seconds, one
-//! hash per machine and hour. What a process has counted and not added yet is lost if it is killed: these are statistics,
-//! unlike the transitions themselves.
+//! A process counts the transitions that it commits, and adds its counts to hashes in the first shard every few
+//! seconds, one hash per machine and hour. What a process has counted and not added yet is lost if it is killed: these
+//! are statistics, unlike the transitions themselves.
 //!
-//! An entry into a state is counted in the hour in which it happened, with the version of the definition. When the label later
-//! reaches another state, this is counted in the hour of that entry, so that the share of entries that reach a state is
-//! exact, as far as the label's last twenty transitions show it.
+//! An entry into a state is counted in the hour in which it happened, with the version of the definition. When the
+//! label later reaches another state, this is counted in the hour of the entry, not of the arrival. So the share of
+//! entries that reach a state is exact, as far as the label's last twenty transitions show it.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,8 +1,8 @@
 //! Reads labels, and changes them with compare-and-set.
 //!
-//! Every change has the same steps: read, let the [`Evaluator`] decide, write unless the label or the definition has
-//! changed (`labels.lua` compares the record's header and the version of the definition), otherwise start again. The caller
-//! starts the consequences of a change ([`crate::runner`]).
+//! Every change has the same steps: read, let the [`Evaluator`] decide, write. If the label or the definition has
+//! changed in the meantime, nothing is written and the steps start again (`labels.lua` compares the record's header and
+//! the version of the definition). The caller starts the consequences of a change ([`crate::runner`]).
 
 use std::time::Duration;
 
@@ -154,8 +154,8 @@ impl LabelStore {
         self.change_keyed(place, answers, None, edit).await
     }
 
-    /// Changes a label, and stores the answer to a request with an idempotency key. A key that the record already contains
-    /// changes nothing.
+    /// Changes a label, and stores the answer to a request with an idempotency key. A key that the record already
+    /// contains changes nothing.
     pub(crate) async fn change_keyed<'a>(
         &self,
         (machine, label): (&str, &str),

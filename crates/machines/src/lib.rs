@@ -35,6 +35,7 @@
 //! | `flow` | counts of transitions, times in states, and conversions |
 //! | `commit`, `sweep_entries`, `unreadable` | parts of a change: commit, sweeps to add, unreadable labels to skip |
 //! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
+//! | `limits` | limits of addresses: which waiting labels may begin an attempt |
 //! | `runner` | `Runner`: what follows a change in the background: attempts of actions, requests to feeds |
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
@@ -57,8 +58,8 @@
 //!
 //! 1. A transition and its event are stored in one step. A transition that was computed from an older record, or under a
 //!    definition that is no longer active in the shard, is rejected. The script compares four numbers: the label's
-//!    incarnation (rises when a deleted label is created again), visit (rises with each transition) and revision (rises
-//!    with each change), and the definition's version.
+//!    incarnation (incremented when a deleted label is created again), visit (incremented with each transition) and
+//!    revision (incremented with each change), and the definition's version.
 //! 2. An attempt is counted before it is made. All attempts of one visit carry the same idempotency token.
 //! 3. Every label that waits for a time has an entry in the due set, or is at a gate that has a sweep. A label with an
 //!    action or a feed request in progress also has an entry. If this process dies, another one continues when the
@@ -68,21 +69,23 @@
 //!
 //! # Behavior under failure
 //!
-//! * **A pacemaker dies** after a commit and before the attempt or request that follows: the pacemaker that holds the
-//!   shard's lease continues when the label's entry in the due set is due. That is five seconds after the timeout of an
-//!   attempt, and half a minute after a feed request began.
-//! * **A reply is lost**: the bus repeats the call and gets the first reply. If the outcome stays unknown, the client gets
-//!   503 and can repeat the request with its idempotency key. A change that no client requested reads the label again.
-//! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue, and
-//!   the check and a metric report it.
+//! * **A pacemaker dies** after a commit and before the attempt or request that follows. The pacemaker that
+//!   holds the shard's lease continues when the label's entry in the due set is due: five seconds after the timeout of
+//!   the attempt, or half a minute after the feed request began.
+//! * **A reply is lost**: the bus repeats the call and gets the first reply. If the outcome stays unknown, the client
+//!   gets 503 and can repeat the request with its idempotency key. If no client requested the change, the pacemaker
+//!   reads the label again and repeats the change if it is still needed.
+//! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue,
+//!   and the check and a metric report it.
 //! * **Redis lost the writes of its last second** in a crash: sweeps that are missing in the due set are added again
 //!   (`reconcile.rs`).
-//! * **Redis restarts**: an outcome of an action is kept in memory for up to a quarter of an hour, and written when Redis answers.
+//! * **Redis restarts**: an outcome of an action is kept in memory for up to a quarter of an hour, and written when
+//!   Redis answers.
 //! * **A label is deleted during an attempt**: the outcome is added to its history, and has no other effect.
-//! * **An event is read twice**, or by a pacemaker that was paused: the label stores the last event that it applied from each
-//!   shard, and ignores older ones.
-//! * **A day's sweep was missed**: the last missed time is handled later, if it is within the trigger's grace period, for all
-//!   labels that were at the gate at that time.
+//! * **An event is read twice**, or by a pacemaker that was paused: the label stores the last event that it applied
+//!   from each shard, and ignores older ones.
+//! * **A day's sweep was missed**: the last missed time is handled later, if it is within the trigger's grace period,
+//!   for all labels that were at the gate at that time.
 //! * **Two pacemakers evaluate one label**: the second commit is rejected. Its pacemaker reads the new record and
 //!   evaluates the label again.
 
@@ -104,6 +107,7 @@ mod inputs;
 mod inspector;
 mod label_store;
 mod labels;
+mod limits;
 mod log;
 mod metrics;
 mod options;

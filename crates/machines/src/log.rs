@@ -1,8 +1,8 @@
-//! The log of a label: what happened to it, in more detail and for longer than its record has room for.
+//! The log of a label: what happened to it, in more detail and for longer than its record can contain.
 //!
-//! A record has its last twenty moves. Older ones are moved to the log when a commit removes them from the record. Attempts of
-//! actions, operations of clients and changes of metadata are appended to the log by the commit that they belong to, in the
-//! same step, so that no line is lost or doubled. A label that has only waited has no log.
+//! A record has its last twenty moves. Older ones are moved to the log when a commit removes them from the record.
+//! Attempts of actions, operations of clients and changes of metadata are appended to the log by the commit that they
+//! belong to, in the same step, so that no line is lost or duplicated. A label that has only waited has no log.
 //!
 //! The number and the size of lines are limited, so a log has at most [`Retention::lines`] × 1.5 KiB.
 

@@ -1,9 +1,9 @@
 //! Restores sweeps that the fabric has lost.
 //!
-//! A label that enters a gate adds the gate's sweeps to the due set once; from then on the process remembers that they
-//! exist. A Redis that lost its last second has lost them together with the label's move, and the process would not add
-//! them again. So what the process remembers is forgotten whenever the connection was lost, and every minute all sweeps
-//! that must exist are checked.
+//! When a label enters a gate, the process adds the gate's sweeps to the due set once, and from then on remembers that
+//! they exist. If Redis loses the writes of its last second, it can lose the sweeps together with the label's
+//! transition, and the process would not add them again. So the process forgets what it remembers whenever the
+//! connection was lost. It also checks every minute that all necessary sweeps exist.
 
 use std::time::Duration;
 

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use serde_json::Value;
 use signalbox_machine::{
@@ -21,6 +22,7 @@ use crate::{
     evaluator::{Happened, RETRY, Turn, ms},
     feeds::{FeedAnswers, Feeds},
     label_store::{Done, Edit, LabelStore, Note},
+    limits::{self, Limits},
     log::{Entry, shortened},
     metrics::Metrics,
     record::{Cause, Record, Row, Status},
@@ -32,6 +34,8 @@ pub(crate) const OUTCOME_PAUSE: Duration = Duration::from_millis(250);
 const MAX_OUTCOME_WRITES: usize = 3_600;
 /// Feeds that one label may need in a row: more than a machine's conditions can name.
 const MAX_FEEDS: usize = 100;
+/// Labels that a limit admits in parallel.
+const ADMITTED_AT_A_TIME: usize = 16;
 
 /// Runs actions and asks feeds.
 #[derive(Debug)]
@@ -39,6 +43,7 @@ pub(crate) struct Runner {
     labels: Arc<LabelStore>,
     actions: Arc<Actions>,
     feeds: Arc<Feeds>,
+    limits: Arc<Limits>,
     metrics: Metrics,
     /// See [`OUTCOME_PAUSE`].
     outcome_pause: Duration,
@@ -52,11 +57,12 @@ impl Runner {
         labels: Arc<LabelStore>,
         actions: Arc<Actions>,
         feeds: Arc<Feeds>,
+        limits: Arc<Limits>,
         metrics: Metrics,
         outcome_pause: Duration,
         stopped: CancellationToken,
     ) -> Self {
-        Self { labels, actions, feeds, metrics, outcome_pause, tasks: TaskTracker::new(), stopped }
+        Self { labels, actions, feeds, limits, metrics, outcome_pause, tasks: TaskTracker::new(), stopped }
     }
 
     /// Cancels what runs in the background, and waits for it.
@@ -74,6 +80,9 @@ impl Runner {
 
     /// Starts what follows a change.
     pub(crate) fn follow(self: &Arc<Self>, machine: &str, label: &str, done: &Done) {
+        if let Some(target) = &done.turn.limit {
+            self.admit_soon(machine, target);
+        }
         if !done.turn.attempt && done.turn.needs.is_none() {
             return;
         }
@@ -86,9 +95,60 @@ impl Runner {
         });
     }
 
+    /// In the background, lets labels that wait for the limit of an address begin their attempts.
+    pub(crate) fn admit_soon(self: &Arc<Self>, machine: &str, target: &str) {
+        let (runner, machine, target) = (Arc::clone(self), machine.to_owned(), target.to_owned());
+        self.tasks.spawn(async move {
+            let admitting = Box::pin(runner.admit(&machine, &target));
+            if let Some(Err(error)) = runner.stopped.run_until_cancelled(admitting).await {
+                // The limit's entry in the due set brings it back.
+                tracing::debug!(%error, machine, target, "labels that wait for a limit postponed");
+            }
+        });
+    }
+
+    /// Lets labels that wait for a limit begin their attempts, the one that has waited longest first. A call during another
+    /// makes that one look again.
+    async fn admit(self: &Arc<Self>, machine: &str, target: &str) -> Result<(), Error> {
+        let Some(mut turn) = self.limits.begin(machine, target) else { return Ok(()) };
+        loop {
+            let admitted = self.limits.next(machine, target).await?;
+            let mut more = admitted.more && admitted.permits.is_empty();
+            let mut changes = stream::iter(admitted.permits)
+                .map(|(label, permit)| self.admit_label(machine, target, label, permit))
+                .buffer_unordered(ADMITTED_AT_A_TIME);
+            while let Some(left) = changes.next().await {
+                more |= left? && admitted.more;
+            }
+            if !more && turn.ends() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets a label begin its attempt with a permit. Returns whether it has left the queue.
+    async fn admit_label(
+        self: &Arc<Self>,
+        machine: &str,
+        target: &str,
+        label: String,
+        permit: String,
+    ) -> Result<bool, Error> {
+        let permitted = |before: Option<&Record>, _: &Version, _| {
+            Ok(before.map_or(Edit::Leave, |before| Edit::evaluate(before, Happened::Permitted(target))))
+        };
+        let done = self.labels.change((machine, &label), &FeedAnswers::default(), permitted).await?;
+        self.follow(machine, &label, &done);
+        // If the outcome of the change is unknown, the permit expires.
+        if !done.turn.attempt {
+            self.limits.give_back(machine, target, &permit).await?;
+        }
+        Ok(done.changed)
+    }
+
     /// Makes attempts and asks feeds, one after the other, until the label rests.
     async fn run_until_rest(
-        &self,
+        self: &Arc<Self>,
         machine: &str,
         label: &str,
         mut record: Record,
@@ -116,6 +176,9 @@ impl Runner {
                 return;
             };
             let Some(now) = done.record else { return };
+            if let Some(target) = &done.turn.limit {
+                self.admit_soon(machine, target);
+            }
             moved += done.turn.steps;
             (record, version, turn) = (now, done.version, done.turn);
         }
@@ -167,7 +230,7 @@ impl Runner {
 
     /// Makes the attempt that was counted, and writes its outcome. `None` if the label has left the action.
     async fn act(
-        &self,
+        self: &Arc<Self>,
         (machine, label): (&str, &str),
         record: &Record,
         version: &Version,
@@ -176,6 +239,17 @@ impl Runner {
         let began = Instant::now();
         let attempted = self.actions.perform(&version.machine, label, record).await;
         self.metrics.acted(&attempted.outcome);
+        let limit = version
+            .machine
+            .state(&record.state)
+            .and_then(State::action)
+            .and_then(|action| version.active.as_deref().unwrap_or(version).machine.limit_of(action));
+        if let Some(limit) = limit {
+            let permit = limits::permit(label, record, record.work.attempts);
+            // If it cannot be given back, it expires.
+            let _expires = self.limits.give_back(machine, &limit.target, &permit).await;
+            self.admit_soon(machine, &limit.target);
+        }
         let entry = logged(record, &attempted, began.elapsed());
         for _ in 0..MAX_OUTCOME_WRITES {
             match self.settle((machine, label), record, (&attempted.outcome, &entry), moved).await {

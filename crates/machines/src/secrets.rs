@@ -1,13 +1,13 @@
 //! Secrets of machines: values that headers and signatures of webhooks contain.
 //!
-//! A secret belongs to a machine and is bound to the beginning of addresses: an author of definitions can use it, and
-//! cannot send it to a server of their own. It is stored encrypted, with the keys that also encrypt private keys of
-//! certificates. Machine, name and address are authenticated along with the value, so that a secret in the fabric cannot be
-//! moved to another machine or address. No request returns a value.
+//! A secret belongs to a machine and is bound to an address prefix: an author of definitions can use it, but cannot
+//! send it to a server of their own. It is stored encrypted, with the keys that also encrypt private keys of
+//! certificates. Machine, name and address are authenticated along with the value, so that a secret in the fabric
+//! cannot be moved to another machine or address. No request returns a value.
 //!
 //! A value is read from the fabric for each call that needs it, so that a change applies to the next attempt.
 //!
-//! **Rotation of keys.** At its start, a pacemaker encrypts again what the first key of the file does not decrypt.
+//! **Rotation of keys.** When a pacemaker starts, it encrypts again what the first key of the file does not decrypt.
 //!
 //! **Failure.** Without a key file, secrets can be listed and deleted, but not set, and calls that need them fail.
 

@@ -1,13 +1,13 @@
 //! Tasks: one operation for all labels that match a filter, in the background.
 //!
-//! A task is an entry of the first shard's due set, so it runs under that shard's lease, on whichever pacemaker holds it. It
-//! works on a page of labels at a time and stores its progress after each page. A process that continues it repeats at most
-//! one page. Each label stores the task as an idempotency key, so that an operation is applied to it once. A label that
-//! entered its state after the task began is not skipped or moved.
+//! A task is an entry of the first shard's due set, so it runs under that shard's lease, on whichever pacemaker holds
+//! it. It works on a page of labels at a time and stores its progress after each page. A process that continues it
+//! repeats at most one page. Each label stores the task as an idempotency key, so that an operation is applied to it
+//! once. A label that entered its state after the task began is not skipped or moved.
 //!
-//! Deleting a machine is a task too. Its definition stops being active first, so no label can be created or changed; then its
-//! labels are deleted, and at last its versions. The number of its last version is kept, so that a machine with the same name
-//! does not reuse the numbers that other processes remember.
+//! Deleting a machine is a task too. Its definition stops being active first, so no label can be created or changed;
+//! then its labels are deleted, and finally its versions. The number of its last version is kept, so that a machine
+//! with the same name does not reuse the numbers that other processes remember.
 
 use std::sync::Arc;
 
@@ -134,8 +134,8 @@ impl TaskRunner {
     /// Starts an operation for all labels that match. With a key, a repeat returns the task that was started first.
     ///
     /// # Errors
-    /// [`Error::NoSuchMachine`], [`Error::NoSuchState`], [`Error::BadFilter`], [`Error::TooManyTasks`], [`Error::Conflict`], or
-    /// a failure of the fabric.
+    /// [`Error::NoSuchMachine`], [`Error::NoSuchState`], [`Error::BadFilter`], [`Error::TooManyTasks`],
+    /// [`Error::Conflict`], or a failure of the fabric.
     pub async fn start(
         &self,
         machine: &str,
@@ -170,8 +170,8 @@ impl TaskRunner {
         }
     }
 
-    /// Continues tasks that run and are not in the due set, because the process that started them died, or the fabric lost
-    /// the entry. Returns how many.
+    /// Continues tasks that run and are not in the due set, because the process that started them died, or the fabric
+    /// lost the entry. Returns how many.
     pub(crate) async fn restore(&self) -> Result<usize, Error> {
         let all = self.tasks.all().await?;
         let tasks = all.iter().filter_map(|task| serde_json::from_str::<Task>(task).ok());
@@ -292,7 +292,8 @@ impl TaskRunner {
     /// Ends a task before its next page. What it has changed remains. A task that has ended stays as it is.
     ///
     /// # Errors
-    /// [`Error::NoSuchTask`], or a failure of the fabric. Deleting a machine cannot be canceled: [`Error::BeingDeleted`].
+    /// [`Error::NoSuchTask`], or a failure of the fabric. Deleting a machine cannot be canceled:
+    /// [`Error::BeingDeleted`].
     pub async fn cancel(&self, machine: &str, id: &str, by: &str) -> Result<Task, Error> {
         let task = self.get(machine, id).await?;
         if task.state == TaskState::Running {

@@ -10,10 +10,10 @@ use tokio::time::sleep;
 
 use super::{Error, handle::Handle};
 
-/// Maximum number of facets, and of messages in flight or delayed, that are checked per queue. Of a larger queue only
-/// a part is checked.
+/// Maximum number of facets, and of messages in flight or delayed, that are checked per queue. Larger queues
+/// are checked only in part.
 const MAX_ITEMS: usize = 10_000;
-/// Between the first look and the second.
+/// The pause before a suspected violation is checked again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 /// A violated invariant.
@@ -32,7 +32,7 @@ pub struct Finding {
 }
 
 impl Handle {
-    /// Lists the consistency violations, none if all is well.
+    /// Lists the consistency violations; none if the queues are consistent.
     ///
     /// # Errors
     /// When the fabric does not answer.

@@ -8,13 +8,13 @@ use super::pattern::{self, Pattern};
 
 /// The weight of a facet without an explicit weight.
 pub const DEFAULT_WEIGHT: u32 = 1;
-/// The maximum weight, in messages of one turn.
+/// The maximum weight, in messages per turn.
 const MAX_WEIGHT: u32 = 10_000;
-/// Maximum number of facets of one queue with their own settings. Every pacemaker holds them in memory.
+/// Maximum number of environments of a queue with their own settings. Every pacemaker keeps them in memory.
 const MAX_TENANTS: usize = 10_000;
-/// Characters of a queue's name.
+/// Maximum number of characters in a queue's name.
 const MAX_NAME_CHARACTERS: usize = 64;
-/// Characters of an environment, a message's type and its name.
+/// Maximum number of characters in an environment, a message's type and its name.
 const MAX_PART_CHARACTERS: usize = 1_024;
 
 const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -24,44 +24,45 @@ const DEFAULT_ATTEMPTS: u32 = 20;
 const DEFAULT_RETENTION_SECONDS: u64 = 4 * 24 * 3600;
 const MAX_RETENTION_SECONDS: u64 = 365 * 24 * 3600;
 const DEFAULT_MAX_BACKOFF_MS: u64 = 3_600_000;
-/// The maximum of both bounds of messages that wait.
+/// The maximum of both limits of waiting messages.
 const MAX_WAITING: u64 = 1_000_000_000;
-/// The rate of a tenant, messages per second.
+/// The minimum and maximum rate of an environment, messages per second.
 const RATES: (f64, f64) = (0.001, 1_000_000.0);
 
-/// A queue.
+/// The definition of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
-    /// Which messages it takes: a regular expression over `environment:type:name`, for the whole of it.
+    /// A regular expression over `environment:type:name`. The queue accepts the messages that it matches as a
+    /// whole.
     pub pattern: String,
-    /// How long a pulled message is held for its consumer.
+    /// How long a pulled message is leased to its consumer.
     pub lease_ms: u64,
-    /// Messages of one facet that may be in flight at a time (in each shard); no limit when absent.
+    /// Maximum number of messages of one facet in flight (in each shard); no limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
-    /// How often a message is delivered before it becomes a dead letter; 0 for no limit.
+    /// Maximum number of deliveries before a message becomes a dead letter; 0 for no limit.
     pub max_attempts: u32,
-    /// How long a message may wait before it is dropped.
+    /// The maximum time that a message may wait before it is dropped.
     pub retention_seconds: u64,
-    /// How long a message waits before its second delivery; each later delivery doubles it. 0 for no backoff.
+    /// The pause before the second delivery of a message; each later delivery doubles it. 0 for no backoff.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub backoff_ms: u64,
     /// The maximum of the backoff.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_backoff_ms: u64,
-    /// Messages that may wait or be delayed (in each shard); no limit when absent.
+    /// Maximum number of messages that wait or are delayed (in each shard); no limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
-    /// The same, of one facet.
+    /// The same limit for one facet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting_per_tenant: Option<u64>,
     /// The action for messages that would exceed these limits.
     #[serde(default)]
     pub overflow: Overflow,
-    /// Messages in a turn, by environment; 0 pauses. Others have [`DEFAULT_WEIGHT`].
+    /// Messages per turn, by environment; 0 pauses. Others have [`DEFAULT_WEIGHT`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, u32>,
-    /// Settings of single environments, made by operators.
+    /// Settings that operators made for individual environments.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<String, Tenant>,
     /// The version of the registry that introduced this definition. A higher one is newer.
@@ -77,23 +78,24 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
-    /// It is rejected, and its publisher has to try again.
+    /// The message is rejected, and its publisher has to retry.
     #[default]
     Reject,
-    /// It is accepted, and the oldest waiting messages of its environment are dropped and recorded as a gap.
+    /// The message is accepted, and the oldest waiting messages of its environment are dropped and recorded
+    /// as a gap.
     DropOldest,
 }
 
-/// Settings of one environment of a queue, apart from its weight.
+/// Settings of one environment in a queue, apart from its weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
-    /// Whether nothing of it is delivered.
+    /// Whether delivery is paused for the environment.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Messages that may be in flight at a time (in each shard), in place of the queue's limit; 0 for no limit.
+    /// Maximum number of messages in flight (in each shard); it replaces the queue's limit. 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
-    /// Messages per 1,000 seconds (in each shard); no limit when absent.
+    /// Messages per 1,000 seconds (in each shard); no limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
 }
@@ -103,7 +105,7 @@ pub struct Tenant {
 pub struct Wanted {
     /// See [`Definition::pattern`].
     pub pattern: String,
-    /// Seconds, with fractions.
+    /// In seconds, with fractions.
     pub lease_seconds: Option<f64>,
     /// See [`Definition::in_flight_limit`].
     pub in_flight_limit: Option<u64>,
@@ -121,14 +123,14 @@ pub struct Wanted {
     pub max_waiting_per_tenant: Option<u64>,
     /// See [`Definition::overflow`].
     pub overflow: Overflow,
-    /// See [`Definition::weights`]; those of the existing queue when absent.
+    /// See [`Definition::weights`]. If absent, those of the existing queue are kept.
     pub weights: Option<BTreeMap<String, u32>>,
 }
 
 /// Requested settings of one environment of a queue. Absent values have defaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WantedTenant {
-    /// Messages in a turn; 0 pauses.
+    /// Messages per turn; 0 pauses.
     pub weight: Option<u32>,
     /// See [`Tenant::paused`].
     pub paused: bool,
@@ -141,29 +143,29 @@ pub struct WantedTenant {
 /// Why a definition is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// The name.
+    /// The name is invalid.
     #[error(
         "invalid queue name: must be 1 to {MAX_NAME_CHARACTERS} of the characters a-z, A-Z, 0-9, `_`, `-` and `.`, and \
          not `.` or `..`"
     )]
     Name,
-    /// The pattern.
+    /// The pattern is invalid.
     #[error("invalid pattern: {0}")]
     Pattern(#[from] pattern::Flaw),
-    /// A number outside its range.
+    /// A number is out of range.
     #[error("`{field}` must be between {least} and {most}")]
     OutOfRange {
-        /// The name of the number.
+        /// The name of the field.
         field: &'static str,
         /// Minimum.
         least: u64,
         /// Maximum.
         most: u64,
     },
-    /// An invalid rate.
+    /// The rate is out of range.
     #[error("`rate_per_second` must be between {least} and {most}", least = RATES.0, most = RATES.1)]
     Rate,
-    /// An invalid name of an environment.
+    /// An environment's name is invalid.
     #[error(
         "invalid environment {0:?} in `weights`: must be 1 to {MAX_PART_CHARACTERS} printable characters without `:` and `|`"
     )]
@@ -174,15 +176,15 @@ pub enum Flaw {
 }
 
 /// Whether the name is valid for a queue.
-pub fn is_queue_name(name: &str) -> bool {
+pub(crate) fn is_queue_name(name: &str) -> bool {
     (1..=MAX_NAME_CHARACTERS).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
-        // Clients remove these from paths before they send a request.
+        // Clients resolve these in paths before they send a request.
         && !matches!(name, "." | "..")
 }
 
-/// Whether the text is valid as an environment, or as a message's type or name. Keys separate these with colons, and a
-/// queue's own keys follow a vertical bar, so neither character is allowed.
+/// Whether the text is valid as an environment, or as a message's type or name. Colons separate these in
+/// keys, and a queue's own keys begin with its name and a vertical bar, so neither character is allowed.
 pub fn is_part(name: &str) -> bool {
     !name.is_empty()
         && name.chars().count() <= MAX_PART_CHARACTERS
@@ -195,19 +197,19 @@ fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<u6
 
 /// Converts seconds to milliseconds. Returns `None` unless `seconds` is between `least` and `most`.
 pub fn milliseconds(seconds: f64, least: f64, most: f64) -> Option<u64> {
-    // In range, so neither sign nor size is lost.
+    // The value is in range, so neither its sign nor its size is lost.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     (least..=most).contains(&seconds).then(|| (seconds * 1000.0).round() as u64)
 }
 
-/// A span in milliseconds, from seconds in this range.
+/// Converts seconds to milliseconds and checks the range.
 fn span(field: &'static str, seconds: f64, least: u64) -> Result<u64, Flaw> {
     let most = MAX_LEASE_MS / 1000;
     #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
     milliseconds(seconds, least as f64, most as f64).ok_or(Flaw::OutOfRange { field, least, most })
 }
 
-/// Checks weights, each of an environment.
+/// Checks the environments and their weights.
 fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Flaw> {
     if weights.len() > MAX_TENANTS {
         return Err(Flaw::Tenants);
@@ -222,8 +224,8 @@ fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Flaw> {
 }
 
 impl Definition {
-    /// The checked definition of a queue; `revision` is filled in by the registry. What operators have set for single
-    /// environments of the queue that exists (`known`) is kept.
+    /// Validates the definition of a queue. The registry fills in `revision`. Operators' settings for
+    /// individual environments of the existing queue (`known`) are kept.
     ///
     /// # Errors
     /// When a name, the pattern or a number is invalid.
@@ -271,14 +273,14 @@ impl Definition {
         })
     }
 
-    /// The definition with other settings of one environment, which must be a valid name.
+    /// The definition with different settings for one environment, whose name must be valid.
     ///
     /// # Errors
     /// When a number is out of range, or too many environments have settings.
     pub fn with_tenant(&self, environment: &str, wanted: WantedTenant) -> Result<Self, Flaw> {
         let rate = match wanted.rate {
             None => None,
-            // In range, so neither sign nor size is lost.
+            // The value is in range, so neither its sign nor its size is lost.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             Some(rate) if (RATES.0..=RATES.1).contains(&rate) => Some((rate * 1000.0).round() as u64),
             Some(_) => return Err(Flaw::Rate),
@@ -308,7 +310,7 @@ impl Definition {
         Ok(changed)
     }
 
-    /// The request that leads to this definition, apart from its weights, which stay.
+    /// The request that results in this definition. Weights are omitted, so they are kept.
     pub fn wanted(&self) -> Wanted {
         #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
         let seconds = |ms: u64| Some(ms as f64 / 1000.0);
@@ -348,7 +350,8 @@ impl Definition {
         self.weights.get(environment).copied().unwrap_or(DEFAULT_WEIGHT)
     }
 
-    /// The rules of an environment's facet as the scripts read them: empty for none, else `limit:rate`.
+    /// The rules of an environment's facet in the format of the scripts: empty if there are none, otherwise
+    /// `limit:rate`.
     pub fn rules(&self, environment: &str) -> String {
         let Tenant { in_flight_limit, rate, .. } = self.tenant(environment);
         if in_flight_limit.is_none() && rate.is_none() {
@@ -358,8 +361,8 @@ impl Definition {
         format!("{}:{}", text(in_flight_limit), text(rate))
     }
 
-    /// The data of the queue that a publish needs, as the scripts read it: the limit of messages in flight, and the bounds
-    /// of what waits if there are any.
+    /// The settings of the queue that a publish needs, in the format of the scripts: the limit of messages in
+    /// flight, and the limits of waiting messages if there are any.
     pub fn publish_limits(&self) -> String {
         let limit = self.in_flight_limit.unwrap_or_default();
         if self.max_waiting.is_none() && self.max_waiting_per_tenant.is_none() {
@@ -377,7 +380,7 @@ impl Definition {
         names.into_iter().map(|name| (name, self.weight(name), self.rules(name)))
     }
 
-    /// Whether both definitions are the same except for their revision.
+    /// Whether both definitions are equal except for their revision.
     pub fn is_same(&self, other: &Self) -> bool {
         Self { revision: 0, ..self.clone() } == Self { revision: 0, ..other.clone() }
     }

@@ -1,11 +1,17 @@
 //! Errors of queues.
 
+use std::sync::Arc;
+
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
-    #[error("the queues cannot reach their data")]
-    Store(#[from] signalbox_store::Error),
+    /// Shared by all consumers whose calls were combined.
+    #[error("a command on the queues failed")]
+    Store(#[source] Arc<signalbox_store::Error>),
+    /// The process is shutting down, and the outcome is unknown.
+    #[error("the process is shutting down")]
+    Ending,
     /// The fabric does not know the queue.
     #[error("unknown queue")]
     NoSuchQueue,
@@ -18,4 +24,10 @@ pub enum Error {
     /// The limit of waiting pulls in this process is reached.
     #[error("too many pulls are waiting")]
     Busy,
+}
+
+impl From<signalbox_store::Error> for Error {
+    fn from(error: signalbox_store::Error) -> Self {
+        Self::Store(Arc::new(error))
+    }
 }

@@ -24,34 +24,36 @@ use tracing::Instrument as _;
 use super::{
     Definition, Error, Options, Pulled, Receipt, Taken,
     metrics::Metrics,
-    store::{DeadCall, DeadLetter, DeadTaken, PullCall, PullReply, Store},
+    shared_calls::{PullKey, SharedCalls},
+    store::{Consumer, DeadCall, DeadLetter, DeadTaken, PullCall, PullReply, Store},
     waiting::{Notice, Waiting},
 };
 use signalbox_store::{Clock, Fabric, Shard};
 
-/// The moment from which ids count, and how far they move in a millisecond. The bus, which knows queues and is not
-/// known by them, gives the ids; the scripts here have the same numbers.
+/// The start of the time that ids contain, and the number of ids per millisecond. The bus assigns ids; this
+/// crate cannot depend on it, so it has its own copy of the numbers, and so do the scripts.
 pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
-/// Dead letters that one call reads.
+/// Maximum number of dead letters that one call reads.
 const DEAD_PART: u64 = 500;
-/// Calls of one pull that drop messages which waited for too long and find no other.
-const EXPIRED_CALLS: usize = 20;
+/// Maximum number of calls in one pull that deliver nothing although there are messages: they dropped expired
+/// messages, or other consumers got the messages.
+const EMPTY_CALLS: usize = 20;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The parameters of a pull.
 #[derive(Debug, Clone, Copy)]
 pub struct PullRequest<'a> {
-    /// Most messages.
+    /// Maximum number of messages.
     pub most: usize,
-    /// How long to wait for the first.
+    /// How long to wait for the first message.
     pub wait: Duration,
-    /// Acknowledge the messages on pull.
+    /// Whether the messages are acknowledged when they are pulled.
     pub auto_ack: bool,
-    /// Pull messages of this environment only, regardless of turns.
+    /// If set, only messages of this environment are pulled, regardless of turns.
     pub environment: Option<&'a str>,
-    /// How long the messages are leased; the time of their queue when absent.
+    /// The duration of the leases; that of the queue if absent.
     pub lease_ms: Option<u64>,
 }
 
@@ -60,40 +62,40 @@ pub struct PullRequest<'a> {
 pub struct Source<'a> {
     /// Its name.
     pub queue: &'a str,
-    /// The revision of its definition as the caller knows it.
+    /// The revision of its definition that the caller knows.
     pub revision: u64,
-    /// Its part of the messages, among the queues of the pull. At least 1.
+    /// The queue's share of the messages relative to the other queues of the pull. At least 1.
     pub weight: u32,
 }
 
-/// Which dead letters to return or to drop.
+/// Which dead letters to redrive or to drop.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeadLetters<'a> {
-    /// Only of this environment.
+    /// If set, only those of this environment.
     pub environment: Option<&'a str>,
-    /// Only these; all when empty.
+    /// Only those with these ids; all if empty.
     pub ids: &'a [u64],
-    /// They are dropped in place of being returned.
+    /// Whether they are dropped instead of redriven.
     pub drop: bool,
-    /// Messages to return per 1,000 seconds; all now when absent.
+    /// Messages to redrive per 1,000 seconds; all immediately if absent.
     pub rate: Option<u64>,
 }
 
 /// The result of a pull.
 #[derive(Debug, Clone, Default)]
 pub struct Handed {
-    /// The messages with their receipts, in the order of their turns.
+    /// The messages with their receipts, in the order of delivery.
     pub messages: Vec<(Receipt, Taken)>,
-    /// How long until something may be pulled again, if nothing can be now and there is such a moment. In milliseconds.
+    /// Milliseconds until a message may become available, if none is available now and the time is known.
     pub next_due_in_ms: Option<u64>,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// The position of the next part; `None` after the last part.
+    /// The position of the next page; `None` after the last page.
     pub next: Option<String>,
 }
 
@@ -101,14 +103,15 @@ pub(crate) struct Inner {
     pub stores: Vec<Arc<Store>>,
     pub(super) options: Options,
     pub waiting: Waiting,
+    pub(super) shared_calls: SharedCalls,
     pub(super) metrics: Metrics,
-    /// The shard that the next pull begins with.
+    /// The shard that the next pull starts with.
     turn: AtomicUsize,
     /// Canceled to end waiting pulls.
     pub(super) closing: CancellationToken,
 }
 
-/// The queues, for everybody who pulls or asks. Cheap to clone.
+/// Gives access to the queues. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) inner: Arc<Inner>,
@@ -121,17 +124,17 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// The queues of a fabric of `shards` shards. Waiting pulls end when `closing` is canceled.
+    /// The queues of a fabric with this number of shards. Waiting pulls end when `closing` is canceled.
     pub fn new(redis: &Fabric, shards: usize, options: Options, closing: CancellationToken) -> Self {
         Self::assemble(Shard::all(redis, shards), &Clock::Server, options, closing)
     }
 
-    /// The queues' data, shard by shard.
+    /// The queues' data, one store per shard.
     pub fn stores(&self) -> &[Arc<Store>] {
         &self.inner.stores
     }
 
-    /// The time of the fabric, unix milliseconds.
+    /// The time of the fabric, in unix milliseconds.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -142,18 +145,19 @@ impl Handle {
         }
     }
 
-    /// How many pulls wait for messages in this process.
+    /// The number of pulls in this process that wait for messages.
     pub fn waiting_pulls(&self) -> usize {
         self.inner.waiting.count()
     }
 
-    /// Like [`Self::new`], with shards and a clock from the caller.
+    /// Like [`Self::new`], with shards and a clock that the caller provides.
     pub fn assemble(shards: Vec<Shard>, clock: &Clock, options: Options, closing: CancellationToken) -> Self {
         let stores = shards.into_iter().map(|shard| Arc::new(Store::new(shard, clock.clone()))).collect();
         let inner = Inner {
             stores,
             options,
             waiting: Waiting::default(),
+            shared_calls: SharedCalls::default(),
             metrics: Metrics::default(),
             turn: AtomicUsize::new(0),
             closing,
@@ -166,13 +170,16 @@ impl Handle {
         &self.inner.options
     }
 
-    /// Delivers messages of one queue or of several, and waits for the first if that is wanted.
+    /// Pulls messages of one or several queues. If none is available, it waits for the first up to
+    /// `request.wait`.
     ///
-    /// Within a queue the order is that of the turns. Between queues, each gets a part of `most` by its weight; what one
-    /// queue leaves goes to the others.
+    /// Within a queue, messages are delivered in the order of turns. Between queues, each gets a share of
+    /// `most` by its weight; other queues use what one leaves.
     ///
-    /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; also when the fabric does not answer: then messages
-    /// may have been leased without reaching the consumer, and become available again when their leases expire.
+    /// # Errors
+    /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; also if the fabric does not answer. Then
+    /// messages may have been leased without reaching the consumer. They become available again when their
+    /// leases expire.
     pub async fn pull(&self, sources: &[Source<'_>], request: PullRequest<'_>) -> Result<Handed, Error> {
         let inner = &*self.inner;
         let places: Vec<_> =
@@ -185,7 +192,7 @@ impl Handle {
         let slots: Vec<_> = places.iter().map(acquire).collect::<Option<_>>().ok_or(Error::Busy)?;
         let mut notice = None;
         loop {
-            // Subscribes before it queries, so that no notification in between is missed.
+            // It subscribes before it queries, so that no notification in between is missed.
             let mut woken: Vec<_> = slots.iter().map(|slot| Box::pin(slot.notify.notified())).collect();
             for one in &mut woken {
                 one.as_mut().enable();
@@ -208,7 +215,8 @@ impl Handle {
         }
     }
 
-    /// One round over the queues. Wakes the next consumer of each queue that has more, as far as was seen.
+    /// Makes one round over the queues. Wakes the next consumer of each queue that seems to have more
+    /// messages.
     async fn pull_once(
         &self,
         sources: &[Source<'_>],
@@ -226,7 +234,7 @@ impl Handle {
             }
             let (handed, has_more) = match self.pull_traced(*source, most, left.bytes, request).await {
                 Ok(pulled) => pulled,
-                // Messages of an earlier queue go to the consumer; the next pull meets this error again.
+                // The consumer gets the messages of an earlier queue; the next pull will report this error.
                 Err(_) if !sum.messages.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -244,7 +252,8 @@ impl Handle {
         Ok(sum)
     }
 
-    /// One round over the shards of a queue, in a span. Also whether there is more to be pulled now, as far as was seen.
+    /// Makes one round over the shards of a queue, in a span. Also returns whether more messages seem to be
+    /// available now.
     async fn pull_traced(
         &self,
         source: Source<'_>,
@@ -272,9 +281,9 @@ impl Handle {
         request: PullRequest<'_>,
     ) -> Result<(Handed, bool), Error> {
         let inner = &*self.inner;
-        let Source { queue, revision, .. } = source;
+        let queue = source.queue;
         let shards = inner.stores.len();
-        // Each pull begins with the next shard, so that no shard is always preferred.
+        // Each pull starts with the next shard, so that no shard is preferred.
         let first = inner.turn.fetch_add(1, Ordering::Relaxed);
         let nonce = nonce();
         let (mut handed, mut more) = (Handed::default(), false);
@@ -285,25 +294,15 @@ impl Handle {
                 more = true;
                 break;
             }
-            let call = PullCall {
-                queue,
-                most: left.messages,
-                most_bytes: left.bytes,
-                nonce: &nonce,
-                auto_ack: request.auto_ack,
-                revision,
-                environment: request.environment,
-                wait_ms: wait_ms(request.wait),
-                lease_ms: request.lease_ms,
-            };
-            let pulled = match pull_shard(&inner.stores[shard], call).await {
+            let consumer = Consumer { most: left.messages, nonce: nonce.clone() };
+            let pulled = match self.pull_shard(shard, source, request, consumer, left.bytes).await {
                 Ok(pulled) => pulled,
-                // Messages of an earlier shard go to the consumer; the next pull meets this error again.
+                // The consumer gets the messages of an earlier shard; the next pull will report this error.
                 Err(_) if !handed.messages.is_empty() => break,
                 Err(error) => return Err(error),
             };
             if pulled.lost > 0 {
-                tracing::error!(queue, lost = pulled.lost, "bodies of messages are no longer in the log");
+                tracing::error!(queue, lost = pulled.lost, "bodies of queued messages missing in the log");
             }
             more |= pulled.more;
             let due_in = pulled.next_due_ms.map(|due| due.saturating_sub(pulled.now_ms));
@@ -327,6 +326,48 @@ impl Handle {
         Ok((handed, more))
     }
 
+    /// Pulls from a shard, and repeats the call while nothing is delivered although there are messages.
+    async fn pull_shard(
+        &self,
+        shard: usize,
+        source: Source<'_>,
+        request: PullRequest<'_>,
+        consumer: Consumer,
+        most_bytes: usize,
+    ) -> Result<Pulled, Error> {
+        let Source { queue, revision, .. } = source;
+        let (inner, store) = (&*self.inner, &self.inner.stores[shard]);
+        let PullRequest { auto_ack, lease_ms, .. } = request;
+        let mut calls = 1;
+        loop {
+            let reply = if let Some(environment) = request.environment {
+                let call = PullCall {
+                    queue,
+                    consumers: std::slice::from_ref(&consumer),
+                    most_bytes,
+                    auto_ack,
+                    revision,
+                    environment: Some(environment),
+                    wait_ms: wait_ms(request.wait),
+                    lease_ms,
+                };
+                store.pull(call).await?
+            } else {
+                let key = PullKey { shard, queue: queue.to_owned(), revision, auto_ack, lease_ms };
+                inner.shared_calls.pull(store, key, consumer.clone(), most_bytes).await?
+            };
+            let pulled = match reply {
+                PullReply::Pulled(pulled) => pulled,
+                PullReply::Gone => return Err(Error::NoSuchQueue),
+                PullReply::Behind => return Err(Error::Behind),
+            };
+            if !pulled.again || calls == EMPTY_CALLS {
+                return Ok(pulled);
+            }
+            calls += 1;
+        }
+    }
+
     fn count_dwell(&self, queue: &str, now_ms: u64, taken: &Taken) {
         if taken.attempt == 1 {
             let accepted_ms = ID_EPOCH_MS + taken.id / IDS_PER_MS;
@@ -336,7 +377,8 @@ impl Handle {
         }
     }
 
-    /// Messages that wait, without handing them out: the first of a facet, or the next of each in the order of turns.
+    /// Reads waiting messages without leasing them: the first of one environment, or the next of each in the
+    /// order of turns.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -357,10 +399,11 @@ impl Handle {
         Ok(shown)
     }
 
-    /// Drops the waiting and delayed messages of one facet or of all, not those in flight; returns their number.
+    /// Drops the waiting and delayed messages of one facet or of all, but not those in flight. Returns their
+    /// number.
     ///
     /// # Errors
-    /// When the fabric does not answer: a part may have been dropped.
+    /// If the fabric does not answer. A part may have been dropped.
     pub async fn purge(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
         let mut dropped = 0;
         for store in &self.inner.stores {
@@ -370,21 +413,22 @@ impl Handle {
         Ok(dropped)
     }
 
-    /// Drops everything of a facet, also what is in flight: its receipts are worth nothing afterwards. How many messages.
+    /// Drops all messages of a facet, including those in flight, whose receipts become invalid. Returns their
+    /// number.
     ///
     /// # Errors
-    /// When the fabric does not answer: a part may have been dropped.
+    /// If the fabric does not answer. A part may have been dropped.
     pub async fn drop_facet(&self, queue: &str, environment: &str) -> Result<u64, Error> {
         let mut dropped = 0;
         for store in &self.inner.stores {
-            // Messages in flight first: one of them could be returned to the list that is dropped after it, and not
-            // the other way round.
+            // Messages in flight are dropped first: one of them could be returned to the waiting list, which
+            // is dropped afterwards.
             dropped += store.drop_flying(queue, environment).await?;
         }
         Ok(dropped + self.purge(queue, Some(environment)).await?)
     }
 
-    /// Dead letters, oldest first in each shard, after `after`, a value of [`Page::next`].
+    /// Reads dead letters, oldest first in each shard, after the position `after`, a value of [`Page::next`].
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -408,11 +452,11 @@ impl Handle {
         Ok(Page { items, next: None })
     }
 
-    /// Returns dead letters to their facets, or drops them; returns their number. `stamp` is the registry's that
-    /// `definition` is of.
+    /// Redrives dead letters, or drops them. Returns their number. `definition` must come from the registry
+    /// with this `stamp`.
     ///
-    /// # Errors
-    /// [`Error::Stale`] when the registry has changed; also when the fabric does not answer. Messages that were taken
+    /// [`Error::Stale`] if the registry has changed; also if the fabric does not answer. Letters that were
+    /// already redriven or dropped remain so.
     /// stay so.
     pub async fn take_dead(
         &self,
@@ -445,22 +489,22 @@ impl Handle {
         self.inner.metrics.forget(queue);
     }
 
-    /// All metrics of queues.
+    /// Encodes all metrics of queues.
     ///
     /// # Errors
-    /// Never, as strings take everything.
+    /// Never, because writing to a string cannot fail.
     pub async fn metrics_text(&self, queues: Vec<String>) -> Result<String, std::fmt::Error> {
         let names: Vec<&str> = queues.iter().map(String::as_str).collect();
         let numbers = self.numbers(&names).await;
         let numbers = numbers
-            .inspect_err(|error| tracing::debug!(%error, "the numbers of the queues cannot be read now"))
+            .inspect_err(|error| tracing::debug!(%error, "statistics of queues not read"))
             .map(|numbers| queues.iter().cloned().zip(numbers).collect::<Vec<_>>());
         self.inner.metrics.encode(self.inner.waiting.count(), numbers.as_deref().ok())
     }
 }
 
-/// The name under which a pull waits: the queue, or `queue|environment` for a pull of one environment. Neither name
-/// contains `|`.
+/// The name under which a pull waits: the queue, or `queue|environment` for a pull of one environment.
+/// Neither part can contain `|`.
 fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> Cow<'a, str> {
     match environment {
         Some(environment) => format!("{queue}|{environment}").into(),
@@ -483,21 +527,22 @@ impl Left {
     }
 }
 
-/// The order in which a pull visits queues, and how many messages it takes at each visit: first the part of each queue, in
-/// a random order by weight, then everything that is left, in the same order.
+/// The order in which a pull visits queues, and how many messages it takes at each visit: first the share of
+/// each queue, in a random order by weight, then the remaining messages, in the same order.
 fn shares(sources: &[Source<'_>], most: usize) -> Vec<(usize, usize)> {
     if sources.len() == 1 {
         return vec![(0, most)];
     }
     let mut rng = rand::rng();
     let weight = |source: &Source<'_>| f64::from(source.weight.max(1));
-    // The smallest of exponentially distributed numbers belongs to each queue with the probability of its weight.
+    // Of exponentially distributed numbers, each queue draws the smallest with a probability that is
+    // proportional to its weight.
     let draw = |source: &Source<'_>, uniform: f64| -uniform.max(f64::MIN_POSITIVE).ln() / weight(source);
     let mut order: Vec<(f64, usize)> =
         sources.iter().enumerate().map(|(place, one)| (draw(one, rng.random()), place)).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
     let total: f64 = sources.iter().map(weight).sum();
-    // Rounded down; the rest goes one by one to the first of the order.
+    // Rounded down. The first queues of the order get one more until nothing remains.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     let part = |place: usize| (most as f64 * weight(&sources[place]) / total) as usize;
     let rest = most - order.iter().map(|(_, place)| part(*place)).sum::<usize>().min(most);
@@ -506,24 +551,7 @@ fn shares(sources: &[Source<'_>], most: usize) -> Vec<(usize, usize)> {
     parts.chain(order.iter().map(|(_, place)| (*place, most))).collect()
 }
 
-/// Pulls from a shard, and again while it has only messages that waited for too long.
-async fn pull_shard(store: &Store, call: PullCall<'_>) -> Result<Pulled, Error> {
-    let mut calls = 1;
-    loop {
-        let pulled = match store.pull(call).await? {
-            PullReply::Pulled(pulled) => pulled,
-            PullReply::Gone => return Err(Error::NoSuchQueue),
-            PullReply::Behind => return Err(Error::Behind),
-        };
-        let only_expired = pulled.expired > 0 && pulled.more && pulled.messages.is_empty();
-        if !only_expired || calls == EXPIRED_CALLS {
-            return Ok(pulled);
-        }
-        calls += 1;
-    }
-}
-
-/// Waits for the first of several notifications; its place.
+/// Waits for the first of several notifications; returns its place.
 async fn first(notified: &mut [Pin<Box<Notified<'_>>>]) -> usize {
     poll_fn(|context| {
         let ready = notified.iter_mut().position(|one| one.as_mut().poll(context).is_ready());
@@ -532,7 +560,7 @@ async fn first(notified: &mut [Pin<Box<Notified<'_>>>]) -> usize {
     .await
 }
 
-/// How long scripts have to know of a waiting pull: somewhat longer than it waits.
+/// How long the scripts record a waiting pull: somewhat longer than it waits.
 fn wait_ms(wait: Duration) -> u64 {
     if wait.is_zero() {
         return 0;
@@ -540,7 +568,7 @@ fn wait_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX / 2).saturating_add(10_000)
 }
 
-/// Random characters of a pull, which make its receipts impossible to guess.
+/// Random characters for a pull, which make its receipts impossible to guess.
 fn nonce() -> String {
     let mut rng = rand::rng();
     (0..16).map(|_| char::from(DIGITS[rng.random_range(0..DIGITS.len())])).collect()
@@ -568,7 +596,8 @@ mod tests {
             assert_eq!(parts, [(0, 6), (1, 2), (2, 2)]);
             assert_eq!(visits[3..].iter().map(|(_, most)| *most).collect::<Vec<_>>(), [10; 3]);
         }
-        // Each queue receives messages in proportion to its weight: 3,000 draws, six standard deviations.
+        // Each queue is first with a probability proportional to its weight: 3,000 draws, six standard
+        // deviations.
         let firsts = (0..3_000).filter(|_| shares(&sources, 1)[0] == (0, 1)).count();
         assert!((1_640..=1_960).contains(&firsts), "{firsts} of 3,000");
         assert_eq!(shares(&sources[..1], 7), [(0, 7)]);

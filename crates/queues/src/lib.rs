@@ -13,7 +13,7 @@
 //! ```text
 //!  bus: publish.lua ── facets.lua ──▶ queue:<q>:<env>  ids only; bodies are in the bus's log
 //!                                     queue:<q>|ring   facets that can be pulled from
-//!  consumer ─▶ Handle::pull ── pull.lua ──▶ messages with receipts, held by leases
+//!  consumer ─▶ Handle::pull ── shared_calls.rs ── pull.lua ──▶ messages with receipts, held by leases
 //!           ─▶ ack.lua │ nack.lua (again, later, or dead) │ extend.lua
 //!  sweeper.rs ── sweep.lua: requeues messages whose lease expired; sleeps until one is due
 //!  bus/queue_admin.rs: definitions are part of the registry ── configure.lua, clear.lua
@@ -66,6 +66,7 @@
 //!   housekeeping continues it. The name can be used again when the removal is complete.
 
 mod check;
+mod combiner;
 mod definition;
 mod error;
 mod handle;
@@ -77,6 +78,7 @@ mod options;
 mod pattern;
 mod receipt;
 mod settle;
+mod shared_calls;
 mod store;
 mod sweeper;
 mod waiting;
@@ -84,7 +86,7 @@ mod waiting;
 pub use check::Finding;
 pub use definition::{
     DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Overflow, Tenant, Wanted, WantedTenant, is_part,
-    is_queue_name, milliseconds,
+    milliseconds,
 };
 pub use error::Error;
 pub use handle::{DeadLetters, Handed, Handle, Page, PullRequest, Source};

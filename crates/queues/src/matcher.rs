@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 
 use super::{Definition, pattern::Pattern};
 
-/// How many names are remembered. Beyond that all are forgotten, which costs one look again for each.
+/// Maximum number of cached names. If it is exceeded, the cache is cleared.
 const REMEMBERED: usize = 65_536;
 
 /// A queue with its compiled pattern.
@@ -23,12 +23,12 @@ pub struct Matchable {
     pub name: Arc<str>,
     /// Its definition.
     pub definition: Arc<Definition>,
-    /// `None` when the stored pattern is invalid here (of a newer version): then it matches nothing, and other queues
-    /// are not affected.
+    /// `None` if the stored pattern is invalid, for example because a newer version wrote it. Then the queue
+    /// receives nothing, and other queues are not affected.
     pattern: Option<Pattern>,
 }
 
-/// All queues as of one version of the registry.
+/// All queues in one version of the registry.
 #[derive(Debug, Default)]
 pub struct Matcher {
     queues: Vec<Matchable>,
@@ -36,7 +36,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Compiles what `before` had not compiled already.
+    /// Compiles the patterns that are not compiled in `before`.
     pub fn new(queues: &BTreeMap<String, Definition>, before: &Self) -> Self {
         let known: HashMap<&str, &Matchable> =
             before.queues.iter().map(|queue| (&*queue.definition.pattern, queue)).collect();
@@ -65,12 +65,12 @@ impl Matcher {
         self.queues.get(place)
     }
 
-    /// A queue by its place among those that [`Self::matching`] found.
+    /// The queue at an index that [`Self::matching`] returned.
     pub fn at(&self, place: usize) -> Option<&Matchable> {
         self.queues.get(place)
     }
 
-    /// The places of the queues that take `message`, an `environment:type:name`.
+    /// The indexes of the queues that accept `message`, an `environment:type:name`.
     pub fn matching(&self, message: &str) -> Arc<[usize]> {
         if self.queues.is_empty() {
             return Arc::default();

@@ -6,27 +6,30 @@ use super::{
     store::{Act, ListCall, Search, SearchCall, Store},
 };
 
-/// The low bits of an id are the number of its shard.
+/// The low six bits of an id contain its shard.
 const SHARDS: u64 = 64;
-/// Messages that one call reads.
+/// Maximum number of messages that one call reads.
 const PART: usize = 2_000;
-/// Calls of one list that find no message of the wanted environment; then the page ends early.
+/// Maximum number of calls for one page that find no message of the requested environment. After that, the
+/// page ends early.
 const LIST_CALLS: usize = 50;
-/// Where a message may be, in the order in which messages move: one that moves on during a search is still found.
+/// The places of a message, in the order in which messages move. A message that moves during a search is
+/// therefore still found.
 const PLACES: [Place; 4] = [Place::Delayed, Place::Waiting, Place::InFlight, Place::Dead];
 
-/// What to do with a message.
+/// A change of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Drop it. A consumer that has it cannot acknowledge it any more.
+    /// Drop it. A consumer that holds it cannot acknowledge it any more.
     Drop,
     /// End its delay.
     Advance,
 }
 
 impl Handle {
-    /// Messages that are delayed or in flight, those first whose delay or lease ends first (in each shard), after `after`, a
-    /// value of [`Page::next`]. A page may have fewer than `limit`.
+    /// Lists messages that are delayed or in flight, after the position `after`, a value of [`Page::next`].
+    /// In each shard they are sorted by the end of their delay or lease. A page may contain fewer than
+    /// `limit` messages.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -70,7 +73,7 @@ impl Handle {
         Ok(Page { items, next })
     }
 
-    /// A message. Without its environment it is not found where it waits.
+    /// Finds a message. A waiting message is found only if `environment` is set.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -83,8 +86,9 @@ impl Handle {
         self.search(queue, id, environment, Act::Show).await
     }
 
-    /// Changes a message, and shows where it was. Nothing happens to a dead letter ([`Handle::take_dead`] changes those),
-    /// nor by [`Change::Advance`] to a message that is not delayed. Without its environment it is not found where it waits.
+    /// Changes a message, and returns where it was. Dead letters are not changed (use [`Handle::take_dead`]),
+    /// and [`Change::Advance`] changes only delayed messages. A waiting message is found only if
+    /// `environment` is set.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -102,7 +106,7 @@ impl Handle {
         self.search(queue, id, environment, act).await
     }
 
-    /// The entry that the log got when a message was accepted, while the log has it.
+    /// The log entry of an accepted message, if the log still contains it.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -126,7 +130,8 @@ impl Handle {
         act: Act,
     ) -> Result<Option<Stored>, Error> {
         let Some(store) = self.shard_of(id) else { return Ok(None) };
-        // A second time for one that moved back: a message that was returned, or a dead letter that was redriven.
+        // The places are searched twice, in case the message moved backward: it was returned, or redriven as
+        // a dead letter.
         for place in PLACES.into_iter().chain(PLACES) {
             if place == Place::Waiting && environment.is_none() {
                 continue;
@@ -145,7 +150,7 @@ impl Handle {
     }
 }
 
-/// Reads a position: shard, moment, entry.
+/// Parses a position: shard, time and entry.
 fn read_position(after: &str) -> Option<(usize, (String, String))> {
     let (shard, rest) = after.split_once(':')?;
     let (at, entry) = rest.split_once(':')?;

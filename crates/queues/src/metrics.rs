@@ -21,7 +21,7 @@ use super::QueueNumbers;
 
 const PREFIX: &str = "signalbox_queues";
 
-/// The results of a receipt, and of a pull.
+/// The possible results of a receipt, and of a pull.
 const RESULTS: [&str; 10] = [
     "messages",
     "empty",
@@ -58,7 +58,7 @@ struct Of {
     queue: String,
 }
 
-/// All counts of this process. Cheap to clone.
+/// All counters of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
     pulls: Family<Counted, Counter>,
@@ -88,7 +88,7 @@ impl Metrics {
         }
     }
 
-    /// Counts messages that were settled, by what became of them.
+    /// Counts settled messages by their result.
     pub(super) fn settled(&self, queue: &str, result: &'static str, messages: u64) {
         if messages > 0 {
             self.messages.get_or_create(&Counted { queue: queue.to_owned(), result }).inc_by(messages);
@@ -101,7 +101,7 @@ impl Metrics {
         self.dwell.get_or_create(&Dwelt { queue: queue.to_owned(), tenant }).observe(seconds);
     }
 
-    /// Forgets a queue that is gone.
+    /// Removes the metrics of a deleted queue.
     pub(super) fn forget(&self, queue: &str) {
         for result in RESULTS {
             self.pulls.remove(&Counted { queue: queue.to_owned(), result });
@@ -112,10 +112,10 @@ impl Metrics {
         }
     }
 
-    /// The text of all metrics; `numbers` are those of the fabric, if it answers.
+    /// Encodes all metrics. `numbers` are the fabric's statistics, if it answers.
     ///
     /// # Errors
-    /// Never, as strings take everything.
+    /// Never, because writing to a string cannot fail.
     pub(super) fn encode(
         &self,
         waiting_pulls: usize,
@@ -139,7 +139,7 @@ impl Metrics {
     }
 }
 
-/// The fabric's counters, as of now.
+/// Registers the current values of the fabric's counters.
 fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) {
     let (held, facets) = (Family::<Held, Gauge>::default(), Family::<Of, Gauge>::default());
     let moved = Family::<Held, Counter>::default();

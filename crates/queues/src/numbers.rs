@@ -8,44 +8,44 @@ use super::{
     store::FacetRow,
 };
 
-/// Ids in one segment of the log.
+/// The number of ids in one segment of the log.
 pub(super) const SEGMENT_IDS: u64 = 64_000_000;
 
-/// Numbers of a queue, over all shards.
+/// Statistics of a queue, summed over all shards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueNumbers {
     /// Messages that wait.
     pub waiting: u64,
-    /// Messages that were delivered and not settled.
+    /// Messages that are leased to consumers.
     pub in_flight: u64,
-    /// Messages that were returned with a delay.
+    /// Messages that wait for the end of a delay.
     pub delayed: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Environments with messages. One with messages in several shards counts in each.
+    /// Environments with messages. An environment with messages in several shards is counted in each.
     pub facets: u64,
-    /// Messages that came in, in all.
+    /// Total number of accepted messages.
     pub pushed: u64,
-    /// Messages that were delivered, in all.
+    /// Total number of deliveries.
     pub pulled: u64,
-    /// Messages that were acknowledged, in all.
+    /// Total number of acknowledged messages.
     pub acked: u64,
-    /// Messages that were returned, in all.
+    /// Total number of returned messages.
     pub nacked: u64,
-    /// Messages whose lease ended, in all.
+    /// Total number of expired leases.
     pub expired: u64,
-    /// Messages that became dead letters, in all.
+    /// Total number of messages that became dead letters.
     pub died: u64,
-    /// Dead letters that were returned, in all.
+    /// Total number of redriven dead letters.
     pub redriven: u64,
-    /// Messages that were dropped, in all.
+    /// Total number of dropped messages.
     pub dropped: u64,
-    /// Messages whose bodies were no longer in the log, in total.
+    /// Total number of messages whose bodies were no longer in the log.
     pub lost: u64,
 }
 
 impl QueueNumbers {
-    /// The totals of all changes, by name.
+    /// The totals by name.
     pub(super) fn moved(&self) -> [(&'static str, u64); 9] {
         [
             ("pushed", self.pushed),
@@ -79,22 +79,23 @@ impl QueueNumbers {
     }
 }
 
-/// A facet, over all shards.
+/// A facet, summed over all shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FacetStatus {
     /// The environment.
     pub environment: String,
-    /// Messages in a turn; 0 is paused.
+    /// Messages per turn; 0 if paused.
     pub weight: u32,
     /// Messages that wait.
     pub waiting: u64,
-    /// Messages that were delivered and not settled.
+    /// Messages that are leased to consumers.
     pub in_flight: u64,
-    /// Messages that were returned with a delay.
+    /// Messages that wait for the end of a delay.
     pub delayed: u64,
-    /// How long ago the message at its head was accepted.
+    /// The age of its first waiting message, from the acceptance.
     pub oldest_age_ms: Option<u64>,
-    /// The mean time from acceptance to the first pull of its latest messages (an exponential mean of about eight).
+    /// The mean time from acceptance to the first pull of its latest messages (an exponential moving average
+    /// over about eight).
     pub dwell_ms: Option<u64>,
 }
 
@@ -116,20 +117,20 @@ impl FacetStatus {
 /// Messages of an environment that were dropped because too many waited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DropGap {
-    /// The environment; empty for those beyond the number that is recorded one by one.
+    /// The environment; empty for the environments beyond the number that is recorded individually.
     pub environment: String,
     /// The lowest id.
     pub first: u64,
     /// The highest id.
     pub last: u64,
-    /// How many.
+    /// The number of messages.
     pub messages: u64,
     /// When the last one was dropped, unix milliseconds.
     pub dropped_ms: u64,
 }
 
 impl DropGap {
-    /// Reads what the scripts store.
+    /// Parses the stored form.
     fn read(environment: String, words: &str) -> Option<Self> {
         let mut numbers = words.split(' ').map(|word| word.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
@@ -139,7 +140,8 @@ impl DropGap {
 }
 
 impl Handle {
-    /// Messages that were dropped because too many waited, by environment. Of several shards one has one gap in each.
+    /// Lists messages that were dropped because too many waited, by environment. An environment has a gap for
+    /// each shard.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -153,7 +155,7 @@ impl Handle {
         Ok(gaps)
     }
 
-    /// Forgets the gaps of a queue.
+    /// Deletes the gaps of a queue.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -164,7 +166,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Numbers of queues.
+    /// Statistics of queues.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -178,7 +180,7 @@ impl Handle {
         Ok(numbers)
     }
 
-    /// Facets in the order of their names, those behind `after`.
+    /// Facets sorted by name, after the name `after`.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -193,7 +195,7 @@ impl Handle {
         Ok(Page { items: self.facets_named(queue, &names).await?, next })
     }
 
-    /// Facets by name; those without messages are left out.
+    /// The facets with these names. Facets without messages are omitted.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -222,7 +224,7 @@ fn add_facet(sum: &mut Option<FacetStatus>, name: &str, row: &FacetRow, now_ms: 
     one.dwell_ms = one.dwell_ms.max(row.dwell_ms);
 }
 
-/// When an item of a queue was accepted, or stored again if that was later.
+/// The time at which an item of a queue was accepted or, if that was later, stored again.
 fn since_ms(item: &str) -> Option<u64> {
     let item = item.split('#').next()?;
     let (id, segment) = match item.split_once('@') {

@@ -5,15 +5,17 @@ use std::fmt;
 use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{Hir, Look};
 
-/// Maximum characters of a pattern. A longer one is usually a list, for which several queues are better.
+/// Maximum number of characters in a pattern. A longer one is usually a list, for which several queues are
+/// better.
 pub(crate) const MAX_PATTERN_CHARACTERS: usize = 4_096;
 
-/// Bytes that the compiled form may take. `(a{100}){100}` is a short text and a large program. Every pattern of literal
-/// text, alternatives and `.*` fits that has the maximum length.
+/// Maximum size of a compiled pattern, in bytes: `(a{100}){100}` is a short text, but a large program. Any
+/// pattern of the maximum length that consists of literal text, alternatives and `.*` fits.
 const COMPILED_BYTES: usize = 1 << 20;
-/// Characters of the shortest message: `a:b:c`.
+/// The number of characters in the shortest message: `a:b:c`.
 const SHORTEST_MESSAGE: usize = 5;
-/// Bytes of scratch memory for each thread that matches; beyond it matching is slower and still linear.
+/// Scratch memory of each matching thread, in bytes. A pattern that needs more is matched more slowly, but in
+/// linear time.
 const SCRATCH_BYTES: usize = 256 << 10;
 
 /// A compiled pattern.
@@ -23,13 +25,13 @@ pub(crate) struct Pattern(Regex);
 /// The reason why a pattern is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// More characters than [`MAX_PATTERN_CHARACTERS`].
+    /// It has more than [`MAX_PATTERN_CHARACTERS`] characters.
     #[error("the pattern has {0} characters; the limit is {MAX_PATTERN_CHARACTERS}")]
     TooLong(usize),
-    /// Not a regular expression.
+    /// It is not a regular expression.
     #[error("at character {position}: {reason}")]
     Syntax {
-        /// The place in the pattern, in characters, from 1.
+        /// The position of the mistake, in characters from 1.
         position: usize,
         /// The problem.
         reason: String,
@@ -41,13 +43,13 @@ pub enum Flaw {
         COMPILED_BYTES >> 10
     )]
     TooLarge,
-    /// No message has so few characters.
+    /// It cannot match any message.
     #[error("the pattern matches no message: it must match the whole of `environment:type:topic`")]
     MatchesNothing,
 }
 
 impl Flaw {
-    /// The place of the mistake in characters from 1, where there is one.
+    /// The position of the mistake in characters from 1, if it is known.
     pub fn position(&self) -> Option<usize> {
         match self {
             Self::Syntax { position, .. } => Some(*position),
@@ -59,11 +61,11 @@ impl Flaw {
 impl Pattern {
     /// Compiles a pattern.
     ///
-    /// It is anchored as a *tree*: the parsed pattern is placed between two anchors. Anchors around the text could be
-    /// bypassed, as with `a|b)|(?:c`, which would then match another tenant's messages.
+    /// The anchors are added to the parsed pattern, not to its text. Anchors around the text could be
+    /// bypassed: `a|b)|(?:c` would match another tenant's messages.
     ///
     /// # Errors
-    /// When it is too long, not a regular expression, or too large when compiled.
+    /// If it is too long, not a regular expression, or too large when compiled.
     pub(crate) fn new(text: &str) -> Result<Self, Flaw> {
         let characters = text.chars().count();
         if characters > MAX_PATTERN_CHARACTERS {
@@ -77,7 +79,8 @@ impl Pattern {
             return Err(Flaw::MatchesNothing);
         }
         let anchored = Hir::concat(vec![Hir::look(Look::Start), tree, Hir::look(Look::End)]);
-        // The tree prints as an expression that means exactly this tree; no part of the original text is left in it.
+        // The expression is printed from the parsed tree, so it cannot contain unbalanced parts of the
+        // original text.
         RegexBuilder::new(&anchored.to_string())
             .size_limit(COMPILED_BYTES)
             .dfa_size_limit(SCRATCH_BYTES)
@@ -96,7 +99,7 @@ fn syntax(text: &str, error: &regex_syntax::Error) -> Flaw {
     let (offset, reason): (usize, &dyn fmt::Display) = match error {
         regex_syntax::Error::Parse(error) => (error.span().start.offset, error.kind()),
         regex_syntax::Error::Translate(error) => (error.span().start.offset, error.kind()),
-        // The library may grow another kind; the mistake is then somewhere.
+        // A newer version of the library may have other kinds of errors; their position is unknown.
         _ => (0, &"not a regular expression"),
     };
     let before = text.get(..offset).unwrap_or_default();
@@ -130,7 +133,7 @@ mod tests {
         {
             assert!(!matches(pattern, message), "{pattern} on {message:?}");
         }
-        // A comment to the end of the line would hide a `)$` that follows it.
+        // Without care, the comment would hide the closing `)$`.
         assert!(!matches("(?x) a:x:y #", "a:x:yz"));
         assert!(matches("(?x) a:x:y #", "a:x:y"));
         assert!(Pattern::new("a|b)|(?:c").is_err(), "brackets that only the anchors would close");
@@ -175,7 +178,7 @@ mod tests {
         assert_eq!(Pattern::new(&"a".repeat(10 << 10)).unwrap_err(), Flaw::TooLong(10 << 10));
         assert_eq!(Pattern::new("(?:(?:a{100}){100}){100}").unwrap_err(), Flaw::TooLarge);
         assert!(Pattern::new(&"(".repeat(1000)).is_err());
-        // Backtracking would take longer than the universe has been there.
+        // A backtracking engine would never finish.
         assert!(!matches("((a*)*)*b", &"a".repeat(10_000)));
     }
 
@@ -185,7 +188,8 @@ mod tests {
             pattern in "[ab:.*|()?+]{0,12}", message in "[ab:]{0,6}",
         ) {
             if let Ok(compiled) = Pattern::new(&pattern) {
-                // The tree as text in a group; it was parsed alone, so its parentheses are balanced.
+                // The parsed tree as text in a group. The pattern was parsed alone, so its parentheses are
+                // balanced.
                 let tree = regex_syntax::parse(&pattern).unwrap();
                 let plain = Regex::new(&format!(r"\A(?:{tree})\z")).unwrap();
                 prop_assert_eq!(compiled.matches(&message), plain.is_match(&message));
@@ -193,7 +197,8 @@ mod tests {
         }
     }
 
-    /// A rejected pattern has the place of its mistake. An accepted one matches only what the pattern without anchors finds.
+    /// A rejected pattern has the position of its mistake. An accepted one matches only what the pattern
+    /// without anchors finds.
     #[test]
     fn fuzz_patterns() {
         let examples =

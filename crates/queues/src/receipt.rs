@@ -6,7 +6,9 @@
 
 use std::{fmt, str::FromStr};
 
-/// A pulled message's receipt.
+use super::definition::is_queue_name;
+
+/// The receipt of a pulled message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// The queue.
@@ -15,16 +17,16 @@ pub struct Receipt {
     pub shard: usize,
     /// The message.
     pub id: u64,
-    /// The number of this delivery, from 1.
+    /// The number of this delivery, counted from 1.
     pub attempt: u32,
-    /// Until when it was held at first, unix milliseconds of the shard's clock.
+    /// The original end of its lease, in unix milliseconds of the shard's clock.
     pub until_ms: u64,
     /// Random characters of the pull.
     pub nonce: String,
 }
 
 impl Receipt {
-    /// The part that the scripts compare with the message in flight.
+    /// The part that the scripts compare with the stored message in flight.
     pub(super) fn proof(&self) -> String {
         format!("{} {}", self.nonce, self.attempt)
     }
@@ -37,7 +39,7 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// A text that is not a receipt.
+/// The text is not a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid receipt")]
 pub struct Malformed;
@@ -46,11 +48,11 @@ impl FromStr for Receipt {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
-        // Queues' names are short and so is the rest: whatever is longer is something else.
+        // All parts of a receipt are short, so a longer text is not a receipt.
         let parts: Vec<&str> = if text.len() <= 256 { text.split('~').collect() } else { Vec::new() };
         let [queue, shard, id, attempt, until_ms, nonce] = parts[..] else { return Err(Malformed) };
         let nonce_fits = !nonce.is_empty() && nonce.bytes().all(|byte| byte.is_ascii_graphic());
-        if !super::is_queue_name(queue) || !nonce_fits {
+        if !is_queue_name(queue) || !nonce_fits {
             return Err(Malformed);
         }
         fn number<N: FromStr>(text: &str) -> Result<N, Malformed> {
@@ -111,7 +113,7 @@ mod tests {
         while let Some(text) = fuzz.text() {
             let Ok(receipt) = text.parse::<Receipt>() else { continue };
             assert_eq!(receipt.to_string().parse(), Ok(receipt.clone()), "{text}");
-            assert!(crate::is_queue_name(&receipt.queue) && !receipt.nonce.contains('~'), "{text}");
+            assert!(is_queue_name(&receipt.queue) && !receipt.nonce.contains('~'), "{text}");
             fuzz.accepted();
         }
     }

@@ -4,48 +4,50 @@ use std::collections::BTreeMap;
 
 use super::{
     Error, Handle, Receipt,
-    store::{Acked, Disposition, Nacked, Store},
+    handle::Inner,
+    store::{Acked, Disposition, Held, Nacked},
 };
 
-/// The result for a receipt.
+/// The result of settling a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// The message is forgotten.
+    /// The message was acknowledged.
     Acked,
     /// An earlier call with this receipt acknowledged the message.
     AckedBefore,
-    /// The message waits at the head of its facet.
+    /// The message was returned to the head of its facet.
     Back,
-    /// The message waits for its delay.
+    /// The message was returned and becomes available after its delay.
     Delayed,
-    /// The message was delivered often enough, or was rejected, and is a dead letter.
+    /// The message became a dead letter: it was rejected, or has reached its maximum number of deliveries.
     Dead,
-    /// The lease ends at this moment, unix milliseconds of the shard's clock.
+    /// The lease now ends at this time, in unix milliseconds of the shard's clock.
     Extended(u64),
-    /// The receipt is invalid.
+    /// The text is not a receipt.
     Malformed,
-    /// The receipt is of another queue.
+    /// The receipt belongs to another queue.
     OtherQueue,
     /// The receipt was used before.
     Used,
-    /// The lease is over, and the message was returned to its queue or settled since.
+    /// The lease has expired, and the message has been returned to its queue or settled since.
     Expired,
 }
 
 impl Handle {
-    /// Removes messages; returns the result of each receipt.
+    /// Acknowledges messages. Returns the result of each receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated: receipts that were acknowledged are reported as such for a
-    /// while, and then as used.
+    /// If the fabric does not answer. The call can be repeated: for a while, acknowledged receipts are
+    /// reported as such, and later as used.
     pub async fn ack(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         self.settle(queue, receipts, Action::Ack).await
     }
 
-    /// Returns messages after a delay, or after the backoff of their queue; returns the result of each receipt.
+    /// Returns messages after a delay, or after the backoff of their queue. Returns the result of each
+    /// receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated.
+    /// If the fabric does not answer. The call can be repeated.
     pub async fn nack(
         &self,
         queue: &str,
@@ -57,24 +59,25 @@ impl Handle {
         self.settle(queue, receipts, Action::Nack { disposition, keep_dead }).await
     }
 
-    /// Makes dead letters of messages, whatever their attempts; returns the result of each receipt.
+    /// Turns messages into dead letters, whatever their number of attempts. Returns the result of each
+    /// receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated.
+    /// If the fabric does not answer. The call can be repeated.
     pub async fn reject(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         let keep_dead = self.inner.options.dead_messages;
         self.settle(queue, receipts, Action::Nack { disposition: Disposition::Reject, keep_dead }).await
     }
 
-    /// Sets the end of leases to `lease_ms` from now; returns the result of each receipt.
+    /// Sets the end of leases to `lease_ms` from now. Returns the result of each receipt.
     ///
     /// # Errors
-    /// When the fabric does not answer. It can be repeated.
+    /// If the fabric does not answer. The call can be repeated.
     pub async fn extend(&self, queue: &str, lease_ms: u64, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
         self.settle(queue, receipts, Action::Extend { lease_ms }).await
     }
 
-    /// Parses receipts, settles those of each shard, and reports why others were not held.
+    /// Parses receipts, settles those of each shard, and determines why others were not held.
     async fn settle(&self, queue: &str, receipts: &[&str], action: Action) -> Result<Vec<Settled>, Error> {
         let stores = &self.inner.stores;
         let mut answers = vec![Settled::Malformed; receipts.len()];
@@ -89,8 +92,8 @@ impl Handle {
             }
         }
         for (shard, receipts) in by_shard {
-            let held: Vec<(u64, String)> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
-            let found = action.carry_out(&stores[shard], queue, &held).await?;
+            let held: Vec<Held> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
+            let found = action.carry_out(&self.inner, shard, queue, held).await?;
             let mut now_ms = None;
             for ((place, receipt), found) in receipts.iter().zip(found) {
                 answers[*place] = match found {
@@ -121,13 +124,15 @@ enum Action {
 }
 
 impl Action {
-    /// The result for each message; `None` for one that was not held.
+    /// Returns the result for each message; `None` for one that was not held.
     async fn carry_out(
         self,
-        store: &Store,
+        inner: &Inner,
+        shard: usize,
         queue: &str,
-        held: &[(u64, String)],
-    ) -> Result<Vec<Option<Settled>>, signalbox_store::Error> {
+        held: Vec<Held>,
+    ) -> Result<Vec<Option<Settled>>, Error> {
+        let store = &inner.stores[shard];
         Ok(match self {
             Self::Ack => {
                 let settled = |acked| match acked {
@@ -135,7 +140,7 @@ impl Action {
                     Acked::Now => Some(Settled::Acked),
                     Acked::Before => Some(Settled::AckedBefore),
                 };
-                store.ack(queue, held).await?.into_iter().map(settled).collect()
+                inner.shared_calls.ack(store, shard, queue, held).await?.into_iter().map(settled).collect()
             }
             Self::Nack { disposition, keep_dead } => {
                 let settled = |nacked| match nacked {
@@ -144,10 +149,10 @@ impl Action {
                     Nacked::Delayed => Some(Settled::Delayed),
                     Nacked::Dead => Some(Settled::Dead),
                 };
-                store.nack(queue, disposition, keep_dead, held).await?.into_iter().map(settled).collect()
+                store.nack(queue, disposition, keep_dead, &held).await?.into_iter().map(settled).collect()
             }
             Self::Extend { lease_ms } => {
-                let (until_ms, extended) = store.extend(queue, lease_ms, held).await?;
+                let (until_ms, extended) = store.extend(queue, lease_ms, &held).await?;
                 extended.into_iter().map(|held| held.then_some(Settled::Extended(until_ms))).collect()
             }
         })
@@ -155,7 +160,7 @@ impl Action {
 }
 
 impl Settled {
-    /// The word for it in metrics.
+    /// The name of the result in metrics.
     fn result(self) -> &'static str {
         match self {
             Self::Acked => "acked",

@@ -15,13 +15,13 @@ use super::{
     store::Store,
 };
 
-/// Messages of either kind that one call returns.
+/// Maximum number of messages with an expired lease, and with an ended delay, that one call returns.
 const PART: usize = 500;
-/// Before another try when the fabric does not answer.
+/// The pause before a retry if the fabric does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Handle {
-    /// Sweeps and wakes until `shutdown`.
+    /// Sweeps queues and wakes waiting pulls until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
         let dues: Vec<Arc<Notify>> = self.inner.stores.iter().map(|_| Arc::default()).collect();
@@ -35,7 +35,7 @@ impl Handle {
     }
 }
 
-/// Receives the scripts' notifications: a message is available, or something is due earlier than was known.
+/// Receives the scripts' notifications: a message is available, or a sweep is due earlier than before.
 async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: CancellationToken) {
     let Some(mut wakes) = Store::wakes(&inner.stores) else { return };
     loop {
@@ -44,7 +44,7 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
             () = shutdown.cancelled() => return,
         };
         match notice {
-            // Notifications missed while disconnected are recovered by a check.
+            // Notifications missed while disconnected are replaced by a check of everything.
             Notice::Resumed => {
                 inner.waiting.wake_all();
                 dues.iter().for_each(|due| due.notify_one());
@@ -55,7 +55,7 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
                     continue;
                 }
                 match payload.strip_prefix("pull ").or_else(|| payload.strip_prefix("only ")) {
-                    // The queue, or the queue and an environment: the name under which pulls wait.
+                    // The name under which pulls wait: the queue, or the queue and an environment.
                     Some(bench) => inner.waiting.wake(bench),
                     None => {
                         let shard = inner.stores.iter().position(|store| store.wake_channel() == channel);
@@ -72,7 +72,7 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
 async fn sweep(inner: Arc<Inner>, store: Arc<Store>, due: Arc<Notify>, shutdown: CancellationToken) {
     loop {
         let pause = sweep_due(&inner, &store).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "nothing can be swept now");
+            tracing::debug!(%error, "queues not swept, retrying");
             Some(PAUSE)
         });
         let wait = async {
@@ -89,7 +89,7 @@ async fn sweep(inner: Arc<Inner>, store: Arc<Store>, due: Arc<Notify>, shutdown:
     }
 }
 
-/// Sweeps everything that is due; how long until the next, if there is one.
+/// Sweeps all queues that are due. Returns the time until the next is due, if there is one.
 async fn sweep_due(inner: &Inner, store: &Store) -> Result<Option<Duration>, signalbox_store::Error> {
     loop {
         let Some((queue, due_ms)) = store.next_due().await? else { return Ok(None) };

@@ -21,7 +21,7 @@ struct Waiters {
     count: usize,
 }
 
-/// A waiter's place; returned when dropped.
+/// The slot of a waiting pull, freed when it is dropped.
 #[derive(Debug)]
 pub(super) struct WaitSlot<'a> {
     waiting: &'a Waiting,
@@ -34,7 +34,7 @@ impl Waiting {
         self.queues.lock()
     }
 
-    /// A slot among the waiters of `queue`; `None` when `most` wait already.
+    /// Acquires a slot for a pull of `queue`; `None` if `most` pulls already wait.
     pub(super) fn acquire(&self, queue: &str, most: usize) -> Option<WaitSlot<'_>> {
         let mut queues = self.queues();
         if queues.values().map(|waiters| waiters.count).sum::<usize>() >= most {
@@ -46,14 +46,14 @@ impl Waiting {
         Some(WaitSlot { waiting: self, queue: queue.to_owned(), notify: Arc::clone(&waiters.notify) })
     }
 
-    /// There is something in `queue`.
+    /// Wakes one waiting pull, because `queue` has messages.
     pub(super) fn wake(&self, queue: &str) {
         if let Some(waiters) = self.queues().get(queue) {
             waiters.notify.notify_one();
         }
     }
 
-    /// `queue` is gone: for those that wait for all of it, and for one environment of it.
+    /// Wakes all pulls of a deleted `queue`, including those for one environment.
     pub(super) fn wake_queue(&self, queue: &str) {
         for (place, waiters) in &*self.queues() {
             if place.split('|').next() == Some(queue) {
@@ -62,14 +62,14 @@ impl Waiting {
         }
     }
 
-    /// Something may have been missed.
+    /// Wakes all pulls, because notifications may have been missed.
     pub(super) fn wake_all(&self) {
         for waiters in self.queues().values() {
             waiters.notify.notify_one();
         }
     }
 
-    /// How many wait.
+    /// The number of waiting pulls.
     pub(crate) fn count(&self) -> usize {
         self.queues().values().map(|waiters| waiters.count).sum()
     }
@@ -87,7 +87,8 @@ impl Drop for WaitSlot<'_> {
     }
 }
 
-/// A notice that was received and not yet acted upon. Dropped before [`Self::acted`], it goes to the next waiter.
+/// A notification that was received but not yet processed. If it is dropped before [`Self::acted`], the next
+/// waiter gets it.
 #[derive(Debug)]
 pub(super) struct Notice<'a>(Option<&'a Notify>);
 

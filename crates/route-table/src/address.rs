@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::Invalid;
 use crate::{Network, OwnAddresses, UnixFolder};
 
-/// `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`, in one canonical spelling, because an address is compared
-/// as text in the table.
+/// An address such as `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`, in one canonical spelling,
+/// because the table compares addresses as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Address(String);
 
-/// Where instances may be. Set by the configuration.
+/// The rules for addresses of instances, from the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct AddressRules {
     /// The networks that may contain instances.
@@ -22,21 +22,22 @@ pub struct AddressRules {
     pub unix_folders: Vec<UnixFolder>,
     /// Addresses that belong to Signalbox itself, and are therefore rejected.
     pub own: OwnAddresses,
-    /// Whether instances on loopback addresses and Unix sockets can have health checks: only if pacemaker and routers are
-    /// one machine, because otherwise such an address is another machine for each of them.
+    /// Whether instances on loopback addresses and Unix sockets can have health checks. This requires that
+    /// the pacemaker and the routers run on one machine, because otherwise such an address is a different
+    /// machine for each of them.
     pub check_local: bool,
 }
 
-/// The length that fits a socket address (`sun_path`, with its final zero).
+/// Maximum length of a path in a socket address (`sun_path`, with its final zero).
 const MAX_UNIX_PATH: usize = 107;
 
 impl Address {
-    /// The text, as in the table.
+    /// The address as text, as in the table.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Takes an address that an earlier check accepted.
+    /// Creates an address that was accepted before.
     #[cfg(test)]
     pub(crate) fn trusted(text: &str) -> Self {
         Self(text.to_owned())
@@ -44,8 +45,9 @@ impl Address {
 }
 
 impl AddressRules {
-    /// Parses an address and checks it against the rules. Names are refused: the edge's balancer takes literals only,
-    /// and a name that resolves differently tomorrow would get around the networks.
+    /// Parses an address and checks it against the rules. Host names are rejected: the edge's balancer
+    /// accepts only IP addresses, and a name could later resolve to an address outside of the allowed
+    /// networks.
     pub fn admit(&self, text: &str) -> Result<Address, Invalid> {
         match text.strip_prefix("unix:") {
             Some(path) => self.admit_unix(path),
@@ -56,7 +58,7 @@ impl AddressRules {
     /// Whether the pacemaker may connect to an address for a health check.
     pub fn may_check(&self, address: &str) -> bool {
         let local = match address.parse::<SocketAddr>() {
-            // The table may have been written by hand, so all spellings are expected.
+            // The table may have been written manually, so all spellings are accepted.
             Ok(socket) => matches!(socket.ip().to_canonical(), ip if ip.is_loopback() || ip.is_unspecified()),
             Err(_) => true,
         };
@@ -72,7 +74,7 @@ impl AddressRules {
         if socket.port() == 0 || matches!(socket, SocketAddr::V6(v6) if v6.scope_id() != 0) {
             return Err(invalid());
         }
-        // ::ffff:127.0.0.1 is another spelling of 127.0.0.1, and is checked and stored as that.
+        // ::ffff:127.0.0.1 is another spelling of 127.0.0.1. It is checked and stored in that form.
         let socket = SocketAddr::new(socket.ip().to_canonical(), socket.port());
         if self.own.forbids_instance(socket) {
             return Err(Invalid::new(
@@ -90,7 +92,7 @@ impl AddressRules {
     }
 
     fn admit_unix(&self, path: &str) -> Result<Address, Invalid> {
-        // Plain characters only: the path passes through nginx and JSON, and a socket needs no others.
+        // The path is used in nginx and in JSON, so only simple characters are allowed.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._@+-".contains(&byte);
         let segments_fit = path.split('/').skip(1).all(|segment| !matches!(segment, "" | "." | ".."));
         if !path.starts_with('/') || path.len() > MAX_UNIX_PATH || !path.bytes().all(plain) || !segments_fit {
@@ -223,7 +225,7 @@ mod tests {
         }
     }
 
-    /// An accepted address has one spelling, and is inside the rules in this spelling.
+    /// An accepted address has one canonical spelling, and satisfies the rules in this spelling.
     #[test]
     fn fuzz_addresses() {
         let examples = [

@@ -3,18 +3,18 @@
 /// The keys of one host name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableHost {
-    /// Sorted.
+    /// The addresses, sorted.
     pub addresses: Vec<String>,
-    /// Sorted.
+    /// The instance IDs, sorted.
     pub instance_ids: Vec<String>,
     /// The version type under which the edge counts requests for this name.
     pub log_key: Option<String>,
-    /// The policy as JSON, as the edge reads it.
+    /// The policy in the JSON form that the edge reads.
     pub policy: Option<String>,
 }
 
 impl TableHost {
-    /// A name exists when any of these keys does.
+    /// Whether any of the name's keys exists.
     pub fn exists(&self) -> bool {
         !self.addresses.is_empty() || self.log_key.is_some() || self.policy.is_some()
     }
@@ -25,7 +25,7 @@ impl TableHost {
 pub struct Owner {
     /// The instance ID.
     pub id: String,
-    /// The version type of the instance; absent for an entry made by hand.
+    /// The version type of the instance; absent if the entry was written manually.
     pub version_type_id: Option<String>,
     /// Whether the instance is draining.
     pub draining: bool,

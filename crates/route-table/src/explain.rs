@@ -10,11 +10,12 @@ use super::{
     policy::find_path,
 };
 
-/// Of an instance that has just come, the least part.
+/// The minimum fraction of its weight that a new instance gets.
 const LEAST_PART: f64 = 0.1;
 const MAX_SLOW_START_MS: f64 = 3_600_000.0;
 
-/// The part of a policy that decides who gets requests. As for the edge, what is not readable is not there.
+/// The part of a policy that decides which instance gets a request. As in the edge, parts that cannot be
+/// parsed are ignored.
 #[derive(Debug)]
 pub(crate) struct Policy(serde_json::Value);
 
@@ -22,7 +23,7 @@ impl Policy {
     fn read(text: Option<&str>) -> Self {
         let mut value: serde_json::Value =
             text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        // A table by hand may have version types as numbers, which are the same to the edge.
+        // A table that was written manually may have numbers as version types, which the edge accepts, too.
         let as_text = |one: &mut serde_json::Value| {
             if let Some(number) = one.as_i64() {
                 *one = number.to_string().into();
@@ -36,13 +37,13 @@ impl Policy {
         Self(value)
     }
 
-    /// The cookie of sessions, when the host has them.
+    /// The name of the session cookie, if the host has sticky sessions.
     pub(super) fn sticky(&self) -> Option<&str> {
         let given = self.0["sticky"].as_object()?;
         Some(given.get("cookie").and_then(name).unwrap_or("signalbox"))
     }
 
-    /// Version types with their percent; empty when there is nothing to share out.
+    /// Version types with their percentages; empty if there is no traffic split.
     pub(super) fn share_list(&self) -> Vec<(&str, f64)> {
         let one =
             |share: &'_ serde_json::Value| share["percent"].as_f64().filter(|p| (0.0..=100.0).contains(p));
@@ -55,7 +56,7 @@ impl Policy {
         if list.iter().any(|(_, percent)| *percent > 0.0) { list } else { Vec::new() }
     }
 
-    /// The version type that a value of such a header or cookie asks for.
+    /// The version type that a value of such a header or cookie selects.
     pub(super) fn listed<'a>(&'a self, value: &'a str) -> Option<&'a str> {
         match &self.0["shares_by"]["values"] {
             serde_json::Value::Null => Some(value),
@@ -63,7 +64,7 @@ impl Policy {
         }
     }
 
-    /// The header and the cookie that ask for a version type by name.
+    /// The header and the cookie that select a version type.
     pub(super) fn shares_by(&self) -> (Option<&str>, Option<&str>) {
         let by = &self.0["shares_by"];
         (name(&by["header"]), name(&by["cookie"]))
@@ -84,9 +85,9 @@ impl Policy {
         asked.address().filter(|_| balance["address"] == true)
     }
 
-    /// What the edge checks before it chooses an instance, and what that decides for the request.
+    /// The checks that the edge makes before it chooses an instance, and their results for the request.
     fn checks(&self, rule: Option<&PathRule>, question: Question<'_>) -> (Vec<String>, Vec<Step>) {
-        // The table adds members about instances, which are not part of a policy.
+        // The table adds members about instances that are not part of a policy.
         let added = ["v", "weights", "log_keys", "draining", "unhealthy", "joined"];
         let mut rules = self.0.clone();
         if let Some(rules) = rules.as_object_mut() {
@@ -103,7 +104,7 @@ impl Policy {
         list.filter_map(|rule| serde_json::from_value(rule.clone()).ok()).collect()
     }
 
-    /// The part of its weight that applies to an address during slow start; `None` for the whole weight.
+    /// The fraction of its weight that an address gets during slow start; `None` for the full weight.
     pub(super) fn slow_start(&self, address: &str, now_ms: u64) -> Option<f64> {
         let takes = self.0["slow_start_ms"].as_f64().filter(|ms| (1.0..=MAX_SLOW_START_MS).contains(ms))?;
         let joined = self.0["joined"][address].as_f64().filter(|at| *at >= 0.0)?;
@@ -123,9 +124,9 @@ impl Policy {
         self.0["log_keys"][address].as_str()
     }
 
-    /// Which addresses are excluded and why, and whether the host fails open. The edge decides by the same rules in
-    /// its own code (`candidates.lua`): draining addresses are excluded; unhealthy ones are, unless they are more than
-    /// half of the rest; those with weight 0 are, unless no other is left.
+    /// Why each address is excluded, and whether the host fails open. The edge implements the same rules
+    /// separately (`candidates.lua`): draining addresses are excluded. Unhealthy ones are excluded, unless
+    /// they are more than half of the rest. Those with weight 0 are excluded, unless no others remain.
     fn reasons(&self, addresses: &[String]) -> (Vec<Option<&'static str>>, bool) {
         let draining = |address: &str| self.lists("draining", address);
         let unhealthy = |address: &str| self.lists("unhealthy", address);
@@ -144,8 +145,8 @@ impl Policy {
         (addresses.iter().map(reason).collect(), fail_open)
     }
 
-    /// The part of the requests that each address gets. Without a share that an instance can serve, weights alone
-    /// decide.
+    /// The fraction of requests that each address gets. If no share has an instance that can serve it, only
+    /// weights decide.
     fn chances<'a>(
         &self,
         addresses: &[String],
@@ -171,7 +172,7 @@ impl Policy {
                 .map(|other| self.weight(other))
                 .collect();
             let total: f64 = beside.iter().sum();
-            // Weights that are all 0 count as equal.
+            // If all weights are 0, they are treated as equal.
             let part =
                 if total > 0.0 { self.weight(address) / total } else { 1.0 / beside.len().max(1) as f64 };
             let share = shares.iter().find(|share| Some(share.version_type.as_str()) == own);
@@ -181,7 +182,7 @@ impl Policy {
         addresses.iter().zip(reasons).map(|(address, reason)| chance(address, reason)).collect()
     }
 
-    /// The shares, by how many usable instances each version type has.
+    /// The shares, with the number of usable instances of each version type.
     fn shares(&self, instances: impl Fn(&str) -> usize) -> Vec<ExplainedShare> {
         let read = |one: &serde_json::Value| {
             let version_type = one["version_type"].as_str()?.to_owned();
@@ -199,34 +200,34 @@ impl Policy {
     }
 }
 
-/// A header's or a cookie's name, as the edge takes them.
+/// The name of a header or cookie, by the rules of the edge.
 fn name(value: &serde_json::Value) -> Option<&str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     value.as_str().filter(|name| !name.is_empty() && name.len() <= 128 && name.bytes().all(plain))
 }
 
-/// A request to explain: its attributes, and the key that sessions are read with.
+/// A request to explain: its attributes, and the key that reads session cookies.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Question<'a> {
     /// The request; `None` explains the host in general.
     pub asked: Option<&'a Asked>,
     /// The key that decrypts session cookies; `None` without a key file.
     pub secret: Option<&'a Secret>,
-    /// Its method and scheme; `None` if the checks are not to be explained.
+    /// Method and scheme of the request; `None` if its checks are not explained.
     pub line: Option<Line<'a>>,
 }
 
-/// What a path leads to.
+/// The result of the rules for paths.
 #[derive(Debug)]
 pub struct Leads {
-    /// The host whose instances serve it, if it is another one.
+    /// The host whose instances serve the path, if it is a different one.
     pub service: Option<String>,
     rule: Option<PathRule>,
     sent: String,
     checks: (Vec<String>, Vec<Step>),
 }
 
-/// What `path` leads to, by the first of `records` that exists.
+/// Applies the rules for `path` of the first record that exists.
 pub fn leads_to(records: &[TableHost], path: &RequestPath, question: Question<'_>) -> Leads {
     let record = records.iter().find(|record| record.exists());
     let policy = Policy::read(record.and_then(|record| record.policy.as_deref()));
@@ -238,7 +239,8 @@ pub fn leads_to(records: &[TableHost], path: &RequestPath, question: Question<'_
 }
 
 impl Leads {
-    /// The explanation of a request to `asked` with this path, where `service` explains the host that it leads to.
+    /// The explanation of a request with this path. `asked` explains the requested host, and `service` the
+    /// host to which the path leads.
     pub fn explanation(self, asked: Explanation, service: Option<Explanation>) -> Explanation {
         let path = Some(ExplainedPath {
             rule: self.rule.as_ref().map(|rule| rule.path().to_owned()),
@@ -258,7 +260,8 @@ impl Leads {
     }
 }
 
-/// Explains `host`. `records` are those of `candidates`, in their order; `owners` those of the deciding one's addresses.
+/// Explains `host`. `records` are those of `candidates` in the same order; `owners` belong to the addresses
+/// of the record that decides.
 pub fn explain(
     host: String,
     candidates: Vec<String>,
@@ -359,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_existing_name_decides_without_falling_through() {
-        // "a.b" exists only by its log key: its wildcard's instances do not help it.
+        // "a.b" exists because of its log key, so the instances of its wildcard are not used.
         let records = [host(&[], Some("17"), None), host(&["127.0.0.1:1"], None, None), TableHost::default()];
         let explanation = explained(&records);
         assert_eq!(explanation.matched.as_deref(), Some("a.b"));
@@ -408,7 +411,7 @@ mod tests {
         let ill = "unhealthy";
         assert_eq!(reasons(r#"{"unhealthy":["127.0.0.1:2"]}"#), (vec![None, Some(ill), None], false));
         assert_eq!(reasons(r#"{"unhealthy":["127.0.0.1:2","127.0.0.1:3"]}"#), (vec![None; 3], true));
-        // Half of those that do not drain is not more than half.
+        // Half of the addresses that do not drain is not more than half.
         let policy = r#"{"draining":["127.0.0.1:1"],"unhealthy":["127.0.0.1:1","127.0.0.1:2"]}"#;
         assert_eq!(reasons(policy), (vec![Some("draining"), Some(ill), None], false));
     }
@@ -444,7 +447,7 @@ mod tests {
         let policy = r#"{"balance":{"algorithm":"p2c"},"log_keys":{"127.0.0.1:1":"17","127.0.0.1:2":"18"},
             "draining":["127.0.0.1:2"],"shares":[{"version_type":"17","percent":60},
             {"version_type":"18","percent":20},{"version_type":"19","percent":20}]}"#;
-        // The third address has no log key and is counted under the host's.
+        // The third address has no log key, so its requests are counted under the host's.
         let explanation = explained(&[host(&THREE, Some("19"), Some(policy)), empty(), empty()]);
         let shares: Vec<_> = explanation
             .shares
@@ -470,7 +473,7 @@ mod tests {
         let of = |n: usize| choice(by_header, Some(&format!("X-User: {n}")), None).address.unwrap();
         let chosen: std::collections::BTreeSet<String> = (0..40).map(of).collect();
         assert_eq!(chosen.len(), 2, "{chosen:?}");
-        // Without the header it takes turns.
+        // Without the header, requests are distributed in turn.
         let turns = choice(by_header, None, Some("a=b"));
         assert_eq!((turns.by, turns.address, turns.among.len()), (By::Chance, None, 2));
         let by_address = r#"{"balance":{"algorithm":"hash","address":true}}"#;
@@ -510,7 +513,7 @@ mod tests {
         let without =
             asked(&records, Question { asked: question.as_ref(), secret: None, ..Question::default() });
         assert_eq!(without.request.unwrap().by, By::UnreadableSession);
-        // With the key it is recognized as forged.
+        // With the key, the cookie is recognized as forged.
         assert_eq!(choice(policy, None, Some("stay=a.b")).by, By::Chance);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn check(health: &Health) -> Result<(), Invalid> {
         Some(path) if !path_fits(path) => {
             return invalid("`path` must begin with / and have at most 1024 printable ASCII characters");
         }
-        None if !health.tcp => return invalid("name a path, or say `\"tcp\": true`"),
+        None if !health.tcp => return invalid("either `path` or `\"tcp\": true` is required"),
         None if health.status.is_some() || health.body.is_some() => {
             return invalid("`status` and `body` require `path`");
         }
@@ -30,7 +30,7 @@ pub(crate) fn check(health: &Health) -> Result<(), Invalid> {
         return invalid("`status` must list 1 to 20 statuses from 200 to 599, or ranges such as \"200-399\"");
     }
     if health.body.as_ref().is_some_and(|body| !(1..=MAX_BODY).contains(&body.len())) {
-        return invalid("body is 1 to 256 bytes");
+        return invalid("`body` must have 1 to 256 bytes");
     }
     let fits = (1..=3600).contains(&health.interval_seconds)
         && (1..=60_000).contains(&health.timeout_ms)
@@ -44,7 +44,7 @@ pub(crate) fn check(health: &Health) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Whether a status is good.
+/// Whether the status passes the health check.
 pub fn takes(health: &Health, status: u16) -> bool {
     health.statuses().iter().any(|range| (range.first..=range.last).contains(&status))
 }

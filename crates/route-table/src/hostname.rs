@@ -6,17 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::Invalid;
 
-/// A name of the route table: lower case, without trailing dot, `*.example.org` for everything below a name, `*` for
-/// everything that nothing else matches.
+/// A host name in the route table: lower case, without trailing dot. `*.example.org` covers all names below
+/// `example.org`, and `*` all names that no other entry matches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Hostname(String);
 
 impl Hostname {
-    /// Reads a name as a person or program writes it.
+    /// Parses a name in any common notation.
     ///
-    /// Labels are letters, digits, hyphen (not at an end) and underscore, which the DNS allows and applications use.
-    /// Names in other scripts come in their ASCII form (`xn--…`), because that is what arrives in a Host header.
+    /// Labels consist of letters, digits, hyphens (not at an end) and underscores, which the DNS allows and
+    /// applications use. Names in other scripts must be in their ASCII form (`xn--…`), which is the form of
+    /// Host headers.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let name = text.strip_suffix('.').unwrap_or(text);
         let invalid = |reason: &str| {
@@ -27,7 +28,7 @@ impl Hostname {
             return Ok(Self(name.to_owned()));
         }
         if name.is_empty() {
-            return invalid("a host name is not empty");
+            return invalid("a host name must not be empty");
         }
         if name.len() > 253 {
             return invalid("a host name must have at most 253 characters");
@@ -39,19 +40,19 @@ impl Hostname {
         }
         for label in name.strip_prefix("*.").unwrap_or(name).split('.') {
             if label.is_empty() || label.len() > 63 {
-                return invalid("each label has 1 to 63 characters");
+                return invalid("each label must have 1 to 63 characters");
             }
             if !label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_') {
-                return invalid("labels are letters, digits, - and _ (other scripts in their xn-- form)");
+                return invalid("labels may contain letters, digits, - and _ (other scripts in xn-- form)");
             }
             if label.starts_with('-') || label.ends_with('-') {
-                return invalid("a label neither starts nor ends with a hyphen");
+                return invalid("a label must not start or end with a hyphen");
             }
         }
         Ok(Self(name.to_ascii_lowercase()))
     }
 
-    /// The name, as in keys.
+    /// The name as it is in keys.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -135,7 +136,7 @@ mod tests {
         }
     }
 
-    /// An accepted name is read again as the same, and is found by a request for it.
+    /// An accepted name can be parsed again unchanged, and a request for it finds it.
     #[test]
     fn fuzz_host_names() {
         let examples = ["shop.example", "*.a_b.example.", "*", "xn--bcher-kva.example", "127.0.0.1", "A-1.B"];

@@ -7,7 +7,7 @@ use signalbox_api::routes::{Health, NewInstance, State};
 
 use super::{Address, AddressRules, Hostname, Invalid, health};
 
-/// The maximum number of names of an instance. Its projection is one script, which reads each of them.
+/// Maximum number of names of an instance. One script projects an instance, and reads each of its names.
 const MAX_HOSTNAMES: usize = 100;
 const MAX_LEASE_SECONDS: u32 = 86_400;
 const MAX_WEIGHT: u32 = 1000;
@@ -15,7 +15,8 @@ const MAX_WEIGHT: u32 = 1000;
 /// Names under which the statistics count requests without a route, and requests to the admin listener.
 const RESERVED_VERSION_TYPES: [&str; 2] = ["null", "pacemaker"];
 
-/// A name that other systems gave: of a version type, an application, a node. Numbers are taken as their text.
+/// A name that other systems assigned to a version type, an application or a node. Numbers are accepted and
+/// stored as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Label(#[serde(deserialize_with = "signalbox_api::routes::text")] String);
@@ -26,7 +27,7 @@ impl Label {
         &self.0
     }
 
-    /// Reads a label; `field` is for the error.
+    /// Parses a label; `field` is named in the error.
     pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
         let fits = (1..=64).contains(&text.len())
             && !text.chars().any(|character| character.is_control() || character.is_whitespace());
@@ -61,19 +62,19 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// A checked description, in one canonical form, so that two that mean the same are equal.
+/// A validated description in canonical form: two descriptions with the same meaning are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// Where nginx connects to the instance.
     pub address: Address,
-    /// Sorted, without repetitions, never empty.
+    /// Sorted, without repeats, never empty.
     pub hostnames: Vec<Hostname>,
     /// The key under which its requests are counted.
     pub version_type_id: Label,
     /// The version that it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_id: Option<Label>,
-    /// The application that it is a copy of.
+    /// The application that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_id: Option<Label>,
     /// The workspace of its application.
@@ -93,7 +94,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Checks a description and brings it into canonical form.
+    /// Validates a description and brings it into canonical form.
     pub fn check(new: NewInstance, rules: &AddressRules) -> Result<Self, Invalid> {
         let address = rules.admit(&new.address)?;
         if new.hostnames.is_empty() || new.hostnames.len() > MAX_HOSTNAMES {
@@ -153,10 +154,10 @@ impl Spec {
 /// The desired state of an instance, without its revision, which the fabric assigns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
-    /// The checked description.
+    /// The validated description.
     #[serde(flatten)]
     pub spec: Spec,
-    /// Whether it gets new requests.
+    /// Whether the instance gets new requests.
     pub state: State,
     /// When a draining instance is removed, in unix milliseconds of the routes primary's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,8 +165,9 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// The desired state after a registration. A PUT with the same address does not send requests to an instance that
-    /// an operator drains; another address is another process, which begins in the state `first`.
+    /// The desired state after a registration. A PUT with the same address keeps the state of an instance
+    /// that an operator drains. A different address is a different process, which begins in the state
+    /// `first`.
     pub fn registered(spec: Spec, first: State, before: Option<&Self>) -> Self {
         match before {
             Some(before) if before.spec.address == spec.address => Self { spec, ..before.clone() },
@@ -177,7 +179,7 @@ impl Desired {
 /// An instance as it is stored in the fabric: `routes:instances`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Rises with every change of any instance; decides which of two projections is the later one.
+    /// Rises with every change of any instance. It decides which of two projections is newer.
     pub revision: u64,
     /// The desired state of the instance.
     #[serde(flatten)]

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct Invalid {
-    /// The stable code of the answer.
+    /// The stable error code.
     pub code: &'static str,
     /// The field that is wrong.
     pub field: &'static str,

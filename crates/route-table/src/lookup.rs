@@ -1,10 +1,11 @@
 //! Which key of the table answers for a host. The edge decides by the same rules in its own code; this is the copy
 //! that explains, so the two must be changed together.
 
-/// Maximum number of keys that are looked up for one host: a name of a hundred labels must not cost a hundred lookups.
+/// Maximum number of keys that are looked up for one host, so that a name with a hundred labels does not
+/// cause a hundred lookups.
 const MAX_CANDIDATES: usize = 10;
 
-/// Brings a Host header's value to what nginx makes of it: lower case, without port and trailing dot.
+/// Normalizes a Host header in the same way as nginx: lower case, without port and trailing dot.
 pub fn host_of(header: &str) -> String {
     let header = header.trim();
     let host = match header.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -14,8 +15,9 @@ pub fn host_of(header: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
-/// The keys that may answer for `host`, most specific first: the name itself, its wildcards from the longest, and the
-/// catch-all. A wildcard matches at least one label, so a name's own is not among them; an IP has no labels.
+/// The keys that may apply to `host`, most specific first: the name itself, its wildcards from the longest,
+/// and the catch-all. A wildcard matches at least one label, so `*.a` does not apply to `a`. An IP address
+/// has no wildcards.
 pub fn candidates(host: &str) -> Vec<String> {
     let mut list = vec![host.to_owned()];
     let is_address = host.starts_with('[') || host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

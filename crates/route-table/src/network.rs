@@ -37,7 +37,7 @@ impl FromStr for Network {
 pub struct UnixFolder(String);
 
 impl UnixFolder {
-    /// Whether a socket is in this folder or below it. `path` has no `.` or `..`.
+    /// Whether a socket is in this folder or below it. `path` must not contain `.` or `..`.
     pub(crate) fn covers(&self, path: &str) -> bool {
         canonical_path(path).strip_prefix(&self.0).is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
     }

@@ -17,20 +17,20 @@ use std::{
 
 use serde::{Deserialize, Deserializer, de};
 
-/// Redis's port when a URL names none.
+/// Redis's port if a URL specifies none.
 const REDIS_PORT: u16 = 6379;
-/// Maximum number of addresses that are remembered for one name.
+/// Maximum number of addresses that are stored for one name.
 const MAX_ADDRESSES_OF_A_NAME: usize = 64;
 
 /// An address of Signalbox itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reserved {
-    /// The port on every address.
+    /// This port on every address.
     Port(u16),
-    /// One IP address with its port. A loopback address is reserved on all of them; `0.0.0.0` and `[::]` on every address
-    /// of this machine.
+    /// One IP address with its port. A loopback address reserves the port on all loopback addresses;
+    /// `0.0.0.0` and `[::]` reserve it on every address of this machine.
     Address(SocketAddr),
-    /// A server by its name. Until the name is resolved, its port is reserved on every address.
+    /// A server by its name. Until the name is resolved, the port is reserved on every address.
     Named {
         /// The name.
         host: String,
@@ -42,13 +42,13 @@ pub enum Reserved {
 }
 
 impl Reserved {
-    /// A listener of this process. A wildcard reserves its port on every address, because other pacemakers usually listen
-    /// on the same port.
+    /// A listener of this process. A wildcard address reserves its port on every address, because other
+    /// pacemakers usually listen on the same port.
     pub fn listener(address: SocketAddr) -> Self {
         if address.ip().is_unspecified() { Self::Port(address.port()) } else { Self::Address(address) }
     }
 
-    /// The addresses of a Redis by its URL, several if it is a cluster.
+    /// The addresses of a Redis URL; several if it is a cluster.
     pub fn redis(url: &str) -> Vec<Self> {
         let Some((scheme, rest)) = url.split_once("://") else { return Vec::new() };
         if scheme.contains("unix") {
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for Reserved {
     }
 }
 
-/// `/var/run` is `/run` on every system of the last decade, and both spellings reach the same socket.
+/// `/var/run` is a symbolic link to `/run` on current systems, so both spellings reach the same socket.
 pub(crate) fn canonical_path(path: &str) -> String {
     match path.strip_prefix("/var/run/") {
         Some(rest) => format!("/run/{rest}"),
@@ -110,16 +110,16 @@ pub(crate) fn canonical_path(path: &str) -> String {
     }
 }
 
-/// All addresses of Signalbox itself. Cheap to clone; clones share the addresses of names.
+/// All addresses of Signalbox itself. Cheap to clone; clones share the resolved addresses.
 #[derive(Clone)]
 pub struct OwnAddresses(Arc<Inner>);
 
 struct Inner {
     internal: Vec<Reserved>,
     edge: Vec<Reserved>,
-    /// Whether an address is one of this machine.
+    /// Whether an address belongs to this machine.
     is_local: fn(IpAddr) -> bool,
-    /// The addresses that each name had so far.
+    /// All addresses to which each name has resolved so far.
     names: RwLock<BTreeMap<String, Vec<IpAddr>>>,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Debug for OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// `is_local` reports whether an IP address belongs to this machine.
+    /// `is_local` returns whether an IP address belongs to this machine.
     pub fn new(internal: Vec<Reserved>, edge: Vec<Reserved>, is_local: fn(IpAddr) -> bool) -> Self {
         let named = internal.iter().chain(&edge).filter_map(|one| match one {
             Reserved::Named { host, .. } => Some((host.clone(), Vec::new())),
@@ -152,7 +152,8 @@ impl OwnAddresses {
         self.0.names.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Adds what a name resolves to now. Earlier addresses stay reserved: a connection to them may still be open.
+    /// Adds the current addresses of a name. Earlier addresses stay reserved, because a connection to them
+    /// may still be open.
     pub fn resolved(&self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) {
         let mut names = self.0.names.write().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = names.get_mut(name) else { return };
@@ -165,18 +166,18 @@ impl OwnAddresses {
         known.drain(..surplus);
     }
 
-    /// Whether a call that a client asked for must not connect to this address.
+    /// Whether a call on behalf of a client must not connect to this address.
     pub fn forbids_call(&self, to: SocketAddr) -> bool {
         self.0.internal.iter().any(|one| self.covers(one, to))
     }
 
-    /// Whether this address must not be an instance.
+    /// Whether this address must not be registered as an instance.
     pub fn forbids_instance(&self, address: SocketAddr) -> bool {
         self.forbids_call(address) || self.0.edge.iter().any(|one| self.covers(one, address))
     }
 
     /// Whether a Unix socket belongs to Signalbox.
-    pub fn forbids_socket(&self, path: &str) -> bool {
+    pub(crate) fn forbids_socket(&self, path: &str) -> bool {
         let path = canonical_path(path);
         let Inner { internal, edge, .. } = &*self.0;
         internal.iter().chain(edge).any(|one| matches!(one, Reserved::Unix(own) if *own == path))
@@ -184,8 +185,8 @@ impl OwnAddresses {
 
     fn covers(&self, one: &Reserved, address: SocketAddr) -> bool {
         let (ip, port) = (address.ip().to_canonical(), address.port());
-        // A connection to 0.0.0.0 goes to this machine. A listener on one loopback address is treated as reachable at each of
-        // them: routing requests to our own Redis is worse than losing a port.
+        // A connection to 0.0.0.0 reaches this machine. A listener on one loopback address is treated as
+        // reachable on all of them: blocking a few ports is better than routing requests to our own Redis.
         let here = || ip.is_loopback() || ip.is_unspecified();
         match one {
             Reserved::Port(own) => *own == port,

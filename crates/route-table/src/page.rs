@@ -9,14 +9,14 @@ pub const MAX_LIMIT: usize = 1000;
 const DEFAULT_LIMIT: usize = 100;
 const VERSION: u8 = 1;
 
-/// The cursor behind `last`, the last item of a page.
+/// The cursor after `last`, the last item of a page.
 pub fn encode(last: &str) -> String {
     let mut bytes = vec![VERSION];
     bytes.extend_from_slice(last.as_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The item that a cursor follows.
+/// Decodes a cursor into the item that it follows.
 pub fn decode(cursor: &str) -> Result<String, Invalid> {
     let invalid =
         || Invalid::new("invalid_cursor", "cursor", "pass the cursor of an earlier answer as it is");

@@ -8,14 +8,14 @@ const MAX_TARGET: usize = 8192;
 /// The path of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestPath {
-    /// Decoded, with merged slashes and resolved dots.
+    /// The path, decoded, with slashes merged and dots resolved.
     pub(crate) normalized: String,
-    /// The same without parameters of segments.
+    /// The same path without the parameters of segments.
     pub(crate) matched: String,
 }
 
 impl RequestPath {
-    /// Reads a request target: a path, optionally with arguments.
+    /// Parses a request target: a path, optionally with arguments.
     pub fn parse(target: &str) -> Result<Self, Invalid> {
         let invalid = |detail: &str| Invalid::new("invalid_target", "path", detail);
         if !target.starts_with('/') || target.len() > MAX_TARGET {
@@ -46,11 +46,12 @@ fn decode(path: &str) -> Option<String> {
             rest = after;
         }
     }
-    // The edge forwards other bytes, too. No rule contains them, so what they are does not matter.
+    // The edge also forwards bytes that are not UTF-8. Rules cannot contain them, so their value does not
+    // matter.
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Merges slashes and resolves `.` and `..`; `None` above the root.
+/// Merges slashes and resolves `.` and `..`; `None` if the path leads above the root.
 fn resolve(path: &str) -> Option<String> {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.split('/') {
@@ -71,7 +72,8 @@ fn without_parameters(path: &str) -> Option<String> {
     }
     let bare: Vec<&str> =
         path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
-    // A segment of parameters only would leave two slashes, or dots, that an application resolves afterwards.
+    // A segment of only parameters would leave two slashes, or dots, which an application could resolve
+    // afterwards.
     let hidden = path.contains(';')
         && (bare.iter().any(|segment| matches!(*segment, "." | ".."))
             || bare.iter().skip(1).rev().skip(1).any(|segment| segment.is_empty()));

@@ -23,7 +23,7 @@
 //!
 //! **A change** has three steps. One script in the fabric compares the stored state with the state that was read,
 //! assigns a revision, and marks the change as unprojected. Then one script on the primary compares revisions, changes
-//! everything, and raises the serial last. Then the mark is removed. Each step can be repeated, and the reconciler
+//! everything, and increments the serial last. Then the mark is removed. Each step can be repeated, and the reconciler
 //! completes interrupted changes. The script on the primary also records the change under the same serial, and the
 //! announcer publishes it as an event. Policies and certificates are called resources, and use the same code
 //! (`store/resource.rs`).
@@ -38,9 +38,9 @@
 //! ```
 //!
 //! **Invariants.** An address has one owner: the newest registration. If projections arrive in another order, the one
-//! with the higher revision wins. The serial rises exactly when routers can see a difference. Entries that an operator
-//! wrote to the routes primary directly are never changed, unless their host is deleted. Nothing is written to a table
-//! of an unexpected lineage.
+//! with the higher revision wins. The serial increases only with changes that routers can observe, and with each of
+//! them. Entries that an operator wrote to the routes primary directly are never changed, unless their host is deleted.
+//! Nothing is written to a table of an unexpected lineage.
 //!
 //! **Behavior under failure.**
 //!

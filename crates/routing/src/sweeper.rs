@@ -1,8 +1,8 @@
 //! Ends leases and drains.
 //!
 //! One pacemaker sweeps at a time. The deadlines and the clock they are compared with are the routes primary's, so
-//! pacemakers' clocks do not matter; the check and the removal are one script there, so a heartbeat either comes
-//! before it and has an effect, or after it and is answered that the instance is gone.
+//! pacemakers' clocks do not matter; the check and the removal are one script there. So a heartbeat is either
+//! executed before the script and has an effect, or after it and is rejected with `unknown_instance`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -21,13 +21,13 @@ use ring::{
 };
 
 const KEY_BYTES: usize = 32;
-/// Keys of one file. A rotation needs two.
+/// Maximum number of keys in a file. A rotation needs two.
 const MAX_KEYS: usize = 8;
-/// The forbidden permissions of the file: its group may read it (nginx's master and the pacemaker may be different
-/// users), and other users have no access.
+/// The forbidden permissions of the file. Its group may read it, because nginx's master and the pacemaker may
+/// be different users; other users must not have access.
 const FORBIDDEN_MODE: u32 = 0o037;
 
-/// The keys of the file, the one that encrypts first. Their `Debug` does not show them.
+/// The keys of a file; the first one encrypts. `Debug` does not show them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Keys(Vec<[u8; KEY_BYTES]>);
 
@@ -38,7 +38,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// No key, with which nothing is encrypted.
+    /// No keys, so nothing can be encrypted.
     pub const fn none() -> Self {
         Self(Vec::new())
     }
@@ -75,19 +75,20 @@ impl Keys {
             keys.push(key);
         }
         match keys.len() {
-            0 => Err("it holds no key".to_owned()),
+            0 => Err("it contains no key".to_owned()),
             1..=MAX_KEYS => Ok(Self(keys)),
             _ => Err(format!("it has more than {MAX_KEYS} keys")),
         }
     }
 
-    /// A separate key for `purpose`, derived from the first as the edge does it (`lua/signalbox/secret.lua`).
+    /// A separate key for `purpose`, derived from the first key in the same way as in
+    /// `lua/signalbox/secret.lua`.
     pub fn of(&self, purpose: &str) -> Option<[u8; KEY_BYTES]> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.first()?);
         hmac::sign(&key, format!("signalbox {purpose}").as_bytes()).as_ref().try_into().ok()
     }
 
-    /// Whether there is no key, so that nothing can be encrypted.
+    /// Whether there are no keys, so that nothing can be encrypted.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -97,7 +98,8 @@ impl Keys {
         self.0.len()
     }
 
-    /// Base64 of nonce, encrypted text and tag; nothing without a key or randomness. `name` is needed to decrypt it.
+    /// Encrypts a text. Returns nonce, encrypted text and tag in base64; `None` without a key or randomness.
+    /// `name` is needed to decrypt it.
     pub fn seal(&self, name: &str, text: &[u8]) -> Option<String> {
         let key = opener(self.0.first()?)?;
         let mut nonce = [0; NONCE_LEN];
@@ -108,12 +110,12 @@ impl Keys {
         Some(STANDARD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// The input of [`Self::seal`], if it was encrypted with the first key.
+    /// Decrypts a result of [`Self::seal`], if it was encrypted with the first key.
     pub fn open_with_first(&self, name: &str, sealed: &str) -> Option<Vec<u8>> {
         open(self.0.first()?, name, sealed)
     }
 
-    /// The same, whichever key made it.
+    /// Decrypts a result of [`Self::seal`] with any of the keys.
     pub fn open(&self, name: &str, sealed: &str) -> Option<Vec<u8>> {
         self.0.iter().find_map(|key| open(key, name, sealed))
     }

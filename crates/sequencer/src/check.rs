@@ -10,11 +10,11 @@ use tokio::time::sleep;
 use super::store::{Store, Suspicion};
 use signalbox_bus::Finding;
 
-/// Objects checked in one call.
+/// Maximum number of objects checked in one call.
 const PART: usize = 500;
-/// Between the first look and the second.
+/// The pause before a suspected violation is checked again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// Maximum number of violations that are reported for one shard; beyond that, more of them add no information.
+/// Maximum number of violations that are reported per shard. More of them would add no information.
 const MAX_FINDINGS: usize = 100;
 
 /// Checks one shard.
@@ -23,7 +23,7 @@ pub(super) async fn run(
     backends: &[&str],
     lease_ms: u64,
 ) -> Result<Vec<Finding>, signalbox_store::Error> {
-    // An expired lease is swept by a fetcher that wakes at that moment; a restarting pacemaker takes longer.
+    // A running fetcher sweeps an expired lease when it expires; a restarting pacemaker takes longer.
     let late_ms = lease_ms.max(1_000);
     let mut suspicions: Vec<Suspicion> = Vec::new();
     let mut cursor = "0".to_owned();
@@ -53,7 +53,7 @@ pub(super) async fn run(
     Ok(confirmed.into_iter().take(MAX_FINDINGS).map(finding).collect())
 }
 
-/// The violations that were observed twice, as described the second time.
+/// The violations that were found twice, with their second description.
 fn confirmed(first: &[Suspicion], second: Vec<Suspicion>) -> Vec<Suspicion> {
     let mut seen: BTreeMap<(&str, &str), ()> = BTreeMap::new();
     for (predicate, name, _) in first {

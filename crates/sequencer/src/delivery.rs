@@ -8,27 +8,29 @@ use serde_json::value::RawValue;
 use signalbox_bus::{Backend, Event, EventId, Gap, LOCKED};
 use signalbox_egress::{Client, Outcome, Post};
 
-/// One event on its way to a backend.
+/// One event that is being sent to a backend.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The object.
     pub object: String,
     /// The event.
     pub event: Arc<Event>,
-    /// The lease it is sent under. Rises with every lease of the shard: a call with a lower one than was seen before is
-    /// that of a worker that lost its object and does not know it yet.
+    /// The epoch of the lease under which the event is sent. It rises with every lease of the shard. A call
+    /// with a lower epoch than the backend has seen before comes from a worker that lost its object without
+    /// noticing.
     pub epoch: u64,
-    /// How many attempts came before this one.
+    /// The number of earlier attempts.
     pub attempts: u32,
-    /// Whether it was a dead letter and was redriven by an operator: then it follows later ones.
+    /// Whether the event was a dead letter that an operator redrove. Such an event is sent after later ones.
     pub redriven: bool,
     /// The gaps of the object since its last event.
     pub gaps: Vec<Gap>,
 }
 
-/// Sends events. One implementation speaks HTTP; tests bring their own.
+/// Sends events. Production code uses HTTP, and tests use their own implementations.
 pub trait Sink: Send + Sync + 'static {
-    /// Makes one attempt. It must end without help. Dropping the future abandons the attempt.
+    /// Makes one attempt. It must end by itself, with its own timeout. Dropping the future abandons the
+    /// attempt.
     fn send(&self, backend: &Backend, call: &Call) -> impl Future<Output = Outcome> + Send;
 }
 
@@ -71,11 +73,11 @@ fn body(call: &Call) -> Vec<u8> {
         redriven: call.redriven,
         gap: &call.gaps,
     };
-    // Strings, numbers and JSON that was checked when it came in: there is nothing that could fail.
+    // Cannot fail: the body consists of strings, numbers, and JSON that was checked when it was accepted.
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
-/// Sends over HTTP, signed as deliveries of the bus are.
+/// Sends events over HTTP, signed like deliveries of the bus.
 #[derive(Debug, Clone)]
 pub struct Http {
     client: Client,
@@ -83,7 +85,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// Sends with `client` and counts the outcomes.
+    /// A sink that sends with `client` and counts the outcomes.
     pub fn new(client: Client, counted: super::metrics::Calls) -> Self {
         Self { client, counted }
     }

@@ -17,57 +17,57 @@ pub struct ObjectStatus {
     pub data: Option<Box<RawValue>>,
     /// The id of its latest event.
     pub last_id: Option<EventId>,
-    /// The backend that its queue goes to, while it has one.
+    /// The backend to which its queue is sent, if it has one.
     pub backend: Option<String>,
-    /// Events that wait, without the one in flight.
+    /// The number of waiting events, without the one in flight.
     pub waiting: u64,
-    /// The event being sent at this moment.
+    /// The event that is being sent now.
     pub flight: Option<EventId>,
-    /// The event that is sent next.
+    /// The next event to send.
     pub head: Option<EventId>,
-    /// The worker that sends it, with the epoch of its lease.
+    /// The worker that sends the event, with the epoch of its lease.
     pub owner: Option<String>,
-    /// When the lease ends unless the worker shows that it lives, unix milliseconds.
+    /// When the lease expires unless the worker extends it, unix milliseconds.
     pub lease_until_ms: Option<u64>,
-    /// When the event at the head is tried again, unix milliseconds.
+    /// When the event at the head is retried, unix milliseconds.
     pub retry_at_ms: Option<u64>,
-    /// Since when it waits for a decision, unix milliseconds.
+    /// Since when the object has waited for an operator's decision, unix milliseconds.
     pub parked_since_ms: Option<u64>,
     /// Failed attempts with the event at the head.
     pub attempts: u64,
     /// Why the last one failed.
     pub why: Option<String>,
-    /// The id of the latest event that its backend took.
+    /// The id of the latest event that its backend accepted.
     pub last_sent: Option<EventId>,
 }
 
-/// A backend with its numbers.
+/// A backend with its statistics.
 #[derive(Debug, Clone)]
 pub struct BackendStatus {
     /// Its name.
     pub name: String,
     /// Its definition.
     pub backend: Backend,
-    /// Objects with a queue.
+    /// The number of objects with a queue.
     pub objects: u64,
-    /// Events that wait or are in flight.
+    /// The number of events that wait or are in flight.
     pub events: u64,
-    /// Objects that could be taken at this moment.
+    /// The number of objects that a worker could lease now.
     pub ready: u64,
-    /// Dead letters.
+    /// The number of dead letters.
     pub dead: u64,
 }
 
-/// All numbers of the sequencer.
+/// All statistics of the sequencer.
 #[derive(Debug, Clone, Default)]
 pub struct Numbers {
-    /// By backend.
+    /// The backends.
     pub backends: Vec<BackendStatus>,
-    /// Objects that a worker holds.
+    /// The number of leased objects.
     pub leased: u64,
-    /// Objects that wait for a retry.
+    /// The number of objects that wait for a retry.
     pub retry: u64,
-    /// Objects that wait for a decision.
+    /// The number of objects that wait for an operator's decision.
     pub parked: u64,
     /// The counters since the fabric was created: `sent`, `failed`, `dead`, `discarded`, `redriven`, `parked`,
     /// `swept`.
@@ -77,28 +77,29 @@ pub struct Numbers {
 /// An event that became a dead letter.
 #[derive(Debug)]
 pub struct DeadEvent {
-    /// When, unix milliseconds.
+    /// When it became a dead letter, unix milliseconds.
     pub died_ms: u64,
-    /// Attempts made.
+    /// The number of attempts.
     pub attempts: u32,
     /// Why the last one failed.
     pub why: String,
-    /// The event as it was accepted, as JSON.
+    /// The accepted event, as JSON.
     pub event: Box<RawValue>,
 }
 
 /// The result of removing a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
-    /// It is gone.
+    /// The backend was removed.
     Gone,
-    /// It accepts no new objects, and disappears once its queues are empty.
+    /// It accepts no new objects, and is removed once its queues are empty.
     Going,
-    /// Nothing was done: events are queued for it, and the call did not specify their treatment.
+    /// Nothing was changed, because events are queued for it and the call does not specify what to do with
+    /// them.
     NotEmpty {
-        /// Objects with a queue.
+        /// The number of objects with a queue.
         objects: u64,
-        /// Events in them.
+        /// The number of events in these queues.
         events: u64,
     },
 }
@@ -106,28 +107,29 @@ pub enum Removed {
 /// An operator's decision about an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Try the event at the head again, now.
+    /// Retry the event at the head now.
     Unpark,
-    /// Give this event up, which must be the one at the head: a decision whose reply was lost may be repeated.
+    /// Drop this event, which must be the one at the head. A decision whose reply was lost can therefore be
+    /// repeated safely.
     Skip(EventId),
 }
 
 /// The result of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decided {
-    /// It was executed.
+    /// The decision was executed.
     Done,
     /// The object has no queue.
     Idle,
-    /// Nothing has failed, so nothing is to be decided.
+    /// No attempt has failed, so there is nothing to decide.
     NothingToDecide,
-    /// The event is being sent at this moment.
+    /// The event is being sent now.
     InFlight,
     /// Another event is at the head.
     AnotherEvent,
 }
 
-/// The sequencer, for everybody who asks. Cheap to clone.
+/// Gives access to the sequencer. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
     bus: bus::Handle,
@@ -160,7 +162,7 @@ impl Handle {
         Ok(Some(object_status(status)))
     }
 
-    /// The latest events of an object's queue, newest first, the one in flight included.
+    /// The latest events of an object's queue, newest first, including the one in flight.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -169,7 +171,7 @@ impl Handle {
         Ok(entries.iter().rev().filter_map(|entry| bus::Event::from_log(entry).ok()).collect())
     }
 
-    /// Carries a decision out.
+    /// Executes an operator's decision.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -188,7 +190,7 @@ impl Handle {
         })
     }
 
-    /// Objects that wait for a decision, oldest first, with since when (unix milliseconds).
+    /// The objects that wait for a decision, each with the time since when (unix milliseconds), oldest first.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -202,7 +204,7 @@ impl Handle {
         Ok(all)
     }
 
-    /// All numbers.
+    /// All statistics.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -243,10 +245,10 @@ impl Handle {
         Ok(all)
     }
 
-    /// Defines or replaces a backend. Whether it is new.
+    /// Defines or replaces a backend. Returns whether it is new.
     ///
     /// # Errors
-    /// [`Error::PrefixTaken`], or when there are too many.
+    /// [`Error::PrefixTaken`], or if the maximum number of backends is reached.
     pub async fn put_backend(
         &self,
         name: &str,
@@ -258,11 +260,12 @@ impl Handle {
         Ok(new)
     }
 
-    /// Removes a backend: immediately when nothing is queued for it, otherwise as `queued` specifies. Without that it
-    /// is rejected while anything is queued. May be repeated; if this ends early, other pacemakers continue.
+    /// Removes a backend: immediately if nothing is queued for it, otherwise as `queued` specifies. If
+    /// `queued` is `None`, the removal is rejected while events are queued. The call may be repeated. If it
+    /// ends early, other pacemakers continue.
     ///
     /// # Errors
-    /// [`Error::NoSuchBackend`] when there is none.
+    /// [`Error::NoSuchBackend`] if the backend does not exist.
     pub async fn remove_backend(&self, name: &str, queued: Option<Queued>) -> Result<Removed, Error> {
         let registry = self.bus.fresh_registry().await?;
         let backend = registry.backends.get(name);
@@ -278,14 +281,14 @@ impl Handle {
             }
         };
         self.bus.drain_backend(name, queued).await?;
-        // Others begin to clear as well: if this process dies now, that is enough.
+        // Other pacemakers begin to clear as well, so the removal continues even if this process crashes now.
         self.wake().await;
         let gone = removal::run(&self.bus, &self.stores, name, queued).await?;
         self.wake().await;
         Ok(if gone { Removed::Gone } else { Removed::Going })
     }
 
-    /// Objects with a queue for a backend, and the events in them.
+    /// The number of objects with a queue for a backend, and the number of events in these queues.
     async fn queued(&self, backend: &str) -> Result<(u64, u64), Error> {
         let (mut objects, mut events) = (0, 0);
         for store in &self.stores {
@@ -312,7 +315,7 @@ impl Handle {
         Ok(all)
     }
 
-    /// Forgets the dead letters of a backend; how many there were.
+    /// Deletes the dead letters of a backend. Returns how many there were.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -324,16 +327,17 @@ impl Handle {
         Ok(dropped)
     }
 
-    /// Puts the dead letters of a backend back into the queues of their objects: how many, and how many are left because
-    /// their object's queue is full. Events that become dead letters in the meantime stay.
+    /// Puts the dead letters of a backend back into the queues of their objects. Returns how many were put
+    /// back, and how many remain because their object's queue is full. Events that become dead letters in the
+    /// meantime remain.
     ///
     /// # Errors
-    /// [`Error::NoSuchBackend`] when there is none, or it is being removed.
+    /// [`Error::NoSuchBackend`] if the backend does not exist, or is being removed.
     pub async fn redrive(&self, backend: &str) -> Result<(u64, u64), Error> {
         redrive::run(&self.bus, &self.stores, backend).await
     }
 
-    /// Lists the consistency violations, none if all is well. Only reads, in parts, while work continues.
+    /// Lists the consistency violations. The check only reads, in several calls, while deliveries continue.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -347,11 +351,11 @@ impl Handle {
         Ok(findings)
     }
 
-    /// A failed wake-up delays the work by a minute at most.
+    /// If the wake-up fails, the work starts at most a minute later.
     async fn wake(&self) {
         for store in &self.stores {
             if let Err(error) = store.wake().await {
-                tracing::debug!(%error, "sleepers look later");
+                tracing::debug!(%error, "workers not woken");
             }
         }
     }
@@ -359,7 +363,7 @@ impl Handle {
 
 fn object_status(status: Status) -> ObjectStatus {
     let json = |bytes: Vec<u8>| serde_json::from_slice(&bytes).ok();
-    // Times in unix milliseconds are far below what a double holds exactly.
+    // Times in unix milliseconds are far below the largest integer that a double represents exactly.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]
     let ms = |score: f64| score as u64;
     let id = |entry: Option<Vec<u8>>| bus::Event::from_log(&entry?).ok().map(|event| event.id);
@@ -381,7 +385,7 @@ fn object_status(status: Status) -> ObjectStatus {
     }
 }
 
-/// Reads `died attempts length why` and the event's JSON.
+/// Splits a stored dead letter: `died attempts length why`, then the event's JSON.
 pub(super) fn letter_parts(entry: &[u8]) -> Option<(u64, u64, &[u8], &[u8])> {
     let mut parts = entry.splitn(4, |byte| *byte == b' ');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
@@ -401,8 +405,8 @@ fn dead_event(entry: &[u8]) -> Option<DeadEvent> {
     })
 }
 
-/// An entry without `last`, which belongs to the log. Numbers come first, and `last` is the last of them, so the first
-/// match is ours, whatever the event contains.
+/// Removes `last`, which belongs to the log, from an entry. `last` follows the numbers at the beginning, so
+/// the first match is the right one, whatever the event contains.
 fn without_chain(entry: &str) -> String {
     match entry.split_once(",\"last\":").and_then(|(head, rest)| Some((head, rest.split_once(',')?.1))) {
         Some((head, rest)) => format!("{head},{rest}"),

@@ -36,7 +36,7 @@ struct Backend {
     backend: String,
 }
 
-/// Attempts of this process. Cheap to clone.
+/// Counts the attempts of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Calls {
     results: Family<Result, Counter>,
@@ -61,10 +61,11 @@ impl Calls {
         self.seconds.observe(elapsed.as_secs_f64());
     }
 
-    /// The text of all metrics. Without `numbers`, when the fabric does not answer, only those of this process.
+    /// Encodes all metrics. If `numbers` is `None`, because the fabric does not answer, only those of this
+    /// process are included.
     ///
     /// # Errors
-    /// Never, as strings take everything.
+    /// Never, because writing to a string cannot fail.
     pub fn encode(&self, numbers: Option<&Numbers>) -> std::result::Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register("calls", "Attempts to send an event to a backend, by result", self.results.clone());
@@ -81,7 +82,7 @@ impl Calls {
     }
 }
 
-/// The fabric's counters, as of now.
+/// Registers the current values of the fabric's counters.
 fn register_fabric(registry: &mut Registry, numbers: &Numbers) {
     let by_backend = |value: fn(&BackendStatus) -> u64| {
         let family = Family::<Backend, Gauge>::default();

@@ -8,14 +8,14 @@ use super::{
 };
 use signalbox_bus::{self as bus, Error, Event};
 
-/// Dead letters in one call of the script.
+/// Maximum number of dead letters in one call of the script.
 const PART: usize = 100;
-/// Bytes in one call of the script, about.
+/// Approximate maximum number of bytes in one call of the script.
 const PART_BYTES: usize = 1 << 20;
-/// Tries with a newer registry.
+/// Maximum number of attempts, each with a newer registry.
 const TRIES: usize = 3;
 
-/// Puts back what is dead now: how many, and how many had to stay.
+/// Puts the current dead letters back. Returns how many were put back, and how many remain.
 pub(super) async fn run(
     bus: &bus::Handle,
     stores: &[Arc<Store>],
@@ -26,7 +26,7 @@ pub(super) async fn run(
     let (mut redriven, mut kept) = (0, 0);
     for store in stores {
         let mut left = store.dead_count(backend).await?;
-        // Those that cannot be put back stay where they are, at the front.
+        // Letters that cannot be put back remain at the front of the list.
         let mut from = 0;
         while left > 0 {
             let entries = store.dead_from(backend, from, left.min(PART)).await?;
@@ -67,7 +67,7 @@ fn letter(letter: &[u8]) -> Option<Letter> {
     Some(Letter { object, letter: letter.to_owned(), entry: marked(event) })
 }
 
-/// The entry with its mark behind the id; once, however often it dies.
+/// Inserts the redriven mark after the id. An entry that already has the mark is unchanged.
 fn marked(entry: &[u8]) -> Vec<u8> {
     let comma = entry.iter().position(|byte| *byte == b',').unwrap_or(entry.len());
     let (id, rest) = entry.split_at(comma);
@@ -77,7 +77,7 @@ fn marked(entry: &[u8]) -> Vec<u8> {
     [id, REDRIVEN, rest].concat()
 }
 
-/// Nothing is put back for a backend that is gone or going.
+/// Rejects a backend that does not exist or is being removed.
 fn served(bus: &bus::Handle, backend: &str) -> Result<(), Error> {
     match bus.registry().backends.get(backend) {
         Some(one) if !one.draining => Ok(()),
@@ -92,7 +92,7 @@ async fn put(
     letters: &[Letter],
 ) -> Result<(u64, u64), Error> {
     for _ in 0..TRIES {
-        // In this order: a registry that is newer than its stamp makes the script refuse.
+        // The order matters: the script rejects a registry that is newer than its stamp.
         let stamp = bus.stamp();
         served(bus, backend)?;
         match store.redrive(&stamp, backend, bus.object_events(), letters).await? {

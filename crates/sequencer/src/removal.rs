@@ -12,28 +12,28 @@ use tokio::time::timeout;
 use super::store::Store;
 use signalbox_bus::{self as bus, Error, Queued};
 
-/// How long a request waits for the end of the removal. The fetchers continue it.
+/// How long a request waits for the removal to finish. After that, the fetchers continue it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing is queued for the backend in this shard, and nothing can come.
+    /// Nothing is queued for the backend in this shard, and nothing can be added.
     Empty,
-    /// Something is left.
+    /// Some events remain.
     Going,
-    /// The shard or this process has an old registry.
+    /// The shard or this process has an outdated registry.
     Stale,
 }
 
-/// Does one step in one shard. `cursor` begins as `0`.
+/// Performs one step in one shard. The first `cursor` is `0`.
 pub(super) async fn step(
     bus: &bus::Handle,
     store: &Store,
     name: &str,
     cursor: &mut String,
 ) -> Result<Step, Error> {
-    // In this order: a registry that is newer than its stamp makes the script refuse.
+    // The order matters: the script rejects a registry that is newer than its stamp.
     let stamp = bus.stamp();
     let registry = bus.registry();
     let Some(backend) = registry.backends.get(name).filter(|one| one.draining) else {
@@ -56,7 +56,7 @@ pub(super) async fn step(
     })
 }
 
-/// Forgets a backend of which no shard has anything queued. Whether it is gone.
+/// Deletes a backend for which no shard has queued events. Returns whether it is deleted.
 pub(super) async fn forget_if_empty(
     bus: &bus::Handle,
     stores: &[Arc<Store>],
@@ -66,7 +66,7 @@ pub(super) async fn forget_if_empty(
         let stamp = bus.stamp();
         let registry = bus.registry();
         let Some(backend) = registry.backends.get(name) else { return Ok(true) };
-        // A look, whatever is to become of what is queued.
+        // `Send` makes the script only report what is queued.
         if !backend.draining || store.clear(&stamp, name, Queued::Send, "0").await?.left != Some(0) {
             return Ok(false);
         }
@@ -75,7 +75,7 @@ pub(super) async fn forget_if_empty(
     Ok(true)
 }
 
-/// Makes as much progress as possible while the request waits. Returns whether the backend is gone.
+/// Makes as much progress as possible while the request waits. Returns whether the backend was removed.
 pub(super) async fn run(
     bus: &bus::Handle,
     stores: &[Arc<Store>],

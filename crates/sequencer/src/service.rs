@@ -14,7 +14,7 @@ use super::{
 };
 use signalbox_bus as bus;
 
-/// The sequencer of this process, not running yet.
+/// The sequencer of this process before it runs.
 pub struct Sequencer<S> {
     shared: Arc<Shared<S>>,
 }
@@ -52,7 +52,7 @@ impl<S: Sink> Sequencer<S> {
         (handle, Self { shared: Arc::new(shared) })
     }
 
-    /// Runs until `shutdown`: calls under way are abandoned, and their objects given back.
+    /// Runs until `shutdown`. Then pending calls are abandoned, and their objects are released.
     pub async fn run(self, shutdown: CancellationToken) {
         if !self.shared.options.serve {
             return;

@@ -9,7 +9,7 @@ use signalbox_store::{
 
 use signalbox_bus::{OBJECTS_LUA, Queued};
 
-/// Calls the `main` that each script defines.
+/// Calls the `main` function that each script defines.
 const MAIN: &str = "\nreturn main(objects)\n";
 
 static TAKE: Script<FabricRole> =
@@ -33,26 +33,26 @@ static REDRIVE: Script<FabricRole> =
 static CLEAR: Script<FabricRole> =
     Script::composed("clear", &[include_str!("scripts/clear.lua"), OBJECTS_LUA, MAIN]);
 
-/// Every script, for the tests that read their headers.
+/// Every script, for the tests that check their headers.
 #[cfg(test)]
 pub(super) const SCRIPTS: &[&Script<FabricRole>] =
     &[&TAKE, &COMMIT, &FAIL, &DECIDE, &BEAT, &STATUS, &AUDIT, &SUMS, &REDRIVE, &CLEAR];
 
 const NONE: &[&str] = &[];
-/// The mark of an event that was a dead letter before, behind its id.
+/// The mark of a redriven event, after its id.
 pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
 /// How long the id of the last event sent is kept, in milliseconds.
 const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
-/// Maximum numbers of objects examined and of events dropped in one call of the removal script.
+/// Maximum number of objects to examine, and of events to drop, in one call of the removal script.
 const CLEARED: (usize, usize) = (100, 500);
 
-/// A dead letter on its way back.
+/// A dead letter that is being redriven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Letter {
     pub object: String,
-    /// The entry of the list.
+    /// The entry in the list of dead letters.
     pub letter: Vec<u8>,
-    /// The queue entry: the event's JSON with its mark.
+    /// The entry for the queue: the event's JSON with its mark.
     pub entry: Vec<u8>,
 }
 
@@ -61,13 +61,14 @@ pub(super) struct Letter {
 pub(super) struct Cleared {
     /// Where to continue: `0` when all objects were examined.
     pub cursor: String,
-    /// Events dropped.
+    /// The number of dropped events.
     pub dropped: u64,
-    /// Objects that the backend still has; `None` when the shard has another registry, and nothing was done.
+    /// The number of objects that still have this backend; `None` if the shard has another registry, so that
+    /// nothing was done.
     pub left: Option<u64>,
 }
 
-/// An object held by a worker, with the data that a commit has to name.
+/// An object that a worker holds, with the values that a commit must specify.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
     pub object: String,
@@ -76,7 +77,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// As `object:<object>:event.worker` holds it.
+    /// The value of `object:<object>:event.worker`.
     pub(super) fn owner(&self) -> String {
         format!("{}/{}", self.worker, self.epoch)
     }
@@ -88,19 +89,19 @@ pub(super) struct Sending {
     /// The event's JSON.
     pub entry: Vec<u8>,
     pub attempts: u32,
-    /// As stored: `first last count reason`.
+    /// In the stored form `first last count reason`.
     pub gaps: Vec<String>,
 }
 
 impl Sending {
-    /// Whether it was a dead letter before, so that its id may be lower than that of the event before.
+    /// Whether it is a redriven event, whose id may be lower than that of the event before.
     pub(super) fn is_redriven(&self) -> bool {
         let rest = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         rest[digits..].starts_with(REDRIVEN)
     }
 
-    /// The event's ID, with which the entry begins; 0 when it is not an entry.
+    /// The event's ID at the beginning of the entry; 0 if the entry is not valid.
     pub(super) fn id(&self) -> u64 {
         let digits = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
         let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
@@ -121,9 +122,9 @@ pub(super) struct Taken {
 pub(super) struct Turn {
     pub stamp: String,
     pub now_ms: u64,
-    /// When a lease ends or an object is tried again, at the earliest.
+    /// The earliest time at which a lease expires or an object is retried.
     pub next_due_ms: Option<u64>,
-    /// Objects that can still be taken.
+    /// The number of objects that can still be leased.
     pub left: u64,
     pub taken: Vec<Taken>,
 }
@@ -134,20 +135,20 @@ pub(super) struct Commit {
     pub held: Held,
     /// The event's id.
     pub id: u64,
-    /// Gaps that were reported with it.
+    /// The number of gaps that were reported with it.
     pub reported: usize,
-    /// Continue with the object's next event.
+    /// Whether the worker continues with the object's next event.
     pub more: bool,
 }
 
 /// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Committed {
-    /// This is in flight now.
+    /// This event is in flight now.
     Next(Sending),
-    /// The object was given back.
+    /// The object was released.
     Done,
-    /// The lease is another's; nothing was recorded.
+    /// Another worker has the lease; nothing was recorded.
     Lost,
 }
 
@@ -164,7 +165,7 @@ pub(super) enum Failed {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Status {
     pub data: Option<Vec<u8>>,
-    /// `id topic id topic id…`
+    /// Stored as `id topic id topic id…`
     pub memory: Option<String>,
     pub backend: Option<String>,
     pub waiting: u64,
@@ -179,14 +180,14 @@ pub(super) struct Status {
     pub head: Option<Vec<u8>>,
 }
 
-/// Numbers of one shard.
+/// Statistics of one shard.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ShardNumbers {
     pub numbers: BTreeMap<String, u64>,
     pub leased: u64,
     pub retry: u64,
     pub parked: u64,
-    /// By backend: ready objects and dead letters.
+    /// By backend: the number of ready objects and of dead letters.
     pub backends: Vec<(u64, u64)>,
 }
 
@@ -217,12 +218,12 @@ impl Store {
         objects::objects(self.shard.tag())
     }
 
-    /// Hears when objects can be taken: `now`, or the time until which one may sleep, in unix milliseconds.
+    /// Subscribes to wake-ups: `now`, or the time until which a fetcher may sleep, in unix milliseconds.
     pub(super) fn wakes(&self) -> Subscription {
         self.redis().subscribe(&[&self.keys().wake_channel()])
     }
 
-    /// Lets every pacemaker look, after something changed that the scripts do not see.
+    /// Wakes the fetchers of every pacemaker after a change that the scripts do not announce.
     pub(super) async fn wake(&self) -> Result<(), Error> {
         self.redis().command("PUBLISH").arg(self.keys().wake_channel()).arg("now").run().await
     }
@@ -272,7 +273,7 @@ impl Store {
         Ok(replies.into_iter().map(read_committed).collect())
     }
 
-    /// Ends a lease without a commit. False when it is another's by now.
+    /// Ends a lease without a commit. Returns false if another worker has it now.
     pub(super) async fn fail(
         &self,
         held: &Held,
@@ -304,7 +305,8 @@ impl Store {
         Ok(done == 1)
     }
 
-    /// Retries the event `skipped` at the head now, or skips it. Returns the script's word for the result.
+    /// Retries the event at the head now or, if `skipped` is set, skips that event. Returns the script's word
+    /// for the result.
     pub(super) async fn decide(
         &self,
         object: &str,
@@ -364,19 +366,19 @@ impl Store {
         })
     }
 
-    /// Entries of an object's queue, oldest first: the latest `most` of those that wait, and what is in flight.
+    /// Entries of an object's queue, oldest first: the latest `most` waiting ones, and the one in flight.
     pub(super) async fn queue(&self, object: &str, most: usize) -> Result<Vec<Vec<u8>>, Error> {
         let keys = self.keys();
         let from = -i64::try_from(most).unwrap_or(i64::MAX);
         let mut batch = self.redis().batch();
         batch.add("GET", &keys.flight(object), NONE).add("LRANGE", &keys.waiting(object), (from, -1));
         let (flight, waiting): (Option<Vec<u8>>, Vec<Vec<u8>>) = batch.query().await?;
-        // If the list is as long as requested, the event before it is not necessarily the next.
+        // If the list is as long as requested, events may be missing between it and the one in flight.
         let flight = flight.filter(|_| waiting.len() < most);
         Ok(flight.into_iter().chain(waiting).collect())
     }
 
-    /// Numbers of the shard, with those of each of `backends`.
+    /// Statistics of the shard, including those of each of `backends`.
     pub(super) async fn numbers(&self, backends: &[&str]) -> Result<ShardNumbers, Error> {
         let keys = self.keys();
         let mut batch = self.redis().batch();
@@ -395,7 +397,7 @@ impl Store {
         Ok(ShardNumbers { numbers, leased, retry, parked, backends: of_backends })
     }
 
-    /// Objects that are parked, with since when, oldest first.
+    /// Parked objects, each with the time since when, oldest first.
     pub(super) async fn parked(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         let range = (0, limit.saturating_sub(1), "WITHSCORES");
         self.redis().command("ZRANGE").key(&self.keys().parked()).arg(range).query().await
@@ -407,7 +409,7 @@ impl Store {
         self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg((from, -1)).query().await
     }
 
-    /// Forgets the dead letters of a backend.
+    /// Deletes the dead letters of a backend.
     pub(super) async fn drop_dead(&self, backend: &str) -> Result<u64, Error> {
         let key = self.keys().dead(backend);
         let mut batch = self.redis().batch();
@@ -417,7 +419,7 @@ impl Store {
         Ok(count)
     }
 
-    /// A part of the dead letters of a backend, oldest first.
+    /// A range of the dead letters of a backend, oldest first.
     pub(super) async fn dead_from(
         &self,
         backend: &str,
@@ -428,13 +430,13 @@ impl Store {
         self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg(range).query().await
     }
 
-    /// How many dead letters a backend has.
+    /// The number of dead letters of a backend.
     pub(super) async fn dead_count(&self, backend: &str) -> Result<usize, Error> {
         self.redis().command("LLEN").key(&self.keys().dead(backend)).query().await
     }
 
-    /// Puts dead letters back into the queues of their objects: how many, and how many had to be left. Nothing when the
-    /// registry is another one than that with this stamp.
+    /// Puts dead letters back into the queues of their objects. Returns how many were put back, and how many
+    /// remain. Returns `None` if the shard has a registry with another stamp.
     pub(super) async fn redrive(
         &self,
         stamp: &str,
@@ -456,7 +458,8 @@ impl Store {
         Ok(u64::try_from(put).ok().zip(u64::try_from(left).ok()))
     }
 
-    /// Gives a part of what is queued for a backend up, which takes no new objects under the registry with this stamp.
+    /// Drops a part of the events that are queued for a backend, which accepts no new objects under the
+    /// registry with this stamp.
     pub(super) async fn clear(
         &self,
         stamp: &str,
@@ -481,8 +484,8 @@ impl Store {
         Ok(Cleared { cursor, dropped, left: u64::try_from(left).ok() })
     }
 
-    /// Checks a part of the objects with a queue: returns where to continue (`0` at the end), how many, and suspected
-    /// violations.
+    /// Checks a part of the objects with a queue. Returns where to continue (`0` at the end), how many were
+    /// checked, and suspected violations.
     pub(super) async fn audit(
         &self,
         cursor: &str,
@@ -515,7 +518,7 @@ impl Store {
         Ok(suspicions)
     }
 
-    /// Compares the numbers of the shard with each other.
+    /// Compares the counters of the shard with each other.
     pub(super) async fn sums(&self, backends: &[&str]) -> Result<Vec<Suspicion>, Error> {
         SUMS.call().key(&self.keys().queued()).arg(backends).run(self.redis()).await
     }

@@ -8,16 +8,16 @@ use signalbox_bus::OnFailure;
 /// The next step for the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Again after this pause.
+    /// Retry after this pause.
     Retry(Duration),
-    /// A dead letter and a gap.
+    /// Make it a dead letter and record a gap.
     Skip,
-    /// Its object waits for a decision.
+    /// Its object waits for an operator's decision.
     Park,
 }
 
-/// Decides after `attempts` failures, this one included. `uniform` is uniform in 0..1 and spreads the retries of many
-/// objects; the pause that the backend requested is never shortened.
+/// Decides after `attempts` failures, including this one. `uniform` is a random number in 0..1 that spreads
+/// the retries of many objects. A pause that the backend requested is never shortened.
 pub(super) fn judge(
     attempts: u32,
     max_attempts: u32,

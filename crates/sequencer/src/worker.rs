@@ -29,22 +29,22 @@ use super::{
 use signalbox_bus::{self as bus, Backend, Batched, Batcher, Event, Gap, Queued, Registry, Retry};
 use signalbox_egress::Outcome;
 
-/// The longest time without a look.
+/// The longest time between two checks for ready objects.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
-/// Leases swept, and objects made ready, in one call.
+/// Maximum number of leases to sweep, and of objects to make ready, in one call.
 const PART: usize = 100;
-/// The longest pause between two attempts to settle a visit while the fabric is unavailable.
+/// The longest pause between two attempts to record the result of a visit while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
-/// Attempts to settle an outcome that the fabric rejects; after that the lease expires.
+/// Maximum number of attempts to record a result that the fabric rejects. After that the lease expires.
 const BROKEN_TRIES: u32 = 10;
 
-/// Commits in one call. Each takes one command, so this limits what one call does.
+/// Maximum number of commits in one call. Each takes one command, so this limits the duration of a call.
 const MAX_COMMITS: usize = 64;
 
-/// Where a shard's visits send their commits.
+/// The channel to which the visits of a shard send their commits.
 pub(super) type Commits = Batcher<Commit, Committed>;
 
-/// The batcher of a shard's commits, with the task that it needs.
+/// The batcher of a shard's commits, with the task that runs it.
 pub(super) fn commits(store: &Arc<Store>, lease_ms: u64) -> (Commits, impl Future<Output = ()> + use<>) {
     let store = Arc::clone(store);
     Batcher::new(MAX_COMMITS, move |commits| commit_all(Arc::clone(&store), commits, lease_ms))
@@ -60,10 +60,10 @@ async fn commit_all(store: Arc<Store>, commits: Vec<Commit>, lease_ms: u64) -> V
     }
 }
 
-/// The leases of this process in a shard, by worker, for its heartbeats.
+/// The leases of this process in a shard, by worker. The heartbeats extend them.
 pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
 
-/// A visit that is over: its backend and worker.
+/// A visit that has ended: its backend and worker.
 type Over = (String, String);
 
 /// State that all parts of one process share.
@@ -71,7 +71,7 @@ pub(super) struct Shared<S> {
     pub(super) options: Options,
     pub(super) bus: bus::Handle,
     pub(super) sink: Arc<S>,
-    /// Names this process, this time.
+    /// Identifies this run of this process.
     pub(super) incarnation: String,
     pub(super) stores: Vec<Arc<Store>>,
 }
@@ -82,18 +82,18 @@ pub(super) struct Fetcher<S> {
     store: Arc<Store>,
     batcher: Commits,
     holding: Holding,
-    /// Backends that had fewer ready objects than free workers at the last check. Objects that became ready since then
-    /// were announced.
+    /// Backends that had fewer ready objects than free workers at the last check. Objects that became ready
+    /// since then were announced.
     dry: HashSet<String>,
-    /// By backend: the workers that are free, and how many there are in all.
+    /// By backend: the free workers, and the total number of workers.
     workers: HashMap<String, (Vec<String>, u64)>,
-    /// There may be objects that were not taken.
+    /// Whether objects may be ready that were not taken.
     more: bool,
     next_due: Option<Instant>,
     retry: Retry,
     /// The server's time, and this process's time when it was received.
     clock: (u64, Instant),
-    /// Backends that are being removed: where the check of their objects continues.
+    /// Backends that are being removed, each with the cursor at which the check of its objects continues.
     clearing: HashMap<String, String>,
     visits: TaskTracker,
     over: (mpsc::UnboundedSender<Over>, mpsc::UnboundedReceiver<Over>),
@@ -123,7 +123,7 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Serves until `shutdown`; visits under way are abandoned then, and their objects given back.
+    /// Runs until `shutdown`. Then active visits are abandoned, and their objects are released.
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
         let mut wakes = self.store.wakes();
         loop {
@@ -131,7 +131,7 @@ impl<S: Sink> Fetcher<S> {
                 self.fetch(&shutdown).await;
                 continue;
             }
-            // The last look is a safety net, not a poll: a message that was lost costs a minute at most.
+            // This check is a safety net, not a poll: a lost message delays work by a minute at most.
             let look = Some(self.clock.1 + MAX_SLEEP);
             let due = self.retry.next([self.next_due, look]);
             tokio::select! {
@@ -149,8 +149,8 @@ impl<S: Sink> Fetcher<S> {
         self.visits.wait().await;
     }
 
-    /// The free workers of each backend that can be sent to. Those of a removed backend are forgotten when they are
-    /// free.
+    /// The free workers of each backend that accepts events. Those of a removed backend are discarded once
+    /// they are free.
     fn free(&mut self, registry: &Registry) -> Vec<(String, Vec<String>)> {
         let shards = self.shared.stores.len() as u64;
         let shard = self.store.shard().index();
@@ -178,13 +178,14 @@ impl<S: Sink> Fetcher<S> {
         match self.store.take(&free, self.shared.options.lease_ms, PART).await {
             Ok(turn) => {
                 if self.retry.succeeded() {
-                    tracing::info!(shard = self.store.shard().index(), "objects can be taken again");
+                    tracing::info!(shard = self.store.shard().index(), "leasing of objects resumed");
                 }
                 self.clock = (turn.now_ms, Instant::now());
                 let in_future =
                     |due: u64| Instant::now() + Duration::from_millis(due.saturating_sub(turn.now_ms));
                 self.next_due = turn.next_due_ms.map(in_future);
-                // Ready objects are only those of backends with a free worker, so some of them can be taken.
+                // The script counts only ready objects of backends with a free worker, so some of them can be
+                // taken.
                 self.more = turn.left > 0 && !turn.taken.is_empty();
                 self.dry.clear();
                 for (backend, workers) in &free {
@@ -198,9 +199,9 @@ impl<S: Sink> Fetcher<S> {
             Err(error) => {
                 self.retry.failed();
                 if error.kind() == Kind::Unavailable {
-                    tracing::debug!(%error, "no objects while the fabric is unavailable");
+                    tracing::debug!(%error, "objects not leased: the fabric is unavailable");
                 } else if self.retry.reports() {
-                    tracing::error!(%error, source = ?std::error::Error::source(&error), "objects cannot be taken");
+                    tracing::error!(%error, source = ?std::error::Error::source(&error), "objects not leased");
                 }
             }
         }
@@ -208,13 +209,13 @@ impl<S: Sink> Fetcher<S> {
 
     async fn start(&mut self, turn: Turn, mut registry: Arc<Registry>, shutdown: &CancellationToken) {
         match self.shared.bus.registry_of(&turn.stamp).await {
-            // A backend may have come, or may be sent to again.
+            // A backend may have been added, or may accept events again.
             Ok(newer) if newer.backends != registry.backends => {
                 registry = newer;
                 self.more = true;
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "the registry cannot be read now"),
+            Err(error) => tracing::debug!(%error, "registry not read"),
         }
         for taken in turn.taken {
             let (worker, name) = (taken.held.worker.clone(), taken.backend.clone());
@@ -231,11 +232,11 @@ impl<S: Sink> Fetcher<S> {
             };
             let over = self.over.0.clone();
             self.visits.spawn(async move {
-                // In a separate task: a visit that panics leaves its object to the expiry of the lease.
+                // A separate task: if a visit panics, its object is released when the lease expires.
                 if let Err(error) = tokio::spawn(visit.run(taken)).await {
                     tracing::error!(%error, "visit panicked");
                 }
-                // The fetcher is gone only when everything is.
+                // The receiver is dropped only at shutdown.
                 let _ = over.send((name, worker));
             });
         }
@@ -282,7 +283,8 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Continues the removal of backends, a step at a time: the pacemaker that began it may be dead.
+    /// Continues the removal of backends, one step at a time, because the pacemaker that began it may have
+    /// crashed.
     async fn go_on_removing(&mut self, registry: &Registry) {
         self.clearing.retain(|name, _| registry.backends.contains_key(name));
         for (name, backend) in registry.backends.iter().filter(|(_, one)| one.draining) {
@@ -292,12 +294,14 @@ impl<S: Sink> Fetcher<S> {
                     let forgotten =
                         removal::forget_if_empty(&self.shared.bus, &self.shared.stores, name).await;
                     if let Err(error) = forgotten {
-                        tracing::debug!(backend = name, %error, "the backend is forgotten later");
+                        tracing::debug!(backend = name, %error, "removed backend not deleted, retrying");
                     }
                 }
                 Ok(Step::Going) => self.more |= backend.queued != Queued::Send,
                 Ok(Step::Stale) => {}
-                Err(error) => tracing::debug!(backend = name, %error, "the backend is cleared later"),
+                Err(error) => {
+                    tracing::debug!(backend = name, %error, "removed backend not cleared, retrying");
+                }
             }
         }
     }
@@ -312,7 +316,7 @@ struct Visit<S> {
     shutdown: CancellationToken,
 }
 
-/// How an event's turn ended.
+/// How an attempt to send an event is recorded.
 enum Settle {
     Commit { reported: usize, more: bool },
     Fail { failed: Failed, why: String },
@@ -329,7 +333,7 @@ impl<S: Sink> Visit<S> {
                 Some(backend) => {
                     self.send(&name, backend, &held, &sending, served < self.shared.options.quantum).await
                 }
-                // This process is behind: the registry is read again before the next take.
+                // The registry of this process is outdated. It is read again before the next take.
                 None => Settle::Fail { failed: Failed::Release, why: String::new() },
             };
             match self.settle(&held, id, settle).await {
@@ -392,7 +396,7 @@ impl<S: Sink> Visit<S> {
                     attempts,
                     why,
                     ?verdict,
-                    "an event was not taken"
+                    "event not accepted by its backend"
                 );
                 let failed = match verdict {
                     Verdict::Retry(pause) => {
@@ -406,17 +410,17 @@ impl<S: Sink> Visit<S> {
         }
     }
 
-    /// The callback answered that it is gone permanently.
+    /// Disables a backend whose callback answered that it is permanently gone.
     async fn disable(&self, name: &str, backend: &Backend) {
         match self.shared.bus.disable_backend(name, &backend.callback).await {
             Ok(()) => tracing::warn!(backend = name, "backend disabled: its callback is gone"),
-            // The next attempt finds the same answer.
+            // The next attempt will get the same answer.
             Err(error) => tracing::warn!(backend = name, %error, "backend not disabled"),
         }
     }
 
-    /// Settles, and retries while the fabric does not answer; the scripts make a repeat harmless. Returns the next
-    /// event in flight, if the visit continues.
+    /// Records the result, and retries while the fabric does not answer; repeats are harmless. Returns the
+    /// next event in flight if the visit continues.
     async fn settle(&self, held: &Held, id: u64, settle: Settle) -> Option<super::store::Sending> {
         let mut pause = Duration::from_millis(50);
         let mut broken = 0;
@@ -425,11 +429,7 @@ impl<S: Sink> Visit<S> {
                 Ok(Committed::Next(sending)) => return Some(sending),
                 Ok(Committed::Done) => return None,
                 Ok(Committed::Lost) => {
-                    tracing::debug!(
-                        worker = held.worker,
-                        object = held.object,
-                        "an object was taken from its worker"
-                    );
+                    tracing::debug!(worker = held.worker, object = held.object, "lease of an object lost");
                     return None;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
@@ -439,7 +439,7 @@ impl<S: Sink> Visit<S> {
                         return None;
                     }
                 }
-                Err(error) => tracing::debug!(%error, "a visit cannot be settled now"),
+                Err(error) => tracing::debug!(%error, "result of a visit not recorded, retrying"),
             }
             tokio::select! {
                 () = sleep(pause) => {}
@@ -455,7 +455,7 @@ impl<S: Sink> Visit<S> {
         match settle {
             Settle::Commit { reported, more } => {
                 let commit = Commit { held: held.clone(), id, reported: *reported, more: *more };
-                // The task ends after the last visit. If it is gone nevertheless, the lease expires.
+                // The task ends after the last visit. If it ended early, the lease expires.
                 self.batcher.call(commit).await.unwrap_or(Ok(Committed::Lost))
             }
             Settle::Fail { failed, why } => {
@@ -467,7 +467,7 @@ impl<S: Sink> Visit<S> {
     }
 }
 
-/// Shows that this process lives, for as long as it holds objects.
+/// Extends the leases of this process while it holds objects.
 pub(super) async fn beat<S: Sink>(
     shared: Arc<Shared<S>>,
     store: Arc<Store>,

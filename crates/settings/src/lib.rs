@@ -1,5 +1,5 @@
-//! Configuration in which every key is declared in exactly two places: a commented default file, and the type that the program
-//! reads it into.
+//! Configuration in which every key is declared in exactly two places: a commented default file, and the type that the
+//! program reads it into.
 //!
 //! ```text
 //!  default file < configuration file < environment < flags
@@ -13,7 +13,7 @@
 //!   wherever it comes from. An error names the place: file, line and column, the environment variable, or the flag.
 //! * Names of environment variables, flags with their help, and the reference page are derived from these two.
 //! * If there are keys `x` and `x_file`, the second names a file that contains the value of `x`. Only one of them can be
-//!   set in the same source; a source hides both forms in the sources below it.
+//!   set in the same source. If a source sets one, both are ignored in the sources before it.
 
 mod error;
 #[cfg(feature = "flags")]

@@ -6,7 +6,7 @@
 //! use signalbox_stack::{Part, Stack};
 //!
 //! let stack = Stack::builder().temporary()?.workers(2).start().await?;
-//! stack.part(&Part::ROUTES_MASTER).kill().await?;
+//! stack.part(&Part::ROUTES_PRIMARY).kill().await?;
 //! println!("still routing at {}", stack.edge_url());
 //! stack.stop().await;
 //! # Ok(())

@@ -8,7 +8,7 @@ pub struct Part(Cow<'static, str>);
 
 impl Part {
     /// The routes primary.
-    pub const ROUTES_MASTER: Self = Self(Cow::Borrowed("routes"));
+    pub const ROUTES_PRIMARY: Self = Self(Cow::Borrowed("routes"));
     /// The routes replica of the first router.
     pub const ROUTES_REPLICA: Self = Self(Cow::Borrowed("routes-replica"));
     /// The statistics Redis.

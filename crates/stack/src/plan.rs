@@ -147,7 +147,7 @@ impl Plan {
     }
 
     fn routes_primary(&self) -> Result<Program, Error> {
-        self.redis(Part::ROUTES_MASTER, &redis::Role::RoutesMaster, self.options.ports.routes)
+        self.redis(Part::ROUTES_PRIMARY, &redis::Role::RoutesPrimary, self.options.ports.routes)
     }
 
     fn stats(&self) -> Result<Program, Error> {
@@ -161,7 +161,7 @@ impl Plan {
 
     pub(crate) fn routes_replica(&self, number: usize, ports: RouterPorts) -> Result<Program, Error> {
         let role = redis::Role::RoutesReplica {
-            master_port: self.options.ports.routes,
+            primary_port: self.options.ports.routes,
             socket: self.layout.replica_socket(number),
         };
         self.redis(Part::ROUTES_REPLICA.numbered(number), &role, ports.routes_replica)

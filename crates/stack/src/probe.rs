@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use signalbox_store::{FabricRole, Options, Redis, Role, RoutesMasterRole, RoutesReplicaRole, StatsRole};
+use signalbox_store::{FabricRole, Options, Redis, Role, RoutesPrimaryRole, RoutesReplicaRole, StatsRole};
 
 use crate::http::local_client;
 
@@ -12,7 +12,7 @@ use crate::http::local_client;
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
     /// The routes primary answers PING.
-    RoutesMaster(String),
+    RoutesPrimary(String),
     /// The routes replica is connected to the primary and synchronized.
     RoutesReplica(String),
     /// The statistics Redis answers PING.
@@ -35,7 +35,7 @@ impl Probe {
     /// The problem, for operators.
     pub async fn check(&self) -> Result<(), String> {
         match self {
-            Self::RoutesMaster(url) => ping::<RoutesMasterRole>(url).await,
+            Self::RoutesPrimary(url) => ping::<RoutesPrimaryRole>(url).await,
             Self::RoutesReplica(url) => linked(url).await,
             Self::Stats(url) => ping::<StatsRole>(url).await,
             Self::Fabric(url) => ping::<FabricRole>(url).await,

@@ -23,8 +23,8 @@ use crate::{
 
 /// The role of a server, with its role-specific settings.
 pub(crate) enum Role {
-    RoutesMaster,
-    RoutesReplica { master_port: u16, socket: PathBuf },
+    RoutesPrimary,
+    RoutesReplica { primary_port: u16, socket: PathBuf },
     Stats,
     Fabric(Fsync),
 }
@@ -32,7 +32,7 @@ pub(crate) enum Role {
 impl Role {
     fn server(&self) -> Server {
         match self {
-            Self::RoutesMaster => Server::Routes,
+            Self::RoutesPrimary => Server::Routes,
             Self::RoutesReplica { .. } => Server::RoutesReplica,
             Self::Stats => Server::Stats,
             Self::Fabric(_) => Server::Fabric,
@@ -68,7 +68,7 @@ pub(crate) fn program(
         .map_err(Error::file("write", &file))?;
     let (address, login) = (url(port), login(port, User::Operator, &secrets));
     let (probe, address) = match role {
-        Role::RoutesMaster => (Probe::RoutesMaster(login), address),
+        Role::RoutesPrimary => (Probe::RoutesPrimary(login), address),
         Role::RoutesReplica { socket, .. } => {
             (Probe::RoutesReplica(login), format!("{address} and {}", socket.display()))
         }
@@ -78,7 +78,7 @@ pub(crate) fn program(
     let program = Program::new(part, binary).arg(file.display().to_string());
     let program = match role {
         Role::RoutesReplica { .. } => program,
-        Role::RoutesMaster | Role::Stats | Role::Fabric(_) => program.with_append_only_file(folder),
+        Role::RoutesPrimary | Role::Stats | Role::Fabric(_) => program.with_append_only_file(folder),
     };
     Ok(program.ready_when(probe).address(address).stop_with(Signal::SIGTERM, Duration::from_secs(10)))
 }
@@ -109,7 +109,7 @@ fn configuration(role: &Role, port: u16, folder: &Path, max_memory: u64, secrets
     );
     match role {
         Role::RoutesReplica { .. } => text.push_str("save 300 1\nappendonly no\n"),
-        Role::RoutesMaster | Role::Stats => {
+        Role::RoutesPrimary | Role::Stats => {
             text.push_str("save \"\"\nappendonly yes\nappendfsync everysec\n")
         }
         Role::Fabric(fsync) => {
@@ -118,15 +118,15 @@ fn configuration(role: &Role, port: u16, folder: &Path, max_memory: u64, secrets
     }
     match role {
         // The delay waits for more replicas. A router would have to wait, too.
-        Role::RoutesMaster => text.push_str(
+        Role::RoutesPrimary => text.push_str(
             "repl-diskless-sync yes\nrepl-diskless-sync-delay 0\n\
              # A router that was unavailable for a while catches up instead of loading the whole table again.\n\
              repl-backlog-size 16mb\nrepl-ping-replica-period 1\n",
         ),
-        Role::RoutesReplica { master_port, socket } => {
+        Role::RoutesReplica { primary_port, socket } => {
             let _infallible = write!(
                 text,
-                "replicaof 127.0.0.1 {master_port}\ninclude {}\nreplica-read-only yes\n\
+                "replicaof 127.0.0.1 {primary_port}\ninclude {}\nreplica-read-only yes\n\
                  replica-serve-stale-data yes\n\
                  # A Sentinel must never promote a router's replica.\nreplica-priority 0\n\
                  unixsocket {}\nunixsocketperm 660\n",
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_replica_logs_in_is_never_promoted_and_shares_its_socket_only_with_its_group() {
-        let text = text(&Role::RoutesReplica { master_port: 1, socket: "/run dir/s".into() });
+        let text = text(&Role::RoutesReplica { primary_port: 1, socket: "/run dir/s".into() });
         assert!(text.contains("replica-priority 0\n") && text.contains("replicaof 127.0.0.1 1\n"), "{text}");
         assert!(text.contains("include \"/s/users/replication.conf\"\n"), "{text}");
         assert!(text.contains("unixsocket \"/run dir/s\"\nunixsocketperm 660\n"), "{text}");
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn every_server_has_users_and_a_limit_of_memory() {
         for (role, name) in [
-            (Role::RoutesMaster, "routes"),
-            (Role::RoutesReplica { master_port: 1, socket: "/s".into() }, "routes-replica"),
+            (Role::RoutesPrimary, "routes"),
+            (Role::RoutesReplica { primary_port: 1, socket: "/s".into() }, "routes-replica"),
             (Role::Stats, "stats"),
             (Role::Fabric(Fsync::Everysec), "fabric"),
         ] {

@@ -122,7 +122,7 @@ impl Secrets {
     }
 
     /// The users of a server, for its `aclfile`.
-    pub fn acl_file(&self, server: Server) -> PathBuf {
+    pub(crate) fn acl_file(&self, server: Server) -> PathBuf {
         self.users().join(format!("{}.acl", server.name()))
     }
 

@@ -390,7 +390,7 @@ impl Stack {
     }
 
     /// Keeps a temporary data folder instead of removing it at the end, and returns its path.
-    pub fn keep_data(&mut self) -> PathBuf {
+    pub(crate) fn keep_data(&mut self) -> PathBuf {
         match self.temporary.take() {
             Some(folder) => folder.keep(),
             None => self.plan.layout.root().to_owned(),

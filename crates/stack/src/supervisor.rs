@@ -95,7 +95,7 @@ impl Program {
 
     /// Removes an environment variable.
     #[must_use]
-    pub fn without_env(mut self, name: impl Into<String>) -> Self {
+    pub(crate) fn without_env(mut self, name: impl Into<String>) -> Self {
         self.env.push((name.into(), None));
         self
     }

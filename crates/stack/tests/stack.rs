@@ -30,7 +30,7 @@ fn lives(pid: i32) -> bool {
 #[tokio::test]
 async fn a_killed_part_stays_down_until_it_is_started() {
     let stack = redis_and_nginx().auto_restart(true).start().await.unwrap();
-    let (nginx, master) = (stack.part(&Part::NGINX), stack.part(&Part::ROUTES_MASTER));
+    let (nginx, primary) = (stack.part(&Part::NGINX), stack.part(&Part::ROUTES_PRIMARY));
     let pid = nginx.pid().unwrap();
     let workers = both_workers(&nginx).await;
 
@@ -39,11 +39,11 @@ async fn a_killed_part_stays_down_until_it_is_started() {
     assert_eq!(nginx.status().last_exit.as_deref(), Some("killed by SIGKILL"));
     nginx.check().await.unwrap_err();
 
-    master.kill().await.unwrap();
-    nginx.start().await.expect("nginx does not need the master");
+    primary.kill().await.unwrap();
+    nginx.start().await.expect("nginx does not need the primary");
     assert_ne!(nginx.pid(), Some(pid));
-    assert_eq!(master.status().starts, 1, "it was not asked for");
-    master.restart().await.unwrap();
+    assert_eq!(primary.status().starts, 1, "it was not asked for");
+    primary.restart().await.unwrap();
     stack.part(&Part::ROUTES_REPLICA).wait_ready().await.unwrap();
     stack.stop().await;
 }

@@ -37,30 +37,30 @@ use crate::{
     wire::Wire,
 };
 
-/// The beginnings of the URL of a cluster, and those of the URLs of its nodes.
+/// The URL schemes of a cluster, each with that of its nodes.
 const CLUSTERS: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// The beginnings of the URL of a service that Sentinels monitor, and those of the URLs of its servers.
+/// The URL schemes of a service that Sentinels monitor, each with that of its servers.
 const SENTINELS: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 
 /// The maximum number of retries of a command after the cluster reports a moved slot or an unavailable node.
 const CLUSTER_RETRIES: u32 = 3;
 
-/// Where a server is, and how to log in. It contains a password only if the URL does.
+/// The address of a server, and the login. It contains a password only if the URL does.
 pub(crate) struct Address {
-    /// The URLs that redis-rs reads: one, or the nodes of a cluster. With Sentinels, there is [`PRIMARY`] in place of the
-    /// server.
+    /// The URLs that redis-rs reads: one, or the nodes of a cluster. With Sentinels, it is [`PRIMARY`]
+    /// instead of the server.
     nodes: Vec<String>,
     is_cluster: bool,
     sentinels: Option<Sentinels>,
     password_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
-    /// Which replicas must have the writes of a script.
+    /// The replicas that must confirm the writes of a script.
     pub(crate) wait_replicas: WaitReplicas,
     settings: TcpSettings,
 }
 
-/// Placeholder for the address of the primary, which Sentinels name later.
+/// Placeholder for the address of the primary, which the Sentinels report later.
 const PRIMARY: &str = "primary.invalid:0";
 
 /// The Sentinels of a URL.
@@ -101,7 +101,7 @@ impl Address {
                 .into_iter()
                 .find_map(|(prefix, scheme)| server.strip_prefix(prefix).map(|list| (list, scheme)))
         };
-        // `user:password@` is given once, for all nodes.
+        // `user:password@` is given once and applies to all nodes.
         let login = |list: &'_ str| {
             let (user, nodes) =
                 list.rsplit_once('@').map_or((None, list), |(user, nodes)| (Some(user), nodes));
@@ -139,7 +139,7 @@ impl Address {
             wait_replicas,
             settings,
         };
-        // A wrong URL or a missing file is an error of the configuration, not of the first command.
+        // A wrong URL or a missing file is reported as a configuration error, before the first command.
         let password = address.password()?;
         address.infos(password.as_deref())?;
         address.certificates()?;
@@ -152,7 +152,8 @@ impl Address {
         self.password_file.as_deref().map(read_password).transpose()
     }
 
-    /// Follows the primary, if Sentinels name it. Must be called inside a tokio runtime.
+    /// Follows the primary that Sentinels report, if the URL names any. Must be called inside a tokio
+    /// runtime.
     pub(crate) fn follow(&self) -> Result<Option<Arc<Service>>, RedisError> {
         let Some(sentinels) = &self.sentinels else { return Ok(None) };
         Service::follow(sentinels.service.clone(), self.sentinel_clients()?).map(Some)
@@ -196,7 +197,7 @@ impl Address {
             .iter()
             .map(|node| {
                 let info = node.as_str().into_connection_info()?;
-                // The name of the library is of no use here, and the least privileged users may not set it.
+                // The library name is not useful here, and users with minimal permissions may not set it.
                 let login = info.redis_settings().clone().set_skip_set_lib_name();
                 let login = match password {
                     Some(password) => login.set_password(password),
@@ -214,7 +215,7 @@ impl Address {
         }
     }
 
-    /// The server that is not a cluster. With Sentinels it is `primary`.
+    /// A client for a server that is not a cluster. With Sentinels it is `primary`.
     fn server(&self, primary: Option<&Primary>, password: Option<&str>) -> Result<Client, RedisError> {
         let nodes = match primary {
             Some(primary) => &vec![self.nodes[0].replacen(PRIMARY, &primary.authority(), 1)],
@@ -224,7 +225,8 @@ impl Address {
         self.client(self.infos_of(nodes, password)?.swap_remove(0))
     }
 
-    /// Prepares a connection, which the first command opens. `primary` is the server that Sentinels name.
+    /// Prepares a connection, which the first command opens. `primary` is the server that the Sentinels
+    /// report.
     pub(crate) fn connect(
         &self,
         primary: Option<&Primary>,
@@ -245,7 +247,7 @@ impl Address {
         let builder = ClusterClient::builder(self.infos(password)?)
             .tcp_settings(self.settings.clone())
             .connection_timeout(options.connect_timeout)
-            // Blocking commands have no time limit here. A day is longer than any of them waits.
+            // Blocking commands have no time limit here; none of them waits for a day.
             .response_timeout(response_timeout.unwrap_or(Duration::from_secs(86_400)))
             .retries(CLUSTER_RETRIES)
             .min_retry_wait(20)
@@ -258,8 +260,8 @@ impl Address {
         Ok(Wire::Cluster(connection))
     }
 
-    /// A node for pub/sub. Nodes of a cluster forward messages to each other, so any node works. With Sentinels it is
-    /// `primary`.
+    /// A client for a node for pub/sub. Nodes of a cluster forward messages to each other, so any node works.
+    /// With Sentinels it is `primary`.
     pub(crate) fn any_node(&self, turn: usize, primary: Option<&Primary>) -> Result<Client, RedisError> {
         if primary.is_some() {
             return self.server(primary, self.password()?.as_deref());
@@ -271,7 +273,7 @@ impl Address {
     }
 }
 
-/// The content of a password file, without the end of its line, which is not part of the password.
+/// The content of a password file without its line ending.
 fn read_password(path: &Path) -> Result<String, RedisError> {
     let text = fs::read_to_string(path)
         .map_err(|error| invalid("cannot read the password file", path, &error.to_string()))?;
@@ -287,9 +289,10 @@ fn invalid(what: &'static str, path: &Path, why: &str) -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, what, format!("{}{colon}{why}", path.display())))
 }
 
-/// The URL of a server with a login and authorities, as a configuration has them for several servers. The password is that of
-/// `user`, and of a user that the URL names without a password. A URL with a password keeps its login, a URL without a user
-/// gets none if `user` is empty, and a URL without TLS needs no authorities.
+/// Adds a login and certificate authorities, which a configuration specifies for several servers, to the URL
+/// of one of them. `password_file` applies to `user`, and to a user that the URL names without a password. A
+/// URL with a password keeps its login. A URL without a user gets no login if `user` is empty, and a URL
+/// without TLS gets no authorities.
 pub fn with_login(url: &str, user: &str, password_file: Option<&Path>, ca_file: Option<&Path>) -> String {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let given: Vec<_> = form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name.into_owned()).collect();
@@ -332,7 +335,7 @@ pub fn without_login(url: &str) -> String {
     with_login(&format!("{scheme}{rest}"), "", None, ca_file.as_deref())
 }
 
-/// The scheme with its separator, the login, and the rest without parameters.
+/// Splits a URL into the scheme with its separator, the login, and the rest without parameters.
 fn parts(url: &str) -> (&str, Option<&str>, &str) {
     let server = url.split_once('?').map_or(url, |(server, _)| server);
     let (scheme, rest) = server.split_at(server.find("://").map_or(0, |at| at + "://".len()));

@@ -57,7 +57,7 @@ impl Default for Options {
     }
 }
 
-/// Commands that block in Redis. On a shared connection they would delay all commands behind them.
+/// Commands that block in Redis. On a shared connection they would delay all later commands.
 const BLOCKING: [&str; 8] = ["BLPOP", "BRPOP", "BLMOVE", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP", "WAIT"];
 
 /// How long the kernel waits for a peer that does not acknowledge data.
@@ -71,7 +71,7 @@ const SHARD_TAG: &str = "{s";
 /// A connection to the server of role `R`, shared by cloning.
 pub struct Redis<R> {
     pub(crate) address: Arc<Address>,
-    /// The primary, if Sentinels name it.
+    /// The monitored service, if the URL names Sentinels.
     pub(crate) service: Option<Arc<Service>>,
     line: Arc<Line>,
     dedicated: bool,
@@ -82,11 +82,11 @@ pub struct Redis<R> {
     role: PhantomData<fn() -> R>,
 }
 
-/// The current connection of all clones.
+/// The current connection, which all clones share.
 struct Line {
-    /// Nothing before Sentinels have named the primary.
+    /// `None` until the Sentinels have reported a primary.
     wire: RwLock<Option<(Option<Primary>, Wire)>>,
-    /// The password from the file with which the connection logs in.
+    /// The password from the file that the connection used to log in.
     password: RwLock<Option<String>>,
     late: AtomicU32,
 }
@@ -120,11 +120,12 @@ impl<R: Role> std::fmt::Debug for Redis<R> {
 }
 
 impl<R: Role> Redis<R> {
-    /// Prepares a connection to `url`: `redis://host:port/`, `rediss://host:port/` for TLS, `redis+unix:///path` for a
-    /// socket, `redis+cluster://host:port,host:port/` for some nodes of a cluster, or
-    /// `redis+sentinel://host:port,host:port/NAME` for the primary of a service that Sentinels monitor. `user:password@` or
-    /// `?password_file=/path` log in, and `?ca_file=/path` names the authorities for TLS. Nothing waits for a connection
-    /// before the first command, so a daemon starts while its Redis is down. Must be called inside a tokio runtime.
+    /// Prepares a connection to `url`: `redis://host:port/`, `rediss://host:port/` for TLS,
+    /// `redis+unix:///path` for a socket, `redis+cluster://host:port,host:port/` for some nodes of a cluster,
+    /// or `redis+sentinel://host:port,host:port/NAME` for the primary of a service that Sentinels monitor.
+    /// `user:password@` or `?password_file=/path` specify the login, and `?ca_file=/path` the authorities for
+    /// TLS. The connection is opened by the first command, so a daemon starts while its Redis is down. Must
+    /// be called inside a tokio runtime.
     ///
     /// # Errors
     /// If the URL is invalid, or a file that it names cannot be read.
@@ -153,7 +154,8 @@ impl<R: Role> Redis<R> {
         })
     }
 
-    /// The host and port of the primary that the Sentinels named last, `None` before that and for other URLs.
+    /// The host and port of the primary that the Sentinels reported last. `None` before that, and for other
+    /// URLs.
     pub fn primary(&self) -> Option<(String, u16)> {
         self.service.as_ref().and_then(|service| service.known())
     }
@@ -174,12 +176,12 @@ impl<R: Role> Redis<R> {
         Ok(Self { line: Line::new(wire, password), dedicated: true, ..self.clone() })
     }
 
-    /// The same connection, which adds `tag` before every key without a shard tag.
+    /// The same connection, but with `tag` in front of every key without a shard tag.
     pub(crate) fn at_home(&self, tag: &str) -> Self {
         Self { home: Arc::from(tag), ..self.clone() }
     }
 
-    /// `key` as the server knows it.
+    /// The name of `key` on the server.
     pub(crate) fn name_of<'k>(&self, key: &'k Key<R::Space>) -> Cow<'k, str> {
         if self.home.is_empty() || key.as_str().starts_with(SHARD_TAG) {
             Cow::Borrowed(key.as_str())
@@ -208,7 +210,7 @@ impl<R: Role> Redis<R> {
         Ok(seconds * 1000 + micros / 1000)
     }
 
-    /// Calls the server, and records the result as [`Self::noted`] does.
+    /// Sends a command, and processes the result like [`Self::noted`].
     pub(crate) async fn send<T>(
         &self,
         operation: &str,
@@ -226,12 +228,12 @@ impl<R: Role> Redis<R> {
         self.noted(operation, result)
     }
 
-    /// The replicas that must have the writes of a script before it succeeds.
+    /// The replicas that must confirm the writes of a script before it succeeds.
     pub(crate) fn wait_replicas(&self) -> WaitReplicas {
         self.address.wait_replicas
     }
 
-    /// The connection, with the primary that it leads to if Sentinels name it.
+    /// The connection and, if Sentinels report it, the primary that it is connected to.
     async fn wire(&self) -> Result<(Option<Primary>, Wire), RedisError> {
         let primary = match &self.service {
             Some(service) => Some(service.primary(self.options.connect_timeout).await?),
@@ -241,7 +243,7 @@ impl<R: Role> Redis<R> {
             return Ok(wire.clone());
         }
         let mut current = self.line.wire.write();
-        // Several commands see the change, but only the first of them replaces the connection.
+        // Several commands may detect the change, but only the first of them replaces the connection.
         if let Some(wire) = current.as_ref().filter(|(to, _)| *to == primary) {
             return Ok(wire.clone());
         }
@@ -256,7 +258,8 @@ impl<R: Role> Redis<R> {
         self.address.connect(primary, password, self.options, response_timeout)
     }
 
-    /// Records the result of a command, and replaces a connection that no longer returns replies or can no longer log in.
+    /// Processes the result of a command: replaces a connection that no longer returns replies, or that can
+    /// no longer log in.
     fn noted<T>(&self, operation: &str, result: Result<T, RedisError>) -> Result<T, Error> {
         let late = match &result {
             Err(error) if error.is_timeout() => self.line.late.fetch_add(1, Ordering::Relaxed) + 1,
@@ -282,7 +285,7 @@ impl<R: Role> Redis<R> {
         result
     }
 
-    /// Logs in with the password that is in the file now, if it is another one.
+    /// Logs in again if the password in the file has changed.
     fn log_in_again(&self) {
         let Ok(Some(fresh)) = self.address.password() else { return };
         let mut current = self.line.password.write();
@@ -295,7 +298,7 @@ impl<R: Role> Redis<R> {
         *current = Some(fresh);
     }
 
-    /// Replaces the connection. Calls in flight wait for their replies on the former one.
+    /// Replaces the connection. Pending calls wait for their replies on the former one.
     pub(crate) fn renew(&self) {
         let password = self.line.password.read().clone();
         self.replace(password.as_deref());
@@ -310,7 +313,7 @@ impl<R: Role> Redis<R> {
     }
 }
 
-/// Whether the server did not accept the user and the password, or was given none.
+/// Whether the server rejected the login, or requires one.
 fn is_rejected_login(error: &RedisError) -> bool {
     error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
 }
@@ -321,7 +324,7 @@ fn settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(SILENCE)
 }
 
-/// One command on its way to the server of role `R`.
+/// One command for the server of role `R`.
 pub struct Command<'a, R> {
     redis: &'a Redis<R>,
     name: &'static str,
@@ -360,7 +363,7 @@ impl<R: Role> Command<'_, R> {
     }
 }
 
-/// Many commands in one round trip.
+/// Several commands in one round trip.
 pub struct Batch<'a, R> {
     redis: &'a Redis<R>,
     pipeline: Pipeline,
@@ -376,12 +379,12 @@ impl<R: Role> Batch<'_, R> {
         self
     }
 
-    /// Whether nothing was added.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.pipeline.is_empty()
     }
 
-    /// Sends everything; `T` is a collection or tuple with one item for each command, in order.
+    /// Sends all commands. `T` is a collection or tuple with one item per command, in order.
     ///
     /// # Errors
     /// When the server is unavailable, or when any of the commands failed.

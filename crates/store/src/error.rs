@@ -37,7 +37,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         use redis::ErrorKind;
         match self.source.kind() {
-            // A login is repeated with the password that its file contains by then.
+            // The login is retried with the password that the file contains then.
             ErrorKind::Io | ErrorKind::ClusterConnectionNotFound | ErrorKind::AuthenticationFailed => {
                 Kind::Unavailable
             }
@@ -52,7 +52,8 @@ impl Error {
         }
     }
 
-    /// Codes without a name in redis-rs. A script's error contains the code of the command that failed in it.
+    /// Classifies codes that redis-rs has no name for. A script's error contains the code of the command that
+    /// failed in it.
     fn kind_by_code(&self) -> Kind {
         match self.source.code() {
             Some("OOM" | "MISCONF" | "NOREPLICAS") => Kind::Refused,

@@ -25,7 +25,7 @@ impl<S> Key<S> {
         Self { name: name.into(), space: PhantomData }
     }
 
-    /// The name as Redis sees it.
+    /// The name of the key in Redis.
     pub fn as_str(&self) -> &str {
         &self.name
     }

@@ -1,7 +1,7 @@
 //! The Redis servers of Signalbox as types.
 //!
 //! Signalbox uses four servers with four roles (see `docs/keys.md`). A command that reaches the wrong one would do silent
-//! harm, so each *role* is a separate Rust type: [`RoutesMaster`], [`RoutesReplica`], [`Stats`] and [`Fabric`]. Keys have
+//! harm, so each *role* is a separate Rust type: [`RoutesPrimary`], [`RoutesReplica`], [`Stats`] and [`Fabric`]. Keys have
 //! the type of their key space ([`Key`]) and scripts that of their role ([`Script`]), and the compiler rejects a mix.
 //!
 //! It contains no product logic, only what every subsystem needs:
@@ -30,7 +30,7 @@ pub use clock::Clock;
 pub use connection::{Batch, Command, Options, Redis};
 pub use error::{Error, Kind};
 pub use key::{FabricSpace, Key, RoutesSpace, StatsSpace};
-pub use role::{FabricRole, Role, RoutesMasterRole, RoutesReplicaRole, StatsRole};
+pub use role::{FabricRole, Role, RoutesPrimaryRole, RoutesReplicaRole, StatsRole};
 pub use script::{Call, Script};
 pub use shard::{MAX_SHARDS, Shard, Tag};
 pub use subscription::{Notice, Subscription};
@@ -39,7 +39,7 @@ pub use subscription::{Notice, Subscription};
 pub use redis::{FromRedisValue, ToRedisArgs, Value, from_redis_value};
 
 /// The routes primary: the table that replicas follow. Written by the pacemaker and, manually, by operators.
-pub type RoutesMaster = Redis<RoutesMasterRole>;
+pub type RoutesPrimary = Redis<RoutesPrimaryRole>;
 /// The routes replica next to a router. Written only by replication.
 pub type RoutesReplica = Redis<RoutesReplicaRole>;
 /// The statistics server: counters by the sidecars, membership sets by the pacemaker.

@@ -16,21 +16,22 @@ use tokio::time::Instant;
 
 use crate::wire::Wire;
 
-/// How long a replica that was in sync must still confirm. Sentinels read positions every ten seconds.
+/// How long a replica must still confirm writes after it was last in sync. Sentinels read replication
+/// positions every ten seconds.
 const REMEMBERED: Duration = Duration::from_secs(12);
 /// The age at which the list of replicas is read again.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same, while a replica is missing.
+/// The same age while a replica is missing.
 const FRESH_WHILE_MISSING: Duration = Duration::from_millis(100);
-/// A replica reports its position every second. One that was silent for longer, in seconds, is not in sync.
+/// The maximum silence of a replica that is in sync, in seconds. Replicas report their position every second.
 const MAX_SILENCE: u64 = 3;
 
 /// The value of `wait_replicas` in a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitReplicas {
-    /// At least so many replicas, whichever they are. Nothing is waited for with 0.
+    /// At least this many replicas. With 0, writes do not wait.
     AtLeast(u32),
-    /// Every replica that could be promoted, and at least one.
+    /// Every replica that could be promoted, but at least one.
     InSync,
 }
 
@@ -45,19 +46,19 @@ impl FromStr for WaitReplicas {
     }
 }
 
-/// The replicas of each primary. A primary is named by the hash tag of the keys that it writes.
+/// The replicas of each primary. A primary is identified by the hash tag of the keys that it writes.
 #[derive(Debug, Default)]
 pub(crate) struct Replicas(Mutex<HashMap<String, Known>>);
 
 #[derive(Debug)]
 struct Known {
-    /// Another primary, or a restarted one, has another ID. Its replicas are a new set.
+    /// A different or restarted primary has a different ID, and its replicas are a new set.
     replication_id: String,
     read: Instant,
-    /// When the connection was replaced because a replica did not confirm.
+    /// When the connection was last replaced because a replica did not confirm.
     renewed: Option<Instant>,
     in_sync: u32,
-    /// When each replica was in sync last.
+    /// When each replica was last in sync.
     seen: HashMap<String, Instant>,
 }
 
@@ -78,8 +79,9 @@ impl Replicas {
         self.count(tag).map_err(|detail| make_extension_error("NOREPLICAS".to_owned(), Some(detail)))
     }
 
-    /// Reads the list again before the next write, because a replica did not confirm. Returns whether the connection should
-    /// be replaced: on the current one, each call that was sent waits for the same replica, one after the other.
+    /// Marks the list to be read again before the next write, because a replica did not confirm. Returns
+    /// whether the connection should be replaced: on the current one, the pending calls would wait for the
+    /// same replica one after the other.
     pub(crate) fn distrust(&self, tag: &str) -> bool {
         let mut all = self.0.lock();
         let Some(known) = all.get_mut(tag) else { return false };
@@ -91,12 +93,13 @@ impl Replicas {
         !recently
     }
 
-    /// Another server is the primary.
+    /// Forgets the replicas, because another server is the primary.
     pub(crate) fn forget(&self) {
         self.0.lock().clear();
     }
 
-    /// Only one of several callers reads a list that is known already.
+    /// Whether this caller has to read the list. If the list is known, only one of several concurrent callers
+    /// does.
     fn is_due(&self, tag: &str) -> bool {
         let mut all = self.0.lock();
         let Some(known) = all.get_mut(tag) else { return true };
@@ -108,7 +111,7 @@ impl Replicas {
         due
     }
 
-    /// Takes over the answer to `INFO replication`.
+    /// Processes the answer to `INFO replication`.
     fn learn(&self, tag: &str, state: &str) {
         let now = Instant::now();
         let field = |name: &str| state.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
@@ -197,7 +200,7 @@ mod tests {
         // A is promoted.
         replicas.learn("{s0}", &state("2", &[B]));
         assert_eq!(replicas.count("{s0}"), Ok(1));
-        // There is always one that confirms.
+        // At least one replica must confirm.
         replicas.learn("{s1}", &state("8", &[]));
         assert_eq!(replicas.count("{s1}"), Err("0 of 1 replicas are in sync".to_owned()));
     }

@@ -28,11 +28,11 @@ macro_rules! role {
 }
 
 role!(
-    /// Marks [`crate::RoutesMaster`].
-    RoutesMasterRole, RoutesSpace, "routes primary"
+    /// Marks [`crate::RoutesPrimary`].
+    RoutesPrimaryRole, RoutesSpace, "routes primary"
 );
 role!(
-    /// Marks [`crate::RoutesReplica`]: the same keys as the master's.
+    /// Marks [`crate::RoutesReplica`], which has the same keys as the primary.
     RoutesReplicaRole, RoutesSpace, "routes replica"
 );
 role!(

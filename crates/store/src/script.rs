@@ -13,7 +13,7 @@ use redis::{
 
 use crate::{Error, Key, Redis, Role, replicas::WaitReplicas, wire::Wire};
 
-/// How long a call waits for replicas. Calls behind it on the same connection wait, too.
+/// How long a call waits for replicas. Later calls on the same connection wait, too.
 const REPLICATION: Duration = Duration::from_secs(1);
 
 /// A script for the server of role `R`. Declare it as a `static` next to the function that calls it.
@@ -47,7 +47,7 @@ impl<R: Role> Script<R> {
         Call { script: self, invocation: compiled.prepare_invoke(), keys: Vec::new(), args: 0 }
     }
 
-    /// The whole text.
+    /// The complete text.
     pub fn source(&self) -> Cow<'static, str> {
         match self.parts {
             Parts::One(source) => source.into(),
@@ -67,7 +67,8 @@ impl<R: Role> Script<R> {
 pub struct Call<'a, R: Role> {
     script: &'a Script<R>,
     invocation: ScriptInvocation<'a>,
-    /// Kept until the server is known: a fabric of several shards adds a tag to some keys.
+    /// The keys are resolved when the server is known, because a fabric of several shards adds a tag to some
+    /// of them.
     keys: Vec<Key<R::Space>>,
     args: usize,
 }
@@ -127,7 +128,7 @@ impl<R: Role> Call<'_, R> {
     }
 }
 
-/// The reply of a script, and the number of replicas that have its writes.
+/// The reply of a script, and the number of replicas that confirmed its writes.
 struct Written {
     reply: Value,
     reached: u32,
@@ -144,10 +145,11 @@ impl Written {
     }
 }
 
-/// Runs a script, and waits until so many replicas have its writes, or for [`REPLICATION`].
+/// Runs a script, and waits at most [`REPLICATION`] until the given number of replicas confirm its writes.
 ///
-/// `WAIT` counts only what its own connection wrote. So both commands are sent together: after a reply, a new connection or
-/// another node of the cluster could immediately confirm what it does not have.
+/// `WAIT` covers only the writes of its own connection, so both commands are sent together. If `WAIT`
+/// followed the reply, it could be sent on a new connection or to another node of the cluster, and would
+/// immediately confirm writes that it does not cover.
 async fn replicated(
     invocation: &ScriptInvocation<'_>,
     replicas: u32,
@@ -192,7 +194,7 @@ fn header_count(source: &str, table: &str) -> (usize, bool) {
         let Some((index, _)) = rest.split_once(']') else { continue };
         open |= index.ends_with("...");
         let index: usize = index.trim_end_matches("...").parse().unwrap_or(0);
-        // An open entry may stand for no value.
+        // A repeated entry (`...`) may have no values.
         highest = highest.max(if open { index - 1 } else { index });
     }
     (highest, open)

@@ -25,9 +25,9 @@ use tokio::{
 
 /// Interval between two polls while the primary works.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The same, while the primary is unknown or fails.
+/// The interval while the primary is unknown or fails.
 const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
-/// The time limit of one Sentinel's answer. Others are not delayed by a slow one, but the poll is.
+/// The time limit of one Sentinel's answer. A slow Sentinel delays the poll, but not the other Sentinels.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// The primary of a service.
@@ -46,8 +46,9 @@ impl Primary {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Reads the address, and the epoch of `SENTINEL MASTER`: names and values in turn. The address there is the former one
-    /// until all replicas follow the new primary, with the new epoch.
+    /// Reads the address, and the epoch from the name-value pairs of `SENTINEL MASTER`. After a failover,
+    /// that answer already has the new epoch, but the former address until all replicas follow the new
+    /// primary.
     fn read((address, answer): (Option<(String, u16)>, Value)) -> Option<Self> {
         let (host, port) = address?;
         let Value::Array(items) = answer else { return None };
@@ -66,7 +67,8 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Follows the service `name` as the Sentinels `clients` report it. Must be called inside a tokio runtime.
+    /// Follows the service `name` that the Sentinels `clients` monitor. Must be called inside a tokio
+    /// runtime.
     pub(crate) fn follow(name: String, clients: Vec<Client>) -> Result<Arc<Self>, RedisError> {
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(ANSWER))
@@ -81,7 +83,7 @@ impl Service {
         Ok(service)
     }
 
-    /// The primary, which is waited for if no Sentinel has named one yet.
+    /// The primary. If no Sentinel has reported one yet, this waits for at most `patience`.
     pub(crate) async fn primary(&self, patience: Duration) -> Result<Primary, RedisError> {
         let mut changes = self.primary.subscribe();
         let known = time::timeout(patience, changes.wait_for(Option::is_some)).await;
@@ -89,22 +91,22 @@ impl Service {
         primary.ok_or_else(|| failed("no Sentinel names a primary of the service"))
     }
 
-    /// The host and port of the primary, if a Sentinel has named one.
+    /// The host and port of the primary, if a Sentinel has reported one.
     pub(crate) fn known(&self) -> Option<(String, u16)> {
         self.primary.borrow().as_ref().map(|primary| (primary.host.clone(), primary.port))
     }
 
-    /// Waits until another server than `primary` is the primary.
+    /// Waits until the primary is a different server from `primary`.
     pub(crate) async fn replaced(&self, primary: &Primary) {
         let same = |now: &Option<Primary>| {
             now.as_ref().is_none_or(|now| (&now.host, now.port) == (&primary.host, primary.port))
         };
         let mut changes = self.primary.subscribe();
-        // The sender outlives this future.
+        // The sender lives longer than this future.
         let _ = changes.wait_for(|now| !same(now)).await;
     }
 
-    /// Polls the Sentinels now: the primary does not serve.
+    /// Polls the Sentinels immediately, because the primary does not respond.
     pub(crate) fn suspect(&self) {
         self.suspect.notify_one();
     }
@@ -164,7 +166,7 @@ async fn ask(mut sentinel: ConnectionManager, service: &str) -> Option<Primary> 
     }
 }
 
-/// The primary to use from now on, `None` for the current one. `answers` has an entry for every Sentinel.
+/// The new primary; `None` if the current one does not change. `answers` has an entry for every Sentinel.
 fn choose(current: Option<&Primary>, answers: &[Option<Primary>]) -> Option<Primary> {
     let known = || answers.iter().flatten();
     let newest = known().map(|primary| primary.epoch).max()?;

@@ -44,8 +44,8 @@ impl Shard {
         (0..count).map(|index| Self { index, tag: Tag::new(index, count), redis: redis.clone() }).collect()
     }
 
-    /// The fabric for keys that are not sharded. They are stored in the first shard, so that a cluster keeps them in one
-    /// slot and scripts can use several of them.
+    /// The fabric for keys that are not sharded. They are stored in the first shard, so that they are in one
+    /// slot of a cluster and scripts can use several of them.
     pub fn home(redis: &Fabric, count: usize) -> Fabric {
         redis.at_home(Tag::new(0, count).as_str())
     }

@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, task::JoinHandle, time};
 
 use crate::{Redis, Role, address::Address, sentinel::Service};
 
-/// The maximum number of waiting notices. For a slower reader, the newest are replaced by one `Resumed`.
+/// Maximum number of waiting notices. If a reader is slower, one `Resumed` replaces the newest ones.
 const BUFFER: usize = 1024;
 const RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
@@ -28,7 +28,7 @@ pub enum Notice {
     },
 }
 
-/// A subscription to some channels. A task maintains it until it is dropped.
+/// A subscription to channels. A task maintains it until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     notices: mpsc::Receiver<Notice>,
@@ -79,7 +79,7 @@ enum Names {
     Patterns,
 }
 
-/// Where a subscription is made.
+/// The server of a subscription.
 struct Server {
     address: Arc<Address>,
     service: Option<Arc<Service>>,
@@ -92,7 +92,7 @@ async fn keep_up(
     notices: mpsc::Sender<Notice>,
     role: &'static str,
 ) {
-    // An unavailable node of a cluster is not tried twice in a row.
+    // The next attempt uses another node of the cluster, in case this one is unavailable.
     for turn in 0.. {
         match listen(&server, turn, &names, kind, &notices).await {
             Ok(()) => tracing::debug!(role, "subscription ended, subscribing again"),
@@ -117,7 +117,7 @@ async fn listen(
     };
     let primary = service.primary(RECONNECT_DELAY).await?;
     let node = server.address.any_node(turn, Some(&primary))?;
-    // A former primary that is cut off would keep the connection, and send nothing.
+    // A former primary that is isolated would keep the connection open, but send nothing.
     tokio::select! {
         result = listen_at(node, names, kind, notices) => result,
         () = service.replaced(&primary) => Ok(()),
@@ -144,7 +144,7 @@ async fn listen_at(
             channel: message.get_channel_name().to_owned(),
             payload: String::from_utf8_lossy(message.get_payload_bytes()).into_owned(),
         };
-        // A reader this far behind must read everything again. Ending the connection sends it a Resumed.
+        // A reader this far behind must read everything again. Replacing the connection sends it a `Resumed`.
         if notices.try_send(notice).is_err() {
             return Ok(());
         }

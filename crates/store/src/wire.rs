@@ -15,7 +15,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// What names the server that writes `key`: the hash tag in a cluster, where every key has one.
+    /// The identifier of the server that writes `key`: in a cluster the hash tag, which every key has there.
     pub(crate) fn tag<'k>(&self, key: Option<&'k str>) -> &'k str {
         match (self, key) {
             (Self::Cluster(_), Some(key)) => key.split_inclusive('}').next().unwrap_or(key),

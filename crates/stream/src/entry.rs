@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use signalbox_bus::EventId;
 
-/// The members that a filter checks, and those that the next event names.
+/// The fields of an event that filters check.
 #[derive(Debug, Deserialize)]
 pub(super) struct Head<'a> {
     pub(super) id: EventId,
-    /// The shard's event before this one, 0 for none.
+    /// The id of the shard's previous event, 0 if there is none.
     pub(super) last: EventId,
     #[serde(borrow)]
     pub(super) object: Cow<'a, str>,
@@ -22,7 +22,7 @@ pub(super) struct Head<'a> {
     pub(super) environment: Cow<'a, str>,
 }
 
-/// An event on its way to those who watch.
+/// An event that is sent to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) id: EventId,
@@ -31,20 +31,22 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Reads an entry; `None` when it is not one of ours: other programs may publish on similar channels.
+    /// Parses an entry; `None` if the text is not one, because other programs may publish on similar
+    /// channels.
     pub(super) fn read(text: String) -> Option<Self> {
         let head: Head<'_> = serde_json::from_str(&text).ok()?;
         Some(Self { id: head.id, last: head.last, text })
     }
 
-    /// The members that a filter checks.
+    /// The fields that filters check.
     pub(super) fn head(&self) -> Option<Head<'_>> {
         serde_json::from_str(&self.text).ok()
     }
 
-    /// The event for a client: all but the chain of the shard, which means nothing to it.
+    /// The event for a client, without `last`, which is meaningful only within the shard.
     pub(super) fn for_client(&self) -> String {
-        // Numbers come first, and `last` is the last of them: the first match is ours, whatever the event contains.
+        // Numbers are first, and `last` is the last of them, so the first match is the right one, whatever
+        // the event contains.
         let chain = format!(",\"last\":{}", self.last);
         match self.text.split_once(&chain) {
             Some((before, after)) => [before, after].concat(),
@@ -52,7 +54,7 @@ impl Entry {
         }
     }
 
-    /// Which shard numbered it.
+    /// The shard that assigned the id.
     pub(super) fn shard(&self) -> usize {
         // The low six bits.
         (self.id.0 & 63) as usize

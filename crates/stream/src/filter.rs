@@ -5,12 +5,12 @@ use regex::{Regex, RegexBuilder};
 use super::entry::Head;
 use signalbox_bus::is_audit_topic;
 
-/// Longest text of each part.
+/// Maximum length of each parameter, in bytes.
 const MAX_BYTES: usize = 1024;
-/// Bytes of a compiled pattern.
+/// Maximum size of a compiled pattern, in bytes.
 const PATTERN_BYTES: usize = 64 << 10;
 
-/// The filter; every part that is given must match.
+/// The filter of a stream. Every specified part must match.
 #[derive(Debug, Default)]
 pub struct Filter {
     topic: Option<String>,
@@ -20,11 +20,11 @@ pub struct Filter {
     audit: bool,
 }
 
-/// Why a filter is refused.
+/// Why a filter is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     #[error("`{0}` is longer than {MAX_BYTES} bytes")]
-    /// A parameter is too long: its name.
+    /// A parameter is too long; contains its name.
     TooLong(&'static str),
     #[error("`pattern` is not a regular expression over `environment:type:topic`: {0}")]
     /// The pattern is not a valid regular expression, or too large.
@@ -56,7 +56,7 @@ impl Filter {
         Ok(Self { topic, environment, object, pattern, audit: false })
     }
 
-    /// Whether records of the audit log are taken, too.
+    /// Whether records of the audit log are included.
     #[must_use]
     pub fn with_audit(self, audit: bool) -> Self {
         Self { audit, ..self }
@@ -75,7 +75,7 @@ impl Filter {
     }
 }
 
-/// The pattern, for a whole text and nothing less.
+/// Compiles the pattern so that it must match a whole text.
 fn whole(pattern: &str) -> Result<Regex, Error> {
     let build = |text: &str| {
         RegexBuilder::new(text)
@@ -83,7 +83,8 @@ fn whole(pattern: &str) -> Result<Regex, Error> {
             .build()
             .map_err(|error| Error::BadPattern(error.to_string()))
     };
-    // Alone first: only a pattern that is balanced alone cannot break out of the group around it.
+    // The pattern is first compiled alone. If its parentheses are balanced, it cannot end the group around
+    // it.
     build(pattern)?;
     build(&format!(r"\A(?:{pattern})\z"))
 }

@@ -12,26 +12,26 @@ use tokio_util::sync::CancellationToken;
 use super::{entry::Entry, metrics::Metrics};
 use signalbox_bus::{self as bus, EventId, Handle};
 
-/// Events kept for watchers that are a little behind.
+/// The number of events that are kept for clients that are slightly behind.
 pub(super) const KEPT: usize = 4096;
-/// How long a new watcher waits for the subscription.
+/// How long a new stream waits for the subscription.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the subscription is kept without watchers, for clients that reconnect.
+/// How long the subscription is kept without streams, so that clients can reconnect.
 const LINGER: Duration = Duration::from_secs(10);
-/// Parts of the log that are read at a time.
+/// Maximum number of concurrent reads of the log.
 const READS: usize = 2;
-/// Between two attempts to read the position of the shards.
+/// The pause between two attempts to read the position of the shards.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The messages for watchers.
+/// A notification to all streams.
 #[derive(Debug, Clone)]
 pub(super) enum Heard {
     Event(Arc<Entry>),
-    /// Something was missed: the log has it.
+    /// Events were missed and have to be read from the log.
     ReadTheLog,
 }
 
-/// Streams for all who want to watch. Cheap to clone.
+/// Opens streams of events. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Hub {
     pub(super) bus: Handle,
@@ -41,7 +41,7 @@ pub struct Hub {
     standing: Arc<watch::Sender<bool>>,
     watchers: Arc<watch::Sender<usize>>,
     slots: Arc<Semaphore>,
-    /// Limits how many parts of the log are read at a time: many clients that resume must not delay publishers.
+    /// Limits concurrent reads of the log, so that many resuming clients do not delay publishers.
     pub(super) reads: Arc<Semaphore>,
 }
 
@@ -60,7 +60,7 @@ impl Drop for StreamSlot {
     }
 }
 
-/// Why no stream can be opened.
+/// Why a stream cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamLimit {
     /// The limit of open streams is reached.
@@ -70,7 +70,7 @@ pub enum StreamLimit {
 }
 
 impl Hub {
-    /// A hub for at most `slots` streams. It listens while [`Self::run`] runs.
+    /// A hub for at most `slots` streams. It receives events while [`Self::run`] runs.
     pub fn new(bus: Handle, slots: usize) -> Self {
         Self {
             bus,
@@ -83,7 +83,7 @@ impl Hub {
         }
     }
 
-    /// The counts of streams in the text format of Prometheus.
+    /// The metrics of streams in the text format of Prometheus.
     pub fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let mut registry = prometheus_client::registry::Registry::default();
         self.metrics.register(&mut registry);
@@ -109,12 +109,12 @@ impl Hub {
         }
     }
 
-    /// The messages from now on.
+    /// Receives all notifications from now on.
     pub(super) fn listen(&self) -> broadcast::Receiver<Heard> {
         self.heard.subscribe()
     }
 
-    /// Subscribes while there are watchers, until `shutdown`.
+    /// Subscribes to events while streams are open, until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut watchers = self.watchers.subscribe();
         loop {
@@ -131,7 +131,7 @@ impl Hub {
         }
     }
 
-    /// Returns when there have been no watchers for a while.
+    /// Returns when there have been no streams for [`LINGER`].
     async fn no_watchers(&self) {
         let mut watchers = self.watchers.subscribe();
         loop {
@@ -144,7 +144,7 @@ impl Hub {
         }
     }
 
-    /// Forwards published events, and reports when some are missing.
+    /// Forwards published events, and detects missed ones.
     async fn relay(&self) {
         let mut notices = self.bus.live();
         let mut last = vec![EventId(0); self.bus.shards()];
@@ -163,16 +163,16 @@ impl Hub {
                     }
                     let missed = entry.last > *place;
                     *place = entry.id;
-                    // The log has this one, too.
+                    // The log contains this event, too.
                     let heard = if missed { Heard::ReadTheLog } else { Heard::Event(Arc::new(entry)) };
-                    // Without a watcher there is nothing to do.
+                    // Fails only if no stream is open.
                     let _ = self.heard.send(heard);
                 }
             }
         }
     }
 
-    /// The positions of the shards, as soon as they answer.
+    /// The positions of the shards, once all of them answer.
     async fn stand(&self, shards: usize) -> Vec<EventId> {
         loop {
             match self.ends(shards).await {
@@ -185,7 +185,7 @@ impl Hub {
         }
     }
 
-    /// How many shards the fabric has.
+    /// The number of shards of the fabric.
     pub fn shards(&self) -> usize {
         self.bus.shards()
     }

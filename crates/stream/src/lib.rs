@@ -9,12 +9,12 @@
 //! receives. A client that reconnects with it (`Last-Event-ID`) continues from there, as far as the log still holds it.
 //!
 //! **No silent loss.** Each event carries the ID of its shard's previous event. Pub/sub drops messages that no listener
-//! receives, and a busy server drops slow listeners. The hub detects such a hole and notifies all watchers, which then
-//! read the log from their positions. Events that the log no longer holds are reported as a `gap`.
+//! receives, and a busy server drops slow listeners. The hub detects missing events and notifies all watchers, which
+//! then read the log from their positions. Events that the log no longer holds are reported as a `gap`.
 //!
-//! **Bounded memory.** The hub keeps the last [`hub::KEPT`] events for all watchers together. A client that does not read
-//! its messages is disconnected, with the reason, and can reconnect with its position. The hub listens only while a stream
-//! is open.
+//! **Bounded memory.** The hub keeps the last [`hub::KEPT`] events for all watchers together. A client that does not
+//! read its messages is disconnected, with the reason, and can reconnect with its position. The hub listens only while
+//! a stream is open.
 //!
 //! **Failure.** Without the fabric an open stream stays silent, and continues when the fabric is available again. New
 //! streams get 503.
@@ -36,16 +36,16 @@ pub use position::Position;
 /// A message to a client, with the fields of server-sent events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The position behind this message.
+    /// The position after this message.
     pub id: Option<String>,
     /// `gap` or `end`; absent for an event.
     pub kind: Option<&'static str>,
-    /// JSON; absent in a sign of life.
+    /// JSON; absent in a keep-alive message.
     pub data: Option<String>,
 }
 
-/// Follows the events from `position` on. The task ends when the receiver is dropped, when the client does not read
-/// the messages, or at `shutdown`.
+/// Sends the events after `position`. The task ends when the receiver is dropped, when the client does not
+/// read the messages, or at `shutdown`.
 pub fn watch(
     hub: Hub,
     slot: StreamSlot,

@@ -11,7 +11,7 @@ struct Reason {
     reason: &'static str,
 }
 
-/// Streams of this process. Cheap to clone.
+/// Metrics of the streams of this process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Metrics {
     pub(super) open: Gauge,

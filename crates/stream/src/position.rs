@@ -2,21 +2,21 @@
 
 use signalbox_bus::EventId;
 
-/// One id for each shard.
+/// The position of a stream: one event id for each shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position(Vec<EventId>);
 
 impl Position {
-    /// Behind one event in each shard.
+    /// The position after these events.
     pub fn new(ids: Vec<EventId>) -> Self {
         Self(ids)
     }
 
-    /// Parses a client's position; `None` when it is not one of `shards` shards.
+    /// Parses a client's position; `None` if it is not a valid position in `shards` shards.
     pub fn read(text: &str, shards: usize) -> Option<Self> {
         let ids: Vec<EventId> =
             text.split('.').map(|id| u64::from_str_radix(id, 36).ok().map(EventId)).collect::<Option<_>>()?;
-        // An id from the future would silence the stream until then.
+        // With an id from the far future, the stream would never send anything.
         (ids.len() == shards && ids.iter().all(|id| id.0 < 1 << 53)).then_some(Self(ids))
     }
 
@@ -43,7 +43,7 @@ impl std::fmt::Display for Position {
     }
 }
 
-/// Short, and nothing that one is tempted to count with.
+/// Encodes a number: short, and evidently not meant for arithmetic.
 fn base36(mut number: u64) -> String {
     let mut digits = Vec::new();
     loop {

@@ -19,23 +19,23 @@ use signalbox_bus::{self as bus, EventId};
 
 /// Messages queued for a client, in addition to the buffers of the kernel and nginx.
 pub(super) const QUEUE: usize = 64;
-/// How long a client may leave its queue full.
+/// How long a client's queue may stay full.
 const STALLED: Duration = Duration::from_secs(10);
-/// Between two signs of life, each with the position, on a stream where nothing matches.
+/// The interval of keep-alive messages, each with the position, on a stream on which no event matches.
 const QUIET: Duration = Duration::from_secs(15);
-/// Events read from the log in one call.
+/// Maximum number of events that one call reads from the log.
 const PART: u64 = 500;
-/// Between two attempts to read the log.
+/// The pause between two attempts to read the log.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The client hung up.
+    /// The client disconnected.
     Left,
-    /// It does not read the messages.
+    /// The client does not read the messages.
     Slow,
-    /// The pacemaker ends.
+    /// The pacemaker shuts down.
     Shutdown,
 }
 
@@ -61,19 +61,20 @@ pub(super) struct Watcher {
     pub(super) filter: Filter,
     pub(super) position: Position,
     pub(super) messages: mpsc::Sender<Message>,
-    /// When something was sent last, so that a stream on which no event matches is kept alive.
+    /// When the last message was sent, so that a stream on which no event matches is kept alive.
     pub(super) last_sent: Instant,
 }
 
 impl Watcher {
     /// Sends until the client leaves, is too slow, or `shutdown`.
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
-        // One place of the queue is kept for the reason of the end: a queue that is full has no other.
+        // One place in the queue is reserved for the reason of the end, so that it can be sent even if the
+        // queue is full.
         let last_place = self.messages.clone().try_reserve_owned();
         let messages = self.messages.clone();
         let end = tokio::select! {
             end = self.watch() => end,
-            // Nothing else notices it while no event matches.
+            // While no event matches, only this detects a client that disconnected.
             () = messages.closed() => End::Left,
             () = shutdown.cancelled() => End::Shutdown,
         };
@@ -91,7 +92,7 @@ impl Watcher {
 
     async fn watch(&mut self) -> End {
         loop {
-            // Listening starts before the log is read, so nothing can fall between the two.
+            // The subscription begins before the log is read, so no event can be missed in between.
             let mut heard = self.hub.listen();
             if let Err(end) = self.catch_up().await {
                 return end;
@@ -100,7 +101,8 @@ impl Watcher {
                 let passed_on = match timeout_at(self.last_sent + QUIET, heard.recv()).await {
                     Ok(Ok(Heard::Event(entry))) => self.pass_on(&entry).await,
                     Ok(Ok(Heard::ReadTheLog)) => break,
-                    // Thousands of events behind: only a client that does not take them keeps this loop from them.
+                    // The stream is thousands of events behind, which happens only if the client does not
+                    // read its messages.
                     Ok(Err(RecvError::Lagged(_))) => Err(End::Slow),
                     Ok(Err(RecvError::Closed)) => Err(End::Shutdown),
                     Err(_) => {
@@ -114,7 +116,7 @@ impl Watcher {
         }
     }
 
-    /// Reads what the log holds after the position, shard by shard.
+    /// Sends the events in the log after the position, shard by shard.
     async fn catch_up(&mut self) -> Result<(), End> {
         for shard in 0..self.hub.bus.shards() {
             let mut window = self.hub.bus.window(shard, self.position.of(shard));
@@ -146,7 +148,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// The fabric is unavailable: the stream stays open, and continues when it is available again.
+    /// Waits while the fabric is unavailable. The stream stays open, and continues when the fabric is
+    /// available again.
     async fn wait(&self, error: &bus::Error) -> Result<(), End> {
         tracing::debug!(%error, "the log cannot be read for a stream, reading again");
         tokio::select! {
@@ -155,7 +158,7 @@ impl Watcher {
         }
     }
 
-    /// Sends an event if it matches and was not sent before, and reports when some before it are missing.
+    /// Sends an event if it matches and was not sent before, and detects missing events before it.
     async fn pass_on(&mut self, entry: &Arc<Entry>) -> Result<(), End> {
         let shard = entry.shard();
         let stood = self.position.of(shard);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use signalbox_store::{Fabric, RoutesMaster, Stats};
+use signalbox_store::{Fabric, RoutesPrimary, Stats};
 use tempfile::TempDir;
 
 use crate::Server;
@@ -49,7 +49,7 @@ impl Servers {
     }
 
     /// Connects to the primary of the route table.
-    pub fn routes(&self) -> RoutesMaster {
+    pub fn routes(&self) -> RoutesPrimary {
         self.routes.open()
     }
 

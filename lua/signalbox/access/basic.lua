@@ -16,7 +16,7 @@ local max, min, next = math.max, math.min, next
 local decode = ngx.decode_base64
 
 ffi.cdef("char *crypt_r(const char *password, const char *setting, void *data);")
--- nginx links it for its own basic authentication.
+-- nginx links libcrypt for its own basic authentication.
 local has_symbol = pcall(function()
     return ffi.C.crypt_r
 end)
@@ -33,9 +33,9 @@ local MAX_PASSWORD = 512
 local CHECKS_PER_SECOND, MAX_CHECKS = 20, 20
 local checks, checked_at = MAX_CHECKS, 0
 
--- The same for each address.
+-- The same for each client address.
 local INTERVAL_OF_ADDRESS, BURST_OF_ADDRESS = 0.25, 8
--- Address → the time at which its checks would be over at its rate.
+-- Address → the time at which its checks would be done at the allowed rate.
 local due = bounded.new(4096)
 
 local good = bounded.new(4096)
@@ -53,7 +53,7 @@ local function may_check()
     return true
 end
 
--- Whether the password has the hash; nil when too many were checked lately.
+-- Whether the hash is that of the password; nil if too many passwords were checked recently.
 local function has_hash(password, hash)
     local key = crypto.hmac(secret.of("access"), hash .. "\0" .. password)
     if good:get(key) then
@@ -85,7 +85,7 @@ function _M.check(rules)
     local user, password = credentials()
     if user then
         local hash = rules.users[user]
-        -- An unknown user takes as long as a known one.
+        -- An unknown user is checked like a known one, so that the duration does not reveal which users exist.
         local _, any = next(rules.users)
         local same = has_hash(password, hash or any)
         if same == nil then

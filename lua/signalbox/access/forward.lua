@@ -29,11 +29,11 @@ local MAX_HEAD, MAX_BODY, PIECE = 32 * 1024, 64 * 1024, 16 * 1024
 local MAX_TRIES = 2
 local KEEP_IDLE_MS, MAX_IDLE = 4000, 32
 
--- Headers of a rejection that the client gets.
+-- Headers of a rejection that are sent to the client.
 local PASSED = { location = "Location", ["www-authenticate"] = "WWW-Authenticate", ["content-type"] = "Content-Type",
     ["set-cookie"] = "Set-Cookie", ["cache-control"] = "Cache-Control" }
 
--- Digest of what the application received → { until, headers }.
+-- Digest of what the application received → { expiry, headers }.
 local kept = bounded.new(4096)
 
 -- ── one call ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -51,8 +51,8 @@ local function connect(address, timeout_ms)
     return ok and socket, err
 end
 
--- Reads more of the answer. The deadline is that of the whole call: an application that sends a byte now and then must
--- not hold a request.
+-- Reads more of the answer. The deadline applies to the whole call: an application that sends a byte now and then must
+-- not delay the request without limit.
 local function read_more(reader)
     local left_ms = (reader.deadline - now()) * 1000
     if left_ms < 1 then
@@ -172,12 +172,12 @@ local function describe(rules, uri)
         "X-Forwarded-Host: " .. var.edge_host,
         "X-Forwarded-Uri: " .. uri,
         "X-Forwarded-For: " .. var.remote_addr,
-        -- The instances of the service may be another edge, whose policy leads back here.
+        -- The instances of the service may be another edge, whose policy leads back to this one.
         "CDN-Loop: " .. (var.edge_passed or "") .. var.edge_loop_name,
     }
     local headers = req.get_headers(0)
     for i = 1, #rules.send do
-        -- All lines with the name: the instance receives all of them, and may read another one than the first.
+        -- All lines with this name, because the instance receives all of them and may not read the first.
         local name = rules.send[i]
         local value = headers[name]
         if type(value) == "table" then
@@ -241,13 +241,13 @@ local function reject(result)
     end
     ngx.header["X-Signalbox-Error"] = "access_denied"
     ngx.header["Content-Length"] = #result.body
-    -- Sent before the end, because nginx has answers of its own for some statuses, such as 444.
+    -- The headers are sent explicitly, because nginx handles some statuses, such as 444, itself.
     ngx.send_headers()
     ngx.print(result.body)
     return ngx.exit(200)
 end
 
--- Answers a request that may not pass. uri: the path and arguments of the request, as an instance reads them.
+-- Answers a request that is not allowed. uri: the path and arguments of the request, as an instance reads them.
 function _M.check(rules, uri)
     local request = describe(rules, uri)
     local key = rules.cache_seconds and crypto.hmac(secret.of("access"), rules.id .. "\0" .. request)

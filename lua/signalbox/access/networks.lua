@@ -33,7 +33,7 @@ function _M.parse(text)
     end
     local bytes = ffi_string(buffer, size)
     if v6 and bits >= 96 and sub(bytes, 1, 12) == MAPPED then
-        -- IPv4 addresses, as contain() compares them.
+        -- IPv4 addresses in the form that contain() compares.
         size, bits, bytes = 4, bits - 96, sub(bytes, 13)
     end
     local whole, rest = floor(bits / 8), bits % 8
@@ -41,13 +41,13 @@ function _M.parse(text)
         size = size,
         whole = whole,
         prefix = sub(bytes, 1, whole),
-        -- The last, partial byte of the network, without the bits behind it.
+        -- The last, partial byte of the network without its host bits.
         divisor = rest > 0 and 2 ^ (8 - rest) or nil,
         part = rest > 0 and floor(byte(bytes, whole + 1) / 2 ^ (8 - rest)) or nil,
     }
 end
 
--- Whether one of the networks has the address, which is binary: 4 or 16 bytes.
+-- Whether one of the networks contains the address, which is binary: 4 or 16 bytes.
 function _M.contain(networks, address)
     if #address == 16 and sub(address, 1, 12) == MAPPED then
         address = sub(address, 13)

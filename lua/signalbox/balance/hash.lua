@@ -56,8 +56,8 @@ function _M.pick(list, seeds, key)
     return best
 end
 
--- The same with weights: a score u in (0, 1) becomes weight / -ln(u), so that each instance gets its part of the keys.
--- A growing weight only takes keys and moves none between other instances.
+-- The same with weights: a score u in (0, 1) becomes weight / -ln(u), so that each instance gets its share of the keys.
+-- When a weight grows, keys move only to that instance, and none move between others.
 function _M.pick_weighted(list, seeds, key, weight_of, a, b)
     local hashed = mix(crc32(key))
     local best, most = nil, -1

@@ -2,7 +2,7 @@
 
 local _M = {}
 
--- The next address of a list that holds its position in `cursor`.
+-- The next address of a list that stores its position in `cursor`.
 function _M.next(list)
     local at = list.cursor + 1
     list.cursor = at

@@ -15,7 +15,7 @@ function _M.factor(since_ms, now_ms, slow_start_ms)
     if age >= slow_start_ms then
         return 1
     elseif age < 0 then
-        -- Clocks differ; it joined just now.
+        -- The clocks differ. Treat the instance as one that has just joined.
         return MIN_FACTOR
     end
     local part = age / slow_start_ms

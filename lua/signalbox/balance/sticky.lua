@@ -39,7 +39,7 @@ local function tokens_of(record)
     return tokens
 end
 
--- The address and the version type of a cookie's value; nil for a part that is gone or invalid.
+-- The address and the version type of a cookie's value; nil for a part that no longer exists or is invalid.
 function _M.read(record, value)
     local id, address = match(value, "^([%w_-]+)%.([%w_-]+)$")
     if not id then
@@ -54,7 +54,8 @@ function _M.value(record, address)
     return tokens_of(record).of[address]
 end
 
--- A Set-Cookie line. path: of the rule that led to the record, so that the services of a host have separate cookies.
+-- A Set-Cookie line. path: that of the rule that led to the record, so that the services of a host have separate
+-- cookies.
 function _M.cookie(record, address, secure, path)
     local rules = record.rules
     return rules.sticky .. "=" .. _M.value(record, address) .. "; Path=" .. (path or "/") .. "; HttpOnly; SameSite=Lax"

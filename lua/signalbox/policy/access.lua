@@ -17,7 +17,7 @@ local _M = {}
 local DEFAULT_SENT = { "Authorization", "Cookie", "Accept" }
 local STATUSES = { [301] = true, [302] = true, [307] = true, [308] = true }
 
--- A part that this version does not know could be one that denies access.
+-- An unknown part could be one that denies access.
 local PARTS = { allow = true, deny = true, basic = true, forward = true }
 
 local function network_list(value, where, take)
@@ -89,12 +89,12 @@ local function forward(value, take)
             rules.send[#rules.send + 1] = name
         end
     end
-    -- Answers to other questions are not used.
+    -- Answers to other requests are not used.
     rules.id = service .. "\0" .. lower(concat(rules.copy, "\0"))
     return rules
 end
 
--- The rules of `value`; closed if a part of it cannot be read. nil without a value.
+-- The rules of `value`; `closed` is set if a part cannot be read. nil without a value.
 function _M.access(value, where, take)
     local before = take.complaints()
     local given = take.object(value, where)

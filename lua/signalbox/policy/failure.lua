@@ -12,16 +12,16 @@ local _M = {}
 local HOUR_MS = 3600 * 1000
 local MAX_HOLD_MS = 60 * 1000
 
--- Defaults of a pause: how long requests wait, and how many per worker.
+-- Defaults of a pause: how long a request waits, and the maximum number of waiting requests per worker.
 local PAUSE_MS, PAUSED = 30000, 1000
 
--- Defaults, also of hosts without a policy.
+-- Defaults, which also apply to hosts without a policy.
 _M.RETRIES = { budget_percent = 20 }
 _M.EJECTION = { failures = 5, first_ms = 1000, longest_ms = 60000 }
 
 function _M.read(given, take, rules)
     local retries = take.object(given.retries, "retries") or {}
-    -- The maximum number of tries, the first included. Without it, each instance is tried once.
+    -- The maximum number of tries, including the first. Without it, each instance is tried once.
     rules.attempts = take.integer(retries.attempts, "retries.attempts", 1, 100)
     rules.budget_percent = take.number(retries.budget_percent, "retries.budget_percent", 0, 100)
         or _M.RETRIES.budget_percent

@@ -36,7 +36,7 @@ local function header_name(value, where, take)
     return name
 end
 
--- { {name, value}, … }, where false removes the header; nil when there is nothing to change.
+-- { {name, value}, … }, where false removes the header; nil if nothing is changed.
 local function changes(given, where, take)
     local list = {}
     for name, value in pairs(take.object(given.set, where .. ".set") or {}) do
@@ -76,7 +76,7 @@ local function limits(given, take, rules)
     if rate then
         rules.rate = rate
         rules.rate_by, rules.rate_by_address = counted_by(requests, "limits.requests", take)
-        -- By default the requests of one second, because the requests of a page arrive together.
+        -- The default is the number of requests in one second, because the requests of a page arrive together.
         rules.burst = take.number(requests.burst, "limits.requests.burst", 0, 1e6) or rate
     end
     local connections = take.object(given.connections, "limits.connections")

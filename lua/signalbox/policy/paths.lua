@@ -30,7 +30,7 @@ local function one(given, where, take)
         return take.refuse(where .. ".match", "prefix or exact")
     end
     local rule = { path = path, exact = given.match == "exact", strip = take.boolean(given.strip, where .. ".strip") }
-    -- In place of the host's own.
+    -- It replaces that of the host.
     rule.access = access.access(given.access, where .. ".access", take)
     rule.redirect = access.redirect(given.redirect, where .. ".redirect", take)
     local service = take.text(given.service, where .. ".service")
@@ -60,7 +60,7 @@ function _M.read(given, take, rules)
         if rule then
             list[#list + 1] = rule
         elseif type(value) == "table" and value.access ~= nil then
-            -- Which path it protects is not known.
+            -- It is unknown which path the rule protects.
             rules.access, rules.guarded = { closed = true }, true
         end
     end

@@ -147,6 +147,11 @@ impl Config {
             loaded.places.error("bus.ca_file", why)
         })?;
         config.acme.check().map_err(|(key, why)| loaded.places.error(key, why))?;
+        // The keys of a single shard have no tag, so a cluster would store them in several slots, and scripts need one.
+        if config.redis.fabric.as_str().contains("+cluster://") && config.redis.fabric_shards == 1 {
+            let why = "must be at least 2 if redis.fabric is a cluster; 16 suits most clusters";
+            return Err(loaded.places.error("redis.fabric_shards", why));
+        }
         Ok(config)
     }
 }
@@ -253,6 +258,12 @@ mod tests {
             let own = crate::own_addresses::of(&config);
             assert!(own.forbids_instance(node.parse().unwrap()), "{node}");
         }
+    }
+
+    #[test]
+    fn a_cluster_needs_several_shards() {
+        let error = set(&[TOKEN, "redis.fabric=rediss+cluster://10.0.0.1:7000/"]).unwrap_err();
+        assert!(error.contains("redis.fabric_shards: must be at least 2"), "{error}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What is wrong now: the facts of every subsystem, and the findings of the same rules that `signalbox doctor` uses.
 //!
-//! All hosts, queues, subscribers and machines are checked, not only those that a page shows. A checkup of a caller that may see
-//! everything is shared by all pages. On a large system it is repeated only so often that it takes a twentieth of the time. Every
-//! source has the same deadline, so a server that hangs delays no page, and its checks are listed as
-//! skipped.
+//! All hosts, queues, subscribers and machines are checked, not only those that a page shows. A checkup for callers
+//! that may see everything is shared by all pages. On a large system it is repeated less often, so that it takes at
+//! most 5% of the time. Every source has the same deadline, so a server that hangs delays no page, and its checks are
+//! listed as skipped.
 
 use std::{
     cmp::Reverse,
@@ -70,7 +70,8 @@ impl Checkup {
         (findings.len(), findings.iter().any(|one| one.severity == Severity::Critical))
     }
 
-    /// Whether every server responded. If one did not, the checkup took long only for that reason, and is not used again.
+    /// Whether every server responded. If one did not, the checkup took long only for that reason, and is not used
+    /// again.
     fn is_complete(&self) -> bool {
         let routers = self.routers.as_ref().is_none_or(Result::is_ok);
         self.hosts.is_ok() && self.minute.is_ok() && routers
@@ -112,8 +113,8 @@ impl Checkups {
         checkup
     }
 
-    /// How many problems the latest checkup found, and whether one of them is critical. Nothing for a caller that may not see
-    /// all of them.
+    /// How many problems the latest checkup found, and whether one of them is critical. Nothing for a caller that may
+    /// not see all of them.
     pub(super) fn count(&self, caller: &Caller) -> (usize, bool) {
         let latest = self.0.lock();
         let latest = latest.as_ref().filter(|_| caller.confinement().is_empty());

@@ -14,7 +14,8 @@
 //! **Graphs** are laid out by `graph/`, which is pure. The states of a machine are an SVG element, whose counts are
 //! updated like all other content.
 //!
-//! **Cost.** Data is read only for a requested page or an open stream. A stream ends with its connection, and the browser
+//! **Cost.** Data is read only for a requested page or an open stream, except the numbers of queues, whose recent values are
+//! kept for charts (`queue_history.rs`). A stream ends with its connection, and the browser
 //! closes it while the window is hidden.
 //!
 //! **Security.** The content security policy allows only the dashboard's own files, and no inline scripts or styles. The
@@ -34,6 +35,7 @@ mod graph;
 mod login;
 mod page;
 mod pages;
+mod queue_history;
 mod slow_facts;
 mod store;
 mod stream;
@@ -47,12 +49,14 @@ use axum::{
 };
 use parking_lot::Mutex;
 use signalbox_store::Stats;
+use tokio_util::sync::CancellationToken;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{App, http::slots::Slots};
 use checkup::Checkups;
 use pages::{Changes, Diagrams};
+use queue_history::QueueHistory;
 use slow_facts::SlowFactsCache;
 use store::Traffic;
 
@@ -70,6 +74,7 @@ pub(crate) struct Dashboard {
     diagrams: Diagrams,
     slow_facts: SlowFactsCache,
     checkups: Checkups,
+    queue_history: QueueHistory,
     /// One place per open stream.
     streams: Slots,
     now: fn() -> SystemTime,
@@ -86,11 +91,22 @@ impl Dashboard {
             diagrams: Diagrams::default(),
             slow_facts: SlowFactsCache::default(),
             checkups: Checkups::default(),
+            queue_history: QueueHistory::default(),
             streams: Slots::new("open dashboard pages", MAX_STREAMS, MAX_STREAMS_PER_TOKEN),
             now,
             changes: Arc::default(),
             environment,
         }
+    }
+
+    /// Reads the numbers of queues for charts until `idle` is canceled.
+    pub(crate) async fn remember_queues(
+        self,
+        bus: signalbox_bus::Handle,
+        queues: signalbox_queues::Handle,
+        idle: CancellationToken,
+    ) {
+        self.queue_history.run(bus, queues, self.now, idle).await;
     }
 
     fn now_ms(&self) -> u64 {

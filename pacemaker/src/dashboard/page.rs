@@ -74,7 +74,8 @@ struct Frame<'a> {
     stamp: &'a str,
     version: &'a str,
     title: String,
-    kind: Kind,
+    /// `None` for a page that does not exist.
+    kind: Option<Kind>,
     groups: [(&'static str, &'static [Kind]); Kind::GROUPS.len()],
     /// How many problems there are, and whether one of them is critical.
     problems: usize,
@@ -85,10 +86,21 @@ struct Frame<'a> {
     name: &'a str,
     csrf: &'a str,
     can_log_out: bool,
-    /// The address of the page's stream.
+    /// The address of the page's stream; empty for a page that does not exist, which nothing updates.
     stream: String,
     /// The rendered page.
     body: &'a str,
+}
+
+impl Frame<'_> {
+    fn is(&self, kind: Kind) -> bool {
+        self.kind == Some(kind)
+    }
+
+    /// Whether the navigation shows `kind` as the current page.
+    fn is_current(&self, kind: &Kind) -> bool {
+        self.kind.is_some_and(|shown| shown.title() == kind.title())
+    }
 }
 
 /// The dashboard
@@ -105,7 +117,7 @@ pub(super) async fn front(
 ) -> Result<Response, Problem> {
     let view = query.into_view(Kind::Overview);
     let content = pages::content(&app, &viewer.caller, &view, 0).await;
-    framed(&app, &viewer, &view, content).await
+    framed(&app, &viewer, Some(&view), content)
 }
 
 pub(super) async fn page(
@@ -119,20 +131,20 @@ pub(super) async fn page(
             Problem::not_found("unknown_page", format!("Unknown page `{kind}`. The overview is at `/`."));
         // A browser gets a page with the navigation.
         return match viewer.session {
-            Some(_) => framed(&app, &viewer, &View::of(Kind::Overview, ""), Err(problem)).await,
+            Some(_) => framed(&app, &viewer, None, Err(problem)),
             None => Err(problem),
         };
     };
     let view = query.into_view(named);
     let content = pages::content(&app, &viewer.caller, &view, 0).await;
-    framed(&app, &viewer, &view, content).await
+    framed(&app, &viewer, Some(&view), content)
 }
 
-/// A page, or what is shown instead of it, in the frame of all pages.
-async fn framed(
+/// A page, or what is shown instead of it, in the frame of all pages. `view` is absent for an unknown page.
+fn framed(
     app: &Site,
     viewer: &Viewer,
-    view: &View,
+    view: Option<&View>,
     content: Result<Content, Problem>,
 ) -> Result<Response, Problem> {
     let (status, body) = match content {
@@ -144,8 +156,8 @@ async fn framed(
     let frame = Frame {
         stamp: &STAMP,
         version: env!("CARGO_PKG_VERSION"),
-        title: view.title(),
-        kind: view.kind,
+        title: view.map_or_else(|| "Not found".to_owned(), View::title),
+        kind: view.map(|view| view.kind),
         groups: Kind::GROUPS,
         problems,
         critical,
@@ -153,7 +165,7 @@ async fn framed(
         name: viewer.caller.person().unwrap_or(&viewer.caller.name),
         can_log_out: viewer.session.as_ref().is_some_and(Session::can_log_out),
         csrf: viewer.session.as_ref().map_or("", |session| &session.csrf),
-        stream: view.stream(),
+        stream: view.map(View::stream).unwrap_or_default(),
         body: &body,
     };
     html(status, &frame)

@@ -1,8 +1,11 @@
 //! Updates of an open page, as server-sent events.
 //!
-//! `page` has the page's inner HTML as a JSON string, `charts` the newest points of its charts. Both are sent immediately
-//! and then after each change, at most once per second. `problems` has the count of the navigation. `beat` is sent every
-//! second: without it, the browser shows that its data is old.
+//! | event | data | sent |
+//! |---|---|---|
+//! | `page` | the page's inner HTML, as a JSON string | immediately, then after each change, at most once per second |
+//! | `charts` | the newest points of its charts | in the same way |
+//! | `problems` | the number of problems, which the navigation shows | when it changes |
+//! | `beat` | nothing | every second; if it does not arrive, the browser shows that its data is old |
 
 use std::{convert::Infallible, time::Duration};
 

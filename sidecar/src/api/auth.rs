@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::{App, Problem, store};
 use crate::config::TokenDigest;
 
-/// How long a revoked token can still read.
+/// How long a revoked token can still be used.
 const CACHE_TIME: Duration = Duration::from_secs(2);
 /// The maximum size of the cache. If guessed tokens fill it, it is emptied.
 const MAX_CACHE_ENTRIES: usize = 1024;
@@ -43,7 +43,7 @@ pub(super) struct Tokens {
 enum Access {
     Unknown,
     WithoutRead,
-    /// It has the scope, and a list of this name.
+    /// The token has the scope, but also a list with this name that confines it.
     Confined(&'static str),
     Read,
 }
@@ -89,12 +89,13 @@ impl Tokens {
         Credential { digest, root: self.root.is_some_and(|root| bool::from(root.ct_eq(&digest))) }
     }
 
-    /// Whether a token that was accepted can still read. While the statistics Redis does not respond, it can.
+    /// Whether a token that was accepted before is still valid. While the statistics Redis does not respond,
+    /// it stays valid.
     pub(super) async fn can_still_read(&self, credential: &Credential) -> bool {
         self.access(credential, None).await.map_or(true, |access| access == Access::Read)
     }
 
-    /// Without `address`, the client was accepted before, and its attempts are not limited.
+    /// If `address` is `None`, the client was accepted before, and its attempts are not limited.
     async fn access(&self, credential: &Credential, address: Option<IpAddr>) -> Result<Access, Problem> {
         let Credential { digest, root } = *credential;
         if root {
@@ -145,7 +146,8 @@ fn access(stored: &str) -> Access {
     }
 }
 
-/// The address of the client: the last one that the admin listener on this machine has forwarded, or else the peer.
+/// The address of the client: the last one in the header of the admin listener on this machine, or otherwise
+/// the peer's.
 fn client(request: &Request) -> IpAddr {
     let unknown = IpAddr::from([0, 0, 0, 0]);
     let peer = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0.ip().to_canonical());

@@ -1,8 +1,9 @@
 //! `GET /stats/…/latency`: upstream response times over a period, as a histogram.
 //!
-//! For a version type or a group of them, a value is the total time that an answered request waited for its instances. For an
-//! instance, every answer is a value, also of retries. The log contains the addresses of instances. The route table on this
-//! machine shows which instance had an address at which time; it keeps an instance for an hour after its end.
+//! For a version type or a group of them, each answered request is one value: the total time that it waited for
+//! instances. For an instance, each answer is one value, including those to retries. The log contains only the
+//! addresses of instances. The route table on this machine shows which instance had an address at which time, up to an
+//! hour after its removal.
 
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ use crate::fold::{
 
 /// The default range: five minutes.
 const DEFAULT_SECONDS: u64 = 300;
-/// The maximum number of hashes that one answer reads: hours times version types times buckets. Most of them do not exist
-/// and cost almost nothing.
+/// The maximum number of hashes that one answer reads: hours times version types times buckets. Most of them do not
+/// exist and cost almost nothing.
 const MAX_HASHES: usize = 64_000;
 /// The time limit for the replica, which is on this machine.
 const REPLICA_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,7 +67,7 @@ impl Minutes {
     }
 }
 
-/// The histogram of a subject, without what only some subjects have.
+/// The histogram of a subject, without the fields that only some subjects have.
 fn histogram(kind: &str, id: String, range: Minutes, as_at: u64, counts: &[u64; BUCKETS]) -> Latency {
     let quantile = |part: f64| latency::quantile(counts, part).map(|value| (value * 1000.0).round() / 1000.0);
     Latency {
@@ -88,7 +89,7 @@ fn histogram(kind: &str, id: String, range: Minutes, as_at: u64, counts: &[u64; 
     }
 }
 
-/// Hours fit a signed number: they come from the server's clock and a checked range.
+/// Hours fit a signed number, because they are derived from the server's clock and a validated range.
 fn hashes(ids: &[String], range: Minutes, key: fn(&str, i64, &str) -> Key<StatsSpace>) -> Hashes {
     let ids = ids.iter();
     ids.flat_map(|id| range.hours().map(move |hour| (id, hour as i64)))
@@ -96,7 +97,7 @@ fn hashes(ids: &[String], range: Minutes, key: fn(&str, i64, &str) -> Key<StatsS
         .collect()
 }
 
-/// Which bucket each hash is of.
+/// Keys, each with the index of its bucket.
 pub(super) type Hashes = Vec<(usize, Key<StatsSpace>)>;
 
 /// Show the response times of a subject
@@ -161,7 +162,7 @@ pub(super) async fn instance(
         );
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_instance", detail));
     };
-    // Before that, the address belonged to another instance.
+    // Before that time, the address belonged to another instance.
     range.start = range.start.max(instance.joined_at - instance.joined_at % 60);
     range.end = range.end.max(range.start);
     let hashes = hashes(std::slice::from_ref(&instance.address), range, stats::instance_latency);

@@ -112,7 +112,7 @@ pub fn router(
         .with_state(app)
 }
 
-/// The calls that every subject has.
+/// The endpoints that every kind of subject has.
 fn of_subject() -> Router<App> {
     Router::new()
         .route("/", get(totals::totals))

@@ -20,8 +20,8 @@ use super::{
     info(
         title = "Signalbox sidecar",
         description = "Statistics of requests. Errors are application/problem+json with a stable `code`. A request needs the \
-                       root token (401 `unauthorized`) or a token with the scope `read` that is not confined (403 \
-                       `scope_missing`, `token_confined`)."
+                       root token (401 `token_missing`, `token_unknown`) or a token with the scope `read` that is not \
+                       confined (403 `scope_missing`, `confined_token`)."
     ),
     paths(totals::totals, history::history, latency::group, latency::instance, stream::stream)
 )]
@@ -45,11 +45,11 @@ pub fn document() -> String {
             document.paths.paths.insert(format!("/stats/{name}{rest}"), without_subject(item.clone(), name));
         }
     }
-    // Serializing what the macros made cannot fail; an empty document would fail the test of it.
+    // Serializing the generated document cannot fail. An empty document would fail the test that compares it.
     document.to_json().unwrap_or_default()
 }
 
-/// The same call for a subject that is part of the path.
+/// The same endpoint for a subject that is part of the path.
 fn without_subject(mut item: PathItem, name: &str) -> PathItem {
     if let Some(call) = &mut item.get {
         if let Some(parameters) = &mut call.parameters {

@@ -28,7 +28,7 @@ impl Problem {
         }
     }
 
-    /// Reports after how many seconds a repetition is useful.
+    /// Sets the number of seconds after which the client should retry.
     #[must_use]
     pub(super) fn retry_after(self, seconds: u32) -> Self {
         Self { retry_after_seconds: Some(seconds), ..self }

@@ -18,7 +18,7 @@ use super::{
     subject::Subject,
 };
 
-/// The maximum number of hashes per round trip. More would make a reply of many megabytes.
+/// The maximum number of hashes per round trip. With more, a reply would have many megabytes.
 const MAX_BATCH: usize = 200;
 /// The arguments of a command that has only a key.
 const NONE: &[&str] = &[];
@@ -123,7 +123,7 @@ pub(super) struct Instance {
     pub(super) joined_at: u64,
 }
 
-/// Reads an instance from the route table. It may have ended within the last hour.
+/// Reads an instance from the route table. It may have been removed within the last hour.
 pub(super) async fn instance(
     redis: &RoutesReplica,
     id: &str,

@@ -1,7 +1,8 @@
 //! `GET /stats/…/stream`: one point per second, as server-sent events.
 //!
-//! A second is sent when it is final: nginx writes its log within 200 ms and the follower commits within another 500 ms, so
-//! the second does not change after two more seconds. Each event's ID is its second.
+//! The point of a second is sent when it is final: nginx writes its log within 200 ms and the follower commits within
+//! another 500 ms, so the second does not change after two more seconds. The ID of each event is its second, in Unix
+//! time.
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -37,7 +38,8 @@ const CATCH_UP: u64 = 30;
 
 /// Stream a metric
 ///
-/// Server-sent events, one a second: `[unix second, value]`. A second is sent when it no longer changes, after two seconds.
+/// Server-sent events, one a second: `[unix second, value]`. A second is sent when it no longer changes, after two
+/// seconds.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/stream", tag = "statistics", params(SubjectPath, Metric),
     responses((status = 200, content_type = "text/event-stream", body = String),
     (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
@@ -88,7 +90,7 @@ pub(super) async fn stream(
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams(Arc<Mutex<HashMap<[u8; 32], usize>>>);
 
-/// A stream's place, which is free again when this is dropped.
+/// The slot of a stream, which is freed when this is dropped.
 #[derive(Debug)]
 struct Place {
     streams: Streams,
@@ -96,7 +98,7 @@ struct Place {
 }
 
 impl Streams {
-    /// Takes a place. Root is subject only to the limit for all tokens together.
+    /// Takes a slot. The root token is subject only to the limit for all tokens together.
     fn take(&self, credential: &Credential) -> Result<Place, Problem> {
         let mut open = self.0.lock();
         let digest = credential.digest();
@@ -152,8 +154,8 @@ impl Drop for Forwarded {
 }
 
 impl Points {
-    /// Waits for the next tick and returns its events. While Redis is unavailable there are none; the seconds follow later.
-    /// After the token was revoked there is a last one, then `None`.
+    /// Waits for the next tick and returns its events. While Redis is unavailable there are none; the missed
+    /// seconds are sent later. After the token was revoked it returns a last event, then `None`.
     async fn next(&mut self) -> Option<Vec<Event>> {
         if self.revoked {
             return None;

@@ -1,9 +1,9 @@
-//! Changes counters and position together.
+//! Changes the counters, and the position up to which the access log is counted, in one step.
 //!
-//! Counting exactly once depends on one script. It compares the owner and the position, and only then adds the increments
-//! *and* moves the position. Redis writes a script to its append-only file as one transaction. If Redis loses the last
-//! second of the file, counters and position are rolled back together, and the same lines are counted again from the older
-//! place.
+//! Counting exactly once depends on one script. It compares the owner (a sidecar) and the position, and only then adds
+//! the increments *and* moves the position. Redis writes a script to its append-only file as one transaction. If Redis
+//! loses the last second of the file, counters and position are rolled back together, and the same lines are counted
+//! again from the older place.
 //!
 //! ```text
 //!             claim                        commit                       commit
@@ -15,9 +15,9 @@
 //!
 //! **Windows.** A range of lines that needs more increments than one script may add is committed in parts. Between two
 //! parts, the position's hash contains the [`Window`]: its end, the number of parts, the number of finished parts, and a
-//! digest of all. Each script compares these as well, so a repeated or late part changes nothing. The last part moves the
-//! position and counts the lines. A process that claims a node with an unfinished window folds the same bytes again and
-//! continues after the finished parts. If Redis is rolled back, window and counters are rolled back together.
+//! digest of all. Each script compares these as well, so a repeated or late part changes nothing. The last part moves
+//! the position and counts the lines. A process that claims a node with an unfinished window folds the same bytes again
+//! and continues after the finished parts. If Redis is rolled back, window and counters are rolled back together.
 //!
 //! ```text
 //!  place P ──part 1──▶ P, window 1/3 ──part 2──▶ P, window 2/3 ──part 3──▶ place Q
@@ -25,9 +25,9 @@
 //!                        ╰ bytes missing or folded differently: place = end, a gap of P…end, never counted twice
 //! ```
 //!
-//! **Two sidecars of one node.** The process that started last takes over, so a restart never waits for the lease of a dead
-//! process. The replaced process stops following. It keeps running, not ready and with an alarm, because if it exited, its
-//! supervisor would start it again and the two would alternate.
+//! **Two sidecars of one node.** The process that started last takes over, so a restart never waits for the lease of a
+//! dead process. The replaced process stops following. It keeps running, not ready and with an alarm, because if it
+//! exited, its supervisor would start it again and the two would alternate.
 //!
 //! The follower knows only the trait [`Store`]. Its property test uses a store that loses replies and is rolled back.
 
@@ -46,8 +46,8 @@ use crate::{
 
 /// The store of counters and position. Synchronous, because the follower has its own thread.
 pub trait Store {
-    /// Takes ownership (`again: false`, at the start) or renews it (`again: true`), and returns the place up to which the
-    /// log is counted.
+    /// Takes ownership (`again: false`, at the start) or renews it (`again: true`), and returns the place up to which
+    /// the log is counted.
     ///
     /// # Errors
     /// If the store is unavailable or rejects the call. The place is unknown then.
@@ -56,8 +56,8 @@ pub trait Store {
     /// Commits, unless the stored place differs from the one where the commit starts.
     ///
     /// # Errors
-    /// If the store is unavailable, the outcome is unknown: call [`Self::claim`] again. If it rejects the commit, nothing
-    /// changed.
+    /// If the store is unavailable, the outcome is unknown: call [`Self::claim`] again. If it rejects the commit,
+    /// nothing changed.
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Outcome, Error>;
 }
 

@@ -1,15 +1,15 @@
 //! Calculates how many requests never reached the log. No I/O.
 //!
-//! nginx counts accepted requests in shared memory, which survives the death of a worker. The lines in that worker's buffer
-//! do not survive. So *finished − lines*, with finished = accepted − in flight − never logged, is constant during normal
-//! operation and rises by the number of lost lines. The two numbers are never read at the same moment, so under traffic a
-//! single difference means nothing. Therefore each sample at time T has two bounds:
+//! nginx counts accepted requests in shared memory, which survives the death of a worker. The lines in that worker's
+//! buffer do not survive. So *finished − lines*, with finished = accepted − in flight − never logged, is constant
+//! during normal operation and increases by the number of lost lines. The two numbers are never read at the same
+//! moment, so under traffic a single difference means nothing. Therefore each sample at time T has two bounds:
 //!
 //! * **at most**: finished(T) − the lines that were counted before T,
-//! * **at least**: finished(T) − the lines that are counted when they include everything before T.
+//! * **at least**: finished(T) − the lines that are counted as soon as everything that was logged before T is counted.
 //!
-//! The highest *at least* minus the lowest earlier *at most* is a number of certainly lost lines. It is never too high, and
-//! it is exact after traffic paused for a second before and after.
+//! The highest *at least* minus the lowest earlier *at most* is a number of certainly lost lines. It is never too high,
+//! and it is exact after traffic paused for a second before and after.
 
 use std::collections::VecDeque;
 
@@ -180,7 +180,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Under traffic with lines late by up to a second, the total never exceeds the real loss, and equals it after a pause.
+        /// Under traffic with lines late by up to a second, the total never exceeds the real loss, and equals it after
+        /// a pause.
         #[test]
         fn the_total_is_never_too_high_and_is_exact_after_a_pause(
             rates in proptest::collection::vec((0u64..500, 0u64..20), 1..40),

@@ -28,7 +28,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use signalbox_diagnosis::thresholds::COUNTING_ALARM_MS;
-use signalbox_store::{RoutesMaster, RoutesReplica, Stats};
+use signalbox_store::{RoutesPrimary, RoutesReplica, Stats};
 use tokio::{
     sync::Notify,
     time::{self, Instant, MissedTickBehavior},
@@ -61,7 +61,7 @@ pub struct Report {
     pub alarm: Option<String>,
     /// Requests in flight by instance address, as JSON from nginx. Only hosts whose policy counts them are included.
     pub in_flight: String,
-    /// Server names without a certificate that clients asked for lately, as JSON from nginx.
+    /// Server names without a certificate that clients asked for recently, as JSON from nginx.
     pub requested_names: String,
     /// Requests that never reached the log.
     pub lost: u64,
@@ -78,7 +78,7 @@ pub struct Report {
 pub struct Replica {
     /// Whether it answers.
     pub up: bool,
-    /// Whether it is connected to its master.
+    /// Whether it is connected to its primary.
     pub linked: bool,
     /// The serial of its table.
     pub serial: u64,
@@ -209,8 +209,8 @@ impl Service {
         }
     }
 
-    /// Checks alarm, snapshot and connections every second. The requests use one connection, one after the other: nginx then
-    /// has finished each request before it receives the next, so their count is exact.
+    /// Checks alarm, snapshot and connections every second. The requests are sent one after the other on one
+    /// connection: nginx has finished each request before it receives the next, so their count is exact.
     async fn checks(&self) {
         let mut snapshot = Snapshot::default();
         let mut lost = Lost::default();
@@ -316,9 +316,10 @@ enum Failed {
     Snapshot(#[from] snapshot::Error),
 }
 
-/// Makes the routes replica a replica of the primary that Sentinels name, until `shutdown`. The replica keeps the old table
-/// until it has copied the new one, and the edge accepts that only if it is not older.
-pub async fn follow_primary(replica: RoutesReplica, primary: RoutesMaster, shutdown: CancellationToken) {
+/// Makes the routes replica a replica of the primary that Sentinels report, until `shutdown`. The replica
+/// keeps the old table until it has copied the new one, and the edge accepts the new table only if it is not
+/// older.
+pub async fn follow_primary(replica: RoutesReplica, primary: RoutesPrimary, shutdown: CancellationToken) {
     let mut ticks = time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {

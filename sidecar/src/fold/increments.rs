@@ -1,4 +1,4 @@
-//! The increments of Redis hashes that a fold causes, in a fixed order and cut into parts.
+//! The increments of Redis hashes that a fold produces, in a fixed order and cut into parts.
 
 use std::{borrow::Cow, ops::Range, sync::Arc};
 
@@ -34,8 +34,8 @@ impl std::fmt::Display for Field {
     }
 }
 
-/// All increments of a window. They are two flat lists: a window has tens of thousands of hashes, and a vector and a name for
-/// each were most of the cost of folding. Names are created when a hash is sent.
+/// All increments of a window, in two flat lists. A window has tens of thousands of hashes, and allocating a
+/// vector and a name for each was most of the cost of folding. Names are created when a hash is sent.
 #[derive(Debug, Default)]
 pub struct Increments {
     names: Vec<Arc<str>>,
@@ -83,8 +83,8 @@ pub struct Hash<'a> {
 impl Fold {
     /// The increments of all folded lines: totals, history per second, rollup and latency per minute.
     ///
-    /// Their order depends only on the folded lines: keys in order of appearance, and for each its totals, its codes in order
-    /// of appearance, and its seconds and minutes by time; then instances in order of appearance.
+    /// Their order depends only on the folded lines: keys in order of appearance, and for each its totals, its codes in
+    /// order of appearance, and its seconds and minutes by time; then instances in order of appearance.
     pub fn increments(&self) -> Increments {
         let mut all = Increments {
             names: (self.keys.iter().map(|key| &key.name))
@@ -186,8 +186,8 @@ impl Increments {
         Part { all: self, fields: begin..begin.saturating_add(most).min(self.len()) }
     }
 
-    /// A checksum over every name, field and value in order. It prevents a process from continuing a partly counted window
-    /// whose bytes, or the way to fold them, have changed.
+    /// A checksum over every name, field and value in order. It prevents a process from continuing a partly counted
+    /// window whose bytes, or the way to fold them, have changed.
     pub fn digest(&self) -> u32 {
         let mut digest = crc32fast::Hasher::new();
         for (at, hash) in self.hashes.iter().enumerate() {

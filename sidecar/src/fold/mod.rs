@@ -50,7 +50,8 @@ pub const FORMAT: u32 = 2;
 pub struct Limits {
     /// The maximum increments of one script, which blocks Redis for a few milliseconds. At least 1.
     pub part: usize,
-    /// The maximum increments of one window: about 20 MB here, and half a second of Redis in a hundred scripts.
+    /// The maximum increments of one window: about 20 MB in this process, and half a second of Redis in a
+    /// hundred scripts.
     pub window: usize,
     /// The maximum bytes of one window. A window of few keys could contain any number of lines; with this limit a sidecar that
     /// catches up moves its position several times per second.

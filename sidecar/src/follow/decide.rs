@@ -93,7 +93,8 @@ pub fn decide(place: &Place, files: &[Seen], rested: bool) -> Action {
     if let Some(current) = current.filter(readable) {
         return Action::Read(current);
     }
-    // Oldest first helps readers of the live counters. Correctness does not depend on the order.
+    // Reading the oldest file first is better for clients that read the counters live. Correctness does not
+    // depend on the order.
     if let Some(oldest) = (0..files.len()).filter(readable).min_by_key(|index| files[*index].modified_ns) {
         // Of files with the same first line, the largest comes first, so that the others are its copies.
         let alike = |index: &usize| files[*index].fingerprint == files[oldest].fingerprint && readable(index);

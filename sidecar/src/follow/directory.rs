@@ -55,7 +55,7 @@ impl Directory {
         }
         for path in self.names()? {
             let active = path == self.active;
-            // The name may have disappeared. The file then has another name, or is still open.
+            // The name may have disappeared, in which case the file has another name or is still open.
             let metadata = if active { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
             match metadata {
                 Ok(metadata) if metadata.is_file() => self.note(path, active, &metadata, now)?,

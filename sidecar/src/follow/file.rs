@@ -47,7 +47,7 @@ impl LogFile {
 
     /// The fingerprint of the first line, or `None` if there is no complete line.
     pub(super) fn fingerprint(&self) -> io::Result<Option<Fingerprint>> {
-        // Nearly every first line fits into the small buffer. The large buffer is for the others.
+        // Nearly every first line fits into the small buffer.
         let mut small = [0; 1024];
         let read = self.read_at(&mut small, 0)?;
         if let Some(fingerprint) = Fingerprint::of(&small[..read]) {

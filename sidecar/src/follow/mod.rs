@@ -9,20 +9,20 @@
 //!             └──────▶ data is missing: count a gap
 //! ```
 //!
-//! **Handled faults.** Rotation by renaming, also several times while it was down, lines that workers still write to the old
-//! file, deletion of an open file, copy-truncate (the copy is read from where the original was left), inode reuse, a partial
-//! last line, a missing file, and a store that is unavailable, loses replies or is rolled back. After every uncertain outcome
-//! it reads the place from the store and continues from there.
+//! **Handled faults.** Rotation by renaming, also several times while the sidecar was down, lines that workers still
+//! write to the old file, deletion of an open file, copy-truncate (the copy is read from where the original was left),
+//! inode reuse, a partial last line, a missing file, and a store that is unavailable, loses replies or is rolled back.
+//! After every uncertain outcome it reads the place from the store and continues from there.
 //!
-//! **Windows.** All unread lines of a file, up to a limit, are folded together. If they need more increments than one script
-//! may add, they are committed part by part, one per step (`window.rs`), before any further line is read. A window belongs to
-//! one file and starts at the stored place: a change of file, or a gap, is committed before it.
+//! **Windows.** All unread lines of a file, up to a limit, are folded together. If they need more increments than one
+//! script may add, they are committed part by part, one per step (`window.rs`), before any further line is read. A
+//! window belongs to one file and starts at the stored place: a change of file, or a gap, is committed before it.
 //!
-//! **Limits.** It cannot know lines that were written and truncated or deleted before it ever saw their file. If the place
-//! where it was reading is missing, it counts a gap. The router's lost-lines metric shows the rest.
+//! **Limits.** It cannot know lines that were written and truncated or deleted before it ever saw their file. If the
+//! place where it was reading is missing, it counts a gap. The router's lost-lines metric shows the rest.
 //!
-//! [`decide`](decide::decide) is pure. [`Follower::step`] performs one round with a time that is passed in, so the model-based
-//! test drives exactly this code. [`service`] adds a thread and a clock.
+//! [`decide`](decide::decide) is pure. [`Follower::step`] performs one round with a time that is passed in, so the
+//! model-based test drives exactly this code. [`service`] adds a thread and a clock.
 
 pub mod decide;
 mod directory;
@@ -44,12 +44,12 @@ use directory::Directory;
 use read::{Found, Reader, Until};
 use window::Batch;
 
-/// How long a rotated file is watched for late lines before the active one becomes current. Workers reopen their log within
-/// milliseconds of the signal. A file that grows later is still read as long as it has a name.
+/// How long a rotated file is watched for late lines before the active one becomes current. Workers reopen their log
+/// within milliseconds of the signal. A file that grows later is still read as long as it has a name.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// Interval at which an idle follower checks the stored place. Otherwise a restarted Redis that lost its last second would be
-/// detected only with the next line.
+/// Interval at which an idle follower checks the stored place. Otherwise a restarted Redis that lost its last second
+/// would be detected only with the next line.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A failed step. All errors but [`Error::Fenced`] can be retried.
@@ -194,7 +194,8 @@ impl<S: Store> Follower<S> {
                 }
             },
         };
-        // From here to the end of the commit, an error leaves `self.state` empty, and the next step reads the place from the store.
+        // From here to the end of the commit, an error leaves `self.state` empty, and the next step reads the place
+        // from the store.
         if state.window.is_some() || self.batch.as_ref().is_some_and(|batch| batch.follows(&state)) {
             return self.continue_window(state, now);
         }
@@ -242,11 +243,13 @@ impl<S: Store> Follower<S> {
         let mut files = self.directory.read(&state.place, now)?;
         adopt(state, &files);
         let mut suspected = None;
-        // Each round either ends the step or excludes a file. The limit applies if the log changes faster than it is read.
+        // Each round either ends the step or excludes a file. The limit applies if the log changes faster than it is
+        // read.
         for _ in 0..files.len() + 16 {
             let rested = self.away_since.is_some_and(|since| now.saturating_sub(since) >= GRACE);
             match decide(&state.place, &files, rested) {
-                // Reading a directory while files are renamed can miss one. Only a file that is missing twice is gone.
+                // A directory that is read while files are renamed can lack one. Only a file that is missing
+                // twice is gone.
                 Action::Lost(gap) if suspected != Some(gap) => {
                     suspected = Some(gap);
                     files = self.directory.read(&state.place, now)?;

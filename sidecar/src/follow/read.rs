@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A test from outside cannot hit the moment between checking a file and reading it.
+    /// An integration test could not change the file exactly between its check and its reading.
     #[test]
     fn lines_of_a_replaced_file_are_not_folded() {
         let folder = tempfile::tempdir().unwrap();

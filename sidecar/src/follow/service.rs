@@ -203,7 +203,7 @@ impl<S: Store> Service<S> {
         let started = Instant::now();
         let mut rested = Duration::ZERO;
         loop {
-            // Read before the step, so that the step includes everything written before the stop.
+            // Read before the step, so that the step covers everything that was written before the stop.
             let stopping = self.wake.is_stopping();
             let polled_ms = (self.clock)();
             let step = self.follower.step(started.elapsed());
@@ -223,8 +223,9 @@ impl<S: Store> Service<S> {
             match (stopping, more) {
                 (true, false) => return,
                 (_, true) => {}
-                // No hint ends the pause after a commit: two windows per second are enough. The duration of a long window
-                // is subtracted, so that newer lines do not wait for twice as long.
+                // A hint does not end the pause after a commit, because two windows per second are
+                // sufficient. The duration of a long window is subtracted, so that newer lines do not wait
+                // for twice as long.
                 (false, false) => {
                     let took = started.elapsed().saturating_sub(rested);
                     let rest = if committed {

@@ -1,8 +1,8 @@
 //! Continues an unfinished window: commits its next part, or skips it if its lines are lost.
 //!
-//! A step commits one part, so a stop, a fence or a rotation between two parts is the same as between two steps. The folded
-//! lines are kept from part to part, also while the store is unavailable. A process that finds a window of another process
-//! folds its bytes again.
+//! A step commits one part. So a stop, a takeover by another process or a log rotation between two parts has the same
+//! effect as between two steps. The folded lines are kept in memory from part to part, also while the store is
+//! unavailable. A process that continues the window of another process folds the window's bytes again.
 
 use std::{io, time::Duration};
 
@@ -29,8 +29,8 @@ pub(super) struct Batch {
     window: Window,
     increments: Increments,
     fold: Fold,
-    /// Whether more lines were waiting when it was read. Newer lines wait for the next poll, or a busy log would be sent in
-    /// ever smaller windows.
+    /// Whether more lines were waiting when it was read. Newer lines wait for the next poll; otherwise a busy
+    /// log would be sent in ever smaller windows.
     more: bool,
 }
 
@@ -114,10 +114,11 @@ impl<S: Store> Follower<S> {
         if window.format != FORMAT {
             return Ok(None);
         }
-        // Reading a directory while files are renamed can miss one. Only a file that is missing twice is gone.
+        // A directory that is read while files are renamed can lack one. Only a file that is missing twice is
+        // gone.
         for _ in 0..2 {
             let mut files = self.directory.read(place, now)?;
-            // The file itself first. A copy of it is equally good: the digest verifies either.
+            // The original file is tried first. A copy is equally good, because the digest verifies both.
             files.sort_by_key(|seen| seen.id.inode != file.inode);
             for seen in files.iter().filter(|seen| seen.fingerprint == Some(fingerprint)) {
                 let Some(log) = self.directory.log(seen.id)? else { continue };

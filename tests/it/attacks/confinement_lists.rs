@@ -112,9 +112,9 @@ async fn a_refusal_names_no_host_of_another_tenant() {
 async fn forward_authentication_does_not_lead_back_to_the_edge_without_end() {
     let system = System::edge_only("attack-forward-loop").await;
     let hidden = Raw::forwarding(system.edge).await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:loop.test {}", hidden.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:loop.test {}", hidden.address)).await;
     let policy = r#"{"access":{"forward":{"service":"loop.test"}}}"#;
-    system.cli::<()>(System::MASTER, &format!("SET policy:loop.test {policy}")).await;
+    system.cli::<()>(System::PRIMARY, &format!("SET policy:loop.test {policy}")).await;
     system.settle().await;
     let response = Request::get("loop.test", "/").send(system.edge).await.unwrap();
     assert_eq!((response.status, response.reason()), (503, "access_unavailable"), "{response:?}");

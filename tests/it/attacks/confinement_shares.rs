@@ -270,7 +270,7 @@ async fn one_token_does_not_take_all_dumps() {
             "EVAL for\ti={first},{}\tdo\tredis.call('SET','policy:h'..i..'.test',string.rep('x',4000))\tend 0",
             first + 199
         );
-        system.cli::<()>(System::MASTER, &fill).await;
+        system.cli::<()>(System::PRIMARY, &fill).await;
     }
     let greedy = system.token("greedy", &["read"]).await;
     let other = system.token("other", &["read"]).await;

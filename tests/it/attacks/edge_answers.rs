@@ -24,7 +24,7 @@ async fn every_malformed_request_is_answered_with_a_problem_document() {
         // Its bodies are read by Lua.
         ("bounded.test", json!({"body_bytes": 1000, "limits": {"connections": {"most": 3}}})),
     ] {
-        system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+        system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
     }
     system.settle().await;
     let chunked = "Transfer-Encoding: chunked\r\n\r\n";
@@ -84,7 +84,7 @@ async fn every_line_of_the_log_is_valid_json() {
     for host in ["app.test", "ruled.test"] {
         system.route(host, &app).await;
     }
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"timeouts":{"read_ms":5000}}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"timeouts":{"read_ms":5000}}"#).await;
     system.settle().await;
     let lines: [(&[u8], &str); 8] = [
         (b"/caf%C3%A9", "/caf\u{e9}"),
@@ -140,7 +140,7 @@ async fn a_path_that_is_an_acme_challenge_only_to_nginx_does_not_pass_a_guard() 
         [("https.test", json!({"https": "only"})), ("closed.test", json!({"maintenance": {"status": 503}}))]
     {
         system.route(host, &app).await;
-        system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+        system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
     }
     system.settle().await;
     for host in ["https.test", "closed.test"] {

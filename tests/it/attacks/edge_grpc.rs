@@ -55,7 +55,7 @@ async fn a_content_type_does_not_eject_instances_that_speak_http() {
             system.route(host, app).await;
         }
     }
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
     system.settle().await;
     for host in ["app.test", "ruled.test"] {
         for method in ["GET", "POST"] {
@@ -100,8 +100,8 @@ async fn an_instance_does_not_steer_the_edge_by_grpc_headers() {
             });
         }
     });
-    system.cli::<()>(System::MASTER, &format!("SADD instances:grpc.test {address}")).await;
-    system.cli::<()>(System::MASTER, r#"SET policy:grpc.test {"upstream":{"protocol":"grpc"}}"#).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:grpc.test {address}")).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:grpc.test {"upstream":{"protocol":"grpc"}}"#).await;
     system.settle().await;
     for _ in 0..2 {
         let (status, headers, _) = ask(h2c, "POST", "http://grpc.test/pkg.S/M", "application/grpc").await;
@@ -126,8 +126,8 @@ async fn a_stream_may_be_larger_than_the_largest_body() {
     })
     .await;
     let service = Service::start("service").await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:grpc.test {}", service.address)).await;
-    system.cli::<()>(System::MASTER, r#"SET policy:grpc.test {"upstream":{"protocol":"grpc"}}"#).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:grpc.test {}", service.address)).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:grpc.test {"upstream":{"protocol":"grpc"}}"#).await;
     system.settle().await;
     let mut call = Call::open(h2c, "grpc.test", "/echo").await.unwrap();
     let message = "x".repeat(20_000);

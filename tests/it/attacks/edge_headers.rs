@@ -54,7 +54,7 @@ async fn forwarding_headers_of_clients_are_dropped() {
     for host in ["app.test", "ruled.test"] {
         system.route(host, &app).await;
     }
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
     system.settle().await;
     for (host, port) in [("app.test", "80"), ("ruled.test", "80"), ("app.test:8080", "8080")] {
         for _ in 0..2 {
@@ -239,9 +239,9 @@ async fn an_instance_cannot_pass_for_the_edge() {
     )
     .await;
     for host in ["app.test", "ruled.test"] {
-        system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
+        system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {}", app.address)).await;
     }
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
     system.settle().await;
     for host in ["app.test", "app.test", "ruled.test"] {
         let response =

@@ -29,11 +29,11 @@ async fn response_headers_that_are_too_large_eject_no_instance() {
     );
     for host in ["large.test", "ruled.test"] {
         for app in &large {
-            system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
+            system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {}", app.address)).await;
         }
     }
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
-    system.cli::<()>(System::MASTER, &format!("SADD instances:good.test {}", good.address)).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:good.test {}", good.address)).await;
     system.settle().await;
     let response = system.get("good.test", "/").await;
     assert_eq!((response.status, response.text().as_str()), (200, "ok"));
@@ -70,9 +70,9 @@ async fn an_answer_that_nginx_cannot_forward_becomes_one_of_the_edge() {
             ("full", Some(r#"{"timeouts":{"read_ms":5000}}"#)),
         ] {
             let host = format!("{kind}.{name}.test");
-            system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
+            system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {}", app.address)).await;
             if let Some(policy) = policy {
-                system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+                system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
             }
             system.settle().await;
             for method in ["GET", "HEAD", "POST"] {
@@ -112,7 +112,7 @@ async fn a_method_that_may_not_be_repeated_is_sent_once() {
         ("ruled.test", r#"{"ejection":false,"balance":{"algorithm":"p2c"}}"#),
     ] {
         if host != "app.test" {
-            system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+            system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
         }
     }
     system.settle().await;

@@ -10,7 +10,7 @@ use signalbox_tests::{
 use super::raw::Raw;
 
 async fn route(system: &System, host: &str, to: &Raw) {
-    system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", to.address)).await;
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {}", to.address)).await;
 }
 
 async fn send(system: &System, request: Request) -> Response {
@@ -24,7 +24,7 @@ async fn a_request_that_returns_to_the_edge_is_rejected() {
     for host in ["loop.test", "guarded.test"] {
         route(&system, host, &hidden).await;
     }
-    system.cli::<()>(System::MASTER, r#"SET policy:guarded.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:guarded.test {"balance":{"algorithm":"p2c"}}"#).await;
     system.settle().await;
     for (number, host) in ["loop.test", "loop.test", "guarded.test"].into_iter().enumerate() {
         for request in [
@@ -92,7 +92,7 @@ async fn a_route_never_publishes_the_listeners_of_operators() {
         let hidden = Raw::forwarding(address).await;
         // As a host name that the admin listener answers for, too.
         for host in [format!("{name}.test"), "localhost".to_owned(), "127.0.0.1".to_owned()] {
-            system.cli::<()>(System::MASTER, &format!("DEL instances:{host}")).await;
+            system.cli::<()>(System::PRIMARY, &format!("DEL instances:{host}")).await;
             route(&system, &host, &hidden).await;
             system.settle().await;
             for path in paths {

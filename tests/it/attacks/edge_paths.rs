@@ -102,10 +102,10 @@ async fn no_spelling_of_a_path_reaches_an_application_that_reads_another_one() {
     let system = System::edge_only("attack-paths").await;
     let (public, admin) = (Echo::start("public").await, Echo::start("admin").await);
     for (host, app) in [("app.test", &public), ("admin.internal", &admin)] {
-        system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
+        system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {}", app.address)).await;
     }
     let policy = json!({"paths": [{"path": "/admin", "service": "admin.internal"}]});
-    system.cli::<()>(System::MASTER, &format!("SET policy:app.test {policy}")).await;
+    system.cli::<()>(System::PRIMARY, &format!("SET policy:app.test {policy}")).await;
     system.settle().await;
     let (mut answered, mut led) = (0, 0);
     for target in spellings() {

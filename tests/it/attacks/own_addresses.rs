@@ -15,7 +15,7 @@ async fn the_edge_never_proxies_to_signalbox_itself() {
     // Written directly, as a person with access to the primary could: the pacemaker would reject
     // these registrations.
     for (number, address) in own.iter().enumerate() {
-        system.cli::<()>(System::MASTER, &format!("SADD instances:own{number}.test {address}")).await;
+        system.cli::<()>(System::PRIMARY, &format!("SADD instances:own{number}.test {address}")).await;
     }
     system.settle().await;
     for (number, address) in own.iter().enumerate() {

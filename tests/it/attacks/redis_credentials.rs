@@ -276,7 +276,7 @@ async fn servers_with_users_load_the_writes_of_scripts_after_a_kill() {
     system.register("i-1", &app, "app.test", "7").await;
     let token = system.token("reader", &["read"]).await;
     let before: i64 = system.cli(System::FABRIC, "DBSIZE").await;
-    for part in [System::FABRIC, System::STATS, System::MASTER] {
+    for part in [System::FABRIC, System::STATS, System::PRIMARY] {
         system.kill(part.clone()).await;
         system.start_part(part).await;
     }

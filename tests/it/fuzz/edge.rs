@@ -104,9 +104,9 @@ impl Edge {
             let instance = Instance::start(host).await;
             assert!(instance.answers().await);
             let address = instance.address;
-            system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {address}")).await;
+            system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {address}")).await;
             if !policy.is_empty() {
-                system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+                system.cli::<()>(System::PRIMARY, &format!("SET policy:{host} {policy}")).await;
             }
             instances.push(instance);
         }

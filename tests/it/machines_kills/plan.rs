@@ -17,6 +17,7 @@ pub(super) fn definition(outside: &str, turn: &str) -> String {
         "
 state_machines:
   {MACHINE}:
+    limits: {{\"http://{outside}\": {{rate: 400, concurrent: 100}}}}
     feeds:
       - {{name: ways, url: \"http://{outside}/ways/<label>\", timeout: 1s}}
       - {{name: load, url: \"http://{outside}/load/<label>\", timeout: 1s, on_error: hold}}

@@ -14,6 +14,6 @@ if redis.call('HSETNX', names, name, digest) == 0 then
   return 0
 end
 redis.call('HSET', records, digest, record)
--- A token of this name that was deleted may have been used after its deletion was written.
+-- A deleted token of this name may have been used after its deletion, which stored its last use again.
 redis.call('HDEL', uses, name)
 return 1

@@ -10,7 +10,7 @@ local name = ARGV[1]
 
 local digests = redis.call('HGET', names, name)
 if digests then
-  -- A token has four secrets at most.
+  -- A token has at most four secrets.
   for digest in string.gmatch(digests, '%S+') do
     redis.call('HDEL', records, digest)
   end

@@ -4,7 +4,7 @@
 -- KEYS[3]: hash, name → fencing token of its latest claim
 -- ARGV[1]: string, name
 -- ARGV[2]: integer, fencing token of the claim
--- ARGV[3]: string, the state; empty = as it is
+-- ARGV[3]: string, the state; empty = unchanged
 -- ARGV[4]: integer, ms from now until the next step
 -- ARGV[5]: integer, unix ms; empty = this server's clock
 -- Returns 1, or 0 when the claim has ended and another pacemaker has the name, or the name is not wanted anymore

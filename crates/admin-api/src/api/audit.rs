@@ -82,8 +82,7 @@ pub async fn matching(
     limit: usize,
 ) -> Result<Page, Problem> {
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-    let kind =
-        [Kind::Change, Kind::Login, Kind::Logout, Kind::Refused].into_iter().find(|one| one.as_str() == kind);
+    let kind = Kind::from_word(kind);
     let (who, target, before) = (given(who), given(target), given(before));
     read(app, &Asked { kind, who, target, before, after: None, limit: Some(limit) }).await
 }

@@ -34,7 +34,7 @@ const MAX_PERSON: usize = 128;
 /// The header that proves that a page of the session sent the request.
 pub(crate) static CSRF_HEADER: HeaderName = HeaderName::from_static("x-signalbox-csrf");
 /// The header with the secret of an authenticating proxy.
-pub static PROXY_SECRET: HeaderName = HeaderName::from_static("x-signalbox-proxy-secret");
+pub(crate) static PROXY_SECRET: HeaderName = HeaderName::from_static("x-signalbox-proxy-secret");
 static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The section `[login]` of the configuration.
@@ -136,7 +136,7 @@ pub struct Session {
 
 impl Session {
     /// For a client that sends its token with each request.
-    pub fn of_token(digest: String) -> Self {
+    pub(crate) fn of_token(digest: String) -> Self {
         Self { holder: Holder::Token(digest), csrf: String::new() }
     }
 
@@ -158,7 +158,7 @@ impl Sessions {
     }
 
     /// Whether the browser uses HTTPS: always, by configuration, or as the proxy in front reports.
-    pub fn is_secure(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_secure(&self, headers: &HeaderMap) -> bool {
         self.options.https || headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https")
     }
 

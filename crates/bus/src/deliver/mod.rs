@@ -1,4 +1,4 @@
-//! The interface between the life of a batch (workers, Redis) and the way it reaches its subscriber (HTTP).
+//! The interface between the workers, which take and settle batches in Redis, and the HTTP calls that deliver them.
 
 mod body;
 #[cfg(test)]

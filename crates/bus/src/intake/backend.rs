@@ -65,10 +65,10 @@ pub fn backend(name: &str, body: &[u8], limits: Limits) -> Result<WantedBackend,
         secret,
         on_failure: match &submitted.on_failure {
             Value::Null => OnFailure::default(),
-            Value::String(word) if word == "block" => OnFailure::Block,
-            Value::String(word) if word == "skip" => OnFailure::Skip,
-            Value::String(word) if word == "park" => OnFailure::Park,
-            _ => return Err(bad("on_failure", "must be \"block\", \"skip\" or \"park\"")),
+            value => value
+                .as_str()
+                .and_then(OnFailure::from_word)
+                .ok_or_else(|| bad("on_failure", "must be \"block\", \"skip\" or \"park\""))?,
         },
         max_attempts: number(&submitted.max_attempts, "max_attempts", 10, 1_000_000)?,
         workers: u64::from(number(&submitted.workers, "workers", 4, 64)?),

@@ -1,4 +1,4 @@
-//! Where deliveries go and under which user name: the same for subscriptions and backends.
+//! The URL and the user name of deliveries. The rules are the same for subscriptions and backends.
 
 use serde_json::Value;
 
@@ -26,8 +26,8 @@ pub(super) fn url(value: &Value, limits: Limits) -> Result<String, String> {
     Ok(callback.to_owned())
 }
 
-/// A callback that may name the user before its host, as Routemaster's clients write it: `https://user@host/`. Returns the
-/// callback without the user, and the user.
+/// A callback that may name the user before its host, as Routemaster's clients write it: `https://user@host/`. Returns
+/// the callback without the user, and the user.
 pub(super) fn url_with_user(value: &Value, limits: Limits) -> Result<(String, Option<String>), String> {
     let callback = value.as_str().ok_or("must be a URL")?;
     let mut bare = web_url(callback, limits.allow_http)?;

@@ -17,7 +17,7 @@
 -- {worker, job, token, generation, lane, batch, health, {items of the batch}, {gaps of the lane}} for each job}.
 -- Caller: Store::acquire
 
--- Makes scheduled jobs instant that are due.
+-- Makes due scheduled jobs instant.
 local function promote_due(lanes, now, most)
   local due = redis.call('ZRANGE', KEYS[5], '-inf', lanes.text(now), 'BYSCORE', 'LIMIT', 0, most)
   for from = 1, #due, 1000 do
@@ -27,8 +27,8 @@ local function promote_due(lanes, now, most)
   end
 end
 
--- Token, generation and number of a job's lane; nil for a job that cannot be read, which is removed and counted, so
--- that it does not stop the others.
+-- Token, generation and number of a job's lane. Returns nil for a job that cannot be read, which is removed and
+-- counted, so that it does not stop the others.
 local function lane_of(lanes, job)
   local readable, what = pcall(cmsgpack.unpack, job)
   if not readable or type(what) ~= 'table' or what[1] ~= 'lane' or type(what[2]) ~= 'table' then
@@ -39,7 +39,7 @@ local function lane_of(lanes, job)
   return what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
 end
 
--- The job for the worker; nil when its lane is empty, or waits for an older generation.
+-- The job for the worker; nil if its lane is empty, or waits for an older generation.
 local function open_job(lanes, worker, job, held)
   local token, generation, number = lane_of(lanes, job)
   if not token then return nil end
@@ -67,7 +67,7 @@ local function open_job(lanes, worker, job, held)
     redis.call('LRANGE', lanes.gaps_key(token, name), 0, -1) }
 end
 
--- Takes a job for a worker: the one that it holds, or the next instant one.
+-- Takes a job for a worker: the one that it holds already, or the next instant one.
 local function take(lanes, worker, now)
   local pending = lanes.pending_key(worker)
   local own = redis.call('LINDEX', pending, 0)
@@ -76,7 +76,7 @@ local function take(lanes, worker, now)
     if entry then return entry end
     lanes.let_go(worker)
   end
-  -- A job without a batch costs its worker another try, up to a limit; the caller asks again.
+  -- If a job has no batch, its worker tries the next one, up to a limit; the caller calls again.
   for _ = 1, 100 do
     local job = redis.call('LPOP', KEYS[6])
     if not job then return nil end

@@ -1,5 +1,6 @@
 -- Appends events that were published before to the lanes of one subscriber: dead letters that are redriven, a part of a
--- replay, or one event that is sent again. Their bodies are stored again in the current segment of the log, because the first ones may be gone.
+-- replay, or one event that is sent again. Their bodies are stored again in the current segment of the log, because the
+-- original ones may have been removed.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -37,7 +38,7 @@ local function read_subscriber()
   }
 end
 
--- Reads the events, and a bucket for each lane that has some. Returns the events, the buckets by lane, and the lanes.
+-- Reads the events, and a bucket for each lane that gets some. Returns the events, the buckets by lane, and the lanes.
 local function read_events(concurrency)
   local events, buckets, numbers = {}, {}, {}
   for at = 13, #ARGV, 4 do
@@ -51,7 +52,7 @@ local function read_events(concurrency)
   return events, buckets, numbers
 end
 
--- Stores the bodies, and puts the items into their buckets. Returns how many.
+-- Stores the bodies, and puts the items into their buckets. Returns how many were stored.
 local function store(events, log, segment, token, redrive)
   local put = 0
   for _, event in ipairs(events) do

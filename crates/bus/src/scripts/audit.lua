@@ -14,7 +14,7 @@
 -- exactly one job, and one without has none; B2, gauges equal the sums over the batches.
 -- Caller: Store::audit
 
--- How often each job is held by a worker.
+-- The number of workers that hold each job.
 local function held_jobs(lanes)
   local held = {}
   for _, worker in ipairs(redis.call('SMEMBERS', KEYS[7])) do
@@ -24,7 +24,7 @@ local function held_jobs(lanes)
   return held
 end
 
--- In how many states a job is.
+-- The number of states that a job is in.
 local function places_of(lanes, token, job, held)
   local places = (held[job] or 0) + #redis.call('LPOS', KEYS[6], job, 'COUNT', 2)
     + redis.call('SISMEMBER', lanes.waiting_key(token), job)
@@ -63,7 +63,7 @@ local function main(lanes)
   local token, most = ARGV[1], tonumber(ARGV[2])
   local findings = {}
   local function found(predicate, place, what) findings[#findings + 1] = { predicate, place, what } end
-  -- A subscription that ended is removed part by part, and is between two states until that is done.
+  -- A subscription that ended is removed in parts, and its state is inconsistent until that is done.
   if redis.call('HEXISTS', lanes.base .. 'purge', token) == 1 then return findings end
   local held, batches, events = held_jobs(lanes), 0, 0
   local counted = tonumber(redis.call('HGET', KEYS[3], token) or 0) <= most

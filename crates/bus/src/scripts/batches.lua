@@ -3,7 +3,7 @@
 -- compile time, after lanes.lua, whose locals it uses. The publish script only appends to lanes and does without it:
 -- functions cost time in each call even if they are not used.
 
--- Ten seconds of ids: the span of one segment of the log.
+-- Ten seconds of ids, which is the span of one segment of the log.
 local SEGMENT = 64000000
 
 function lanes.segment(id)
@@ -48,7 +48,7 @@ function lanes.keep_dead(list, sizes, token, letters, max_events, max_bytes)
   end
 end
 
--- Whether lanes of an older generation still hold batches, so that this one has to wait.
+-- Whether lanes of an older generation still have batches, so that this one has to wait.
 function lanes.must_wait(token, generation)
   for _, older in ipairs(lanes.generations(token)) do
     if older.batches > 0 then return tonumber(older.name) < tonumber(generation) end
@@ -56,15 +56,15 @@ function lanes.must_wait(token, generation)
   return false
 end
 
--- Removes a batch that is in no list.
+-- Removes a batch that is not in any list.
 function lanes.remove(bid, token, generation, events)
   redis.call('ZREM', KEYS[1], bid)
   redis.call('UNLINK', batch_key(bid))
   lanes.count(token, generation, -events, -1)
 end
 
--- Puts a job that was held into its next state, by what its lane has now: events that were appended while it was held
--- did not create another job.
+-- Puts a job that was held into its next state, which depends on the current content of its lane: events that were
+-- appended in the meantime did not create another job.
 function lanes.settle(job, token, generation, name, timeout, now)
   if redis.call('EXISTS', ready_key(token, name)) == 1 then return lanes.instant(job) end
   local bid = redis.call('HGET', current_key(token), name)
@@ -77,21 +77,21 @@ function lanes.settle(job, token, generation, name, timeout, now)
   lanes.schedule(job, due)
 end
 
--- Whether the worker holds the job and the batch is still in flight. A worker that was scrubbed holds no job; after a
--- lost reply the job may already be held for the lane's next batch.
+-- Whether the worker holds the job and the batch is still in flight. A worker whose job was taken away holds none;
+-- after a lost reply the job may already be held for the lane's next batch.
 function lanes.holds(worker, job, token, name, bid)
   return redis.call('LINDEX', lanes.pending_key(worker), 0) == job
     and redis.call('LINDEX', ready_key(token, name), 0) == bid
 end
 
--- Releases a worker's job. Its LPOP is allowed at the memory limit, and so is everything after it.
+-- Releases a worker's job. Redis accepts the LPOP at its memory limit, and then everything after it.
 function lanes.let_go(worker)
   redis.call('LPOP', lanes.pending_key(worker))
   redis.call('SREM', KEYS[7], worker)
   redis.call('HDEL', KEYS[8], worker)
 end
 
--- Updates the health of a subscriber after an attempt, and counts one that failed. Returns the health, 0...100.
+-- Updates the health of a subscriber after an attempt, and counts a failure. Returns the health, 0...100.
 function lanes.health(token, delta, now)
   local key = base .. 'subscriber:' .. token
   local points = tonumber(redis.call('HGET', key, 'health_points') or 100) + delta

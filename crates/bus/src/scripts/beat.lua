@@ -10,7 +10,7 @@ if now == '' then
   local time = redis.call('TIME')
   now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 end
--- This write is allowed at the memory limit, and so are those after it: workers must not seem dead when Redis is full.
+-- Redis accepts this write at its memory limit, and then those after it: workers must not seem dead when Redis is full.
 redis.call('HDEL', KEYS[1], '')
 local noted = 0
 for i = 2, #ARGV do

@@ -24,7 +24,8 @@ local function main(lanes)
     if job then in_flight[job] = true end
   end
 
-  -- The oldest of a lane is the head of its ready list (the next one while the head is in flight), else its current.
+  -- The oldest batch of a lane is the head of its ready list (the next one while the head is in flight), otherwise its
+  -- current one.
   local oldest
   for _, generation in ipairs(lanes.generations(token)) do
     for number = 0, generation.lanes - 1 do
@@ -54,7 +55,7 @@ local function main(lanes)
   lanes.gap_of(token, oldest.name, items, ARGV[2])
   lanes.remove(oldest.bid, token, oldest.generation, #items)
   call('HINCRBY', KEYS[9], 'events.dropped', #items)
-  -- A lane without a batch has no job. One that still has batches keeps its job where it is.
+  -- A lane without a batch has no job. A lane that still has batches keeps its job in its state.
   if not in_flight[oldest.job] and call('EXISTS', lanes.ready_key(token, oldest.name)) == 0
     and call('HEXISTS', lanes.current_key(token), oldest.name) == 0 then
     if call('ZREM', KEYS[5], oldest.job) == 0 and call('LREM', KEYS[6], 1, oldest.job) == 0 then

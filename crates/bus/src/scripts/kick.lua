@@ -10,7 +10,7 @@
 -- KEYS[8]: hash, heartbeats of workers
 -- KEYS[9]: hash, counters
 -- ARGV[1]: string, token
--- Returns how many lanes paused.
+-- Returns the number of lanes that paused.
 -- Caller: Store::kick
 
 local function main(lanes)

@@ -15,7 +15,7 @@
 local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'
 local due_key = machines .. 'due'
--- Bytes of a header: format, incarnation, visit, revision.
+-- Length of a header in bytes: format, incarnation, visit, revision.
 local HEADER = 21
 
 local pending, versions, seen, wake = {}, {}, {}, nil
@@ -27,7 +27,7 @@ local function expect(kind, key)
   end
 end
 
--- Reads the lines for the log from the word at `at`. Returns them, or nil, and the place of the next word.
+-- Reads the lines for the log from the word at `at`. Returns them, or nil, and the position of the next word.
 local function read_log(at, object)
   local words, lines = ARGV, tonumber(ARGV[at])
   if lines == 0 then return nil, at + 1 end
@@ -36,7 +36,7 @@ local function read_log(at, object)
   return log, at + 3 + lines
 end
 
--- Reads the words of a change. Returns it, and the place of the next word. The index entries stay one flat array.
+-- Reads the words of a change. Returns it, and the position of the next word. The index entries stay one flat array.
 function labels.read(at, object)
   local words = ARGV
   if words[at] == '' then return nil, at + 1 end
@@ -49,7 +49,7 @@ function labels.read(at, object)
   return change, ends
 end
 
--- Whether the label is as the change expects it, changes before it in this call included. Reads only.
+-- Whether the label has the state that the change expects, including earlier changes in this call. Only reads.
 function labels.fits(change)
   if change.version ~= '' then
     local current = versions[change.machine]
@@ -68,7 +68,7 @@ function labels.fits(change)
   return true
 end
 
--- Writes a change that fits; `id` is that of its first event, or 0.
+-- Writes an accepted change; `id` is that of its first event, or 0.
 function labels.write(change, id)
   local record, entries = change.head .. struct.pack('>I8', id) .. change.tail, change.entries
   if change.ttl ~= '' then
@@ -82,7 +82,7 @@ function labels.write(change, id)
       redis.call('ZREM', key, member)
     else
       redis.call('ZADD', key, score, member)
-      -- Workers sleep until the earliest time, and an earlier one is published to them.
+      -- Workers sleep until the earliest due time. An earlier one is published to them.
       if key == due_key and redis.call('ZRANK', key, member) == 0 then wake = score end
     end
   end
@@ -94,7 +94,7 @@ function labels.write(change, id)
   end
 end
 
--- Call this last: it wakes sleeping workers, once for the call.
+-- Must be called last: it wakes sleeping workers, once per call.
 function labels.finish()
   if wake then redis.call('PUBLISH', machines .. 'wake', wake) end
 end

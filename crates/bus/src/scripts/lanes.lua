@@ -19,10 +19,10 @@
 local lanes = {}
 local base = string.sub(KEYS[1], 1, -1 - #'batches:index')
 lanes.base = base
--- The prefix of the keys of single objects.
+-- The key prefix of individual objects.
 lanes.objects = string.sub(base, 1, -1 - #'bus:') .. 'object:'
 
--- Gaps that may wait in one lane; further ones are merged into the last.
+-- Maximum number of gaps that wait in one lane. Further ones are merged into the last.
 local MAX_GAPS = 64
 
 local wake
@@ -33,14 +33,14 @@ function lanes.now(override)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Lua's own conversion writes 1.7e+15; ids and times must keep every digit.
+-- Lua's own conversion writes 1.7e+15, but ids and times must keep every digit.
 local function text(number)
   return string.format('%.0f', number)
 end
 lanes.text = text
 
--- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so the
--- types of keys are checked before the first write.
+-- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails halfway, so types
+-- are checked before the first write.
 function lanes.expect(kind, ...)
   for n = 1, select('#', ...) do
     local key = select(n, ...)
@@ -71,19 +71,19 @@ local function waiting_key(token) return base .. 'jobs:waiting:' .. token end
 lanes.batch_key, lanes.current_key, lanes.ready_key = batch_key, current_key, ready_key
 lanes.generations_key, lanes.gaps_key, lanes.waiting_key = generations_key, gaps_key, waiting_key
 
--- Marks a job ready. Workers sleep while the list is empty, so the first job wakes them.
+-- Makes a job ready. Workers sleep while the list is empty, so the first job wakes them.
 function lanes.instant(job)
   if redis.call('RPUSH', KEYS[6], job) == 1 then wake = 'now' end
 end
 
--- Makes a job wait until `due`. Workers sleep until the earliest due time, and an earlier one is published to them.
+-- Makes a job wait until `due`. Workers sleep until the earliest due time. An earlier one is published to them.
 function lanes.schedule(job, due)
   local score = text(due)
   redis.call('ZADD', KEYS[5], score, job)
   if not wake and redis.call('ZRANK', KEYS[5], job) == 0 then wake = score end
 end
 
--- Call this last: it wakes sleeping workers, once for the call.
+-- Must be called last: it wakes sleeping workers, once per call.
 function lanes.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end
@@ -120,8 +120,8 @@ function lanes.gap(token, name, first, last, count, reason)
   end
 end
 
--- Ends a generation without batches when there is a newer one. Its gaps are reported by every lane of the next one,
--- because an object's new lane is not known here. Jobs that waited for it become ready.
+-- Removes a generation without batches if there is a newer one. Its gaps are reported by every lane of the next one,
+-- because the new lanes of its objects are not known here. Jobs that waited for it become ready.
 local function retire(token, generations, at)
   local old, next_one = generations[at], generations[at + 1]
   for number = 0, old.lanes - 1 do
@@ -139,7 +139,7 @@ local function retire(token, generations, at)
   redis.call('DEL', waiting_key(token))
 end
 
--- Starts a generation: lanes of older ones no longer wait for their batches to fill.
+-- Starts a generation: lanes of older ones no longer wait until their batches are full.
 local function begin(sub)
   redis.call('HSET', generations_key(sub.token), sub.generation, 0, sub.generation .. ':lanes', sub.concurrency)
   local generations = lanes.generations(sub.token)
@@ -150,7 +150,7 @@ local function begin(sub)
     else
       for number = 0, old.lanes - 1 do
         local job = lanes.job(sub.token, old.name, number)
-        -- A lane that is scheduled and has a ready batch pauses after a failure, and nothing shortens that.
+        -- A scheduled lane with a ready batch pauses after a failure. That pause is not shortened.
         if redis.call('EXISTS', ready_key(sub.token, old.name .. '.' .. number)) == 0
           and redis.call('ZREM', KEYS[5], job) == 1 then
           lanes.instant(job)
@@ -164,7 +164,7 @@ local function add_to_gauge(key, field, delta)
   if redis.call('HINCRBY', key, field, text(delta)) <= 0 then redis.call('HDEL', key, field) end
 end
 
--- Adds to the gauges of a token: its events and batches, and the batches of a generation.
+-- Changes the gauges of a token (its events and batches), and the number of batches of a generation.
 function lanes.count(token, generation, events, batches)
   if events ~= 0 then add_to_gauge(KEYS[2], token, events) end
   if batches == 0 then return end
@@ -178,9 +178,9 @@ function lanes.count(token, generation, events, batches)
   end
 end
 
--- Reads the state of some lanes of a subscriber, for `append`. `sub` has token, generation, concurrency, and the
--- limits of a batch: max (events), timeout (ms), bytes. `buckets` has what will be appended to each lane; without it,
--- that is not known yet. Returns a state for each number of `numbers`.
+-- Reads the state of some lanes of a subscriber, for `append`. `sub` has token, generation, concurrency, and the limits
+-- of a batch: max (events), timeout (ms), bytes. `buckets` has the events for each lane, if they are known already.
+-- Returns a state for each number of `numbers`.
 function lanes.plan(sub, numbers, buckets)
   local fields = {}
   for i = 1, #numbers do
@@ -193,7 +193,7 @@ function lanes.plan(sub, numbers, buckets)
   local states = {}
   for i = 1, #numbers do
     local name = fields[2 * i - 1]
-    -- Fields that are filled in later are made here: a table that grows is slower.
+    -- Fields that are filled in later are created here, because a table that grows is slower.
     local state = {
       sub = sub, number = numbers[i], name = name, ready = 0, bid = false, count = 0, bytes = 0, had_current = false,
     }
@@ -205,15 +205,15 @@ function lanes.plan(sub, numbers, buckets)
       state.had_current = true
       fits = bucket and state.count + #bucket.items < sub.max and state.bytes + bucket.bytes <= sub.bytes
     end
-    -- A lane whose current batch does not become full keeps its job as it is, and `wake_lane` has nothing to do.
+    -- If the current batch of a lane does not become full, its job stays unchanged, and `wake_lane` has nothing to do.
     if not fits then state.ready = redis.call('LLEN', ready_key(sub.token, name)) end
     states[i] = state
   end
   return states
 end
 
--- Writes what the lanes of a subscriber have in common, once after appending to some of them: their current batches, and
--- the gauges.
+-- Writes the common state of a subscriber's lanes, once after appending to some of them: their current batches, and the
+-- gauges.
 function lanes.appended(sub)
   local current, ended = sub.current, sub.ended
   if current and #current > 0 then redis.call('HSET', current_key(sub.token), unpack(current)) end
@@ -221,8 +221,8 @@ function lanes.appended(sub)
   if sub.events then lanes.count(sub.token, sub.generation, sub.events, sub.batches) end
 end
 
--- Adds items from place `at` on to a lane's current batch, or to a new one, until the batch is full. Returns the place
--- of the next item, and whether the batch is new.
+-- Adds the items from index `at` on to a lane's current batch, or to a new one, until the batch is full. Returns the
+-- index of the next item, and whether the batch is new.
 local function fill(state, bucket, at, now, new_bid)
   local items, sizes = bucket.items, bucket.sizes
   local sub, is_new, total = state.sub, not state.bid, #items
@@ -232,7 +232,7 @@ local function fill(state, bucket, at, now, new_bid)
     redis.call('ZADD', KEYS[1], created, state.bid)
   end
   if at == 1 and state.count + total <= sub.max and state.bytes + bucket.bytes <= sub.bytes then
-    -- Usually all of them fit. Then they need no list of their own, which would be made for each subscriber.
+    -- Usually all of them fit. Then they need no separate list, which would have to be created for each subscriber.
     if is_new then
       redis.call('RPUSH', batch_key(state.bid), sub.token, created, '0', unpack(items))
     else
@@ -255,9 +255,9 @@ local function fill(state, bucket, at, now, new_bid)
   return at, is_new
 end
 
--- Creates the job of a lane that had no batch, or makes it ready when a batch is (`promoted`).
+-- Creates the job of a lane that had no batch, or makes it ready if a batch is ready (`promoted`).
 local function wake_lane(state, promoted, now)
-  -- In flight, ready, or pausing: the lane has a job, which will find the appended events.
+  -- The lane has a batch in flight, is ready, or pauses: its job will find the appended events.
   if state.ready > 0 then return end
   local sub = state.sub
   if not state.had_current then
@@ -274,9 +274,9 @@ local function wake_lane(state, promoted, now)
   end
 end
 
--- Appends the items of a bucket to a lane, batch after batch, and creates or wakes its job. A bucket has `items`, the
--- bytes of their bodies as `sizes`, and the sum of these as `bytes`. `new_bid` makes batch ids. The caller ends with
--- `appended`.
+-- Appends the items of a bucket to a lane, one batch after the other, and creates or wakes its job. A bucket has
+-- `items`, the bytes of their bodies as `sizes`, and the sum of these as `bytes`. `new_bid` creates batch ids. The
+-- caller must call `appended` at the end.
 function lanes.append(state, bucket, now, new_bid)
   local sub, token = state.sub, state.sub.token
   if not sub.begun then
@@ -308,8 +308,8 @@ function lanes.append(state, bucket, now, new_bid)
   wake_lane(state, promoted, now)
 end
 
--- Makes batch ids of twenty characters: the caller's sixteen random ones (Redis's own random numbers are the same in
--- every script) and a count.
+-- Creates batch ids of twenty characters: the caller's sixteen random ones (Redis's own random numbers are the same in
+-- every script) and a counter.
 function lanes.bids(seed)
   local digits = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
   local count = 0

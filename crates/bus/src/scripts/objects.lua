@@ -20,7 +20,7 @@ local objects = {}
 local base
 local wake
 
--- Gaps that may wait for one object; further ones are merged into the last.
+-- Maximum number of gaps that wait for one object. Further ones are merged into the last.
 local MAX_GAPS = 64
 
 function objects.at(prefix) base = prefix end
@@ -40,8 +40,8 @@ function objects.key(name) return base .. name end
 function objects.of(object, name) return base .. object .. ':' .. name end
 function objects.ready_key(backend) return base .. 'objects.with.events@' .. backend end
 
--- Whether a key is absent or of the type. Redis does not undo a script that fails half-way, so the types of keys are
--- checked before the first write.
+-- Whether a key is absent or of the type. Redis does not undo a script that fails halfway, so types are checked before
+-- the first write.
 local function is(kind, key)
   local found = redis.call('TYPE', key).ok
   return found == 'none' or found == kind
@@ -56,7 +56,7 @@ function objects.expect(kind, ...)
   for n = 1, select('#', ...) do expect(kind, base .. select(n, ...)) end
 end
 
--- Checks the ready objects of a backend, once in a call.
+-- Checks the ready objects of a backend, once per call.
 local checked = {}
 function objects.expect_backend(backend)
   if checked[backend] then return end
@@ -74,7 +74,7 @@ function objects.expect_shared()
   expect('zset', base .. 'parked')
 end
 
--- Whether the keys of an object and its backend are of the right types.
+-- Whether the keys of an object and its backend have the right types.
 function objects.is_consistent(object, backend)
   return is('zset', objects.ready_key(backend)) and is('list', base .. 'dead@' .. backend)
     and is('list', objects.of(object, 'events')) and is('list', objects.of(object, 'gaps'))
@@ -93,19 +93,19 @@ function objects.count(field, delta)
   return redis.call('HINCRBY', base .. 'numbers', field, text(delta))
 end
 
--- How many events an object has queued, the one in flight included.
+-- The number of queued events of an object, including the one in flight.
 function objects.length(object)
   return redis.call('LLEN', objects.of(object, 'events')) + redis.call('EXISTS', objects.of(object, 'flight'))
 end
 
--- The id of an entry, which is an event's JSON and begins with it.
+-- The id of an entry, which is an event's JSON that begins with the id.
 function objects.id(entry) return string.match(entry, '^{"id":(%d+)') end
 
--- Whether an entry was a dead letter before: it is behind later ones, and its gap was reported.
+-- Whether an entry is a redriven dead letter: it follows later events, and its gap was reported.
 function objects.redriven(entry) return string.find(entry, '^{"id":%d+,"redriven":') ~= nil end
 
 -- Makes objects ready that are in no other state, in this order. Workers sleep while no object is ready, so the first
--- ones wake them.
+-- objects wake them.
 local function make_all_ready(names, backend)
   local key = objects.ready_key(backend)
   local turn, places = objects.count('turn', #names) - #names, {}
@@ -116,23 +116,23 @@ end
 
 function objects.make_ready(object, backend) make_all_ready({ object }, backend) end
 
--- Wakes workers that sleep until later than `due`, unless all are woken anyway.
+-- Wakes workers that sleep beyond `due`, unless all are woken anyway.
 function objects.tell(due) wake = wake or text(due) end
 
--- Adds an object to those with something due, and wakes workers that sleep until a later time.
+-- Adds an object to a set by its due time, and wakes workers that sleep beyond it.
 function objects.await(set, object, due)
   local key = base .. set
   redis.call('ZADD', key, text(due), object)
   if not wake and redis.call('ZRANK', key, object) == 0 then objects.tell(due) end
 end
 
--- Call this last: it wakes sleeping workers, once for the call.
+-- Must be called last: it wakes sleeping workers, once per call.
 function objects.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end
 
--- The environment of an event as it is stored: the first member of this name. In a text before it, a quotation mark has a
--- backslash.
+-- The environment of a stored event: the first member with this name. A text before it cannot contain the name as a
+-- member, because its quotation marks are escaped.
 local function environment_of(entry)
   local _, from = string.find(entry, '"environment":"', 1, true)
   local at = from
@@ -146,8 +146,8 @@ local function environment_of(entry)
   return (string.gsub(string.sub(entry, from + 1, at - 1), '\\(.)', '%1'))
 end
 
--- Changes the bytes that are stored for environments, if they are limited (see publish_quota.lua): `sign` is 1 for entries
--- that are stored and -1 for those that are removed.
+-- Changes the number of bytes that are stored for environments, if they are limited (see publish_quota.lua): `sign` is
+-- 1 for entries that are stored and -1 for those that are removed.
 function objects.charge(entries, sign)
   local key = string.sub(base, 1, -1 - #'object:') .. 'bus:environments'
   if #entries == 0 or redis.call('EXISTS', key) == 0 then return end
@@ -161,8 +161,8 @@ function objects.charge(entries, sign)
   end
 end
 
--- Appends events to queues. Each put is { object, backend, entries, queued }: the backend is where the object's queue
--- goes already (`queued`) or, if it has none, the one that its name belongs to. Each object has one put.
+-- Appends events to queues. Each put is { object, backend, entries, queued }: the backend of the object's queue
+-- (`queued`) or, if the object has no queue, the one that its name belongs to. Each object has one put.
 function objects.enqueue(puts)
   local events, fields, fresh = {}, {}, {}
   for _, put in ipairs(puts) do
@@ -186,7 +186,7 @@ end
 -- Records that a range of an object's events may not have been delivered.
 local function gap(object, first, last, count, reason)
   local key = objects.of(object, 'gaps')
-  -- If a removed backend left it, it has an expiry.
+  -- The key has an expiry if a removed backend left it.
   redis.call('PERSIST', key)
   if redis.call('RPUSH', key, first .. ' ' .. last .. ' ' .. text(count) .. ' ' .. reason) > MAX_GAPS then
     local newer, older = redis.call('RPOP', key), redis.call('RPOP', key)
@@ -196,19 +196,19 @@ local function gap(object, first, last, count, reason)
   end
 end
 
--- Whether the worker still has the lease: it was not swept, taken by another, or given back.
+-- Whether the worker still has the lease: it was not swept, acquired by another worker, or released.
 function objects.holds(object, owner)
   return redis.call('GET', objects.of(object, 'event.worker')) == owner
 end
 
--- Ends a lease. Its first write is allowed at the memory limit, and so is everything after it.
+-- Ends a lease. Redis accepts its first write at its memory limit, and then everything after it.
 function objects.let_go(object, worker)
   redis.call('ZREM', base .. 'leases', object)
   redis.call('DEL', objects.of(object, 'event.worker'))
   redis.call('HDEL', base .. 'workers', worker)
 end
 
--- Puts the event in flight back to the head of its queue.
+-- Returns the event in flight to the head of its queue.
 function objects.put_back(object)
   local key = objects.of(object, 'flight')
   local entry = redis.call('GET', key)
@@ -219,7 +219,7 @@ function objects.put_back(object)
   return entry
 end
 
--- Puts an object that left its state into the next one: ready if events wait, else idle.
+-- Puts an object that left its state into the next one: ready if events wait, otherwise idle.
 function objects.settle(object, backend)
   if redis.call('EXISTS', objects.of(object, 'events')) == 1 then
     return objects.make_ready(object, backend)
@@ -236,8 +236,8 @@ function objects.left(object, backend, events)
   end
 end
 
--- Drops events from the head of an object's queue: they become dead letters if `what` is `dead`, and a gap that the
--- object's next event reports. `why` and `attempts` are those of the first.
+-- Drops events from the head of an object's queue. They become dead letters if `what` is `dead`, and a gap that the
+-- object's next event reports. `why` and `attempts` are those of the first event.
 function objects.give_up(object, backend, entries, what, why, attempts, now)
   local first, last, lost, letters = nil, nil, 0, {}
   for at = 1, #entries do
@@ -258,13 +258,13 @@ function objects.give_up(object, backend, entries, what, why, attempts, now)
   objects.left(object, backend, #letters)
 end
 
--- Makes one event a dead letter; a backend keeps the last `most` of them.
+-- Makes one event a dead letter. A backend keeps the last `most` of them.
 function objects.bury(object, backend, entry, why, attempts, now, most)
   objects.give_up(object, backend, { entry }, 'dead', why, attempts, now)
   redis.call('LTRIM', base .. 'dead@' .. backend, -most, -1)
 end
 
--- Records a failed attempt with the event at the head. Returns how many there were.
+-- Records a failed attempt with the event at the head. Returns the number of failed attempts.
 function objects.failed(object, why, now)
   local key = objects.of(object, 'failure')
   redis.call('HSETNX', key, 'since', text(now))
@@ -273,14 +273,15 @@ function objects.failed(object, why, now)
   return redis.call('HINCRBY', key, 'attempts', 1)
 end
 
--- The data that a worker needs to send the event in flight: its entry, attempts before, first failure or 0, gaps.
+-- What a worker needs to send the event in flight: its entry, the number of earlier attempts, the first failure or 0,
+-- and gaps.
 function objects.sending(object, entry)
   local failure = redis.call('HMGET', objects.of(object, 'failure'), 'attempts', 'since')
   local gaps = redis.pcall('LRANGE', objects.of(object, 'gaps'), 0, -1)
   return { entry, tonumber(failure[1] or 0), tonumber(failure[2] or 0), gaps.err and {} or gaps }
 end
 
--- Whether any of the objects has any of these keys: usually none has, and one call finds that out for all of them.
+-- Whether any of the objects has any of these keys. Usually none has, so one call is enough for all of them.
 function objects.any_has(names, ...)
   local keys = {}
   for _, object in ipairs(names) do
@@ -289,7 +290,7 @@ function objects.any_has(names, ...)
   return redis.call('EXISTS', unpack(keys)) > 0
 end
 
--- The same for many, each { object, entry }.
+-- The same for several objects, each { object, entry }.
 function objects.sendings(list)
   local names, sendings = {}, {}
   for n, one in ipairs(list) do names[n] = one.object end
@@ -300,15 +301,15 @@ function objects.sendings(list)
   return sendings
 end
 
--- Collects what a call does to many objects. `write` writes it, and is called last.
+-- Collects the effects of a call on many objects. `write` writes them, and is called last.
 function objects.tally()
   local events, released, holders, backends, order = {}, {}, {}, {}, {}
   local tally = {}
 
-  -- A number of events have left a queue of the backend.
+  -- Counts events that have left a queue of the backend.
   function tally.left(backend, count) events[backend] = (events[backend] or 0) + count end
 
-  -- A worker gives its object back.
+  -- Releases a worker's object.
   function tally.give_back(object, worker, backend)
     released[#released + 1], holders[#holders + 1] = object, worker
     if not backends[backend] then
@@ -330,7 +331,7 @@ function objects.tally()
     redis.call('DEL', unpack(keys))
     redis.call('ZREM', base .. 'leases', unpack(released))
     redis.call('HDEL', base .. 'workers', unpack(holders))
-    -- Objects with waiting events are ready, the others idle. One call finds out whether there are any.
+    -- Objects with waiting events are ready, the others idle. One call determines whether there are any.
     local some = objects.any_has(released, 'events')
     for _, backend in ipairs(order) do
       local ready, idle = {}, {}

@@ -1,4 +1,4 @@
--- When the oldest batch of a subscriber was created.
+-- Returns the creation time of a subscriber's oldest batch.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token

@@ -62,16 +62,16 @@
 -- knows, and it is older than ARGV[18]
 -- Caller: Store::publish
 
--- Ids are 6,400 for each ms since this time (unix ms), and those of one shard follow each other by 64.
+-- The shards together have 6,400 ids per ms since this time (unix ms); consecutive ids of one shard differ by 64.
 local EPOCH = 1704067200000
--- Ten seconds of ids: the span of one segment of the log.
+-- Ten seconds of ids, which is the span of one segment of the log.
 local LOG_SEGMENT = 64000000
--- More topics than an object usually has. Beyond it, the topics that it had first are forgotten.
+-- More topics than an object usually has. Beyond this number, its earliest topics are forgotten.
 local MAX_TOPICS_OF_OBJECT = 100
 -- How long a reply is kept for a repeat of its call, ms.
 local REPLY_MS = '600000'
 
--- Lua's own conversion writes 1.7e+15; ids and times must keep every digit.
+-- Lua's own conversion writes 1.7e+15, but ids and times must keep every digit.
 local function digits(number)
   -- Twice as fast as `%.0f`, and exact below 2^53 even where integers have 32 bits.
   if number < 10000000 then return string.format('%d', number) end
@@ -95,7 +95,7 @@ local args = {
   environment_bytes = tonumber(ARGV[19]),
 }
 
--- `topics` counts the topics of the call that a subscriber has.
+-- `topics` is the number of this call's topics that a subscriber has.
 local function read_subscribers(at, count)
   local words, subscribers = ARGV, {}
   for s = 1, count do
@@ -109,9 +109,9 @@ local function read_subscribers(at, count)
   return subscribers, at
 end
 
--- Decides which subscribers of a topic divide its events into the same lanes: those with as many lanes, and with no
--- other topic in this call. They share one division, so an event is divided once and not for each of them. A division has
--- the events of each lane in `buckets`, and in `numbers` the lanes that have some.
+-- Determines which subscribers of a topic divide its events into the same lanes: those with the same number of lanes,
+-- and with no other topic in this call. They share one division, so that an event is not divided for each of them. A
+-- division has the events of each lane in `buckets`, and the lanes with events in `numbers`.
 local function divide(topic)
   local by_concurrency, divisions = {}, {}
   for i = 1, #topic do
@@ -148,7 +148,7 @@ local function read_topics(at, count, subscribers)
   return topics, at
 end
 
--- `published` has what this call publishes under each digest; `fields` and `times` are what is written of it.
+-- `published` has what this call publishes under each digest; `fields` and `times` are the values that are written.
 local function read_clients(first, count)
   local clients = {}
   for c = 1, count do
@@ -159,7 +159,7 @@ local function read_clients(first, count)
   return clients
 end
 
--- `pushes` has what is pushed to each facet, and `envs` the facets in their order.
+-- `pushes` has the messages for each facet, and `envs` the facets in their order.
 local function read_queues(at, first, count, facets)
   local queues = {}
   for q = 1, count do
@@ -173,8 +173,8 @@ local function read_queues(at, first, count, facets)
   return queues, at
 end
 
--- A group is the array of its events. `to` is where they go when it is accepted: `log` or `backend`. Fields that are
--- filled in later are made here: a table that grows is slower.
+-- A group is the array of its events. `to` is their destination if the group is accepted: `log` or `backend`. Fields
+-- that are filled in later are created here, because a table that grows is slower.
 local function read_groups(at, count, topics, clients, labels)
   local words, groups, width = ARGV, {}, args.with_queues and 4 or 3
   for g = 1, count do
@@ -215,11 +215,11 @@ local function read_lists(facets, labels)
   return subscribers, topics, clients, queues, read_groups(at, tonumber(ARGV[14]), topics, clients, labels)
 end
 
--- Part 2, the reads. All of them come before the first write, and a key that is written without being read is checked
--- for its type.
+-- Part 2, the reads. All of them precede the first write. A key that is written without being read is checked for its
+-- type.
 
--- The reply to a call that is not executed: a repeat, a late one, one after calls that this server lost, or one that was
--- made for another registry. Nil for a call that is executed.
+-- The reply to a call that is not executed: a repeat, a late one, one that follows calls which this server lost, or one
+-- that was computed from another registry. Nil for a call that is executed.
 local function early_reply()
   local saved, last = redis.call('GET', keys.last_call), 0
   if saved then
@@ -265,8 +265,8 @@ local function expect_touched(lanes, facets, log, clients, queues)
   end
 end
 
--- Gives each group the memory of its object. Returns the names of the objects, the memories by name, and whether any
--- object has a backend.
+-- Assigns to each group the memory of its object. Returns the names of the objects, the memories by name, and whether
+-- any object has a backend.
 local function collect(groups)
   local names, memories, with_backends = {}, {}, false
   for g = 1, #groups do
@@ -287,8 +287,8 @@ local function collect(groups)
   return names, memories, with_backends
 end
 
--- Fills the memories of `names` with the values `found`. Returns the names without any. A memory is one field,
--- `id topic id topic id`, because the cost of such a read or write grows with the number of fields.
+-- Fills the memories of `names` with the values `found`. Returns the names without a value. A memory is one field, `id
+-- topic id topic id`, because the cost of reading and writing grows with the number of fields.
 local function fill(memories, names, found)
   local missing = {}
   for i = 1, #names do
@@ -307,7 +307,7 @@ local function fill(memories, names, found)
   return missing
 end
 
--- Reads all memories in one call, then those not found, from the older hash.
+-- Reads all memories in one call, then the missing ones from the older hash.
 local function read_memories(names, memories)
   local missing = fill(memories, names, redis.call('HMGET', keys.objects, unpack(names)))
   if #missing > 0 and redis.call('HLEN', keys.old_objects) > 0 then
@@ -315,8 +315,8 @@ local function read_memories(names, memories)
   end
 end
 
--- Reads where objects have their queues, and how many more events each queue may take. An object with waiting events
--- keeps its backend until they are sent, even if its name belongs to another one now, so that no event overtakes them.
+-- Reads the backends of objects, and how many more events each queue may take. An object with waiting events keeps its
+-- backend until they are sent, even if its name belongs to another one now, so that no event overtakes them.
 local function read_backends(objects, queued_key, names, memories)
   local backends, with_one = redis.call('HMGET', queued_key, unpack(names)), {}
   for i = 1, #names do
@@ -330,7 +330,7 @@ local function read_backends(objects, queued_key, names, memories)
   end
   if #with_one == 0 then return end
   objects.expect('hash', 'numbers')
-  -- A leased object has one event in flight, which is included in the count.
+  -- A leased object has one event in flight, which is part of the count.
   local leased = redis.call('ZMSCORE', objects.key('leases'), unpack(with_one))
   for i = 1, #with_one do
     local waiting = redis.call('LLEN', objects.of(with_one[i], 'events')) + (leased[i] and 1 or 0)

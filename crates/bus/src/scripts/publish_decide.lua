@@ -7,8 +7,8 @@ local function say(reply, first, second, third)
   reply[n + 1], reply[n + 2], reply[n + 3] = first, second, third
 end
 
--- Gives an event its id and the ids before it, in its JSON (`entry`) and in the reply. A stream detects by `last` that
--- it missed an event, so `last` is an id that is in the log, and not one that went to a backend.
+-- Assigns an id and the previous ids to an event, in its JSON (`entry`) and in the reply. A stream detects missing
+-- events by `last`, so `last` is an id that is in the log, not one that was sent to a backend.
 local function number(event, memory, ids, reply)
   local last = math.max(ids.last + 64, ids.lowest)
   local id, topic, prev, tprev = digits(last), event.topic, memory.id, nil
@@ -22,7 +22,7 @@ local function number(event, memory, ids, reply)
     topic.count = topic.count + 1
   end
   event.id = id
-  -- One concatenation makes one string.
+  -- A single concatenation creates only one string.
   if tprev then
     event.entry = '{"id":' .. id .. ',"prev":' .. prev .. ',"tprev":' .. tprev .. ',"last":' .. ids.logged .. ',' .. event.rest
   elseif prev then
@@ -33,7 +33,7 @@ local function number(event, memory, ids, reply)
   say(reply, id, prev or '-', tprev or '-')
 end
 
--- Gives an event its place in the log, which is an array of segments. Returns the segment.
+-- Assigns an event its position in the log, which is an array of segments. Returns the segment.
 local function put_in_log(log, event, id, base)
   local at, size = math.floor(id / LOG_SEGMENT), #event.entry
   local segment = log[#log]
@@ -55,7 +55,7 @@ local function put_in_log(log, event, id, base)
   return segment
 end
 
--- Gives an event its places in the lanes of its topic's subscribers.
+-- Adds an event to the lanes of its topic's subscribers.
 local function put_in_lanes(topic, id, size, hash)
   local divisions = topic.divisions
   for d = 1, #divisions do
@@ -72,7 +72,7 @@ local function put_in_lanes(topic, id, size, hash)
   end
 end
 
--- When an event may be delivered for the first time, if that is later than now.
+-- The earliest delivery time of an event, if that is later than now.
 local function due_of(event, now)
   if string.byte(event.queues) ~= 64 then return nil end
   local plus, ms = string.match(event.queues, '^@(%+?)(%d+)')
@@ -80,7 +80,7 @@ local function due_of(event, now)
   return due > now and due
 end
 
--- Gives an event its places in queues, each in the facet of its environment.
+-- Adds an event to queues, each time to the facet of its environment.
 local function put_in_queues(facets, queues, event, segment, now, quota)
   local env, due = environment_of(event), due_of(event, now)
   for place, weight, rules in string.gmatch(event.queues, '(%d+):(%d+):?(%S*)') do
@@ -104,8 +104,8 @@ local function put_in_queues(facets, queues, event, segment, now, quota)
   end
 end
 
--- Whether the bounded queues of a group have space for it. News of Signalbox itself are never rejected: the oldest
--- messages are dropped instead.
+-- Whether the bounded queues of a group can accept it. Signalbox's own events are never rejected: the oldest messages
+-- are dropped instead.
 local function fits_queues(group, facets, queues)
   if group.change then return true end
   local needed = {}
@@ -135,7 +135,7 @@ local function published_before(group, now)
   return 'r', id
 end
 
--- Notes what is published under the group's idempotency key.
+-- Records what is published under the group's idempotency key.
 local function note_key(group, now)
   local client, time = group.client, digits(now)
   local known = group.body .. ' ' .. group[1].id .. ' ' .. time
@@ -145,7 +145,7 @@ local function note_key(group, now)
   times[n + 1], times[n + 2] = time, group.digest
 end
 
--- The first two words of the reply to a group that is not accepted; nil for one that is.
+-- The first two words of the reply to a rejected group; nil if the group is accepted.
 local function refusal(group, now, to, labels, facets, queues, quota)
   if group.client then
     local word, id = published_before(group, now)
@@ -157,7 +157,7 @@ local function refusal(group, now, to, labels, facets, queues, quota)
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 
--- Numbers the events of an accepted group and gives them their places.
+-- Assigns ids to the events of an accepted group and adds them to the log, lanes and queues.
 local function accept(group, ids, log, base, facets, queues, reply, now, quota)
   local memory, to_log = group.memory, group.to == 'log'
   for i = 1, #group do
@@ -182,7 +182,7 @@ local function decide(groups, now, ids, base, facets, queues, labels, quota)
   local log, reply, changes = {}, { 'ok' }, false
   for g = 1, #groups do
     local group = groups[g]
-    -- A message (it has no topic) is for queues, whether its object has a backend or not.
+    -- A message (an event without a topic) is for queues, even if its object has a backend.
     local to = group.memory.backend and group[1] and group[1].topic and 'backend' or 'log'
     local word, id = refusal(group, now, to, labels, facets, queues, quota)
     if word then
@@ -197,7 +197,7 @@ local function decide(groups, now, ids, base, facets, queues, labels, quota)
   return log, table.concat(reply, ' '), changes
 end
 
--- Reads what appending to the batches of each subscriber needs.
+-- Reads the state that is needed to append to the batches of each subscriber.
 local function plan_batches(lanes, subscribers)
   for s = 1, #subscribers do
     local sub = subscribers[s]

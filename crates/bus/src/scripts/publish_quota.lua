@@ -1,6 +1,6 @@
 
 -- Part 2b, the bytes that the fabric stores for each environment: events in the log, those that wait for a backend, and
--- delayed messages. They are counted while they are limited, and one hash has them for all subsystems, so that each
+-- delayed messages. They are counted only if they are limited. One hash has the counts of all subsystems, so that each
 -- script that stores or removes a body can change them.
 
 -- The environment of an event: the first part of its live channel.
@@ -8,7 +8,7 @@ local function environment_of(event)
   return string.match(event.channel, '^[^:]*')
 end
 
--- Reads what the environments of a call use. `used` includes what the call adds, and is false without a limit.
+-- Reads how much the environments of a call use. `used` includes what the call adds, and is false without a limit.
 local function open_quota(groups, base)
   local quota = { key = base .. 'environments', used = false, added = {} }
   if args.environment_bytes == 0 then return quota end
@@ -25,7 +25,7 @@ local function open_quota(groups, base)
   return quota
 end
 
--- Whether the environments of a group may store its events. News of Signalbox itself are never rejected.
+-- Whether the environments of a group may store its events. Signalbox's own events are never rejected.
 local function fits_quota(group, quota)
   if not quota.used or group.change then return true end
   local needed = {}
@@ -40,7 +40,7 @@ local function fits_quota(group, quota)
   return true
 end
 
--- Counts a body that is stored, once more for each segment of the log that has it.
+-- Counts a stored body, once for each segment of the log that contains it.
 local function charge(quota, event, segment)
   if not quota.used then return end
   local env, size = environment_of(event), #event.entry
@@ -48,7 +48,7 @@ local function charge(quota, event, segment)
   if segment then segment.environments[env] = (segment.environments[env] or 0) + size end
 end
 
--- Writes what was counted. Of a segment it is needed when the segment is removed.
+-- Writes the counts. Those of a segment are needed when the segment is removed.
 local function write_quota(quota, log)
   for env, bytes in pairs(quota.added) do redis.call('HINCRBY', quota.key, env, digits(bytes)) end
   for s = 1, #log do

@@ -1,5 +1,5 @@
 
--- Part 4, the writes. From here on, nothing is refused.
+-- Part 4, the writes. From here on, nothing is rejected.
 
 -- Writes the labels of a call without new events.
 local function write_labels(groups, labels)
@@ -10,7 +10,7 @@ local function write_labels(groups, labels)
   labels.finish()
 end
 
--- Writes the last id, and the last one in the log if that is another.
+-- Writes the last id, and the last id in the log if that is a different one.
 local function write_ids(ids, saved_logged)
   redis.call('SET', keys.last_id, ids.last_text)
   if ids.logged ~= ids.last_text then
@@ -95,7 +95,7 @@ local function write_queues(facets, queues, now)
   end
 end
 
--- Adds the events of a group to `puts`: an array for `objects.enqueue`, with the place of each object in `by_object`.
+-- Adds the events of a group to `puts`: an array for `objects.enqueue`, with the index of each object in `by_object`.
 local function put_in_backend(puts, group)
   local put = puts.by_object[group.object]
   if not put then
@@ -106,7 +106,7 @@ local function put_in_backend(puts, group)
   for i = 1, #group do put.entries[#put.entries + 1] = group[i].entry end
 end
 
--- Writes states and labels, and publishes events live. Returns what goes to backends; nil for nothing.
+-- Writes states and labels, and publishes events live. Returns the events for backends; nil if there are none.
 local function write_groups(groups, labels, prefix)
   local puts
   for g = 1, #groups do
@@ -168,7 +168,7 @@ local function main(lanes, open_facets, open_objects, open_labels)
   expect_touched(lanes, facets, log, clients, queues)
   local remembered = redis.call('HLEN', keys.objects)
 
-  -- The first write needs memory: at the memory limit it fails, and nothing is half done.
+  -- The first write needs memory, so that it fails at the memory limit and nothing is written partly.
   redis.call('SET', keys.last_call, args.sequence .. ' ' .. reply, 'PX', REPLY_MS)
   if ids.accepted == 0 then
     if changes then write_labels(groups, labels) end

@@ -33,7 +33,7 @@ local function main(lanes)
       for number = 0, generation.lanes - 1 do
         local name = generation.name .. '.' .. number
         local job, ready = lanes.job(token, generation.name, number), lanes.ready_key(token, name)
-        -- The job is removed first: a worker that still holds it finds that its lane is empty.
+        -- The job is removed first. A worker that still holds it will find its lane empty.
         if call('ZREM', KEYS[5], job) == 0 and call('SISMEMBER', KEYS[4], job) == 1 then
           call('LREM', KEYS[6], 1, job)
         end

@@ -1,5 +1,5 @@
--- Changes the registry, if it still is the one that the change was computed from: the snapshot that pacemakers read,
--- and the keys from which other clients can read it.
+-- Changes the registry, if it has not changed since the change was computed: the snapshot that pacemakers read, and the
+-- keys that other clients can read.
 -- KEYS[1]: hash, the registry of this shard
 -- KEYS[2...]: any type, the keys that the commands below work on
 -- ARGV[1]: string, the stamp that the change was computed from
@@ -12,7 +12,7 @@
 
 local stamp = redis.call('HGET', KEYS[1], 'stamp')
 if not stamp then return -1 end
--- The caller's own change, whose reply was lost.
+-- This is the caller's own change, whose reply was lost.
 if stamp == ARGV[2] then return 1 end
 if stamp ~= ARGV[1] then return 0 end
 local kinds = { SADD = 'set', SREM = 'set', HSET = 'hash', HDEL = 'hash' }
@@ -25,7 +25,7 @@ while at <= #ARGV do
   end
   at = at + 3 + tonumber(ARGV[at + 2])
 end
--- This write is allowed at the memory limit, and so are those after it: ending a subscription must always work.
+-- Redis accepts this write at its memory limit, and then those after it: ending a subscription must always work.
 redis.call('HDEL', KEYS[1], '')
 at = 5
 while at <= #ARGV do

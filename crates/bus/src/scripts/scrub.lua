@@ -1,5 +1,5 @@
--- Takes the job from a worker that died, so that another worker can take it. Nothing happens when the worker has sent a
--- heartbeat since the caller read its last one.
+-- Takes the job away from a crashed worker, so that another worker can take it. Nothing happens if the worker has sent
+-- a heartbeat since the caller read its last one.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -28,7 +28,8 @@ local function main(lanes)
   for _, job in ipairs(jobs) do
     -- A job of a subscription that has ended is not in the index.
     if call('SISMEMBER', KEYS[4], job) == 1 then
-      -- A delivery was under way. It is an attempt, or a batch that kills its worker would be tried without end.
+      -- A delivery was in progress. It is counted as an attempt; otherwise a batch that crashes its worker would be
+      -- tried forever.
       local what = cmsgpack.unpack(job)
       local token, generation, number = what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
       local bid = call('LINDEX', lanes.ready_key(token, generation .. '.' .. number), 0)

@@ -1,5 +1,5 @@
--- Takes one event out of a subscriber's lanes: it becomes a dead letter, a gap is recorded, and its lane continues immediately.
--- The event may be in flight; then it may also be delivered.
+-- Removes one event from a subscriber's lanes: it becomes a dead letter, a gap is recorded, and its lane continues
+-- immediately. If the event is in flight, it may also be delivered.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -53,7 +53,7 @@ local function main(lanes)
       lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))
       lanes.expect('hash', KEYS[11], lanes.generations_key(token))
 
-      -- A batch may become empty. The worker that takes it removes it.
+      -- If this makes a batch empty, the worker that takes the batch removes it.
       redis.call('LREM', lanes.batch_key(bid), 1, item)
       lanes.count(token, generation.name, -1, 0)
       if body then

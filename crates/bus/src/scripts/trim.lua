@@ -14,13 +14,13 @@ if now == '' then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 -- A batch's events are in the segment of its creation or in later ones: ids are never behind the clock that stamped the
--- batch, and events that are appended again are stored again.
+-- batch, and the bodies of events that are appended again are stored again.
 local needed = tonumber(now)
 local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 if oldest[2] and tonumber(oldest[2]) < needed then needed = tonumber(oldest[2]) end
 needed = math.floor((needed - 1704067200000) / 10000)
 
--- Takes what a segment stores for each environment from what is counted for them (see publish_quota.lua).
+-- Subtracts what a segment stores for each environment from the counts (see publish_quota.lua).
 local function discharge(segment)
   local found = redis.call('HGETALL', segment .. ':environments')
   for i = 1, #found, 2 do
@@ -33,7 +33,7 @@ end
 local forgotten = 0
 for i = 2, #ARGV do
   if tonumber(ARGV[i]) < needed and redis.call('HEXISTS', KEYS[3], ARGV[i]) == 0 then
-    -- Keys of the same slot that only the caller's list names.
+    -- These keys are in the same slot, and only the caller's list names them.
     local segment = base .. 'log:' .. ARGV[i]
     discharge(segment)
     redis.call('UNLINK', segment, segment .. ':order', segment .. ':environments')

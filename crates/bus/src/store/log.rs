@@ -57,6 +57,17 @@ impl DeadEntry {
     }
 }
 
+/// Why events are put into lanes again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Again<'a> {
+    /// They are dead letters, and leave their list.
+    Redrive,
+    /// An operator asked for one event. A dead letter stays in its list.
+    Resend,
+    /// They are a part of a replay, whose cursor moves. `done` ends it.
+    Replay { from: &'a str, to: &'a str },
+}
+
 /// An event that is put into a lane again.
 #[derive(Debug, Clone)]
 pub(crate) struct Resend {
@@ -141,40 +152,21 @@ impl Store {
             .await
     }
 
-    /// Puts dead letters back into their subscriber's lanes.
-    pub(crate) async fn redrive(
+    /// Puts events into the subscriber's lanes again.
+    pub(crate) async fn append(
         &self,
+        again: Again<'_>,
         stamp: &str,
         target: &Target,
         batch_bytes: usize,
         seed: &str,
         events: &[Resend],
     ) -> Result<Appended, Error> {
-        self.append(stamp, target, batch_bytes, seed, ("redrive", "", ""), events).await
-    }
-
-    /// Puts a part of a replay into the subscriber's lanes and moves its cursor (`done` ends it).
-    pub(crate) async fn replay_step(
-        &self,
-        stamp: &str,
-        target: &Target,
-        batch_bytes: usize,
-        seed: &str,
-        (from, to): (&str, &str),
-        events: &[Resend],
-    ) -> Result<Appended, Error> {
-        self.append(stamp, target, batch_bytes, seed, ("replay", from, to), events).await
-    }
-
-    async fn append(
-        &self,
-        stamp: &str,
-        target: &Target,
-        batch_bytes: usize,
-        seed: &str,
-        (mode, from, to): (&str, &str, &str),
-        events: &[Resend],
-    ) -> Result<Appended, Error> {
+        let (mode, from, to) = match again {
+            Again::Redrive => ("redrive", "", ""),
+            Again::Resend => ("resend", "", ""),
+            Again::Replay { from, to } => ("replay", from, to),
+        };
         let bus = self.bus();
         let source = if mode == "replay" { bus.replay(&target.token) } else { bus.dead(&target.token) };
         let mut call = self
@@ -239,18 +231,6 @@ impl Store {
     /// The log of a subscriber, oldest first.
     pub(crate) async fn attempts(&self, token: &str) -> Result<Vec<String>, Error> {
         self.redis().command("LRANGE").key(&self.bus().attempts(token)).arg((0, -1)).query().await
-    }
-
-    /// Puts events of the log, or dead letters that stay in their list, into the subscriber's lanes.
-    pub(crate) async fn resend(
-        &self,
-        stamp: &str,
-        target: &Target,
-        batch_bytes: usize,
-        seed: &str,
-        events: &[Resend],
-    ) -> Result<Appended, Error> {
-        self.append(stamp, target, batch_bytes, seed, ("resend", "", ""), events).await
     }
 
     /// Forgets a subscriber's dead letters; how many there were.

@@ -11,7 +11,7 @@ use signalbox_store::{
 };
 
 pub(super) use jobs::{Ack, Held, Nack, Nacked, Taken, Turn, read_gap};
-pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
+pub(super) use log::{Again, Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
 pub use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Target};
 pub(super) use registry::{Command, Committed, Stored, Target as CommandTarget};

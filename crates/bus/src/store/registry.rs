@@ -1,4 +1,4 @@
-//! The registry: a snapshot with a stamp in every shard, its home in the first.
+//! The registry: every shard stores a snapshot with a stamp; the first shard also stores it key by key.
 
 use signalbox_store::{Error, FabricRole, FabricSpace, Key, Script};
 

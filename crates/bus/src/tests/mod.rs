@@ -19,10 +19,33 @@ mod lifecycle;
 mod model;
 mod path;
 mod publish;
+mod receivers;
 mod scripts;
 mod shards;
 #[allow(unreachable_pub, dead_code, reason = "it is a separate crate, of which these tests use a part")]
 #[path = "../../testkit/src/lib.rs"]
 mod support;
+mod topics;
 mod truth;
 mod views;
+
+use std::time::Duration;
+
+use signalbox_egress::Outcome;
+use signalbox_store::FabricRole;
+use signalbox_testkit::Server;
+use support::{Pacemaker, Recorder, quick};
+
+/// A running pacemaker whose deliveries `recorder` answers.
+async fn running(server: &Server, recorder: &Recorder) -> Pacemaker {
+    let redis = server.open::<FabricRole>();
+    Pacemaker::start(&redis, quick(), recorder.clone()).ready().await
+}
+
+fn delivered() -> (Duration, Outcome) {
+    (Duration::ZERO, Outcome::Delivered)
+}
+
+fn failed() -> (Duration, Outcome) {
+    (Duration::ZERO, Outcome::Failed { why: "500".into(), retry_after: None })
+}

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 /// The lease is renewed after this fraction of it has passed.
 const RENEW_AFTER: u32 = 3;
 
-/// One process's side of one lease.
+/// This process's participation in one lease.
 #[derive(Debug)]
 pub struct Lease {
     fabric: Fabric,
@@ -28,7 +28,7 @@ pub struct Lease {
     who: String,
     ttl: Duration,
     floor: u64,
-    /// Our epoch, and when we asked for it.
+    /// The epoch of this process, and the time at which it requested the lease.
     held: Option<(u64, Instant)>,
     /// Replaces the fabric's clock in tests.
     clock_ms: Option<u64>,
@@ -40,7 +40,7 @@ impl Lease {
         Self { fabric, name: name.into(), who, ttl, floor: 0, held: None, clock_ms: None }
     }
 
-    /// The name, as scripts know it.
+    /// The name of the lease in scripts.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
@@ -57,12 +57,13 @@ impl Lease {
         self.held = None;
         let held =
             store::hold(&self.fabric, &self.name, &self.who, self.ttl, self.floor, self.clock_ms).await?;
-        // Measured from before the call, because the lease began after it.
+        // Measured from before the call, because the lease began after that time.
         self.held = held.map(|epoch| (epoch, asked));
         Ok(held)
     }
 
-    /// Records that a script rejected our epoch because it has seen `epoch`. The next one that we get is above it.
+    /// Records that a script rejected this process's epoch because it has seen `epoch`. The next epoch will
+    /// be higher.
     pub fn fenced(&mut self, epoch: u64) {
         tracing::warn!(lease = &*self.name, epoch, "lease lost to another pacemaker");
         self.floor = self.floor.max(epoch);

@@ -15,12 +15,13 @@ async fn one_holds_it_and_each_takeover_raises_the_epoch() {
     let at = |who: &str, now_ms: u64| lease(&servers, who).at(now_ms);
     assert_eq!(at("a", 10_000).hold().await.unwrap(), Some(1));
     assert_eq!(at("b", 10_001).hold().await.unwrap(), None);
-    // Holding on keeps the epoch, and a lost reply is answered by asking again.
+    // A renewal keeps the epoch, so a call whose reply was lost can be repeated.
     assert_eq!(at("a", 14_000).hold().await.unwrap(), Some(1));
     assert_eq!(at("b", 18_999).hold().await.unwrap(), None);
     assert_eq!(at("b", 19_000).hold().await.unwrap(), Some(2));
     assert_eq!(at("a", 19_001).hold().await.unwrap(), None);
-    // A holder that let it lapse gets a new epoch, even if no other process held it in between.
+    // After its lease expired, the holder gets a new epoch even if no other process held the lease in
+    // between.
     assert_eq!(at("b", 30_000).hold().await.unwrap(), Some(3));
 }
 

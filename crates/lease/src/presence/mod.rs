@@ -22,11 +22,11 @@ const BEAT: Duration = Duration::from_secs(5);
 /// A pacemaker without a heartbeat for this long is removed from the list.
 const KNOWN: Duration = Duration::from_secs(30);
 
-/// One pacemaker among others. Cheap to clone.
+/// Lists this pacemaker and shows the others. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Presence {
     fabric: Fabric,
-    /// Its node and, after a slash, what distinguishes this process from others on that node.
+    /// The node, and after a slash an identifier of this process on the node.
     who: String,
 }
 

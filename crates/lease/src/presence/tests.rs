@@ -18,7 +18,7 @@ async fn running_pacemakers_are_listed_with_their_version() {
     let fabric = servers.fabric();
     store::beat(&fabric, "b/1", "1.0 rc", LONG).await.unwrap();
     store::beat(&fabric, "a/2", "2.0", LONG).await.unwrap();
-    // Again is nothing new, and two processes of one node are two.
+    // A repeated heartbeat adds nothing. Two processes of one node are listed separately.
     store::beat(&fabric, "a/2", "2.0", LONG).await.unwrap();
     store::beat(&fabric, "a/3", "2.1", LONG).await.unwrap();
     let mut all = listed(&servers, LONG).await;

@@ -96,12 +96,12 @@ fn method(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Method> {
     let found = Method::ALL.into_iter().find(|method| method.as_str() == name);
     if found.is_none() {
         let hint = "the methods are POST, PUT, PATCH and DELETE";
-        builder.reader.refuse_hint(node.at, format!("no webhook has the method {name:?}"), hint);
+        builder.reader.refuse_hint(node.at, format!("unknown webhook method: {name:?}"), hint);
     }
     found
 }
 
-/// When no attempt begins.
+/// Reads `quiet`: the hours in which no attempt begins.
 fn quiet(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Quiet> {
     let fields = builder.reader.fields(node, "`quiet`", &keys::QUIET)?;
     let mut time = |key: &str| {
@@ -116,7 +116,7 @@ fn quiet(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Quiet> {
     Some(Quiet { from: from?, to: to?, zone: zone? })
 }
 
-/// Which parts of the answer become metadata.
+/// Reads `result`: the parts of the answer that become metadata.
 fn result(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<(super::Path, ResultPart)>> {
     let Value::Map(entries) = &node.value else {
         let hint = "write {metadata.order_id: response.id}";
@@ -166,7 +166,7 @@ fn result_part(builder: &mut Builder<'_, '_>, node: &Node) -> Option<ResultPart>
     }
 }
 
-/// Where labels go after a failure: a state, one case, or a list of cases.
+/// Reads `on_error`: a state, one case, or a list of cases.
 fn on_error(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<OnFailure>> {
     let cases = match &node.value {
         Value::Text(_) => {
@@ -204,7 +204,7 @@ fn on_error(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Vec<OnFailure>
     (read.len() == cases.len()).then_some(read)
 }
 
-/// A path of the metadata, but not all of it.
+/// Reads a path below the metadata; the metadata as a whole is rejected.
 fn into(builder: &mut Builder<'_, '_>, node: &Node) -> Option<super::Path> {
     let path = builder.reader.path(node, "`into`")?;
     if path.keys().is_empty() {
@@ -281,7 +281,8 @@ fn retry(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Retry> {
     Some(Retry { attempts, first, factor: factor?, longest: longest.max(first), except: except? })
 }
 
-/// Checks what can be checked before anything is filled in; the rest is for the moment of the call.
+/// Checks the parts of a `route` action that are known now. Parts with placeholders are checked when the
+/// action runs.
 fn route(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Template> {
     let fields = builder.reader.fields(node, "`route`", &keys::ROUTE)?;
     builder.reader.required(&fields, "host", "`route`")?;
@@ -310,7 +311,7 @@ fn route(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Template> {
     template(builder, node)
 }
 
-/// A map of these keys, the first `required` of which have to be there.
+/// Checks that a node is a map with only these keys, and that the first `required` of them are present.
 fn needs(builder: &mut Builder<'_, '_>, node: &Node, what: &str, keys: &[&str], required: usize) {
     if let Some(fields) = builder.reader.fields(node, what, keys) {
         for key in &keys[..required] {
@@ -319,7 +320,7 @@ fn needs(builder: &mut Builder<'_, '_>, node: &Node, what: &str, keys: &[&str], 
     }
 }
 
-/// Whether it is a single placeholder `<…>`, so that its value is unknown.
+/// Whether the text is a single placeholder `<…>`, so that its value is not known yet.
 fn is_placeholder(node: &Node) -> bool {
     match &node.value {
         Value::Text(text) => Text::parse(text).is_ok_and(|text| text.whole().is_some()),
@@ -357,7 +358,7 @@ fn publish(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Template> {
     Some(Template::Object(entries))
 }
 
-/// A tree whose texts may have placeholders.
+/// A JSON value whose texts may contain placeholders.
 fn template(builder: &mut Builder<'_, '_>, node: &Node) -> Option<Template> {
     Some(match &node.value {
         Value::Null | Value::Bool(_) | Value::Number(_) => Template::Constant(node.to_json()),

@@ -5,11 +5,12 @@ use signalbox_condition::Condition;
 use super::{
     cycles::lowest_of_cycles,
     model::{Call, Gate, Kind, Machine, Next, Path, State, Trigger},
+    outside::origin,
     read::Reader,
     yaml::{Mark, Node, Value},
 };
 
-/// Checks a machine; `body` is its source, and `broken` are the places of states that could not be read.
+/// Checks a machine. `body` is its source, and `broken` lists the indexes of states that could not be read.
 pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node, broken: &[usize]) {
     let items = match entry(body, "states").map(|(_, node)| &node.value) {
         Some(Value::List(items)) => items.as_slice(),
@@ -22,12 +23,14 @@ pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node, bro
     }
     if broken.is_empty() {
         cycles(reader, machine, items);
+        limits_are_used(reader, machine, body);
     }
     hosts_are_named(reader, machine, items);
 }
 
-/// An action whose host comes from metadata needs a list of the hosts that it may be. A definition without the list that
-/// was stored by an earlier version can still be read; its actions are refused.
+/// If the host of a `route` action comes from metadata, the machine must list the hosts that its actions may
+/// change. A definition without this list that an earlier version stored can still be read, but its actions
+/// are rejected when they run.
 fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     if !machine.hosts.is_empty() {
         return;
@@ -51,6 +54,21 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     }
 }
 
+/// Rejects a limit whose address is not that of any webhook, because it would have no effect.
+fn limits_are_used(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
+    let Some(Value::Map(entries)) = entry(body, "limits").map(|(_, node)| &node.value) else { return };
+    let called: Vec<String> =
+        machine.states().iter().filter_map(|state| state.action()?.call.origin()).collect();
+    for (key, _) in entries {
+        let Some(target) = origin(&key.name).filter(|target| !called.contains(target)) else { continue };
+        let message = format!("no webhook of this machine has an address of {target}");
+        match signalbox_condition::nearest(&target, called.iter().map(String::as_str)) {
+            Some(near) => reader.refuse_hint(key.at, message, format!("did you mean {near}?")),
+            None => reader.refuse(key.at, message),
+        }
+    }
+}
+
 fn entry<'n>(node: &'n Node, key: &str) -> Option<(Mark, &'n Node)> {
     match &node.value {
         Value::Map(entries) => {
@@ -60,7 +78,7 @@ fn entry<'n>(node: &'n Node, key: &str) -> Option<(Mark, &'n Node)> {
     }
 }
 
-/// The place of a state's name.
+/// The position of a state's name in the file.
 fn name_mark(node: &Node) -> Mark {
     entry(node, "gate").or_else(|| entry(node, "action")).map_or(node.at, |(_, name)| name.at)
 }
@@ -68,10 +86,10 @@ fn name_mark(node: &Node) -> Mark {
 fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken: &[usize]) {
     let mut reached = vec![false; machine.states().len()];
     let mut ahead = vec![machine.initial()];
-    // A state that could not be read may lead to every state that it mentions.
+    // A state that could not be read is assumed to lead to every state that it mentions.
     let mentioned: Vec<&str> = broken.iter().filter_map(|place| items.get(*place)).flat_map(texts).collect();
     ahead.extend(mentioned.iter().filter_map(|name| machine.state(name)));
-    // The name of this state may be what is misspelt there.
+    // A misspelled reference may be meant for this state. Then only the misspelling is reported.
     let meant = |state: &State| {
         let name = || std::iter::once(state.name());
         mentioned.iter().any(|text| signalbox_condition::nearest(text, name()).is_some())
@@ -90,7 +108,7 @@ fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken:
     }
 }
 
-/// Every text below a node.
+/// Every text at or below a node.
 fn texts(node: &Node) -> Vec<&str> {
     match &node.value {
         Value::Text(text) => vec![text.as_str()],
@@ -104,7 +122,7 @@ fn texts(node: &Node) -> Vec<&str> {
     }
 }
 
-/// Whether one path leads to the other or to something above it.
+/// Whether the paths are equal, or one is a parent of the other.
 pub(crate) fn related(one: &[Box<str>], other: &[Box<str>]) -> bool {
     one.iter().zip(other).all(|(one, other)| one == other)
 }
@@ -184,11 +202,11 @@ fn listed(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// Cycles in which labels never wait. Each is named once, by its first state.
+/// Reports cycles in which labels never wait. Each cycle is reported once, at its first state.
 fn cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     let states = machine.states();
     let on_entry: Vec<bool> = states.iter().map(|state| state.gate().is_some_and(Gate::on_entry)).collect();
-    // Gates that every label passes immediately, and actions.
+    // Actions, and gates that every label passes immediately.
     let passed: Vec<bool> = states
         .iter()
         .map(|state| match state.kind() {
@@ -215,7 +233,7 @@ fn cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     }
 }
 
-/// Where the members lead among themselves.
+/// The transitions between the member states.
 fn edges(machine: &Machine, member: &[bool]) -> Vec<Vec<usize>> {
     let targets = |state: &State| -> Vec<usize> {
         let next = state.next().filter(|_| member[state.index().position()]).into_iter();

@@ -1,6 +1,7 @@
 //! Cycles in a graph, in linear time and memory: a megabyte of YAML can contain ten thousand states.
 
-/// The lowest node of each group of nodes that all lead to each other, sorted. A node alone counts if it leads to itself.
+/// The lowest node of each strongly connected component, sorted. A component of one node is included only if
+/// the node has an edge to itself.
 ///
 /// Tarjan's strongly connected components (SIAM J. Comput. 1972), with an explicit stack in place of recursion.
 pub(super) fn lowest_of_cycles(edges: &[Vec<usize>]) -> Vec<usize> {
@@ -24,11 +25,11 @@ pub(super) fn lowest_of_cycles(edges: &[Vec<usize>]) -> Vec<usize> {
 
 struct Search<'e> {
     edges: &'e [Vec<usize>],
-    /// In which order nodes were met.
+    /// The order in which the search visited the nodes.
     number: Vec<Option<usize>>,
-    /// The earliest open node that is known to be reached from here.
+    /// The earliest open node that is known to be reachable from here.
     lowest: Vec<usize>,
-    /// Whether the node's group is not complete yet.
+    /// Whether the node's component is not complete yet.
     open: Vec<bool>,
     stack: Vec<usize>,
     met: usize,
@@ -37,7 +38,7 @@ struct Search<'e> {
 
 impl Search<'_> {
     fn from(&mut self, root: usize) {
-        // Where the search is, and how many edges of each node it has followed.
+        // The path of the search, with the number of edges that were followed from each node.
         let mut way = Vec::new();
         self.meet(root, &mut way);
         while let Some((node, followed)) = way.last_mut() {
@@ -68,7 +69,7 @@ impl Search<'_> {
         way.push((node, 0));
     }
 
-    /// A group is complete: `first` and the nodes found after it.
+    /// Completes a component: `first` and the nodes found after it.
     fn close(&mut self, first: usize) {
         let from = self.stack.iter().rposition(|node| *node == first).unwrap_or(0);
         let group = self.stack.split_off(from);
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// The same, found by asking every pair.
+    /// The reference result: reachability is computed for every pair of nodes.
     fn slowly(edges: &[Vec<usize>]) -> Vec<usize> {
         let reached = |from: usize| {
             let (mut seen, mut ahead) = (vec![false; edges.len()], edges[from].clone());

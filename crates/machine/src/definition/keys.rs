@@ -2,13 +2,15 @@
 //! Schema with these.
 
 pub(super) const FILE: [&str; 1] = ["state_machines"];
-pub(super) const MACHINE: [&str; 7] = ["timezone", "hosts", "index", "feeds", "inputs", "webhooks", "states"];
+pub(super) const MACHINE: [&str; 8] =
+    ["timezone", "hosts", "index", "feeds", "inputs", "webhooks", "limits", "states"];
 pub(super) const ZONE: [&str; 2] = ["metadata", "default"];
 pub(super) const FEED: [&str; 6] = ["name", "url", "stats", "timeout", "ttl", "on_error"];
 pub(super) const ON_ERROR: [&str; 1] = ["default"];
 pub(super) const STATS: [&str; 6] = ["version_type", "version", "application", "workspace", "node", "window"];
 pub(super) const INPUT: [&str; 4] = ["topic", "label", "into", "create"];
 pub(super) const WEBHOOK: [&str; 3] = ["match", "headers", "secret"];
+pub(super) const LIMIT: [&str; 3] = ["rate", "per", "concurrent"];
 pub(super) const GATE: [&str; 7] =
     ["gate", "exit_condition", "triggers", "deadline", "alert", "on_apply", "next"];
 pub(super) const TRIGGER: [&str; 10] =
@@ -42,7 +44,7 @@ mod tests {
     #[test]
     fn the_schema_has_the_keys_of_the_loader() {
         let schema: Json = serde_json::from_str(super::super::SCHEMA).unwrap();
-        let maps: [(&str, &[&str]); 24] = [
+        let maps: [(&str, &[&str]); 25] = [
             ("file", &FILE),
             ("machine", &MACHINE),
             ("zone", &ZONE),
@@ -51,6 +53,7 @@ mod tests {
             ("stats", &STATS),
             ("input", &INPUT),
             ("webhook", &WEBHOOK),
+            ("limit", &LIMIT),
             ("gate", &GATE),
             ("trigger", &TRIGGER),
             ("next", &NEXT),

@@ -43,7 +43,7 @@ pub(super) fn load<'a>(
     };
     let in_order = |mut found: Vec<(Mark, super::Problem)>| {
         found.sort_by_key(|(at, _)| *at);
-        // An alias brings the same mistake to several places.
+        // If an alias repeats a mistake in several places, it is reported once.
         found.dedup();
         found.into_iter().map(|(_, problem)| problem).collect::<Vec<_>>()
     };
@@ -81,7 +81,7 @@ fn root_of<'s>(
         }
         let says = json!({ "state_machines": { key.name.as_str(): body.to_json() } }).to_string();
         let hash = HEXLOWER.encode(&Sha256::digest(says.as_bytes()));
-        // A file with one machine is kept as it was written, comments and all.
+        // A file with one machine is stored unchanged, including its comments.
         let source = if entries.len() == 1 { reader.source.into() } else { says.into() };
         let is_applied = |(machine, _): &(Option<&str>, _)| machine.is_none_or(|name| name == key.name);
         reader.secrets = applied.filter(is_applied).map(|(_, secrets)| secrets);
@@ -96,18 +96,18 @@ fn root_of<'s>(
     machines
 }
 
-/// One machine on its way.
+/// The state of reading one machine.
 pub(super) struct Builder<'r, 's> {
     pub(super) reader: &'r mut Reader<'s>,
     /// The names of the feeds.
     pub(super) feeds: Vec<String>,
-    /// The names of the states, empty for one that has none.
+    /// The names of the states; empty for a state without a name.
     pub(super) names: Vec<String>,
-    /// The place of each of them; the first, if a name is repeated.
+    /// The index of each name; if a name is repeated, that of its first state.
     pub(super) places: HashMap<String, usize>,
-    /// The zone of labels.
+    /// The zone of the machine's labels.
     pub(super) zone: Option<ZoneRule>,
-    /// The places of states that could not be read.
+    /// The indexes of states that could not be read.
     pub(super) broken: Vec<usize>,
 }
 
@@ -125,14 +125,14 @@ impl<'r, 's> Builder<'r, 's> {
 }
 
 impl Builder<'_, '_> {
-    /// The machine, as far as it can be read, and the places of the states that cannot.
+    /// Reads the machine as far as possible; also returns the indexes of the states that could not be read.
     fn machine(mut self, name: &str, at: Mark, body: &Node) -> Option<(Machine, Vec<usize>)> {
         let fields = self.reader.fields(body, "a state machine", &keys::MACHINE)?;
         let zone = match fields.get("timezone") {
             Some(node) => self.zone_rule(node),
             None => Some(ZoneRule::Fixed(Zone::utc())),
         };
-        // Everything else is checked even if the zone is wrong.
+        // An invalid zone does not prevent the remaining checks.
         let zone = zone.unwrap_or(ZoneRule::Fixed(Zone::utc()));
         self.zone = Some(zone.clone());
         let hosts = self.each(&fields, "hosts", Self::host);
@@ -151,6 +151,7 @@ impl Builder<'_, '_> {
         self.twice(&fields, "feeds", "a feed");
         let inputs = self.each(&fields, "inputs", Self::input);
         let webhooks = self.each(&fields, "webhooks", Self::webhook);
+        let limits = fields.get("limits").map(|node| self.limits(node)).unwrap_or_default();
         let Some(states) = fields.get("states") else {
             self.reader.refuse(at, "a state machine needs `states`");
             return None;
@@ -166,6 +167,7 @@ impl Builder<'_, '_> {
             feeds,
             inputs,
             webhooks,
+            limits,
             states,
             places,
             source,
@@ -174,7 +176,7 @@ impl Builder<'_, '_> {
         Some((machine, self.broken))
     }
 
-    /// A path by whose value labels can be found.
+    /// A metadata path that is indexed, so that labels can be found by its value.
     fn indexed(&mut self, node: &Node) -> Option<super::Path> {
         let path = self.reader.path(node, "an entry of `index`")?;
         if path.keys().is_empty() {
@@ -189,7 +191,7 @@ impl Builder<'_, '_> {
         items.unwrap_or_default().iter().filter_map(|item| read(self, item)).collect()
     }
 
-    /// Refuses entries of a list with the same name.
+    /// Rejects list entries that repeat a name.
     fn twice(&mut self, fields: &Fields<'_>, key: &str, what: &str) {
         let Some(Value::List(items)) = fields.get(key).map(|node| &node.value) else { return };
         let mut seen = HashSet::new();

@@ -31,7 +31,7 @@ pub use model::{
     Path, Quiet, ResultPart, Retry, State, StateIndex, Trigger,
 };
 pub use outside::{
-    EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook,
+    EventPath, Feed, FeedSource, Header, HeaderPart, Input, Limit, OnError, Pattern, Stats, StatsOf, Webhook,
 };
 pub use problem::{Problem, Refused};
 pub use template::{Part, Template, Text};
@@ -47,14 +47,14 @@ pub const SCHEMA: &str = include_str!("schema.json");
 pub struct File {
     /// Its machines in their order, at least one.
     pub machines: Vec<Arc<Machine>>,
-    /// Warnings about them.
+    /// Warnings about the machines.
     pub warnings: Vec<Problem>,
 }
 
 /// Reads a file of machines; `file` is its name in messages.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Every problem of the file.
 pub fn load(file: &str, source: &str) -> Result<File, Refused> {
     load::load(file, source, None)
 }
@@ -63,11 +63,12 @@ pub fn load(file: &str, source: &str) -> Result<File, Refused> {
 /// address.
 pub type SecretNames = BTreeMap<String, String>;
 
-/// As [`load`], for a machine that is to be applied, or for all machines of the file: `${NAME}` is refused if `secrets` does
-/// not have it for the address, and so is a `route` action of a host that the definition does not name.
+/// Like [`load`], for a machine that is about to be applied, or for all machines of the file. Also rejects
+/// `${NAME}` if `secrets` does not have it for the address, and a `route` action whose host the definition
+/// does not list.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Every problem of the file.
 pub fn load_with<'a>(
     file: &str,
     source: &'a str,
@@ -77,7 +78,7 @@ pub fn load_with<'a>(
     load::load(file, source, Some((machine, secrets)))
 }
 
-/// A duration as the format writes it: `1h30m`.
+/// Formats a duration as definitions write it: `1h30m`.
 #[must_use]
 pub fn units(duration: Duration) -> String {
     let mut seconds = duration.as_secs();

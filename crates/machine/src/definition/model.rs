@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 use signalbox_condition::{Condition, Reference};
 
 use super::{
-    outside::{Feed, HeaderPart, Input, Webhook},
-    template::{Template, Text},
+    outside::{Feed, HeaderPart, Input, Limit, Webhook, origin},
+    template::{Part, Template, Text},
     zone::ZoneRule,
 };
 use crate::schedule::Schedule;
@@ -23,6 +23,7 @@ pub struct Machine {
     pub(super) feeds: Vec<Feed>,
     pub(super) inputs: Vec<Input>,
     pub(super) webhooks: Vec<Webhook>,
+    pub(super) limits: Vec<Limit>,
     pub(super) states: Vec<State>,
     pub(super) places: HashMap<Box<str>, StateIndex>,
     pub(super) source: Arc<str>,
@@ -36,7 +37,7 @@ impl Machine {
         &self.name
     }
 
-    /// The zone of a label.
+    /// The rule that gives a label's time zone.
     #[must_use]
     pub fn zone(&self) -> &ZoneRule {
         &self.zone
@@ -49,7 +50,7 @@ impl Machine {
         self.hosts.iter().map(|host| &**host).chain(named)
     }
 
-    /// The paths of metadata by whose values labels can be found quickly.
+    /// The indexed metadata paths, by whose values labels can be found.
     #[must_use]
     pub fn index(&self) -> &[Path] {
         &self.index
@@ -67,7 +68,7 @@ impl Machine {
         self.feeds.iter().find(|feed| &*feed.name == name)
     }
 
-    /// The topics whose events are facts.
+    /// The inputs: topics whose events update the metadata of labels.
     #[must_use]
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
@@ -77,6 +78,27 @@ impl Machine {
     #[must_use]
     pub fn webhooks(&self) -> &[Webhook] {
         &self.webhooks
+    }
+
+    /// The limits of webhook addresses, by their targets.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// The limit with this target.
+    #[must_use]
+    pub fn limit(&self, target: &str) -> Option<&Limit> {
+        self.limits.iter().find(|limit| &*limit.target == target)
+    }
+
+    /// The limit that applies to attempts of an action.
+    #[must_use]
+    pub fn limit_of(&self, action: &Action) -> Option<&Limit> {
+        if self.limits.is_empty() {
+            return None;
+        }
+        self.limit(&action.call.origin()?)
     }
 
     /// The states in the order of the file. The first is the initial one.
@@ -94,7 +116,7 @@ impl Machine {
     /// The state in which labels begin.
     #[must_use]
     pub fn initial(&self) -> &State {
-        // A machine without a state is refused.
+        // `load` rejects a machine without states.
         &self.states[0]
     }
 
@@ -104,7 +126,8 @@ impl Machine {
         &self.states[index.0]
     }
 
-    /// A text that [`super::load`] reads as this machine and no other: the file itself if it holds nothing else.
+    /// Source text from which [`super::load`] reads exactly this machine. It is the file itself if the file
+    /// contains nothing else.
     #[must_use]
     pub fn source(&self) -> &Arc<str> {
         &self.source
@@ -145,7 +168,7 @@ impl StateIndex {
     }
 }
 
-/// A place where a label can be.
+/// A state of a machine.
 #[derive(Debug, Clone)]
 pub struct State {
     pub(super) name: Box<str>,
@@ -154,7 +177,7 @@ pub struct State {
     pub(super) deadline: Option<Deadline>,
     pub(super) alert: Option<Alert>,
     pub(super) keeps: bool,
-    /// Its content as canonical text: two definitions have the same state when these are equal.
+    /// Its content as canonical text. Two definitions have the same state if these texts are equal.
     pub(super) says: Box<str>,
 }
 
@@ -165,7 +188,7 @@ impl State {
         &self.name
     }
 
-    /// Its place in the machine.
+    /// Its index in the machine.
     #[must_use]
     pub fn index(&self) -> StateIndex {
         self.index
@@ -177,7 +200,7 @@ impl State {
         &self.kind
     }
 
-    /// The gate that it is, if it is one that can open.
+    /// The gate, if the state is a gate that can open.
     #[must_use]
     pub fn gate(&self) -> Option<&Gate> {
         match &self.kind {
@@ -186,7 +209,7 @@ impl State {
         }
     }
 
-    /// The action that it is, if it is one.
+    /// The action, if the state is an action.
     #[must_use]
     pub fn action(&self) -> Option<&Action> {
         match &self.kind {
@@ -195,7 +218,7 @@ impl State {
         }
     }
 
-    /// Whether labels that rest here stay: a gate or an action without `next`.
+    /// Whether labels stay in this state permanently: a gate or an action without `next`.
     #[must_use]
     pub fn ends(&self) -> bool {
         match &self.kind {
@@ -205,26 +228,27 @@ impl State {
         }
     }
 
-    /// How long labels may stay, if that is limited.
+    /// The maximum time that labels may stay, if there is one.
     #[must_use]
     pub fn deadline(&self) -> Option<&Deadline> {
         self.deadline.as_ref()
     }
 
-    /// The limits whose passing is reported, if there are any.
+    /// The limits above which the state raises an alert, if there are any.
     #[must_use]
     pub fn alert(&self) -> Option<Alert> {
         self.alert
     }
 
-    /// Whether labels that are here when another version is applied stay on their version until they leave the state.
+    /// Whether labels in this state keep their version when another version is applied, until they leave the
+    /// state.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.keeps
     }
 
-    /// Every state that labels may go to from here, each once, in the order of the file: by its transition, after a failure,
-    /// and at its deadline.
+    /// Every state that labels may go to from here: by its transition, after a failure, and at its deadline.
+    /// Each is listed once, in the order of the file.
     #[must_use]
     pub fn targets(&self) -> Vec<StateIndex> {
         let failures =
@@ -237,7 +261,7 @@ impl State {
         targets
     }
 
-    /// Its successor.
+    /// The transition to the next state.
     #[must_use]
     pub fn next(&self) -> Option<&Next> {
         match &self.kind {
@@ -247,7 +271,7 @@ impl State {
         }
     }
 
-    /// Its content as canonical text: equal states of two definitions have the same text.
+    /// Its content as canonical text. Equal states of two definitions have the same text.
     #[must_use]
     pub fn says(&self) -> &str {
         &self.says
@@ -260,33 +284,34 @@ impl State {
 pub enum Kind {
     /// Labels wait until its condition is true.
     Gate(Gate),
-    /// Something is done, once for every visit.
+    /// An action is executed once per visit.
     Action(Action),
-    /// A gate without `next`: labels stay.
+    /// A gate without `next`: labels stay here.
     End,
 }
 
-/// A state that holds labels until a condition is true.
+/// A state that holds labels until its condition is true.
 #[derive(Debug, Clone)]
 pub struct Gate {
-    /// When labels may pass.
+    /// The condition that labels must meet to pass.
     pub condition: Condition,
     /// The triggers of its evaluation, at least one.
     pub triggers: Vec<Trigger>,
-    /// Where labels go.
+    /// The state that labels go to.
     pub next: Next,
-    /// The zone of `system.time`, `date` and `weekday`: that of the time triggers when they agree, else the label's.
+    /// The zone of `system.time`, `date` and `weekday`: that of the time triggers if they all have the same,
+    /// otherwise the label's.
     pub zone: ZoneRule,
 }
 
 impl Gate {
-    /// Whether it is judged as soon as a label enters it.
+    /// Whether the gate is evaluated as soon as a label enters it.
     #[must_use]
     pub fn on_entry(&self) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Entry))
     }
 
-    /// Its triggers at a time that the metadata holds, with their places among all.
+    /// Its triggers at a time that is stored in the metadata, each with its index among all triggers.
     pub fn moments(&self) -> impl Iterator<Item = (usize, &Path)> {
         self.triggers.iter().enumerate().filter_map(|(n, trigger)| match trigger {
             Trigger::At(path) => Some((n, path)),
@@ -294,25 +319,26 @@ impl Gate {
         })
     }
 
-    /// Whether anything can trigger an evaluation of a label that is already there: any trigger but the entry.
+    /// Whether any trigger can cause an evaluation of a label that is already at the gate, which is any
+    /// trigger except `entry`.
     #[must_use]
     pub fn looks_again(&self) -> bool {
         self.triggers.iter().any(|trigger| !matches!(trigger, Trigger::Entry))
     }
 
-    /// Whether it has a metadata trigger at all.
+    /// Whether the gate has a metadata trigger.
     #[must_use]
     pub fn on_metadata(&self) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Metadata(_)))
     }
 
-    /// Whether it is judged after an event of that topic.
+    /// Whether an event of that topic triggers an evaluation.
     #[must_use]
     pub fn on_topic(&self, topic: &str) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Topic(name) if &**name == topic))
     }
 
-    /// Its time triggers, with their places among all.
+    /// Its time triggers, each with its index among all triggers.
     pub fn daily(&self) -> impl Iterator<Item = (usize, &Daily)> {
         self.triggers.iter().enumerate().filter_map(|(n, trigger)| match trigger {
             Trigger::Time(daily) => Some((n, daily)),
@@ -320,7 +346,7 @@ impl Gate {
         })
     }
 
-    /// Its interval triggers, with their places among all.
+    /// Its interval triggers, each with its index among all triggers.
     pub fn intervals(&self) -> impl Iterator<Item = (usize, Duration)> {
         self.triggers.iter().enumerate().filter_map(|(n, trigger)| match trigger {
             Trigger::Interval(every) => Some((n, *every)),
@@ -332,17 +358,17 @@ impl Gate {
 /// A trigger of a gate's evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trigger {
-    /// An update that mentions the path.
+    /// An update that changes the path.
     Metadata(Path),
     /// A time of day.
     Time(Daily),
-    /// So long after the entry, and again and again, in whole seconds.
+    /// A period after the entry that repeats, in whole seconds.
     Interval(Duration),
-    /// The time that the metadata holds at the path.
+    /// The time that is stored in the metadata at this path.
     At(Path),
-    /// The entry itself.
+    /// A label enters the gate.
     Entry,
-    /// An event of the topic that an input took for the label.
+    /// An event of this topic that an input accepted for the label.
     Topic(Box<str>),
 }
 
@@ -365,22 +391,22 @@ impl fmt::Display for Trigger {
 /// Times that a calendar repeats, such as every day at half past six.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Daily {
-    /// By the clock on the wall.
+    /// The recurring local times.
     pub schedule: Schedule,
-    /// On whose wall.
+    /// The zone of these times.
     pub zone: ZoneRule,
-    /// A missed wake time is made up for when it is no older than this.
+    /// A missed trigger time is made up for if it is no older than this.
     pub grace: Duration,
 }
 
-/// A path below `metadata`. Without any key it is all of it.
+/// A path below `metadata`. Without keys it is the metadata as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Path {
     pub(crate) keys: Vec<Box<str>>,
 }
 
 impl Path {
-    /// The path of these keys.
+    /// The path with these keys.
     #[must_use]
     pub fn new(keys: Vec<Box<str>>) -> Self {
         Self { keys }
@@ -400,7 +426,7 @@ impl Path {
         &self.keys
     }
 
-    /// The value at the path, null if there is none; digits index a list.
+    /// The value at the path, or null if there is none. A number selects an element of a list.
     #[must_use]
     pub fn of<'a>(&self, metadata: &'a Json) -> &'a Json {
         let mut found = metadata;
@@ -432,31 +458,31 @@ impl fmt::Display for Path {
     }
 }
 
-/// Where labels go next.
+/// The rule that selects the next state.
 #[derive(Debug, Clone)]
 pub enum Next {
-    /// There.
+    /// Always this state.
     Constant(StateIndex),
-    /// It depends on a value.
+    /// The state depends on a value.
     Context {
-        /// Which.
+        /// The path of the value.
         path: Reference,
-        /// The first of them whose value equals it.
+        /// Values with their states. The first equal value decides.
         destinations: Vec<(Json, StateIndex)>,
-        /// If none does.
+        /// The state if no value is equal.
         default: StateIndex,
     },
-    /// It depends on conditions.
+    /// The state depends on conditions.
     Condition {
-        /// The first of them that is true.
+        /// Conditions with their states. The first true condition decides.
         branches: Vec<(Condition, StateIndex)>,
-        /// If none is.
+        /// The state if no condition is true.
         default: StateIndex,
     },
 }
 
 impl Next {
-    /// Every state that it may lead to; some of them more than once.
+    /// Every state that it may lead to. A state may be repeated.
     pub fn targets(&self) -> impl Iterator<Item = StateIndex> {
         let (first, rest): (StateIndex, Vec<StateIndex>) = match self {
             Self::Constant(state) => (*state, Vec::new()),
@@ -471,26 +497,26 @@ impl Next {
     }
 }
 
-/// A state that does something.
+/// A state that performs an action.
 #[derive(Debug, Clone)]
 pub struct Action {
-    /// What.
+    /// The call to make.
     pub call: Call,
-    /// How long an attempt may take.
+    /// The maximum duration of an attempt.
     pub timeout: Duration,
-    /// The handling of a failed attempt.
+    /// When and how often a failed attempt is repeated.
     pub retry: Retry,
-    /// Where labels go afterwards. Nowhere in an end state.
+    /// The transition after the action; none in an end state.
     pub next: Option<Next>,
-    /// The parts of the answer that become metadata: where, and which.
+    /// The parts of the answer that become metadata, each with its path.
     pub result: Vec<(Path, ResultPart)>,
-    /// Where labels go when the action failed for good: the first that applies.
+    /// The cases for an action that failed for good. The first that applies decides.
     pub on_error: Vec<OnFailure>,
-    /// When no attempt begins.
+    /// The hours in which no attempt begins.
     pub quiet: Option<Quiet>,
     /// The method of a webhook.
     pub method: Method,
-    /// The body of a webhook, if it is not label and metadata.
+    /// The body of a webhook; by default, the label and its metadata.
     pub body: Option<Template>,
 }
 
@@ -506,7 +532,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 4] = [Self::Post, Self::Put, Self::Patch, Self::Delete];
 
     /// Its name.
@@ -526,58 +552,58 @@ impl Method {
 pub enum ResultPart {
     /// The HTTP status.
     Status,
-    /// The value at this path of the JSON body; all of it for a path without keys.
+    /// The value at this path of the JSON body. A path without keys selects the whole body.
     Body(Path),
 }
 
-/// Where labels go when their action failed for good.
+/// The state that follows an action that failed for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnFailure {
-    /// For which failures; for all if there are none.
+    /// The kinds of failure that it applies to; empty means all.
     pub failures: Vec<Failure>,
-    /// Where they go.
+    /// The state that labels go to.
     pub to: StateIndex,
-    /// Where the metadata gets `{"status", "error", "attempts"}`.
+    /// The metadata path that receives `{"status", "error", "attempts"}`.
     pub into: Option<Path>,
 }
 
 /// A kind of failure of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// This status.
+    /// An HTTP status.
     Status(u16),
-    /// The statuses of a class: 4 for `4xx`.
+    /// A class of statuses: 4 for `4xx`.
     Class(u16),
     /// No answer, or none in time.
     NoAnswer,
-    /// The action cannot be made: a value is missing, or the change was rejected.
+    /// The action cannot be performed: a value is missing, or the change was rejected.
     Invalid,
 }
 
-/// The limits of a state whose passing is reported.
+/// Limits of a state above which an alert is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alert {
-    /// How many labels may be in it.
+    /// The maximum number of labels in the state.
     pub labels: Option<u64>,
-    /// For how long a label may be in it.
+    /// The maximum time that a label may spend in the state.
     pub age: Option<Duration>,
 }
 
-/// How long labels may stay in a state.
+/// The maximum stay in a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deadline {
-    /// When it is over.
+    /// When the stay ends.
     pub when: DeadlineAt,
-    /// Where they go then.
+    /// The state that labels go to then.
     pub to: StateIndex,
 }
 
-/// When a [`Deadline`] is over.
+/// When a [`Deadline`] expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadlineAt {
-    /// So long after the entry.
+    /// This long after the entry.
     After(Duration),
-    /// At the time that the metadata holds there.
+    /// At the time that is stored in the metadata at this path.
     At(Path),
 }
 
@@ -593,7 +619,7 @@ impl fmt::Display for Deadline {
 /// The call of an action.
 #[derive(Debug, Clone)]
 pub enum Call {
-    /// POST to an address.
+    /// POST to this address.
     Webhook(Text),
     /// Change the route table: `{host, shares?, register?, retire?}` with placeholders.
     Route(Template),
@@ -602,7 +628,18 @@ pub enum Call {
 }
 
 impl Call {
-    /// The host of a `route` action, if nothing is to be filled in.
+    /// Scheme, host and port of a webhook. Placeholders cannot change them.
+    pub(super) fn origin(&self) -> Option<String> {
+        match self {
+            Self::Webhook(text) => match text.parts().first()? {
+                Part::Literal(beginning) => origin(beginning),
+                _ => None,
+            },
+            Self::Route(_) | Self::Publish(_) => None,
+        }
+    }
+
+    /// The host of a `route` action, if it contains no placeholders.
     pub(super) fn constant_host(&self) -> Option<&str> {
         match self {
             Self::Route(template) => match template.get("host")? {
@@ -617,26 +654,26 @@ impl Call {
 /// A time of day in which no attempt of an action begins.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quiet {
-    /// Its beginning, by the clock on the wall.
+    /// The local time at which it begins.
     pub from: civil::Time,
-    /// Its end, on the next day if it is not after the beginning.
+    /// The local time at which it ends; on the next day if it is not after `from`.
     pub to: civil::Time,
-    /// On whose wall.
+    /// The zone of these times.
     pub zone: ZoneRule,
 }
 
-/// How often an action is tried.
+/// The retry policy of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
-    /// In all.
+    /// The maximum number of attempts, including the first.
     pub attempts: u32,
-    /// The longest wait after the first failure.
+    /// The upper limit of the pause after the first failure.
     pub first: Duration,
-    /// By what the longest wait grows.
+    /// The factor by which this limit grows with each failure.
     pub factor: f64,
-    /// Its maximum.
+    /// The maximum of this limit.
     pub longest: Duration,
-    /// Failures that are not tried again.
+    /// Failures that are not retried.
     pub except: Vec<Failure>,
 }
 

@@ -13,11 +13,11 @@ pub struct Feed {
     pub name: Box<str>,
     /// Where the value comes from.
     pub source: FeedSource,
-    /// How long asking it may take.
+    /// The timeout of a query.
     pub timeout: Duration,
-    /// How long an answer is good for.
+    /// How long an answer may be reused.
     pub ttl: Duration,
-    /// The fallback for a value that could not be fetched.
+    /// What conditions read if the feed cannot be queried.
     pub on_error: OnError,
 }
 
@@ -30,14 +30,14 @@ pub enum FeedSource {
     Stats(Stats),
 }
 
-/// A question to the statistics of the edge.
+/// A query of the edge's statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stats {
-    /// Of what.
+    /// The kind of subject.
     pub of: StatsOf,
-    /// Its id.
+    /// The id of the subject.
     pub id: Text,
-    /// The length of the window, in whole seconds; it ends with the last complete second.
+    /// The length of the time window, in whole seconds. The window ends with the last complete second.
     pub window: Duration,
 }
 
@@ -61,52 +61,73 @@ impl StatsOf {
         ("node", Self::Node),
     ];
 
-    /// As the file has it.
+    /// The name in the definition.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, of)| *of == self).map_or("", |(name, _)| name)
     }
 }
 
-/// The treatment of a feed that fails.
+/// How a failed feed is treated.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OnError {
-    /// Its values are unknown, and it is asked again later.
+    /// Its values are unknown, and it is queried again later.
     Hold,
-    /// This is its value.
+    /// This value is used instead.
     Default(Json),
 }
 
-/// A topic whose events are facts about labels.
+/// An input: a topic whose events update the metadata of labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input {
-    /// Which.
+    /// The topic.
     pub topic: Box<str>,
-    /// Where an event names the label.
+    /// The part of an event that names the label.
     pub label: EventPath,
-    /// Where the event's `data` is merged.
+    /// The metadata path into which the event's `data` is merged.
     pub into: Option<Path>,
-    /// Whether a label that is not there is created.
+    /// Whether a label that does not exist is created.
     pub create: bool,
 }
 
-/// A place in an event.
+/// A part of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of an event")]
 pub enum EventPath {
     Object,
     Url,
     Environment,
-    /// Below `data`.
+    /// A path below `data`.
     Data(Vec<Box<str>>),
 }
 
-/// Headers for outgoing calls.
+/// Limits of the webhook attempts to one host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// Scheme, host and port in the spelling of [`origin`].
+    pub target: Box<str>,
+    /// The maximum number of attempts that may begin in a period, and the length of the period.
+    pub rate: Option<(u32, Duration)>,
+    /// The maximum number of attempts in progress.
+    pub concurrent: Option<u32>,
+}
+
+/// Scheme, host and port of an address in canonical form: lower case, without the default port.
+pub(super) fn origin(address: &str) -> Option<String> {
+    let (scheme, rest) = address.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next().filter(|authority| !authority.is_empty())?;
+    let scheme = scheme.to_ascii_lowercase();
+    let default = if scheme == "http" { ":80" } else { ":443" };
+    let authority = authority.strip_suffix(default).unwrap_or(authority).to_ascii_lowercase();
+    Some(format!("{scheme}://{authority}"))
+}
+
+/// Headers for outgoing calls to matching addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
-    /// How the address begins, or the text of the regular expression.
+    /// The beginning of the address, or the text of the regular expression.
     pub prefix: Box<str>,
-    /// The regular expression that matches a part of the address, instead of its beginning.
+    /// A regular expression that must match a part of the address; it replaces the prefix.
     pub pattern: Option<Pattern>,
     /// The headers to send.
     pub headers: Vec<Header>,
@@ -114,7 +135,7 @@ pub struct Webhook {
     pub secret: Option<Box<str>>,
 }
 
-/// A regular expression. Two are equal when they have the same text.
+/// A regular expression. Two expressions are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub struct Pattern(pub(crate) regex::Regex);
 
@@ -131,23 +152,23 @@ impl Eq for Pattern {}
 pub struct Header {
     /// Its name.
     pub name: Box<str>,
-    /// Its value, whose `${NAME}` are not filled in yet.
+    /// Its value. Secrets (`${NAME}`) are not filled in yet.
     pub parts: Vec<HeaderPart>,
 }
 
-/// A piece of a header's value.
+/// A part of a header's value.
 #[derive(Clone, PartialEq, Eq)]
 pub enum HeaderPart {
-    /// As it is.
+    /// Literal text.
     Text(Box<str>),
-    /// The value of the secret of that name.
+    /// The value of the secret with this name.
     Secret(Box<str>),
 }
 
 impl fmt::Debug for HeaderPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The text may be a password.
+            // The text may contain a password.
             Self::Text(_) => f.write_str("…"),
             Self::Secret(name) => write!(f, "${{{name}}}"),
         }

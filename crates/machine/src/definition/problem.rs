@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use serde_json::{Value as Json, json};
 
-/// One thing that is wrong with a definition, or odd about it.
+/// An error in a definition, or a warning about it.
 ///
 /// ```text
 /// drip.yaml:12:15: unknown state `sent_first`
@@ -20,7 +20,7 @@ pub struct Problem {
     pub line: usize,
     /// Counted from 1, in characters.
     pub column: usize,
-    /// How many characters of the line it is about, at least 1.
+    /// The number of characters that the problem covers in its line, at least 1.
     pub length: usize,
     /// The problem.
     pub message: String,
@@ -46,7 +46,7 @@ impl fmt::Display for Problem {
         let Self { file, line, column, length, message, hint, source } = self;
         write!(f, "{file}:{line}:{column}: {message}")?;
         if !source.is_empty() {
-            // A tab for each tab, so that both lines are as wide in any editor.
+            // Tabs are kept, so that both lines have the same width in any editor.
             let indent = source.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' });
             write!(f, "\n{source}\n{}{}", indent.collect::<String>(), "^".repeat(*length))?;
         }
@@ -57,7 +57,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why a file is refused: everything that was found, in the order of the file, at least one thing.
+/// Why a file was rejected: every problem that was found, in the order of the file; at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Refused {
     /// The problems.

@@ -14,10 +14,10 @@ use super::{
     zone::Zone,
 };
 
-/// Maximum number of problems, and of warnings, that are reported for a file. A megabyte can contain a hundred
-/// thousand.
+/// Maximum number of problems and of warnings that are reported for a file. A file of one megabyte can
+/// contain a hundred thousand.
 const MAX_FOUND: usize = 100;
-/// A longer line is not shown below its problem, in bytes.
+/// The maximum length of a source line that is shown with its problem, in bytes.
 const MAX_LINE: usize = 4 * 1024;
 
 /// The findings in a file so far.
@@ -46,12 +46,12 @@ impl<'n> Fields<'n> {
         self.get(name).is_some()
     }
 
-    /// The place of a key; that of the map if the key is missing.
+    /// The position of a key; that of the map if the key is missing.
     pub(crate) fn key(&self, name: &str) -> Mark {
         self.entries.iter().find(|(key, _)| key.name == name).map_or(self.at, |(key, _)| key.at)
     }
 
-    /// Those of the names that exist.
+    /// The names that are present in the map.
     pub(crate) fn given<'k>(&self, names: &[&'k str]) -> Vec<&'k str> {
         names.iter().copied().filter(|name| self.has(name)).collect()
     }
@@ -64,7 +64,7 @@ impl<'s> Reader<'s> {
 
     pub(crate) fn problem(&self, at: Mark, message: String, hint: Option<String>) -> Problem {
         if self.is_full() {
-            // It will not be reported, so its line is not needed.
+            // This problem will not be reported, so its line is not needed.
             let (file, source) = (Arc::clone(&self.file), String::new());
             return Problem { file, line: 1, column: 1, length: 1, message, hint, source };
         }
@@ -84,7 +84,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Whether the maximum number of problems is reached.
+    /// Whether the maximum number of problems has been reached.
     pub(crate) fn is_full(&self) -> bool {
         self.problems.len() >= MAX_FOUND
     }
@@ -95,7 +95,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// A place in bytes as one between two characters.
+    /// The nearest character boundary at or before a byte.
     fn boundary(&self, at: usize) -> usize {
         (0..=at.min(self.source.len())).rev().find(|at| self.source.is_char_boundary(*at)).unwrap_or(0)
     }
@@ -117,7 +117,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// A map that may have these keys and no others.
+    /// Reads a map that may contain only these keys.
     pub(crate) fn fields<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<Fields<'n>> {
         let Value::Map(entries) = &node.value else {
             let keys = known.join(", ");
@@ -176,7 +176,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Other YAML parsers take these words for booleans; an unquoted one is ambiguous.
+    /// Rejects an unquoted word that other YAML parsers read as a boolean.
     pub(crate) fn is_yes_or_no(&mut self, node: &Node, text: &str) -> bool {
         let lower = text.to_ascii_lowercase();
         let ambiguous = matches!(&*lower, "yes" | "no" | "on" | "off" | "y" | "n")
@@ -220,7 +220,7 @@ impl<'s> Reader<'s> {
         None
     }
 
-    /// A whole number within bounds.
+    /// Reads a whole number within bounds.
     pub(crate) fn whole(
         &mut self,
         node: &Node,
@@ -240,7 +240,7 @@ impl<'s> Reader<'s> {
         number
     }
 
-    /// A duration within bounds of seconds.
+    /// Reads a duration; the bounds are in seconds.
     pub(crate) fn duration(
         &mut self,
         node: &Node,
@@ -302,7 +302,7 @@ impl<'s> Reader<'s> {
         Some(topic.into())
     }
 
-    /// A text with placeholders.
+    /// Reads a text that may contain placeholders.
     pub(crate) fn template_text(&mut self, node: &Node, what: &str) -> Option<Text> {
         let text = self.text(node, what)?;
         match Text::parse(text) {
@@ -316,7 +316,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// An address whose host is fixed: facts fill in paths and queries.
+    /// Reads an address. Its scheme, host and port are fixed; metadata may fill in the path and the query.
     pub(crate) fn url(&mut self, node: &Node, what: &str) -> Option<Text> {
         let template = self.template_text(node, what)?;
         let Value::Text(written) = &node.value else { return None };
@@ -332,7 +332,7 @@ impl<'s> Reader<'s> {
         Some(template)
     }
 
-    /// A condition; its errors are shown in its line of the file.
+    /// Reads a condition. Its errors are reported with their line of the file.
     pub(crate) fn condition(&mut self, node: &Node, feeds: &[&str]) -> Option<Condition> {
         let written = match &node.value {
             Value::Bool(value) => {
@@ -408,7 +408,7 @@ fn unknown_key(key: &str, known: &[&str]) -> String {
     }
 }
 
-/// Reads a path that may begin with one `metadata.`; `metadata` alone is all of it.
+/// Reads a path that may begin with one `metadata.`. `metadata` alone is the metadata as a whole.
 pub(crate) fn metadata_path(text: &str) -> Result<Path, String> {
     if text.is_empty() {
         return Err("it is empty".to_owned());
@@ -430,7 +430,8 @@ fn is_topic(topic: &str) -> bool {
     plain(topic) || topic.strip_prefix("signalbox.").is_some_and(plain)
 }
 
-/// Whether it is an address of the web when something is filled in; gives what is wrong, and a hint.
+/// Checks that the text is a valid http or https address once its placeholders are filled in. The error is a
+/// message and a hint.
 fn is_address(template: &Text) -> Result<(), (String, String)> {
     const HINT: &str = "like https://mail.example/send/<label>";
     let mut filled = String::new();
@@ -439,7 +440,7 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
             super::template::Part::Literal(text) => filled.push_str(text),
             _ => {
                 let authority = filled.split_once("://").map(|(_, rest)| rest);
-                // Otherwise a fact could send credentials to any host.
+                // Otherwise metadata could direct credentials to any host.
                 if !authority.is_some_and(|rest| rest.contains(['/', '?', '#'])) {
                     return Err((
                         "it has a placeholder in its scheme, host or port".into(),

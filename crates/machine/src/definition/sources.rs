@@ -9,13 +9,18 @@ use super::{
     keys,
     load::{Builder, DAY, HOUR},
     outside::{
-        EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Pattern, Stats, StatsOf, Webhook,
+        EventPath, Feed, FeedSource, Header, HeaderPart, Input, Limit, OnError, Pattern, Stats, StatsOf,
+        Webhook, origin,
     },
-    yaml::{Node, Value},
+    yaml::{Key, Node, Value},
 };
 
 /// Maximum size of a compiled regular expression, bytes.
 const MAX_PATTERN_BYTES: usize = 256 * 1024;
+/// Maximum number of addresses with limits.
+const MAX_LIMITS: usize = 20;
+/// Maximum value of a rate, and of the number of attempts in progress.
+const MAX_ATTEMPTS: u64 = 10_000;
 
 impl Builder<'_, '_> {
     pub(super) fn feed(&mut self, node: &Node) -> Option<Feed> {
@@ -33,7 +38,8 @@ impl Builder<'_, '_> {
             }
             self.reader.valid_name(name, node.at, "a feed", false).then(|| name.to_owned())
         });
-        // Known from here on, so that conditions that read it are not refused for what is wrong in here.
+        // The name is registered before the feed is checked, so that an invalid feed does not invalidate the
+        // conditions that read it.
         self.feeds.extend(name.clone());
         let source = match (fields.get("url"), fields.get("stats")) {
             (Some(url), None) => self.reader.url(url, "`url`").map(FeedSource::Url),
@@ -75,7 +81,7 @@ impl Builder<'_, '_> {
             return None;
         };
         let of = StatsOf::ALL.iter().find(|(known, _)| known == name).map(|(_, of)| *of);
-        // Ids of the edge are often numbers.
+        // The edge's ids are often numbers.
         let id = fields.get(name).and_then(|node| match &node.value {
             Value::Number(number) => super::Text::parse(&number.to_string()).ok(),
             _ => self.reader.template_text(node, "an id"),
@@ -85,7 +91,7 @@ impl Builder<'_, '_> {
         Some(Stats { of: of?, id: id?, window: window? })
     }
 
-    /// A host name or a pattern, as the route table spells it.
+    /// Reads a host name or pattern of the route table.
     pub(super) fn host(&mut self, node: &Node) -> Option<Box<str>> {
         let text = self.reader.text(node, "a host")?;
         if is_host(text) {
@@ -139,6 +145,51 @@ impl Builder<'_, '_> {
                 None
             }
         }
+    }
+
+    /// Reads the limits of addresses.
+    pub(super) fn limits(&mut self, node: &Node) -> Vec<Limit> {
+        let Value::Map(entries) = &node.value else {
+            let hint = "write `limits: {\"https://api.example.com\": {rate: 20, concurrent: 4}}`";
+            self.reader.refuse_hint(node.at, "`limits` must be a map", hint);
+            return Vec::new();
+        };
+        if !(1..=MAX_LIMITS).contains(&entries.len()) {
+            self.reader.refuse(node.at, format!("`limits` must have between 1 and {MAX_LIMITS} entries"));
+        }
+        let mut limits: Vec<Limit> = Vec::new();
+        for (key, node) in entries {
+            let Some(limit) = self.limit(key, node) else { continue };
+            if limits.iter().any(|known| known.target == limit.target) {
+                self.reader.refuse(key.at, format!("{} has limits already", limit.target));
+            }
+            limits.push(limit);
+        }
+        limits.sort_by(|a, b| a.target.cmp(&b.target));
+        limits
+    }
+
+    fn limit(&mut self, key: &Key, node: &Node) -> Option<Limit> {
+        let fields = self.reader.fields(node, "a limit", &keys::LIMIT)?;
+        let target = limited(&key.name);
+        if target.is_none() {
+            let hint = "write scheme, host and port only, like https://api.example.com";
+            self.reader.refuse_hint(key.at, format!("{:?} cannot have limits", key.name), hint);
+        }
+        if fields.given(&["rate", "concurrent"]).is_empty() {
+            self.reader.refuse(node.at, "a limit needs `rate`, `concurrent`, or both");
+        }
+        if fields.has("per") && !fields.has("rate") {
+            self.reader.refuse(fields.key("per"), "`per` needs `rate`");
+        }
+        let mut number = |name: &str| {
+            let node = fields.get(name)?;
+            let number = self.reader.whole(node, &format!("`{name}`"), 1..=MAX_ATTEMPTS)?;
+            u32::try_from(number).ok()
+        };
+        let (rate, concurrent) = (number("rate"), number("concurrent"));
+        let per = self.duration(&fields, "per", 1..=HOUR, 1)?;
+        Some(Limit { target: target?.into(), rate: rate.map(|rate| (rate, per)), concurrent })
     }
 
     pub(super) fn webhook(&mut self, node: &Node) -> Option<Webhook> {
@@ -198,7 +249,7 @@ impl Builder<'_, '_> {
         Some(Webhook { prefix, pattern, headers: read, secret })
     }
 
-    /// The name of the secret that signs.
+    /// Reads the name of the secret that signs webhooks.
     fn signing_secret(&mut self, node: &Node, prefix: Option<&str>) -> Option<Box<str>> {
         let parts = self.header(node, prefix)?;
         if let [HeaderPart::Secret(name)] = &*parts {
@@ -209,7 +260,7 @@ impl Builder<'_, '_> {
         None
     }
 
-    /// The beginning of addresses, or a regular expression.
+    /// Reads an address prefix or a regular expression.
     fn matched(&mut self, node: &Node) -> Option<(Box<str>, Option<Pattern>)> {
         let text = self.reader.text(node, "`match`")?;
         let is_address = text.starts_with("https://") || text.starts_with("http://");
@@ -266,7 +317,7 @@ impl Builder<'_, '_> {
         Some(parts)
     }
 
-    /// Refuses a secret that is not stored, or is bound to other addresses.
+    /// Rejects a secret that is not stored, or is bound to other addresses.
     fn may_be_asked(&mut self, node: &Node, name: &str, prefix: Option<&str>) {
         let Some(allowed) = self.reader.secrets else { return };
         if let Some(bound) = allowed.get(name) {
@@ -290,7 +341,19 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Whether a text is a host name of the route table: `*`, a name, or `*.` and a name.
+/// Reads the target of a limit: an address with only a scheme, a host, and optionally a port.
+fn limited(address: &str) -> Option<String> {
+    let address = address.strip_suffix('/').unwrap_or(address);
+    let url = url::Url::parse(address).ok()?;
+    let is_web =
+        matches!(url.scheme(), "http" | "https") && url.host_str().is_some_and(|host| !host.is_empty());
+    let target = origin(address)?;
+    let is_bare =
+        address.split_once("://").is_some_and(|(_, rest)| !rest.contains(['/', '?', '#', '@', '<']));
+    (is_web && is_bare).then_some(target)
+}
+
+/// Whether a text is a host pattern of the route table: `*`, a name, or `*.` and a name.
 fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

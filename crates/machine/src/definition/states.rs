@@ -18,11 +18,11 @@ use super::{
 };
 use crate::schedule::Schedule;
 
-/// States whose names are compared with one that was misspelt.
+/// Maximum number of state names that are compared with a misspelled one.
 const COMPARED: usize = 1_000;
-/// The largest limit of labels in a state.
+/// The highest limit that an alert can set for the number of labels.
 const MAX_LABELS: u64 = 1_000_000_000;
-/// States that are listed where none is like it.
+/// Maximum number of state names that a hint lists if none is similar.
 const LISTED: usize = 50;
 
 impl Builder<'_, '_> {
@@ -32,7 +32,7 @@ impl Builder<'_, '_> {
             self.reader.refuse(node.at, "a state machine needs at least one state");
             return None;
         }
-        // The names first: a state may lead to a later one.
+        // Names are read first, because a state may lead to a later one.
         let mut named = Vec::new();
         for item in items {
             named.push(self.state_name(item));
@@ -60,7 +60,7 @@ impl Builder<'_, '_> {
             if read.is_none() {
                 self.broken.push(n);
             }
-            // A state that cannot be read takes its place, so that the others are checked too.
+            // A placeholder replaces a state that cannot be read, so that the other states are still checked.
             let (kind, deadline) = read.unwrap_or((Kind::End, None));
             let alert = self.alert(item);
             let keeps = self.keeps(item);
@@ -124,7 +124,7 @@ impl Builder<'_, '_> {
         Some((kind?, deadline?))
     }
 
-    /// The limits of a state. One that cannot be read is refused, and the state is checked as if it had none.
+    /// The alert limits of a state. Invalid limits are reported, and the other checks continue without them.
     fn alert(&mut self, node: &Node) -> Option<Alert> {
         let Value::Map(entries) = &node.value else { return None };
         let (_, node) = entries.iter().find(|(key, _)| key.name == "alert")?;
@@ -139,7 +139,7 @@ impl Builder<'_, '_> {
         Some(Alert { labels, age })
     }
 
-    /// Whether labels of the state stay on their version. Another value is refused.
+    /// Whether labels of the state stay on their version. Any other value is rejected.
     fn keeps(&mut self, node: &Node) -> bool {
         let Some(node) = entry(node, "on_apply") else { return false };
         let keeps = matches!(&node.value, Value::Text(word) if word == "keep");
@@ -150,7 +150,8 @@ impl Builder<'_, '_> {
         keeps
     }
 
-    /// Labels that never leave a state would stay on their version without an end.
+    /// Rejects `on_apply: keep` in a state that labels never leave: they would stay on their version
+    /// permanently.
     fn check_keeps(&mut self, node: &Node, state: Option<&State>) {
         if let Some(node) = entry(node, "on_apply")
             && state.is_some_and(|state| state.keeps && state.targets().is_empty())
@@ -188,13 +189,13 @@ impl Builder<'_, '_> {
         let given = fields.given(&together);
         if given.is_empty() {
             let Some(deadline) = deadline else { return Some(Kind::End) };
-            // Nothing but the deadline opens it.
+            // Only the deadline ends the stay.
             let never = signalbox_condition::Condition::parse("false", signalbox_condition::KnownFeeds::Any);
             let (condition, next) = (never.ok()?, Next::Constant(deadline.to));
             let zone = self.zone.clone()?;
             return Some(Kind::Gate(Gate { condition, triggers: Vec::new(), next, zone }));
         }
-        // The way in which other engines write a state that labels never leave.
+        // Other state machine engines write an end state as a gate with the condition `false`.
         let is_false = |node: &Node| match &node.value {
             Value::Bool(value) => !value,
             Value::Text(text) => text.trim() == "false",
@@ -280,7 +281,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// A time of day, as a text.
+    /// Reads a time of day.
     pub(super) fn time_of_day(&mut self, node: &Node, what: &str) -> Option<civil::Time> {
         let midnight = civil::Time::midnight();
         let time = match &node.value {
@@ -297,7 +298,7 @@ impl Builder<'_, '_> {
         time
     }
 
-    /// The days of a time.
+    /// Reads the days on which a time applies.
     fn on_days(&mut self, fields: &Fields<'_>, time: civil::Time) -> Option<Schedule> {
         let Some(node) = fields.get("days") else { return Some(Schedule::daily(time)) };
         let items = self.reader.list(node, "`days`")?;
@@ -314,7 +315,7 @@ impl Builder<'_, '_> {
         schedule.map_err(|problem| self.reader.refuse(node.at, problem)).ok()
     }
 
-    /// The zone of a time: its own, or that of the machine.
+    /// The zone of a time trigger: its own, or the machine's.
     pub(super) fn zone_of(&mut self, fields: &Fields<'_>) -> Option<ZoneRule> {
         let machine = self.zone.clone();
         match fields.get("timezone").map(|node| (node, &node.value)) {
@@ -391,11 +392,12 @@ impl Builder<'_, '_> {
         Some(Next::Condition { branches, default: default? })
     }
 
-    /// Refuses values that have a destination already.
+    /// Rejects values that are mapped twice.
     fn mapped_twice(&mut self, destinations: &[(Json, Mark, StateIndex)]) {
         let mut seen: HashMap<String, Vec<&Json>> = HashMap::new();
         for (value, at, _) in destinations {
-            // Equal values have the same text, so only values with the same text are compared: a list may be long.
+            // Equal values have the same text. Comparing only values with the same text keeps long lists
+            // fast.
             let alike = match value {
                 Json::Number(number) => format!("{:?}", number.as_f64()),
                 Json::Array(_) | Json::Object(_) => String::new(),
@@ -428,7 +430,7 @@ impl Builder<'_, '_> {
         Some((value.to_json(), value.at, state?))
     }
 
-    /// The state of a name.
+    /// The index of the state with this name.
     pub(super) fn target(&mut self, node: &Node) -> Option<StateIndex> {
         let name = self.reader.text(node, "a state")?;
         if self.reader.is_yes_or_no(node, name) {
@@ -445,8 +447,8 @@ impl Builder<'_, '_> {
 }
 
 impl Builder<'_, '_> {
-    /// A suggestion for an unknown state name. None for a file full of problems, or for a machine with thousands of
-    /// states: comparing each with each takes minutes.
+    /// A suggestion for an unknown state name. There is none if the file has too many problems or the machine
+    /// has thousands of states, because comparing all names would take minutes.
     fn near_state(&self, name: &str) -> Option<String> {
         if self.reader.is_full() || self.names.len() > COMPARED {
             return None;
@@ -460,7 +462,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// The zone of the time triggers where they agree, else that of the machine.
+/// The zone of the time triggers if they all have the same, otherwise the machine's.
 fn gate_zone(triggers: &[Trigger], machine: &ZoneRule) -> ZoneRule {
     let mut zones = triggers.iter().filter_map(|trigger| match trigger {
         Trigger::Time(daily) => Some(&daily.zone),

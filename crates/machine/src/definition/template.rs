@@ -10,10 +10,10 @@ pub struct Text {
     pub(crate) parts: Vec<Part>,
 }
 
-/// A piece of a text.
+/// A part of a text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    /// As it is.
+    /// Literal text.
     Literal(Box<str>),
     /// `<label>`.
     Label,
@@ -36,7 +36,7 @@ pub enum Template {
     Object(Vec<(Box<str>, Template)>),
 }
 
-/// A problem of a text: the place (bytes), a message, and a hint.
+/// A problem in a text: its position in bytes, a message, and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadText {
     pub(crate) at: usize,
@@ -46,14 +46,14 @@ pub(crate) struct BadText {
 }
 
 impl Text {
-    /// The pieces in their order.
+    /// The parts in their order.
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// Parses a text. A `<` that begins no placeholder is literal, unless it resembles one that was
-    /// misspelt.
+    /// Parses a text. A `<` that does not begin a placeholder is literal, unless the text after it resembles
+    /// a misspelled placeholder.
     pub(crate) fn parse(text: &str) -> Result<Self, BadText> {
         let mut parts = Vec::new();
         let (mut literal, mut at) = (String::new(), 0);
@@ -88,7 +88,7 @@ impl Text {
         Ok(Self { parts })
     }
 
-    /// The paths of metadata that it needs.
+    /// The metadata paths that its placeholders need.
     pub fn metadata(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().filter_map(|part| match part {
             Part::Metadata(path) => Some(path),
@@ -96,7 +96,7 @@ impl Text {
         })
     }
 
-    /// The placeholder, if it is nothing else.
+    /// The placeholder, if the text consists of nothing else.
     pub(crate) fn whole(&self) -> Option<&Part> {
         match &*self.parts {
             [part @ (Part::Label | Part::StateMachine | Part::Metadata(_))] => Some(part),
@@ -104,7 +104,7 @@ impl Text {
         }
     }
 
-    /// The text, if nothing is to be filled in.
+    /// The text, if it contains no placeholders.
     pub(crate) fn constant(&self) -> Option<&str> {
         match &*self.parts {
             [Part::Literal(text)] => Some(text),
@@ -149,7 +149,7 @@ impl Template {
         }
     }
 
-    /// The paths of metadata that it needs.
+    /// The metadata paths that its placeholders need.
     pub fn metadata(&self) -> Vec<&Path> {
         match self {
             Self::Constant(_) => Vec::new(),

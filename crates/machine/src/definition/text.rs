@@ -5,14 +5,15 @@
 
 use super::yaml::{Mark, Style};
 
-/// How the text at a place is written. The place of a block is that of its first line, so the line above has to be asked.
+/// How the scalar at a position is written. The position of a block scalar is that of its first line, so its
+/// style is read from the line above.
 pub(super) fn style(source: &str, at: Mark) -> Style {
     let before = source.get(..at.start).unwrap_or_default();
     let head = before.trim_end();
-    // The same line has other content before it: not a block.
+    // Other content precedes it on the same line, so it is not a block scalar.
     if before[head.len()..].contains('\n') {
         let line = head.rsplit('\n').next().unwrap_or_default();
-        // A comment may follow the header of a block.
+        // A comment may follow the block header.
         let line = line.find(" #").map_or(line, |comment| &line[..comment]).trim_end();
         let line = line.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-'));
         match line.bytes().last() {
@@ -24,17 +25,18 @@ pub(super) fn style(source: &str, at: Mark) -> Style {
     at.style(source)
 }
 
-/// Whether a comment in the text reaches further than its author sees: lines are joined to one.
+/// Whether YAML joins the lines of the text, so that a comment in it would extend to its end.
 pub(super) fn swallows(source: &str, at: Mark) -> bool {
     match style(source, at) {
         Style::Literal => false,
         Style::Plain | Style::Single | Style::Folded => true,
-        // On one line of the file, a line break is one that was asked for: `\n`.
+        // In a scalar on a single source line, a line break can only be an explicit `\n`.
         Style::Double => source.get(at.start..at.end).is_none_or(|written| written.contains('\n')),
     }
 }
 
-/// The byte of a line and a column, both counted from 1 (columns in characters; CR, LF and CR LF each end a line).
+/// The byte offset of a line and a column. Both are counted from 1, columns in characters; CR, LF and CR LF
+/// each end a line.
 pub(super) fn offset(text: &str, line: usize, column: usize) -> usize {
     let mut start = 0;
     for _ in 1..line {
@@ -45,7 +47,7 @@ pub(super) fn offset(text: &str, line: usize, column: usize) -> usize {
     (start + within).min(text.len())
 }
 
-/// The place in the file of `length` bytes of a text, from byte `from`.
+/// The position in the file of the `length` bytes of a text that begin at byte `from`.
 pub(super) fn place(source: &str, node: Mark, text: &str, from: usize, length: usize) -> Mark {
     let visible = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
     let signs = signs(source, node);
@@ -58,7 +60,7 @@ pub(super) fn place(source: &str, node: Mark, text: &str, from: usize, length: u
     Mark { start, end: end.max(start) }
 }
 
-/// The signs of a scalar that are not space, each with its place in the file.
+/// The characters of a scalar except whitespace, each with its position in the file.
 fn signs(source: &str, node: Mark) -> Vec<Mark> {
     let style = style(source, node);
     let (start, end) = match style {
@@ -78,7 +80,7 @@ fn signs(source: &str, node: Mark) -> Vec<Mark> {
                 'x' => 2,
                 'u' => 4,
                 'U' => 8,
-                // These represent a space, a tab or a line break, or join lines.
+                // An escape for a space, a tab or a line break, or one that joins lines.
                 'n' | 't' | 'r' | ' ' | '\n' if c == '\\' => continue,
                 _ => 0,
             };

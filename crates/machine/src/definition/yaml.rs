@@ -12,15 +12,16 @@ use serde::{
 use serde_json::Value as Json;
 use serde_saphyr::{DuplicateKeyPolicy, Location, MergeKeyPolicy, Spanned};
 
-/// Larger files are refused before they are read.
+/// Maximum size of a file, in bytes.
 pub(crate) const LARGEST: usize = 1024 * 1024;
-/// Deeper files are refused while they are read. A level takes up to 40 KiB of the stack in a build without optimization, and
-/// the threads of a daemon have 2 MiB: twice as deep a file would end the process.
+/// Maximum nesting depth. In an unoptimized build each level uses up to 40 KiB of stack, and a daemon's
+/// threads have 2 MiB: a file twice as deep would crash the process.
 const MAX_DEPTH: usize = 32;
-/// Maximum total size of aliased content, in parser events: a few lines of nested aliases could fill any memory.
+/// Maximum total size of aliased content, in parser events. Without it, a few lines of nested aliases could
+/// exhaust the memory.
 const MAX_REPEATED: usize = 100_000;
 
-/// A value with its place.
+/// A value with its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) value: Value,
@@ -43,15 +44,15 @@ pub(crate) struct Key {
     pub(crate) at: Mark,
 }
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark {
-    /// The byte where the text of the value begins; for an alias, at the anchor.
+    /// The byte offset of the value's text; for an alias, that of the anchored value.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-/// How a text is written.
+/// How a scalar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Plain,
@@ -62,7 +63,7 @@ pub(crate) enum Style {
 }
 
 impl Node {
-    /// As JSON, keys sorted.
+    /// The value as JSON, with sorted keys.
     pub(crate) fn to_json(&self) -> Json {
         match &self.value {
             Value::Null => Json::Null,
@@ -78,7 +79,7 @@ impl Node {
         }
     }
 
-    /// Its kind, for messages.
+    /// The kind of value, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -94,13 +95,13 @@ impl Node {
 impl Mark {
     fn of(location: Location) -> Self {
         let span = location.span();
-        // Texts in memory always have byte offsets; files beyond 4 GiB were refused long before.
+        // Texts in memory always have byte offsets. Files beyond 4 GiB were rejected earlier.
         let number = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok()).unwrap_or_default();
         let start = number(span.byte_offset());
         Self { start, end: start + number(span.byte_len()) }
     }
 
-    /// How the scalar here is written.
+    /// The style of the scalar at this position.
     pub(crate) fn style(self, source: &str) -> Style {
         match source.as_bytes().get(self.start) {
             Some(b'"') => Style::Double,
@@ -158,7 +159,7 @@ fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
             ("a file can contain only one YAML document".to_owned(), Some(hint.to_owned()))
         }
         other => {
-            // Its text ends with the place, which our message has in front.
+            // The parser's text ends with the position, which our message already begins with.
             let text = other.to_string();
             let text = text.lines().next().unwrap_or("invalid YAML").to_owned();
             let text = text.rfind(" at line ").map_or(text.clone(), |end| text[..end].to_owned());
@@ -168,7 +169,7 @@ fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
     Unreadable { at, message, hint }
 }
 
-/// Where an error is: those of the parser know line and column only.
+/// The position of an error. The parser gives only its line and column.
 fn place(location: Location, source: &str) -> Mark {
     if location.span().byte_offset().is_some() {
         return Mark::of(location);
@@ -186,7 +187,7 @@ impl<'de> Deserialize<'de> for Node {
 
 struct NodeVisitor;
 
-/// Its place is known one level up only: see [`placed`].
+/// A node without a position: only its parent knows it, see [`placed`].
 fn somewhere(value: Value) -> Node {
     Node { value, at: Mark { start: 0, end: 0 } }
 }
@@ -291,10 +292,11 @@ mod tests {
             "b=b",
             "Text(\"é\") Single \"'é'\"",
             "c=c",
-            // The content of an alias is at its anchor.
+            // An alias has the position of its anchor.
             "Text(\"é\") Single \"'é'\"",
             "d=d",
-            // For a block, only the line before its first shows the style: see `super::super::text::style`.
+            // A block scalar begins at its first line; its style is on the line above, see
+            // `super::super::text::style`.
             "Text(\"one\\ntwo\\n\") Plain \"one\\n  two\\n\"",
             "f=f",
             "Text(\"18:30\") Plain \"18:30\"",

@@ -6,21 +6,21 @@ use jiff::tz::TimeZone;
 
 use super::model::Path;
 
-/// Which zone counts for a label.
+/// The rule that gives a label's time zone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ZoneRule {
-    /// The same for all.
+    /// One zone for all labels.
     Fixed(Zone),
     /// The zone that the metadata names.
     Metadata {
-        /// Where.
+        /// The metadata path.
         path: Path,
-        /// When there is none, or none of that name.
+        /// The zone if the metadata names none, or an unknown one.
         default: Zone,
     },
 }
 
-/// A time zone with its name. Two are equal when they are called the same.
+/// A time zone with its name. Two zones are equal if their names are equal.
 #[derive(Clone)]
 pub struct Zone {
     pub(crate) name: Box<str>,
@@ -28,10 +28,11 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// The zone of that name in the database of zones.
+    /// The zone with this name in the time zone database.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        // Etc/Unknown is a placeholder zone. A text that begins with a slash or a dot is not a name.
+        // `Etc/Unknown` is a placeholder. A text that begins with a slash or a dot would be read as a file
+        // name.
         let known = name.starts_with(|c: char| c.is_ascii_alphabetic()).then(|| TimeZone::get(name).ok());
         let zone = known.flatten().filter(|zone| !zone.is_unknown())?;
         Some(Self { name: zone.iana_name().unwrap_or(name).into(), zone })
@@ -43,7 +44,7 @@ impl Zone {
         Self { name: "UTC".into(), zone: TimeZone::UTC }
     }
 
-    /// Its name in the database of zones.
+    /// Its name in the time zone database.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

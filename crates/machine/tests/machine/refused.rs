@@ -351,6 +351,46 @@ fn invalid_feeds_inputs_and_headers_are_rejected() {
 }
 
 #[test]
+fn limits_that_limit_nothing_or_have_other_bounds() {
+    let limits = |text: &str| {
+        format!(
+            "state_machines:\n  m:\n    limits: {text}\n    states: [{{action: a, webhook: 'https://api.example/x/<label>'}}]\n"
+        )
+    };
+    let fine = load("m.yaml", &limits("{'https://API.example:443/': {rate: 20, per: 1m, concurrent: 4}}"));
+    let machine = fine.unwrap_or_else(|refused| panic!("{refused}")).machines[0].clone();
+    let limit = machine.limit_of(machine.states()[0].action().unwrap()).unwrap();
+    assert_eq!((&*limit.target, limit.concurrent), ("https://api.example", Some(4)));
+    assert_eq!(limit.rate, Some((20, std::time::Duration::from_secs(60))));
+    for (text, message) in [
+        ("[]", "3:13 `limits` must be a map"),
+        ("{}", "3:13 `limits` must have between 1 and 20 entries"),
+        ("{'https://api.example': {}}", "3:37 a limit needs `rate`, `concurrent`, or both"),
+        (
+            "{'https://api.example': {concurrent: 0}}",
+            "3:50 `concurrent` must be a whole number from 1 to 10000",
+        ),
+        ("{'https://api.example': {rate: 1.5}}", "3:44 `rate` must be a whole number from 1 to 10000"),
+        ("{'https://api.example': {rate: 1, per: 2h}}", "3:52 `per` must be from 1s to 1h"),
+        ("{'https://api.example': {concurrent: 1, per: 2s}}", "3:53 `per` needs `rate`"),
+        ("{'https://api.example': {rates: 1}}", "3:38 a limit has no key `rates`"),
+        ("{'api.example': {rate: 1}}", "3:14 \"api.example\" cannot have limits"),
+        ("{'https://api.example/x': {rate: 1}}", "3:14 \"https://api.example/x\" cannot have limits"),
+        ("{'https://a@api.example': {rate: 1}}", "3:14 \"https://a@api.example\" cannot have limits"),
+        (
+            "{'http://api.example': {rate: 1}}",
+            "3:14 no webhook of this machine has an address of http://api.example",
+        ),
+        (
+            "{'https://api.example': {rate: 1}, 'https://api.example/': {rate: 2}}",
+            "3:48 https://api.example has limits already",
+        ),
+    ] {
+        refused(&limits(text), message);
+    }
+}
+
+#[test]
 fn actions_that_are_none() {
     let action = |keys: &str| states(&format!("{{action: a, {keys}}}"));
     refused(&action("timeout: 5s"), "3:2 an action needs one of webhook, route and publish");

@@ -1,8 +1,9 @@
-//! `route:` actions: set shares, then register instances of one version, then drain those of another. All parts are judged
-//! before the first is made, and each may be repeated.
+//! `route:` actions: set shares, then register instances of one version, then drain those of another. All changes are
+//! checked before the first is made, and each can be repeated safely.
 //!
-//! An action is confined by its definition, never by what metadata contains: it changes the hosts that the definition names,
-//! and registers instances under IDs of its own label. Clients that report metadata get no further.
+//! An action is confined by its definition, never by what metadata contains: it changes the hosts that the definition
+//! names, and registers instances under IDs of its own label. So clients that may only update metadata cannot change
+//! other routes.
 
 use serde_json::{Value, json};
 use signalbox_machine::render::RouteChange;
@@ -180,7 +181,8 @@ fn percent_of(percent: f64) -> Value {
     if percent.fract() == 0.0 { json!(percent as u64) } else { json!(percent) }
 }
 
-/// An instance to register: either only its address, or an object as for the API. Its ID becomes the end of the instance's.
+/// An instance to register: either only its address, or an object as for the API. Its ID becomes the end of the
+/// instance's.
 fn wanted(
     given: Value,
     host: &Hostname,

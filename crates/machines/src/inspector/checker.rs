@@ -3,14 +3,14 @@
 //! | predicate | must hold |
 //! |---|---|
 //! | `M1` | a label is in the index of its state and in no other, and every index entry has its label |
-//! | `M2` | a label that acts, chooses, failed or loops is in the index of its status, and no other label is |
+//! | `M2` | a label with the status acting, choosing, errored or looping is in the index of its status, and no other label is |
 //! | `M3` | a label with a pending time is in the due set, no later than that time |
-//! | `M4` | for every time of day of a label's gate there is a sweep; a label's own zone has its index |
-//! | `M5` | the rows of a history follow one another, and the last of them is where the label is |
+//! | `M4` | every time of day of a label's gate has a sweep; a label with its own time zone is in the index of that zone |
+//! | `M5` | the rows of a history follow one another, and the last is the label's current state |
 //!
-//! First every record is compared with the indexes, then every index entry with its record, because an entry without a
-//! record is found only from that side. A suspicion is checked twice before it is reported, because labels change during
-//! the check.
+//! First every record is compared with the indexes. Then every index entry is compared with its record, because the
+//! first step does not find an entry without a record. A suspected violation is checked twice before it is reported,
+//! because labels change during the check.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -339,6 +339,7 @@ impl Wanted<'_> {
                 Some("in" | "by" | "kept") => ("M1", None),
                 Some("is") => ("M2", None),
                 Some("zone") => ("M4", None),
+                Some("limit") => ("M3", None),
                 _ => ("M3", Some(score.max(self.now_ms) + MAX_LATENESS_MS)),
             };
             self.entries.push(Entry { predicate, label: label.to_owned(), key, member, latest_ms });

@@ -20,7 +20,7 @@ use crate::{
     feeds::{FeedAnswers, Feeds},
     label_store::LabelStore,
     record::{Record, Status},
-    store::Shards,
+    store::{Permits, Shards},
 };
 
 /// How long an explanation waits for a feed.
@@ -48,6 +48,7 @@ pub struct Explainer {
     pub(crate) definitions: Definitions,
     pub(crate) shards: Shards,
     pub(crate) feeds: Arc<Feeds>,
+    pub(crate) permits: Permits,
     pub(crate) clock: Clock,
 }
 
@@ -77,6 +78,8 @@ impl Explainer {
             );
             feeds.insert(feed.to_owned(), inspected);
         }
+        let waits = record.status == Status::Acting && record.work.limit().is_some();
+        let limited = if waits { Some(self.limited(&version, label, &record, now_ms).await?) } else { None };
         let evaluator = evaluator(&version, label, now_ms, &answers);
         let standing = evaluator.label(&record);
         // Also while a feed is asked: the time at which it is asked again if it does not answer.
@@ -94,13 +97,13 @@ impl Explainer {
         if let Some(error) = &record.work.error {
             explanation["last_error"] = json!(error);
         }
-        if let Some(again_ms) = record.work.again_ms {
+        if let Some(again_ms) = record.work.again_ms.filter(|_| record.work.limit().is_none()) {
             explanation["next_retry"] = json!(instant(again_ms).to_string());
         }
         let reason = match record.status {
             Status::Waiting => None,
             Status::Acting => {
-                let (action, reason) = acting(&version, label, &record);
+                let (action, reason) = limited.unwrap_or_else(|| acting(&version, label, &record));
                 explanation["action"] = action;
                 Some(reason)
             }
@@ -125,6 +128,31 @@ impl Explainer {
             explanation["reason"] = json!(reason);
         }
         Ok(explanation)
+    }
+
+    /// What the action of a label does that waits for the limit of its address.
+    async fn limited(
+        &self,
+        version: &Version,
+        label: &str,
+        record: &Record,
+        now_ms: u64,
+    ) -> Result<(Value, String), Error> {
+        let (mut action, _) = acting(version, label, record);
+        let (since_ms, target) = record.work.limit().unwrap_or_default();
+        let machine = version.machine.name();
+        let ahead = self.permits.count_waiting(machine, target, Some(since_ms)).await?;
+        let in_progress = self.permits.count_taken(machine, target, now_ms).await?;
+        action["waits_for_retry"] = json!(false);
+        action["waits_for_limit"] = json!({
+            "target": target, "since": instant(since_ms).to_string(), "ahead": ahead, "in_progress": in_progress,
+        });
+        let next = record.work.attempts + 1;
+        let reason = format!(
+            "attempt {next} of its action waits for the limit of {target} since {}; {ahead} labels wait longer",
+            instant(since_ms)
+        );
+        Ok((action, reason))
     }
 
     /// Simulates where a label would go under assumptions, as JSON.

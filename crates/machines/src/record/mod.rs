@@ -16,6 +16,8 @@ pub(super) const MAX_ROWS: usize = 20;
 pub(super) const MAX_KEYS: usize = 16;
 /// The difference between the IDs of two events of one commit.
 const ID_STEP: u64 = 64;
+/// How [`Work::held`] begins while the label waits for the limit of an address.
+const LIMIT: &str = "limit ";
 
 /// A label's status in its state.
 #[derive(
@@ -289,6 +291,19 @@ pub struct Record {
     pub(crate) timed: bool,
     /// Its work in progress.
     pub work: Work,
+}
+
+impl Work {
+    /// For the limit of which address the label waits, and since when, Unix milliseconds.
+    pub(crate) fn limit(&self) -> Option<(u64, &str)> {
+        let (since_ms, target) = self.held.as_deref()?.strip_prefix(LIMIT)?.split_once(' ')?;
+        Some((since_ms.parse().ok()?, target))
+    }
+
+    /// The label waits for the limit of an address.
+    pub(crate) fn wait_for_limit(&mut self, since_ms: u64, target: &str) {
+        self.held = Some(format!("{LIMIT}{since_ms} {target}").into());
+    }
 }
 
 impl Record {

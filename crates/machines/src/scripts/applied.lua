@@ -1,5 +1,5 @@
--- Ends a change of definition, if it is still under way.
--- KEYS[1]: hash, machine -> a change of definition that is under way
+-- Ends a change of definition, if it is still in progress.
+-- KEYS[1]: hash, machine -> a change of definition that is in progress
 -- ARGV[1]: string, machine
 -- ARGV[2]: string, the record of the change that is finished
 -- Returns 1, or 0 when it was ended before.

@@ -1,7 +1,7 @@
--- Begins a change of definition: gives it its number, stores it, and records that the change is under way until every
--- shard has it. A repeat under the same mark gets the reply of the first.
+-- Begins a change of definition: assigns its number, stores it, and records that the change is in progress until every
+-- shard has it. A repeat with the same mark gets the first reply.
 -- KEYS[1]: string, the active version
--- KEYS[2]: hash, machine -> a change of definition that is under way
+-- KEYS[2]: hash, machine -> a change of definition that is in progress
 -- KEYS[3]: zset, names of machines
 -- KEYS[4]: set, digests of definitions that were applied
 -- KEYS[5]: hash, version -> JSON of the definition
@@ -14,7 +14,7 @@
 -- ARGV[6]: string, JSON of the map of removed states
 -- Returns {'started', version}
 --   {'changed', the active version}
---   {'busy', the change that is under way}
+--   {'busy', the change that is in progress}
 -- Caller: Versions::start_apply
 local current, applying, names, seen, versions, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local machine, base, mark, text, digest, map = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -27,7 +27,7 @@ if under_way then
 end
 local active = tonumber(redis.call('GET', current) or '0')
 if active ~= base then return {'changed', active} end
--- Other processes may remember the versions of a deleted machine of this name, so their numbers are not used again.
+-- Other processes may have cached versions of a deleted machine with this name, so their numbers are not used again.
 local last = base > 0 and base or tonumber(redis.call('HGET', retired, machine) or '0')
 local version = last + 1
 local number = string.format('%.0f', version)

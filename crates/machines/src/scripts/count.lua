@@ -1,9 +1,9 @@
--- Adds to the counts of an hour.
--- KEYS[1]: hash, what is counted -> how often
+-- Adds to the counters of an hour.
+-- KEYS[1]: hash, counter -> value
 -- ARGV[1]: integer, ms after which the hash expires
 -- ARGV[2]: integer, maximum number of fields
--- ARGV[3...]: strings and integers in turn, what is counted and how often
--- Returns how many counts had no room.
+-- ARGV[3...]: strings and integers in turn, counters and increments
+-- Returns how many counters were not added because the maximum was reached.
 -- Caller: FlowCounts::add
 local counts, ttl, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
 

@@ -1,5 +1,5 @@
--- Sets a label's entry in the due set to the time that its record requires, or removes it, unless the record has
--- changed since it was read: then the change has set the entry.
+-- Sets a label's entry in the due set to the time that its record requires, or removes it. If the record has changed
+-- since it was read, nothing is done, because that change has set the entry.
 -- KEYS[1]: string, the label's record
 -- KEYS[2]: zset, entry -> when it is due, unix ms
 -- ARGV[1]: string, the header that the record must have; empty for none
@@ -10,7 +10,7 @@
 local record, due = KEYS[1], KEYS[2]
 local expected, entry, at = ARGV[1], ARGV[2], ARGV[3]
 
--- Bytes of a header, as in labels.lua.
+-- The length of a header in bytes, as in labels.lua.
 if redis.call('GETRANGE', record, 0, 20) ~= expected then return 0 end
 if at == '' then
   redis.call('ZREM', due, entry)

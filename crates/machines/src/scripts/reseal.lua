@@ -1,4 +1,4 @@
--- Replaces a secret by the same one under another key, unless it was changed in the meantime.
+-- Replaces a secret by the same secret encrypted with another key, unless it was changed in the meantime.
 -- KEYS[1]: hash, machine and name -> JSON of the secret
 -- ARGV[1]: string, machine and name
 -- ARGV[2]: string, the JSON that is replaced

@@ -24,6 +24,8 @@ pub(crate) enum Due {
     },
     /// The next page of a task.
     Task { machine: String, id: String },
+    /// Labels that wait for the limit of an address.
+    Limit { machine: String, target: String },
 }
 
 impl Due {
@@ -32,6 +34,7 @@ impl Due {
         match self {
             Self::Label { machine, label } => format!("l {machine} {label}"),
             Self::Task { machine, id } => format!("t {machine} {id}"),
+            Self::Limit { machine, target } => format!("p {machine} {target}"),
             Self::Sweep { machine, gate, time, zone, own } => {
                 format!("{} {machine} {gate} {time} {zone}", if *own { 'o' } else { 'w' })
             }
@@ -45,6 +48,7 @@ impl Due {
         let machine = machine.to_owned();
         match kind {
             "t" => Some(Self::Task { machine, id: rest.to_owned() }),
+            "p" => Some(Self::Limit { machine, target: rest.to_owned() }),
             "l" => Some(Self::Label { machine, label: rest.to_owned() }),
             "w" | "o" => {
                 let mut parts = rest.split(' ').map(str::to_owned);
@@ -209,7 +213,8 @@ mod tests {
             own,
         };
         let label = Due::Label { machine: "m".into(), label: "a b  c".into() };
-        for due in [sweep(true), sweep(false), label] {
+        let limit = Due::Limit { machine: "m".into(), target: "https://a.example:8443".into() };
+        for due in [sweep(true), sweep(false), label, limit] {
             assert_eq!(Due::parse(&due.member()), Some(due));
         }
         for bad in ["", "l", "l m", "x m a", "w m g", "w m g 18:30"] {

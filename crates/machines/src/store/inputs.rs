@@ -1,4 +1,4 @@
-//! Up to which event each shard's log was taken as facts. Stored in the first shard.
+//! The last event of each shard's log that inputs have processed. Stored in the first shard.
 
 use signalbox_store::Error;
 

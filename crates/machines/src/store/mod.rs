@@ -4,6 +4,7 @@
 mod due;
 mod flow;
 mod inputs;
+mod permits;
 mod records;
 mod secrets;
 mod statistics;
@@ -20,6 +21,7 @@ use crate::faults::Faults;
 pub(crate) use due::{Due, DueSet};
 pub(crate) use flow::FlowCounts;
 pub(crate) use inputs::TakenEvents;
+pub(crate) use permits::{Permit, Permits, queue};
 pub(crate) use records::Records;
 pub(crate) use secrets::StoredSecrets;
 pub(crate) use statistics::Statistics;
@@ -37,7 +39,7 @@ const NONE: [&str; 0] = [];
 pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store::FabricRole>> {
     versions::SCRIPTS
         .into_iter()
-        .chain([&due::CORRECT, &flow::COUNT, &records::WALK, &secrets::RESEAL])
+        .chain([&due::CORRECT, &flow::COUNT, &permits::PERMIT, &records::WALK, &secrets::RESEAL])
         .collect()
 }
 

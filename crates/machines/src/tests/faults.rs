@@ -1,13 +1,17 @@
 //! Many seeds: random machines on the real machines and a real Redis, with a clock that jumps, while pacemakers die at any of
 //! their calls, and commits are lost before or after they are made. Between two rests labels are updated, one by one and by
-//! tasks, suspended and resumed, and the definition is replaced by one with other names of states and back. Every label has
-//! to follow the naive reference machine, each visit of an action with one token, and nothing may be left due.
+//! tasks, suspended and resumed, and the definition is replaced by one with other names of states and back, while labels in
+//! some states stay on their version. The address of the actions may have limits. Every label has to follow the naive
+//! reference machine, each visit of an action with one token, no limit may be exceeded, and nothing may be left due.
 //!
 //! `SIGNALBOX_SEEDS` sets the number of seeds, `SIGNALBOX_SEED` the first one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,7 +27,7 @@ use signalbox_machine::render::token;
 
 use super::{
     support::{M, Machines, World, machine},
-    tables::{self, Facts, Naive, Names, Round},
+    tables::{self, Facts, Naive, Names, Round, Table},
 };
 use crate::{
     Error, Filter, Operation, TaskState, Update,
@@ -31,6 +35,7 @@ use crate::{
     record::{Record, Status},
 };
 use signalbox_bus::{Event, EventId};
+use signalbox_bus_testkit::Time;
 
 const SEEDS: u64 = 100;
 const LABELS: usize = 3;
@@ -51,18 +56,33 @@ pub(super) struct Outside {
     random: Arc<Mutex<StdRng>>,
     /// Label → tokens, with the number of requests of each.
     came: Arc<Mutex<BTreeMap<String, BTreeMap<String, u32>>>>,
+    /// When attempts began, by the clock of the test.
+    began: Arc<Mutex<Vec<u64>>>,
+    /// Attempts in progress, and their maximum.
+    under_way: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    time: Time,
     /// Labels that the feed sends the other way.
     pub(super) ways: Arc<Mutex<BTreeSet<String>>>,
     pub(super) url: String,
 }
 
 impl Outside {
-    pub(super) async fn open() -> Self {
+    pub(super) async fn open(time: &Time) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let random = Arc::new(Mutex::new(StdRng::seed_from_u64(0)));
-        let outside =
-            Self { chance: Arc::default(), random, came: Arc::default(), ways: Arc::default(), url };
+        let outside = Self {
+            chance: Arc::default(),
+            random,
+            came: Arc::default(),
+            began: Arc::default(),
+            under_way: Arc::default(),
+            most: Arc::default(),
+            time: time.clone(),
+            ways: Arc::default(),
+            url,
+        };
         let router = Router::new()
             .route("/act/{label}", post(act))
             .route("/give/{value}/{label}", post(give))
@@ -78,6 +98,8 @@ impl Outside {
         *self.chance.lock().unwrap() = chance;
         *self.random.lock().unwrap() = StdRng::seed_from_u64(seed);
         self.came.lock().unwrap().clear();
+        self.began.lock().unwrap().clear();
+        self.most.store(0, Ordering::SeqCst);
         self.ways.lock().unwrap().clear();
     }
 
@@ -89,17 +111,43 @@ impl Outside {
     }
 }
 
+/// An attempt that is in progress until this is dropped.
+struct UnderWay(Arc<AtomicUsize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Outside {
     /// Notes an attempt; its failure, if it fails.
-    fn attempt(&self, label: String, headers: &HeaderMap) -> Option<StatusCode> {
+    async fn attempt(&self, label: String, headers: &HeaderMap) -> Option<StatusCode> {
         let token = headers["x-idempotency-token"].to_str().unwrap().to_owned();
         *self.came.lock().unwrap().entry(label).or_default().entry(token).or_default() += 1;
+        self.began.lock().unwrap().push(self.time.0.load(Ordering::SeqCst));
+        let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        let _under_way = UnderWay(Arc::clone(&self.under_way));
+        self.most.fetch_max(now, Ordering::SeqCst);
+        // Others may come.
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
         self.fails()
+    }
+
+    /// Fails if more attempts were in progress than a limit allows, or began in a period.
+    fn expect_limits(&self, (concurrent, rate): (usize, usize)) {
+        let most = self.most.load(Ordering::SeqCst);
+        assert!(most <= concurrent, "{most} attempts at a time");
+        let began = self.began.lock().unwrap();
+        let exceeds = |times: &&[u64]| times[rate] - times[0] < tables::PERIOD_MS;
+        assert_eq!(began.windows(rate + 1).find(exceeds), None, "more than {rate} attempts in a period");
     }
 }
 
 async fn act(State(outside): State<Outside>, Path(label): Path<String>, headers: HeaderMap) -> StatusCode {
-    outside.attempt(label, &headers).unwrap_or(StatusCode::OK)
+    outside.attempt(label, &headers).await.unwrap_or(StatusCode::OK)
 }
 
 /// Some answers do not have the value that the definition needs.
@@ -108,7 +156,7 @@ async fn give(
     Path((value, label)): Path<(u8, String)>,
     headers: HeaderMap,
 ) -> (StatusCode, String) {
-    match outside.attempt(label, &headers) {
+    match outside.attempt(label, &headers).await {
         Some(StatusCode::NOT_FOUND) => (StatusCode::OK, "no JSON".to_owned()),
         Some(StatusCode::FOUND) => (StatusCode::OK, "{}".to_owned()),
         Some(status) => (status, String::new()),
@@ -117,11 +165,11 @@ async fn give(
 }
 
 async fn refuse(State(outside): State<Outside>, Path(label): Path<String>, headers: HeaderMap) -> StatusCode {
-    outside.attempt(label, &headers).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY)
+    outside.attempt(label, &headers).await.unwrap_or(StatusCode::UNPROCESSABLE_ENTITY)
 }
 
 async fn never(State(outside): State<Outside>, Path(label): Path<String>, headers: HeaderMap) -> StatusCode {
-    outside.attempt(label, &headers);
+    outside.attempt(label, &headers).await;
     StatusCode::SERVICE_UNAVAILABLE
 }
 
@@ -275,26 +323,26 @@ impl Tracked<'_> {
     }
 }
 
-fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Tracked<'a> {
+fn some_label<'a>(table: &'a Table, number: usize, random: &mut StdRng) -> Tracked<'a> {
     let name = format!("l{number}");
     let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);
     let (way, due) = (random.random_bool(0.5), random.random_bool(0.7));
-    Tracked { name, zone, naive: Naive::new(states, &tables::facts(random, 4), way, due) }
+    Tracked { name, zone, naive: Naive::new(table, &tables::facts(random, 4), way, due) }
 }
 
 /// One seed: nothing, when a label only goes round. Returns how many pacemakers died.
 async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
     let mut random = StdRng::seed_from_u64(seed);
-    let states = tables::random(&mut random);
+    let table = Table::random(&mut random);
     let mut labels: Vec<Tracked<'_>> =
-        (0..LABELS).map(|number| some_label(&states, number, &mut random)).collect();
-    let rounds = tables::rounds(&mut random, states.len(), LABELS);
+        (0..LABELS).map(|number| some_label(&table, number, &mut random)).collect();
+    let rounds = tables::rounds(&mut random, table.states.len(), LABELS);
     let lost = |(number, label): (usize, &Tracked<'_>)| label.naive.clone().gets_lost(number, &rounds);
     if labels.iter().enumerate().any(lost) {
         return None;
     }
     let (mut names, mut version) = (Names::default(), 1);
-    let yaml = tables::definition(&states, &outside.url, &names);
+    let yaml = table.definition(&outside.url, &names);
     println!("SIGNALBOX_SEED={seed}\n{yaml}{rounds:?}");
     outside.begin(seed, 0.3);
     forget_all(world).await;
@@ -335,9 +383,9 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
                 mortals.task(&format!("{key}-resume"), &Operation::Resume).await;
             }
             Round::Version(next) => {
-                let yaml = tables::definition(&states, &outside.url, next);
+                let yaml = table.definition(&outside.url, next);
                 if *next != names {
-                    mortals.apply(&yaml, version, &names.map(next)).await;
+                    mortals.apply(&yaml, version, &names.map(next, &table.kept)).await;
                     version += 1;
                 }
                 names = next.clone();
@@ -348,6 +396,9 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
     let published = moves(world, log).await;
     for label in &labels {
         expect(world, label, &published[&label.name], outside).await;
+    }
+    if let Some(limit) = table.limit {
+        outside.expect_limits(limit);
     }
     Some(mortals.deaths())
 }
@@ -469,7 +520,7 @@ fn expect_history(record: &Record, path: &[(usize, String)]) {
 async fn labels_follow_the_reference_machine_whenever_a_pacemaker_dies() {
     let (first, seeds) = (from_environment("SIGNALBOX_SEED", 1), from_environment("SIGNALBOX_SEEDS", SEEDS));
     let world = World::bare().await;
-    let outside = Outside::open().await;
+    let outside = Outside::open(&world.time).await;
     let (mut ran, mut deaths, started) = (0, 0, tokio::time::Instant::now());
     for seed in first.. {
         if ran == seeds {

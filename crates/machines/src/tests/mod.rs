@@ -13,6 +13,7 @@ mod history;
 mod inputs;
 mod kept;
 mod labels;
+mod limits;
 mod loops;
 mod lost;
 mod operations;

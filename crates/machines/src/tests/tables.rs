@@ -252,9 +252,9 @@ impl Names {
         if self.0.contains(&state) { format!("t{state}") } else { format!("s{state}") }
     }
 
-    /// By the name of each state in these that is not in `next`, the name there.
-    pub(super) fn map(&self, next: &Self) -> BTreeMap<String, String> {
-        let renamed = self.0.symmetric_difference(&next.0);
+    /// By the name of each state in these that is not in `next`, the name there. Labels of states that keep their version stay.
+    pub(super) fn map(&self, next: &Self, kept: &BTreeSet<usize>) -> BTreeMap<String, String> {
+        let renamed = self.0.symmetric_difference(&next.0).filter(|state| !kept.contains(state));
         renamed.map(|state| (self.of(*state), next.of(*state))).collect()
     }
 }
@@ -290,14 +290,52 @@ pub(super) fn random(random: &mut StdRng) -> Vec<State> {
     reachable((0..count).map(|_| State::random(random, count)).collect())
 }
 
-pub(super) fn definition(states: &[State], outside: &str, names: &Names) -> String {
-    let mut text = format!(
-        "state_machines:\n  m:\n    feeds: [{{name: f, url: '{outside}/feed/<label>'}}]\n    states:\n"
-    );
-    for (n, state) in states.iter().enumerate() {
-        let _written = writeln!(text, "      - {}", state.yaml(n, outside, names));
+/// A random machine.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) states: Vec<State>,
+    /// States whose labels stay on their version until they leave.
+    pub(super) kept: BTreeSet<usize>,
+    /// How many attempts may be in progress, and how many may begin in [`PERIOD_MS`].
+    pub(super) limit: Option<(usize, usize)>,
+}
+
+/// The period of a limit.
+pub(super) const PERIOD_MS: u64 = 3_000;
+
+impl Table {
+    pub(super) fn random(random: &mut StdRng) -> Self {
+        let states = self::random(random);
+        let ends = |n: &usize| matches!(states[*n], State::End);
+        let kept = (0..states.len()).filter(|n| random.random_bool(0.3) && !ends(n)).collect();
+        let calls = |state: &State| {
+            use State::{Action, Hopeless, Refused, Result};
+            matches!(state, Action { .. } | Result { .. } | Refused { .. } | Hopeless { .. })
+        };
+        let limit = (random.random_bool(0.5) && states.iter().any(calls))
+            .then(|| (random.random_range(1..3), random.random_range(1..4)));
+        Self { states, kept, limit }
     }
-    text
+
+    pub(super) fn definition(&self, outside: &str, names: &Names) -> String {
+        let mut text = String::from("state_machines:\n  m:\n");
+        if let Some((concurrent, rate)) = self.limit {
+            let per = PERIOD_MS / 1_000;
+            let _written = writeln!(
+                text,
+                "    limits: {{'{outside}': {{rate: {rate}, per: {per}s, concurrent: {concurrent}}}}}"
+            );
+        }
+        let _written = writeln!(text, "    feeds: [{{name: f, url: '{outside}/feed/<label>'}}]\n    states:");
+        for (n, state) in self.states.iter().enumerate() {
+            let mut line = state.yaml(n, outside, names);
+            if self.kept.contains(&n) {
+                line.insert_str(line.len() - 1, ", on_apply: keep");
+            }
+            let _written = writeln!(text, "      - {line}");
+        }
+        text
+    }
 }
 
 /// Some of the facts that there can be.
@@ -354,6 +392,7 @@ pub(super) fn rounds(random: &mut StdRng, states: usize, labels: usize) -> Vec<R
 #[derive(Debug, Clone)]
 pub(super) struct Naive<'a> {
     states: &'a [State],
+    kept: &'a BTreeSet<usize>,
     /// The answer of the feed.
     pub(super) way: bool,
     /// Whether its metadata holds the time of gates that open at one.
@@ -365,7 +404,10 @@ pub(super) struct Naive<'a> {
     pending: bool,
     /// Whether a failure is stored in its metadata.
     pub(super) failed: bool,
+    /// The names of the version that it is on.
     names: Names,
+    /// The names of the active version.
+    active: Names,
     at: usize,
     /// The states that it entered, and their names at that time.
     pub(super) path: Vec<(usize, String)>,
@@ -373,9 +415,10 @@ pub(super) struct Naive<'a> {
 }
 
 impl<'a> Naive<'a> {
-    pub(super) fn new(states: &'a [State], facts: &Facts, way: bool, due: bool) -> Self {
+    pub(super) fn new(table: &'a Table, facts: &Facts, way: bool, due: bool) -> Self {
         let mut naive = Self {
-            states,
+            states: &table.states,
+            kept: &table.kept,
             way,
             due,
             first: facts.clone(),
@@ -383,6 +426,7 @@ impl<'a> Naive<'a> {
             pending: false,
             failed: false,
             names: Names::default(),
+            active: Names::default(),
             at: 0,
             path: Vec::new(),
             left: MAX_MOVES,
@@ -423,9 +467,17 @@ impl<'a> Naive<'a> {
         if self.left > 0 {
             self.left -= 1;
             self.at = to;
+            if !self.stays() {
+                self.names = self.active.clone();
+            }
             self.path.push((to, self.names.of(to)));
             self.enter();
         }
+    }
+
+    /// Whether it stays on its version where it is: the state keeps it there, or the active version does not have the state.
+    fn stays(&self) -> bool {
+        self.kept.contains(&self.at) || self.active.of(self.at) != self.names.of(self.at)
     }
 
     fn enter(&mut self) {
@@ -501,6 +553,15 @@ impl<'a> Naive<'a> {
 
     /// Another version: a label in a state that has another name there moves; a gate with another text is evaluated.
     fn change(&mut self, names: &Names) {
+        let was_active = self.names == self.active;
+        self.active = names.clone();
+        if self.kept.contains(&self.at) || !was_active {
+            if !self.stays() {
+                self.names = names.clone();
+                self.look_if_informed();
+            }
+            return;
+        }
         let before = std::mem::replace(&mut self.names, names.clone());
         let state = &self.states[self.at];
         if before.of(self.at) != names.of(self.at) {

@@ -2,19 +2,19 @@
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
--- KEYS[4]: hash, `id nonce attempt` of receipts that were acknowledged lately
+-- KEYS[4]: hash, `id nonce attempt` of receipts that were acknowledged recently
 -- KEYS[5]: hash, the same, of earlier ones
 -- ARGV[1...]: strings, for each receipt its id and its proof (nonce and attempt)
 -- Returns an array with 1 for each receipt that was held, 2 for each that was acknowledged before, and 0 for each that
 -- was not held, or no longer; all 0 when the queue was deleted.
 -- Caller: Store::ack
 
--- Receipts in one of the two hashes, and how long they are retained after the newest of them, ms. A client that lost an
--- answer repeats its call within seconds.
+-- Maximum number of receipts in each of the two hashes, and how long a hash is kept after its newest receipt, in ms. A
+-- client that lost a reply repeats its call within seconds.
 local MAX_REMEMBERED = 50000
 local REMEMBERED_MS = '600000'
 
--- Notes receipts, so that a repeat of the call is not taken for a receipt that settles nothing.
+-- Stores receipts, so that a repeated call is recognized.
 local function remember(fields)
   redis.call('HSET', KEYS[4], unpack(fields))
   redis.call('PEXPIRE', KEYS[4], REMEMBERED_MS)

@@ -41,7 +41,7 @@ local function check_facet(facets, queue, facet, report)
   return is
 end
 
--- Checks the queue's numbers against what it has.
+-- Compares the queue's counters with its content.
 local function check_numbers(queue, inside, waiting, in_flight, later, report)
   if redis.call('ZCARD', queue.ring) ~= inside then
     report('F2', '', 'the ring has environments that are not active')

@@ -11,8 +11,8 @@ local function main(facets)
   local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], 0)
   local most = tonumber(ARGV[1])
   local left = most
-  -- This is allowed at the memory limit, and so is everything after it. Without settings nothing is delivered, and
-  -- pulls that wait are woken to learn it.
+  -- Redis accepts this at its memory limit, and then everything after it. Without settings nothing is delivered, and
+  -- waiting pulls are woken to detect the removal.
   if call('UNLINK', queue.settings, queue.ring) > 0 then call('PUBLISH', queue.prefix .. 'wake', 'gone ' .. queue.name) end
   call('ZREM', queue.due, queue.name)
   local function forget(item, env)

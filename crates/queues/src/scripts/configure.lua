@@ -19,7 +19,7 @@
 -- and the environment after which the next part begins, empty when there is none or the settings are newer.
 -- Caller: Store::configure
 
--- Removes what is stored of rates that facets no longer have. Only facets with rules have rates, so there are few.
+-- Removes the stored state of rates that facets no longer have. Only facets with rules have rates, so there are few.
 local function forget_rates(queue, rules)
   for _, env in ipairs(redis.call('HKEYS', queue.rates)) do
     if not string.match(rules[env] or '', ':%d') then
@@ -41,7 +41,8 @@ local function main(facets)
   for at = 11, #ARGV, 3 do weights[ARGV[at]], rules[ARGV[at]] = tonumber(ARGV[at + 1]), ARGV[at + 2] end
   local after, part = ARGV[9], tonumber(ARGV[10])
   local first = after == '' and '-' or '(' .. after
-  -- The facet that has its turn may have used it up by the new weight. Then its turn ends before others are put in.
+  -- The facet at the head may have used up its turn under the new weight. If so, its turn ends before other facets
+  -- enter.
   local head = call('ZRANGE', queue.ring, 0, 0)[1]
   if head then facets.load(queue, head) end
   local envs = call('ZRANGE', queue.index, first, '+', 'BYLEX', 'LIMIT', 0, part)
@@ -53,7 +54,7 @@ local function main(facets)
   for _, facet in ipairs(queue.touched) do
     facet.weight = weights[facet.env] or 1
     local its_rules = rules[facet.env] or ''
-    -- A facet that used up another rate begins the new one.
+    -- If a facet had used up its former rate, it starts with the new one.
     if facet.rate and facet.rules ~= its_rules then call('ZREM', queue.throttled, facet.env) end
     facets.rule(queue, facet, its_rules)
     if facet.used > 0 and facet.used >= facet.weight then call('ZREM', queue.ring, facet.env) end
@@ -61,7 +62,7 @@ local function main(facets)
   facets.settle_all(queue, true)
   facets.finish(queue)
   if #envs == part then return { 0, envs[#envs] } end
-  -- This was the last part. Until here, the settings show that parts are left.
+  -- This was the last part. Until now, `settled` shows that parts remain.
   call('HSET', queue.settings, 'settled', ARGV[2])
   return { 0, '' }
 end

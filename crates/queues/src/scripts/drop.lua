@@ -27,7 +27,7 @@ local function main(facets)
     if n > 0 then plans[#plans + 1] = { facet = facet, items = items, n = n } end
     left = left - n
     if left == 0 and facet.waiting > n then
-      -- This facet again, from the one before it on.
+      -- The next part begins with this facet again.
       more = true
       break
     end
@@ -38,7 +38,7 @@ local function main(facets)
     end
   end
 
-  -- Each LPOP frees memory and is allowed at the memory limit, and so is what follows.
+  -- LPOP frees memory, so Redis accepts it at its memory limit, and then everything after it.
   for _, plan in ipairs(plans) do
     call('LPOP', plan.facet.list, plan.n)
     plan.facet.waiting = plan.facet.waiting - plan.n
@@ -52,6 +52,7 @@ local function main(facets)
   facets.add(queue, 'dropped', most - left)
   facets.finish(queue)
   if only ~= '' then return { most - left, more and only or '' } end
-  -- When the first facet is not finished: a text that sorts before every environment, as none has control characters.
+  -- If the first facet is not finished, the position is a text that sorts before every environment, as none contains
+  -- control characters.
   return { most - left, more and (last == '' and '\001' or last) or '' }
 end

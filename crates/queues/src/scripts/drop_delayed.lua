@@ -24,7 +24,7 @@ local function main(facets)
 
   local dropped = 0
   for _, one in ipairs(members) do
-    -- A scan may show a member twice.
+    -- A scan may return a member twice.
     if call('ZREM', queue.delayed, one.member) == 1 then
       local id, segment = facets.item(one.item)
       facets.release(queue, id, segment, one.facet.env)

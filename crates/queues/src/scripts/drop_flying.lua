@@ -18,7 +18,7 @@ local function main(facets)
   for i = 1, #scanned[2], 2 do
     local id = scanned[2][i]
     local _, attempts, item, env = string.match(scanned[2][i + 1], '^(%S+) (%d+) (%S+) (.*)$')
-    -- A scan may show a field twice.
+    -- A scan may return a field twice.
     if env == facet.env and not seen[id] then
       local _, segment = facets.item(item)
       landed[#landed + 1] = { id = id, attempts = attempts, item = item, env = env, segment = segment }

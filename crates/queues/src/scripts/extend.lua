@@ -18,14 +18,14 @@ local function main(facets)
   local extended = false
   for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 3) })) do
     if message then
-      -- The ZREM is allowed at the memory limit, and so is the rest.
+      -- Redis accepts ZREM at its memory limit, and then everything after it.
       call('ZREM', queue.leases, message.id)
       call('ZADD', queue.leases, text(until_ms), message.id)
       reply[i] = 1
       extended = true
     end
   end
-  -- A later end is not recorded: a sweep that is too early finds nothing, and records the right moment.
+  -- A later end is not recorded: a sweep that comes too early finds nothing, and records the right time.
   if extended then facets.schedule(queue, until_ms) end
   facets.finish(queue)
   return { text(until_ms), reply }

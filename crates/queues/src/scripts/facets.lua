@@ -17,15 +17,16 @@ local facets = {}
 -- Ten seconds of ids: the span of one segment of the log.
 local SEGMENT = 64000000
 local EPOCH = 1704067200000
--- In place of a segment: the body of a message that has never waited yet is stored with its queue. The log would
--- otherwise be kept for as long as the message is delayed.
+-- Stands for the segment of a message that has never waited yet, whose body is stored with its queue. Otherwise the log
+-- would have to be kept for as long as the message is delayed.
 local LATER = '0'
--- Facets whose dropped messages are recorded one by one. Those of further facets are recorded together.
+-- Maximum number of facets whose dropped messages are recorded individually. Those of further facets are recorded
+-- together.
 local MAX_GAPS = 10000
--- A message, in the unit of what a rate allows.
+-- One message, in the unit of rates.
 local MESSAGE = 1000000
 
--- Lua's own conversion writes 1.7e+15; ids and times must keep every digit.
+-- Lua's own conversion writes 1.7e+15, but ids and times must keep every digit.
 local function text(number)
   return string.format('%.0f', number)
 end
@@ -37,8 +38,8 @@ function facets.now(override)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so the
--- types of keys are checked before the first write.
+-- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails halfway, so types
+-- are checked before the first write.
 function facets.expect(kind, ...)
   for n = 1, select('#', ...) do
     local key = select(n, ...)
@@ -49,7 +50,7 @@ function facets.expect(kind, ...)
   end
 end
 
--- The segment that an id lies in. Most ids of a call lie in the same.
+-- The segment that contains an id. Most ids of a call are in the same one.
 local known_number, known_segment
 local function segment_of(id)
   local number = math.floor(id / SEGMENT)
@@ -67,7 +68,7 @@ function facets.item(item)
   return id, segment, tonumber(attempts) or 0
 end
 
--- The item with another number of attempts.
+-- The item with a different number of attempts.
 function facets.tried(item, attempts)
   local place = string.match(item, '^[%d@]+')
   return attempts > 0 and place .. '#' .. text(attempts) or place
@@ -88,8 +89,8 @@ function facets.since(item)
   return again > since and again or since
 end
 
--- A queue, by the key of its ring; `held` and `due` are the shard's. `limit` is the number of messages in flight that
--- a facet without its own limit may have, 0 for any.
+-- A queue, by the key of its ring; `held` and `due` are keys that the queues of a shard share. `limit` is the maximum
+-- number of messages in flight for a facet without its own limit, 0 for none.
 function facets.open(held, due, ring, limit)
   local base = string.match(ring, '^(.*)|ring$')
   return {
@@ -102,8 +103,8 @@ function facets.open(held, due, ring, limit)
   }
 end
 
--- Opens a queue with its settings in the shard; nil when there are none (it was deleted). An older version may have
--- stored the settings without those of the second line.
+-- Opens a queue with its settings in the shard; nil if there are none because it was deleted. Settings that an older
+-- version stored may lack those of the second line.
 function facets.configured(held, due, ring)
   local queue = facets.open(held, due, ring, 0)
   local found = redis.call('HMGET', queue.settings, 'revision', 'lease_ms', 'in_flight_limit', 'max_attempts',
@@ -118,12 +119,12 @@ function facets.configured(held, due, ring)
   return queue
 end
 
--- Gives a queue the bounds that a publish has to keep: messages of the queue and of a facet that wait or are delayed, 0
--- for any, and 1 to drop the oldest in place of rejecting new ones.
+-- Sets the bounds that a publish has to respect: maximum numbers of messages of the queue and of a facet that wait or
+-- are delayed (0 for none), and 1 to drop the oldest instead of rejecting new ones.
 function facets.bound(queue, max, facet_max, drop)
   queue.bounded, queue.max, queue.facet_max, queue.drops = true, tonumber(max), tonumber(facet_max), drop == '1'
   local counts = redis.call('HMGET', queue.count, 'waiting', 'delayed')
-  -- With what the call adds, before it is written.
+  -- These sizes include what the call adds, before it is written.
   queue.size, queue.sizes = tonumber(counts[1] or 0) + tonumber(counts[2] or 0), {}
   queue.written = queue.size
 end
@@ -135,14 +136,14 @@ local function size_of(queue, env)
   return facet.waiting + facet.delayed
 end
 
--- Whether a bounded queue that rejects messages may take `count` more of an environment.
+-- Whether a bounded queue that rejects messages can accept `count` more of an environment.
 function facets.fits(queue, env, count)
   if not queue.bounded or queue.drops then return true end
   return (queue.max == 0 or queue.size + count <= queue.max)
     and (queue.facet_max == 0 or size_of(queue, env) + count <= queue.facet_max)
 end
 
--- Counts a message that a bounded queue is going to take.
+-- Counts a message that a bounded queue will accept.
 function facets.plan(queue, env)
   if not queue.bounded then return end
   queue.sizes[env], queue.size = size_of(queue, env) + 1, queue.size + 1
@@ -154,7 +155,7 @@ function facets.eligible(facet)
     and (facet.limit == 0 or facet.flying < facet.limit)
 end
 
--- Gives a facet its rules, and reads whether it has used up its rate.
+-- Sets a facet's rules, and reads whether it has used up its rate.
 function facets.rule(queue, facet, rules)
   facet.rules, facet.limit, facet.rate, facet.throttled = rules, queue.limit, false, false
   if rules == '' then return end
@@ -166,8 +167,8 @@ function facets.rule(queue, facet, rules)
   end
 end
 
--- The number of messages that the rate allows now, in millionths: a bucket that fills at the rate, and holds one second of it, at
--- least one message. It is stored apart from the facet, which may be gone between two messages.
+-- The number of messages that the rate allows now, in millionths: a token bucket that holds one second of the rate, but
+-- at least one message. It is stored separately, because the facet may be removed between two messages.
 function facets.tokens(queue, facet, now)
   local full = math.max(MESSAGE, facet.rate * 1000)
   local saved = redis.call('HGET', queue.rates, facet.env)
@@ -176,18 +177,19 @@ function facets.tokens(queue, facet, now)
   return math.min(full, tonumber(tokens) + math.max(0, now - tonumber(at)) * facet.rate)
 end
 
--- Takes messages from what the rate allows.
+-- Takes messages out of the token bucket.
 function facets.spend(facet, messages)
   facet.tokens = facet.tokens - messages * MESSAGE
   facet.throttled = facet.tokens < MESSAGE
 end
 
--- How many whole messages the rate allows.
+-- The number of whole messages that the rate allows.
 function facets.allowed(facet)
   return math.floor(facet.tokens / MESSAGE)
 end
 
--- Stores what is left of the rate. A facet that has used it up leaves the ring until a sweep at the right moment.
+-- Stores the rest of the token bucket. A facet that has used up its rate leaves the ring; a sweep puts it back at the
+-- right time.
 function facets.use_rate(queue, facet, now)
   redis.call('HSET', queue.rates, facet.env, text(facet.tokens) .. ' ' .. text(now))
   if not facet.throttled then return end
@@ -196,7 +198,7 @@ function facets.use_rate(queue, facet, now)
   facets.schedule(queue, due)
 end
 
--- A copy of the fields as they are in Redis, so that only changed ones are written.
+-- The fields whose stored values are remembered, so that only changed ones are written.
 local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell', 'rules' }
 local function remember(facet)
   facet.old = {
@@ -205,13 +207,14 @@ local function remember(facet)
   }
 end
 
--- Reads a facet. The reads detect keys of another type.
+-- Reads a facet. The reads fail if keys have the wrong type.
 function facets.load(queue, env)
   local facet = queue.facets[env]
   if facet then return facet end
   local key, list = queue.base .. '|facet:' .. env, queue.base .. ':' .. env
   local found = redis.call('HMGET', key, 'weight', 'flying', 'delayed', 'used', 'dwell', 'rules')
-  -- Fields that are filled in later are made here: a table that grows is slower. `taken` and `backlog` are a pull's.
+  -- Fields that are filled in later are created here, because a table that grows is slower. `taken` and `backlog` are
+  -- for pulls.
   facet = {
     env = env, key = key, list = list, known = found[2] and true or false, weight = tonumber(found[1] or 1),
     flying = tonumber(found[2] or 0), delayed = tonumber(found[3] or 0), used = tonumber(found[4] or 0),
@@ -226,7 +229,7 @@ function facets.load(queue, env)
   return facet
 end
 
--- Writes a facet, or removes it when it has no messages.
+-- Writes a facet, or removes it if it has no messages.
 function facets.write(queue, facet)
   if facet.waiting == 0 and facet.delayed == 0 and facet.flying == 0 then
     redis.call('DEL', facet.key)
@@ -255,8 +258,8 @@ function facets.write(queue, facet)
   remember(facet)
 end
 
--- Puts facets at the tail of the ring, those that are not in it. Places in the ring only rise: the head has the lowest.
--- If the ring was empty, consumers that wait for messages are woken. Returns how many were put in.
+-- Adds those facets to the tail of the ring that are not in it. Positions in the ring only rise, and the head has the
+-- lowest. If the ring was empty, waiting consumers are woken. Returns how many facets were added.
 function facets.enter(queue, envs)
   local last = redis.call('ZRANGE', queue.ring, -1, -1, 'WITHSCORES')[2]
   local places, place = {}, tonumber(last or 0)
@@ -268,16 +271,16 @@ function facets.enter(queue, envs)
   return redis.call('ZADD', queue.ring, 'NX', unpack(places))
 end
 
--- Records that a consumer waits for one facet, and has to be notified when it enters the ring, even if others are in
--- the ring. At the memory limit this fails, and the consumer waits until it asks again.
+-- Records that a consumer waits for one facet, and has to be notified when it enters the ring, even if other facets are
+-- in the ring. At the memory limit this fails, and the consumer waits until it asks again.
 function facets.watch(queue, wait_ms)
   local key = queue.base .. '|watched'
   local noted = redis.pcall('SET', key, '1', 'NX', 'PX', wait_ms)
   if not noted then redis.call('PEXPIRE', key, wait_ms, 'GT') end
 end
 
--- Puts a facet into the ring or removes it if that has changed, and writes it. A facet enters at the tail, with a whole
--- turn. `unknown` when the definition has changed, and the facet may be in the ring or not.
+-- Adds a facet to the ring or removes it, if that has changed, and writes it. A facet enters at the tail with a full
+-- turn. `unknown` means that the definition has changed, so it is unknown whether the facet is in the ring.
 function facets.settle(queue, facet, unknown)
   local should = facets.eligible(facet)
   if should and (unknown or not facet.was_eligible) then
@@ -294,7 +297,7 @@ function facets.settle(queue, facet, unknown)
   facet.was_eligible = should
 end
 
--- Adds to a number of the queue; `finish` writes it.
+-- Changes a counter of the queue; `finish` writes it.
 function facets.add(queue, name, delta)
   queue.deltas[name] = (queue.deltas[name] or 0) + delta
 end
@@ -304,8 +307,8 @@ function facets.hold(queue, segment, delta)
   queue.segments[segment] = (queue.segments[segment] or 0) + delta
 end
 
--- Changes the bytes that the fabric stores for an environment, if they are limited (see publish_quota.lua of the bus). With
--- `segment`, the body is in that segment of the log.
+-- Changes the number of bytes that the fabric stores for an environment, if they are limited (see publish_quota.lua of
+-- the bus). With `segment`, the body is in that segment of the log.
 function facets.charge(queue, env, bytes, segment)
   local base = string.sub(queue.prefix, 1, -1 - #'queue:') .. 'bus:'
   local key = base .. 'environments'
@@ -314,7 +317,7 @@ function facets.charge(queue, env, bytes, segment)
   if segment then redis.call('HINCRBY', base .. 'log:' .. segment .. ':environments', env, text(bytes)) end
 end
 
--- A message that was delayed no longer needs its body.
+-- Releases the body of a message that was delayed.
 function facets.release(queue, id, segment, env)
   if segment ~= LATER then return facets.hold(queue, segment, -1) end
   facets.charge(queue, env, -redis.call('HSTRLEN', queue.later, id))
@@ -330,11 +333,11 @@ function facets.push(queue, facet, items, weight, rules)
   redis.call('RPUSH', facet.list, unpack(items))
   facet.waiting = facet.waiting + #items
   facets.add(queue, 'waiting', #items)
-  -- Usually the facet is in the ring already, or may not be in it: then nothing else changes.
+  -- Usually the eligibility of the facet does not change, and nothing else has to be written.
   if not facet.known or facets.eligible(facet) ~= facet.was_eligible then facets.settle(queue, facet) end
 end
 
--- Stores a message that is delivered for the first time at `due` or later. Otherwise as `push`.
+-- Stores a message that is delivered for the first time at `due` or later. The other arguments are those of `push`.
 function facets.push_later(queue, facet, id, body, due, weight, rules)
   if not facet.known then
     facet.weight = weight
@@ -348,13 +351,13 @@ function facets.push_later(queue, facet, id, body, due, weight, rules)
   facets.settle(queue, facet)
 end
 
--- How long a message waits before its next delivery after `attempts` that failed: ms, 0 without backoff.
+-- The pause before the next delivery of a message after `attempts` failed ones: ms, 0 without backoff.
 function facets.backoff(queue, attempts)
   if queue.backoff == 0 then return 0 end
   return math.min(queue.backoff * 2 ^ math.min(attempts - 1, 40), queue.max_backoff)
 end
 
--- Delays messages in flight. Each is { env, item }. They were counted out of their facets by `land`.
+-- Delays messages in flight. Each is { env, item }. `land` has already subtracted them from their facets.
 function facets.delay(queue, messages, dues)
   for i, message in ipairs(messages) do
     redis.call('ZADD', queue.delayed, text(dues[i]), message.item .. ' ' .. message.env)
@@ -365,8 +368,8 @@ function facets.delay(queue, messages, dues)
   facets.add(queue, 'delayed', #messages)
 end
 
--- Drops the `count` oldest messages of a facet that wait, and records which: a field of `gaps` for each facet with the
--- lowest and the highest id, the number of messages, and when the last one was dropped.
+-- Drops the `count` oldest waiting messages of a facet, and records them: `gaps` has a field for each facet with the
+-- lowest and the highest id, the number of messages, and the time of the last drop.
 function facets.drop_oldest(queue, facet, count, now)
   local items = redis.call('LPOP', facet.list, count) or {}
   if #items == 0 then return end
@@ -392,7 +395,7 @@ function facets.drop_oldest(queue, facet, count, now)
   facets.settle(queue, facet)
 end
 
--- Gives messages back to the heads of their facets, in the order of their ids. Each is { env, item, id }.
+-- Returns messages to the heads of their facets, in the order of their ids. Each is { env, item, id }.
 function facets.give_back(queue, messages)
   table.sort(messages, function(a, b) return tonumber(a.id) > tonumber(b.id) end)
   for _, message in ipairs(messages) do
@@ -403,8 +406,9 @@ function facets.give_back(queue, messages)
   facets.add(queue, 'waiting', #messages)
 end
 
--- Makes dead letters of messages, with their bodies, so that the log need not keep them. Each message is { id, segment,
--- attempts, env, body }. Above `keep` dead letters the oldest are dropped. A message whose body was lost becomes none.
+-- Turns messages into dead letters with their bodies, so that the log need not keep them. Each message is { id,
+-- segment, attempts, env, body }. Above `keep` dead letters the oldest are dropped. A message whose body was lost is
+-- only dropped.
 function facets.bury(queue, messages, reason, now, keep)
   for _, message in ipairs(messages) do
     facets.hold(queue, message.segment, -1)
@@ -422,7 +426,7 @@ function facets.bury(queue, messages, reason, now, keep)
   end
 end
 
--- Drops what is beyond the bounds of a queue after `added` messages of a facet were added: the facet's oldest.
+-- If the queue exceeds its bounds after `added` messages were added to a facet, drops the facet's oldest messages.
 function facets.keep_bounds(queue, facet, added, now)
   if not queue.bounded then return end
   local over = 0
@@ -435,9 +439,9 @@ function facets.keep_bounds(queue, facet, added, now)
   facets.drop_oldest(queue, facet, over, now)
 end
 
--- Reads what is in flight under these ids and proofs (an array id, proof, id, proof …). A proof is the nonce and the
--- attempt. Returns an array with { id, attempts, item, env, segment } or false in each place; a receipt that is given
--- twice is held once.
+-- Reads the messages in flight under these ids and proofs (an array id, proof, id, proof …). A proof is the nonce and
+-- the attempt. Returns an array with { id, attempts, item, env, segment } or false for each; of a repeated receipt,
+-- only the first gets the message.
 function facets.held_by(queue, receipts)
   local ids, seen, found = {}, {}, {}
   for i = 1, #receipts, 2 do ids[#ids + 1] = receipts[i] end
@@ -457,8 +461,8 @@ function facets.held_by(queue, receipts)
   return found
 end
 
--- Ends the flight of messages. Its ZREM is allowed at the memory limit, and so is everything after it. Loads their
--- facets; the caller ends with `settle` of each (`settle_all`).
+-- Ends the leases of messages. Redis accepts the ZREM at its memory limit, and then everything after it. Loads their
+-- facets; the caller must call `settle` for each (`settle_all`).
 function facets.land(queue, messages)
   local ids = {}
   for i, message in ipairs(messages) do
@@ -472,13 +476,13 @@ function facets.land(queue, messages)
   facets.add(queue, 'inflight', -#ids)
 end
 
--- Settles every facet that was loaded, in that order.
+-- Settles every loaded facet, in the order of loading.
 function facets.settle_all(queue, unknown)
   for _, facet in ipairs(queue.touched) do facets.settle(queue, facet, unknown) end
 end
 
--- Records when a lease ends or a message is due. Sweepers sleep until the earliest moment, and an earlier one is
--- published to them.
+-- Records when a lease ends or a message is due. Sweepers sleep until the earliest such time; if it becomes earlier, it
+-- is published to them.
 function facets.schedule(queue, due)
   if redis.call('ZADD', queue.due, 'LT', 'CH', text(due), queue.name) == 1
     and redis.call('ZRANK', queue.due, queue.name) == 0 then
@@ -486,7 +490,8 @@ function facets.schedule(queue, due)
   end
 end
 
--- The earliest moment at which a lease ends, a message is due or a facet has a rate again; nil when there is none.
+-- The earliest time at which a lease ends, a message is due, or the rate of a facet allows messages again; nil if there
+-- is none.
 function facets.next_due(queue)
   local first
   for _, key in ipairs({ queue.leases, queue.delayed, queue.throttled }) do
@@ -496,7 +501,7 @@ function facets.next_due(queue)
   return first
 end
 
--- Call this last: it writes the numbers and wakes sleepers, once for the call.
+-- Must be called last: it writes the counters and wakes sleepers, once per call.
 function facets.finish(queue)
   for name, delta in pairs(queue.deltas) do
     if delta ~= 0 then redis.call('HINCRBY', queue.count, name, text(delta)) end

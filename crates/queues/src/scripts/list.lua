@@ -14,18 +14,18 @@
 -- it was delivered, environment, unix ms when its delay or its lease ends, and body.
 -- Caller: Store::list
 
--- In place of a segment: the body is stored with the queue.
+-- Stands for the segment of a message whose body is stored with the queue.
 local LATER = '0'
 
--- The place of the entry after the last one that was read. If that is gone or has moved, the entries of its moment are
--- read again.
+-- The position after the last entry that was read. If that entry was removed or moved, the entries with the same time
+-- are read again.
 local function first_place(key, score, entry)
   if score == '' then return 0 end
   if redis.call('ZSCORE', key, entry) == score then return redis.call('ZRANK', key, entry) + 1 end
   return redis.call('ZCOUNT', key, '-inf', '(' .. score)
 end
 
--- Item and environment of each entry, false for one that is gone.
+-- Item and environment of each entry, false for one that was removed.
 local function read_entries(queue, delayed, entries)
   local found, ids = {}, {}
   for i = 1, #entries, 2 do ids[#ids + 1] = entries[i] end

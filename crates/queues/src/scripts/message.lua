@@ -16,7 +16,7 @@
 -- and its body.
 -- Caller: Store::message
 
--- In place of a segment: the body is stored with the queue.
+-- Stands for the segment of a message whose body is stored with the queue.
 local LATER = '0'
 local search = {}
 
@@ -30,7 +30,7 @@ function search.delayed(facets, queue, id, from, most)
   return { id = id, item = item, env = env, segment = segment, attempts = attempts, at = due, member = member }, '0'
 end
 
--- From the tail: messages leave the list at its head, so none is passed over between two parts.
+-- Reads from the tail: messages leave the list at its head, so none is skipped between two parts.
 function search.waiting(facets, queue, id, from, most, only)
   local items = redis.call('LRANGE', queue.base .. ':' .. only, -from - most, -from - 1)
   for i = #items, 1, -1 do

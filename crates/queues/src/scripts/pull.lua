@@ -6,35 +6,36 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, maximum number of messages
--- ARGV[3]: integer, maximum bytes of bodies (the first message is delivered whatever its size)
--- ARGV[4]: string, random characters of this pull
--- ARGV[5]: integer, 1 to acknowledge immediately
--- ARGV[6]: integer, revision of the queue that the caller knows
--- ARGV[7]: string, the only environment to deliver messages of, out of turn; empty for all of them in turn
--- ARGV[8]: integer, ms for which the caller waits for a message of that environment, 0 if it does not
--- ARGV[9]: integer, ms of the leases; 0 for what the queue defines
+-- ARGV[2]: integer, maximum bytes of bodies (the first message is delivered whatever its size)
+-- ARGV[3]: integer, 1 to acknowledge immediately
+-- ARGV[4]: integer, revision of the queue that the caller knows
+-- ARGV[5]: string, the only environment to deliver messages of, out of turn; empty for all of them in turn
+-- ARGV[6]: integer, ms for which the caller waits for a message of that environment, 0 if it does not
+-- ARGV[7]: integer, ms of the leases; 0 for what the queue defines
+-- ARGV[8...]: strings, for each consumer the maximum number of its messages, and random characters for its receipts.
+--   The first messages are for the first consumer.
 -- Returns `gone` (no such queue here), `behind` (the shard has older settings than the caller), or an array: unix ms,
 -- end of the leases, 1 when there is more (of the environment, if one was named), the next moment at which a message
 -- may become available or an empty string, how many bodies were lost, how many messages were dropped because they had
 -- waited for too long; then for each message id, attempt, environment, how many waited in its facet, and body.
 -- Caller: Store::pull
 
--- Messages that one call drops because they waited for too long.
+-- Maximum number of expired messages that one call drops.
 local MAX_EXPIRED = 500
 
 -- The settings of a pull.
 local function read_pull(facets, queue)
-  local now = facets.now(ARGV[1])
+  local now, max = facets.now(ARGV[1]), 0
+  for i = 8, #ARGV, 2 do max = max + tonumber(ARGV[i]) end
   return {
-    now = now, oldest = queue.retention and now - queue.retention or 0, max = tonumber(ARGV[2]), max_bytes = tonumber(ARGV[3]), nonce = ARGV[4],
-    auto = ARGV[5] == '1', only = ARGV[7] ~= '' and ARGV[7], wait_ms = tonumber(ARGV[8]),
+    now = now, oldest = queue.retention and now - queue.retention or 0, max = max, max_bytes = tonumber(ARGV[2]),
+    auto = ARGV[3] == '1', only = ARGV[5] ~= '' and ARGV[5], wait_ms = tonumber(ARGV[6]),
   }
 end
 
 -- The ring as a pull sees it. `order` has the facets from the head on (the first `loaded` of them; a pull appends those
--- whose turn ended), and `head` and `tail` are places in it. `whole` when it has every facet. A pull of one environment
--- leaves the turns unchanged, including that of its facet.
+-- whose turn ended); `head` and `tail` are indexes in it. `whole` if it contains every facet. A pull of one environment
+-- does not change the turns, including that of its facet.
 local function read_ring(facets, queue, pull)
   local order
   if pull.only then
@@ -47,13 +48,13 @@ local function read_ring(facets, queue, pull)
   return { order = order, loaded = loaded, whole = whole, head = 1, tail = loaded }
 end
 
--- How long messages wait in the facet before they are delivered: a moving average, ms.
+-- Updates the time that messages of the facet wait before they are delivered: a moving average, in ms.
 local function note_dwell(facets, facet, item, now)
   local dwell = math.max(0, now - facets.since(item))
   facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
 end
 
--- How many messages of one facet may be picked, whose turn lasts for `credit` more.
+-- How many messages of one facet may be picked, if its turn allows `credit` more.
 local function quota(facets, facet, pull, picked, credit)
   local n = math.min(credit, facet.waiting, pull.max - picked.count)
   if facet.limit > 0 and not pull.auto then n = math.min(n, facet.limit - facet.flying) end
@@ -61,8 +62,8 @@ local function quota(facets, facet, pull, picked, credit)
   return n
 end
 
--- Picks messages of one facet, whose turn lasts for `credit` more. Returns the credit that it has left. A message that has
--- waited for too long is dropped and takes no credit.
+-- Picks messages of one facet, whose turn allows `credit` more. Returns the remaining credit. A message that has waited
+-- for too long is dropped and uses no credit.
 local function pick_of(facets, facet, pull, picked, credit)
   local n = quota(facets, facet, pull, picked, credit)
   local items = n > 0 and redis.call('LRANGE', facet.list, facet.taken, facet.taken + n - 1) or {}
@@ -97,7 +98,7 @@ local function pick_of(facets, facet, pull, picked, credit)
   return credit - served
 end
 
--- Ends the turn of the facet at the head of the ring, if it has to end.
+-- Ends the turn of the facet at the head of the ring, if its credit is used up.
 local function turn(facets, facet, ring, credit, only)
   if not facets.eligible(facet) then
     facet.used = 0
@@ -107,14 +108,14 @@ local function turn(facets, facet, ring, credit, only)
     ring.head, ring.tail = ring.head + 1, ring.tail + 1
     ring.order[ring.tail] = facet.env
   elseif not only then
-    -- It keeps its turn: this call is full, or some bodies were lost.
+    -- Its turn continues: this call is full, or some bodies were lost.
     facet.used = facet.weight - credit
   end
 end
 
--- Picks the messages to deliver: `messages`, the segments of lost bodies and of messages that waited for too long
--- (`expired`), the facets that were visited, and how many messages are served or lost (`count`). Reads only; `ring` is
--- left as it has to be written.
+-- Picks the messages to deliver: `messages`, the segments of lost bodies and of expired messages (`expired`), the
+-- visited facets, and the number of served or lost messages (`count`). It only reads, and changes `ring` to the state
+-- that has to be written.
 local function pick(facets, queue, pull, ring)
   local picked = { messages = {}, lost = {}, expired = {}, visited = {}, count = 0, bytes = 0, full = false }
   local visited = picked.visited
@@ -132,7 +133,7 @@ local function pick(facets, queue, pull, ring)
   return picked
 end
 
--- Writes what is left of the facets, and the ring.
+-- Writes the changed facets and the ring.
 local function write_facets(facets, queue, pull, ring, picked)
   local visited, popped = picked.visited, math.min(ring.head - 1, ring.loaded)
   for i = 1, #visited do
@@ -153,18 +154,23 @@ local function write_facets(facets, queue, pull, ring, picked)
   end
 end
 
--- Puts messages in flight until their leases end; or forgets them, if they are acknowledged already.
+-- Records the leases, or removes the messages if they are acknowledged already.
 local function write_leases(facets, queue, pull, messages, until_ms, until_text)
   local leases, inflight, text = {}, {}, facets.text
+  local consumer, last = 8, tonumber(ARGV[8])
   for i = 1, #messages do
     local message = messages[i]
+    while i > last do
+      consumer = consumer + 2
+      last = last + tonumber(ARGV[consumer])
+    end
     if pull.auto then
       facets.hold(queue, message.segment, -1)
     else
       local n = 2 * i
       leases[n - 1], leases[n] = until_text, message.id
       inflight[n - 1] = message.id
-      inflight[n] = pull.nonce .. ' ' .. text(message.attempt) .. ' '
+      inflight[n] = ARGV[consumer + 1] .. ' ' .. text(message.attempt) .. ' '
         .. facets.tried(message.item, message.attempt) .. ' ' .. message.facet.env
     end
   end
@@ -175,7 +181,7 @@ local function write_leases(facets, queue, pull, messages, until_ms, until_text)
   facets.schedule(queue, until_ms)
 end
 
--- Updates the queue's numbers.
+-- Updates the queue's counters.
 local function write_numbers(facets, queue, pull, picked)
   local lost, expired = picked.lost, picked.expired
   for i = 1, #lost do facets.hold(queue, lost[i], -1) end
@@ -192,18 +198,18 @@ local function main(facets)
   local text = facets.text
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then return 'gone' end
-  if queue.revision < tonumber(ARGV[6]) then return 'behind' end
+  if queue.revision < tonumber(ARGV[4]) then return 'behind' end
   facets.expect('hash', queue.inflight)
   local pull = read_pull(facets, queue)
-  local lease_ms = tonumber(ARGV[9])
+  local lease_ms = tonumber(ARGV[7])
   local until_ms = pull.now + (lease_ms > 0 and lease_ms or queue.lease)
   local until_text = text(until_ms)
   local ring = read_ring(facets, queue, pull)
   local picked = pick(facets, queue, pull, ring)
   local messages = picked.messages
 
-  -- From here on nothing is refused. The first write frees memory, so it and what follows are allowed at the memory
-  -- limit: otherwise queues could not be drained there.
+  -- From here on nothing is rejected. The first write frees memory, so Redis accepts it and everything after it at its
+  -- memory limit. Otherwise queues could not be drained there.
   write_facets(facets, queue, pull, ring, picked)
   write_leases(facets, queue, pull, messages, until_ms, until_text)
   write_numbers(facets, queue, pull, picked)

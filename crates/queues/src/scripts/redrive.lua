@@ -35,7 +35,8 @@ local function read_letters(facets, queue, from, most, only, ids)
   return letters, #stored
 end
 
--- Takes letters out of the list. This frees memory, so it is allowed at the memory limit, and so is what follows.
+-- Removes letters from the list. This frees memory, so Redis accepts it at its memory limit, and then everything after
+-- it.
 local function remove(queue, letters, from, count)
   if from == 0 and #letters == count then
     if count > 0 then redis.call('LPOP', queue.dead, count) end

@@ -13,7 +13,7 @@
 -- Caller: Store::sweep
 
 -- Reads the messages whose leases have ended. Returns all of them, those that are returned, those that become dead
--- letters, and those that are delayed, with when each is due.
+-- letters, and those that are delayed with their due times.
 local function read_expired(facets, queue, expired, now)
   local landed, back, dead, later, dues = {}, {}, {}, {}, {}
   local values = #expired > 0 and redis.call('HMGET', queue.inflight, unpack(expired)) or {}
@@ -57,8 +57,8 @@ local function read_due(facets, queue, due, back)
   return fresh
 end
 
--- Puts messages that wait for the first time at the end of their facets. Their bodies move to the current segment of the
--- log. The facet is settled afterwards, so that it enters the ring once.
+-- Puts messages that wait for the first time at the end of their facets. Their bodies move to the current segment of
+-- the log. The facet is settled once at the end, so that it enters the ring once.
 local function let_wait(facets, queue, fresh, now)
   local segment = facets.segment(now)
   local log = KEYS[4] .. ':' .. segment
@@ -84,7 +84,7 @@ local function main(facets)
   local call, text = redis.call, facets.text
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then
-    -- It was deleted. clear.lua removes what is left of it.
+    -- The queue was deleted. clear.lua removes what remains of it.
     call('ZREM', KEYS[3], string.match(KEYS[1], 'queue:([^:|]+)|ring$'))
     return { 0, 0, 0, 0 }
   end
@@ -99,9 +99,9 @@ local function main(facets)
   if #fresh > 0 then facets.expect('hash', KEYS[4] .. ':' .. facets.segment(now)) end
   for _, env in ipairs(ready) do facets.load(queue, env) end
 
-  -- This is allowed at the memory limit, and so is everything after it.
+  -- Redis accepts this at its memory limit, and then everything after it.
   call('ZREM', queue.due, queue.name)
-  -- A lease without a message would be swept again and again.
+  -- Otherwise a lease without a message would be swept again and again.
   if #expired > 0 then call('ZREM', queue.leases, unpack(expired)) end
   if #due > 0 then call('ZREM', queue.delayed, unpack(due)) end
   if #ready > 0 then call('ZREM', queue.throttled, unpack(ready)) end

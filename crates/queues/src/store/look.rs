@@ -17,13 +17,13 @@ static AUDIT: Script<FabricRole> =
 #[cfg(test)]
 pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("peek", &PEEK), ("audit", &AUDIT)];
 
-/// For commands without arguments.
+/// The arguments of a command without arguments.
 const NONE: &[&str] = &[];
 
-/// Numbers of a queue in this shard.
+/// Statistics of a queue in this shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// `waiting`, `delayed`, `inflight`, and what happened in all.
+    /// `waiting`, `delayed`, `inflight`, and the totals.
     pub numbers: BTreeMap<String, u64>,
     pub facets: u64,
     pub dead: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Counts {
 /// The state of a queue that housekeeping needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueState {
-    /// The revision of the definition that this shard goes by in every facet.
+    /// The revision of the definition that is in effect for every facet in this shard.
     pub revision: Option<u64>,
     /// Messages that wait.
     pub waiting: u64,
@@ -51,7 +51,7 @@ pub(crate) struct FacetRow {
 }
 
 impl Store {
-    /// Messages that wait: the first of a facet, or the next of each.
+    /// Reads waiting messages: the first of one facet, or the next of each.
     pub(crate) async fn peek(
         &self,
         queue: &str,
@@ -70,7 +70,7 @@ impl Store {
         Ok(messages(words.into_iter()))
     }
 
-    /// The suspected violations at one moment: predicate, environment, description.
+    /// Suspected violations: predicate, environment, description.
     pub(crate) async fn audit(
         &self,
         queue: &str,
@@ -99,7 +99,7 @@ impl Store {
         Ok(numbers.chunks(2).map(state).collect())
     }
 
-    /// Numbers of queues.
+    /// Statistics of queues.
     pub(crate) async fn counts(&self, queues: &[&str]) -> Result<Vec<Counts>, Error> {
         if queues.is_empty() {
             return Ok(Vec::new());
@@ -123,17 +123,17 @@ impl Store {
         Ok(counts)
     }
 
-    /// The gaps of a queue as they are stored, by environment.
+    /// The gaps of a queue in their stored form, by environment.
     pub(crate) async fn gaps(&self, queue: &str) -> Result<BTreeMap<String, String>, Error> {
         self.redis().command("HGETALL").key(&self.keys(queue).gaps()).query().await
     }
 
-    /// Forgets the gaps of a queue.
+    /// Deletes the gaps of a queue.
     pub(crate) async fn forget_gaps(&self, queue: &str) -> Result<(), Error> {
         self.redis().command("UNLINK").key(&self.keys(queue).gaps()).run().await
     }
 
-    /// Names of facets in their order, those behind `after`.
+    /// Names of facets, sorted, after the name `after`.
     pub(crate) async fn facets_after(
         &self,
         queue: &str,

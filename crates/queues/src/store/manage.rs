@@ -28,9 +28,9 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
     ("clear", &CLEAR),
 ];
 
-/// Facets that one call configures.
+/// Maximum number of facets that one call configures.
 const FACETS: usize = 500;
-/// Messages that one call drops or examines.
+/// Maximum number of messages that one call drops or examines.
 const PART: usize = 2_000;
 
 /// A dead letter.
@@ -38,20 +38,20 @@ const PART: usize = 2_000;
 pub struct DeadLetter {
     /// When it became a dead letter, unix milliseconds.
     pub died_ms: u64,
-    /// How often it was delivered.
+    /// The number of deliveries.
     pub attempts: u32,
     /// The last outcome: `nacked`, `expired` or `rejected`.
     pub reason: String,
-    /// Its facet.
+    /// Its environment.
     pub environment: String,
     /// Its id.
     pub id: u64,
-    /// The entry of the log.
+    /// The log entry.
     pub body: Vec<u8>,
 }
 
 impl DeadLetter {
-    /// Takes a stored one apart: a MessagePack array of six strings.
+    /// Parses the stored form: a MessagePack array of six strings.
     fn read(stored: &[u8]) -> Option<Self> {
         let mut rest = stored.strip_prefix(&[0x96])?;
         let mut next = || -> Option<Vec<u8>> {
@@ -85,42 +85,43 @@ impl DeadLetter {
 /// The result of configuring a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Configured {
-    /// The shard goes by it, or by a newer one.
+    /// The definition, or a newer one, is in effect in the shard.
     Done,
-    /// The registry has moved on.
+    /// The registry has changed.
     Stale,
 }
 
-/// Which dead letters a call takes out of their list, and where they go.
+/// Which dead letters a call removes from their list, and what happens to them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DeadCall<'a> {
-    /// Only of this environment.
+    /// If set, only those of this environment.
     pub environment: Option<&'a str>,
-    /// Only these; all when empty.
+    /// Only those with these ids; all if empty.
     pub ids: &'a [u64],
-    /// They are dropped in place of being returned.
+    /// Whether they are dropped instead of redriven.
     pub drop: bool,
-    /// Messages to return per 1,000 seconds; 0 for all now.
+    /// Messages to redrive per 1,000 seconds; 0 for all immediately.
     pub rate: u64,
-    /// How many earlier parts of the same request returned.
+    /// The number that earlier parts of the same request redrove.
     pub before: u64,
-    /// The place of the first letter to read.
+    /// The index of the first letter to read.
     pub from: u64,
-    /// Letters to read.
+    /// The number of letters to read.
     pub most: u64,
 }
 
-/// How taking dead letters ended.
+/// The result of one part of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeadTaken {
-    /// This many were taken, and the place of the next part, if there is one.
+    /// The number of letters that were processed, and the index of the next part, if there is one.
     Part(u64, Option<u64>),
-    /// The registry has moved on.
+    /// The registry has changed.
     Stale,
 }
 
 impl Store {
-    /// Makes a definition take effect in this shard. Not when the registry, whose `stamp` it is of, has moved on.
+    /// Makes a definition take effect in this shard, unless the registry that it comes from (`stamp`) has
+    /// changed.
     pub async fn configure(
         &self,
         queue: &str,
@@ -156,7 +157,7 @@ impl Store {
         }
     }
 
-    /// Drops messages that wait; those of one facet or of all, and only what came before `before_ms` if it is given.
+    /// Drops waiting messages of one facet or of all; only those accepted before `before_ms`, if it is given.
     pub(crate) async fn drop_waiting(
         &self,
         queue: &str,
@@ -175,7 +176,7 @@ impl Store {
         }
     }
 
-    /// The same in part; where the next part begins, nothing at the end.
+    /// Drops one part of these. Returns where the next part begins, or nothing at the end.
     pub async fn drop_part(
         &self,
         queue: &str,
@@ -193,7 +194,7 @@ impl Store {
             .await
     }
 
-    /// Drops delayed messages, of one facet or of all.
+    /// Drops delayed messages of one facet or of all.
     pub(crate) async fn drop_delayed(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
         let environment = environment.unwrap_or_default();
         self.scan(&DROP_DELAYED, queue, environment).await
@@ -217,12 +218,12 @@ impl Store {
         }
     }
 
-    /// Clears a part of a deleted queue away. True when there is more.
+    /// Removes a part of a deleted queue. Returns true if more remains.
     pub async fn clear(&self, queue: &str) -> Result<bool, Error> {
         Ok(self.call(&CLEAR, queue).arg(PART).run::<i64>(self.redis()).await? == 1)
     }
 
-    /// Dead letters from a place on, oldest first.
+    /// Dead letters from an index on, oldest first.
     pub(crate) async fn dead(&self, queue: &str, from: u64, count: u64) -> Result<Vec<DeadLetter>, Error> {
         let stored: Vec<Vec<u8>> = self
             .redis()
@@ -235,7 +236,8 @@ impl Store {
         Ok(stored.iter().filter_map(|letter| DeadLetter::read(letter)).collect())
     }
 
-    /// Takes dead letters out of their list, the oldest first. `stamp` is the registry's that `definition` is of.
+    /// Removes dead letters from their list, the oldest first. `definition` must come from the registry with
+    /// this `stamp`.
     pub(crate) async fn take_dead(
         &self,
         queue: &str,
@@ -266,7 +268,7 @@ impl Store {
     }
 }
 
-/// Environments, weights and rules one after another.
+/// Environments, weights and rules as a flat list.
 fn flat(definition: &Definition) -> Vec<String> {
     definition
         .facets()

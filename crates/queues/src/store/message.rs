@@ -16,7 +16,7 @@ static MESSAGE: Script<FabricRole> =
 #[cfg(test)]
 pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("list", &LIST), ("message", &MESSAGE)];
 
-/// Where in its queue a message is.
+/// The place of a message in its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// It is not available yet.
@@ -45,7 +45,8 @@ impl Place {
 pub struct Stored {
     /// Where it is.
     pub place: Place,
-    /// When its delay or its lease ends, or when it died, unix milliseconds. Absent if it waits.
+    /// When its delay or its lease ends, or when it became a dead letter, in unix milliseconds. Absent if it
+    /// waits.
     pub at_ms: Option<u64>,
     /// How the last delivery of a dead letter ended.
     pub reason: Option<String>,
@@ -53,11 +54,11 @@ pub struct Stored {
     pub message: Taken,
 }
 
-/// What to do with a message that is found.
+/// What to do with a message that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Show,
-    /// Not with a dead letter.
+    /// Drops it, unless it is a dead letter.
     Drop,
     /// Ends its delay.
     Advance,
@@ -73,21 +74,21 @@ pub(crate) struct SearchCall<'a> {
     pub environment: Option<&'a str>,
     /// [`Search::Next`] of the previous call; 0 for the first one.
     pub from: u64,
-    /// How many messages to read.
+    /// The maximum number of messages to read.
     pub most: usize,
 }
 
-/// How a part of a search ended.
+/// The result of one part of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Search {
     Found(Stored),
-    /// Not found yet; where to continue.
+    /// Not found yet; contains the position to continue from.
     Next(u64),
-    /// Not in this place.
+    /// The message is not in this place.
     Nowhere,
 }
 
-/// A part of the messages that are delayed or in flight.
+/// A request for messages that are delayed or in flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListCall<'a> {
     pub queue: &'a str,
@@ -95,10 +96,10 @@ pub(crate) struct ListCall<'a> {
     pub environment: Option<&'a str>,
     /// [`Listed::next`] of the previous call; two empty texts for the first one.
     pub after: (&'a str, &'a str),
-    /// How many messages to show.
+    /// The maximum number of messages to return.
     pub most: usize,
     pub most_bytes: usize,
-    /// How many to read, those of other environments included.
+    /// The maximum number of messages to read, including those of other environments.
     pub read: usize,
 }
 
@@ -106,12 +107,12 @@ pub(crate) struct ListCall<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub messages: Vec<Stored>,
-    /// The moment and the text of the last entry that was read, if there are more.
+    /// The time and the text of the last entry that was read, if there are more.
     pub next: Option<(String, String)>,
 }
 
 impl Store {
-    /// Searches a message.
+    /// Searches for a message.
     pub(crate) async fn message(&self, call: SearchCall<'_>) -> Result<Search, Error> {
         let act = match call.act {
             Act::Show => "show",
@@ -170,7 +171,7 @@ impl Store {
         Ok(Listed { messages, next })
     }
 
-    /// The entry that the log got when a message was accepted, while the log has it.
+    /// The log entry of an accepted message, if the log still contains it.
     pub(crate) async fn log_entry(&self, id: u64) -> Result<Option<Vec<u8>>, Error> {
         let key = keys::bus::bus(self.shard.tag()).log_segment(id / SEGMENT_IDS);
         self.redis().command("HGET").key(&key).arg(id).query().await

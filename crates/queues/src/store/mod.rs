@@ -18,9 +18,9 @@ pub use manage::DeadLetter;
 pub(super) use manage::{DeadCall, DeadTaken};
 pub(super) use message::{Act, ListCall, Search, SearchCall};
 pub use message::{Place, Stored};
-pub(super) use pull::{PullCall, PullReply};
+pub(super) use pull::{Consumer, PullCall, PullReply};
 pub use pull::{Pulled, Taken};
-pub(super) use settle::{Acked, Disposition, Nacked};
+pub(super) use settle::{Acked, Disposition, Held, Nacked};
 
 /// The queues' data in one shard.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The data in `shard`; scripts go by `clock`.
+    /// The data in `shard`. Scripts use the time of `clock`.
     pub fn new(shard: Shard, clock: Clock) -> Self {
         Self { shard, clock }
     }
@@ -44,13 +44,13 @@ impl Store {
         keys::queues::queue(self.shard.tag(), queue)
     }
 
-    /// Starts a call of a script with the keys that all of them begin with.
+    /// Starts a script call with the keys that all scripts begin with.
     fn call<'a>(&self, script: &'a Script<FabricRole>, queue: &str) -> Call<'a, FabricRole> {
         let shared = keys::queues::shared(self.shard.tag());
         script.call().key(&self.keys(queue).ring()).key(&shared.held()).key(&shared.due())
     }
 
-    /// The channel on which this shard's sleepers are woken.
+    /// The channel that wakes this shard's sweepers and waiting pulls.
     pub(super) fn wake_channel(&self) -> String {
         keys::queues::shared(self.shard.tag()).wake_channel()
     }
@@ -62,19 +62,19 @@ impl Store {
         stores.first().map(|store| store.redis().subscribe(&channels))
     }
 
-    /// The time that scripts see, in unix milliseconds.
+    /// The time that scripts use, in unix milliseconds.
     pub async fn now_ms(&self) -> Result<u64, Error> {
         self.clock.now_ms(self.redis()).await
     }
 }
 
-/// The Lua functions that keep the facets of queues. The publish script of the bus includes them.
+/// The Lua functions that maintain the facets of queues. The publish script of the bus includes them.
 pub const FACETS_LUA: &str = include_str!("../scripts/facets.lua");
 
 /// Shared code of the queues' scripts; each script defines `main`.
 const SHARED: &str = concat!(include_str!("../scripts/facets.lua"), "\nreturn main(facets)\n");
 
-/// Every script of the queues, for the tests that read their headers.
+/// Every script of the queues, for the tests that check their headers.
 #[cfg(test)]
 pub(super) fn scripts() -> Vec<(&'static str, std::borrow::Cow<'static, str>)> {
     [manage::SCRIPTS, look::SCRIPTS, message::SCRIPTS, pull::SCRIPTS, settle::SCRIPTS]

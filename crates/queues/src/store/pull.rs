@@ -14,32 +14,41 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("pull", &PULL)];
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PullCall<'a> {
     pub queue: &'a str,
-    pub most: usize,
+    /// The consumers, in the order in which messages are distributed to them.
+    pub consumers: &'a [Consumer],
     pub most_bytes: usize,
-    pub nonce: &'a str,
     pub auto_ack: bool,
     /// The revision of the queue's definition that this process knows.
     pub revision: u64,
-    /// The only environment to deliver messages of.
+    /// If set, only messages of this environment are delivered.
     pub environment: Option<&'a str>,
-    /// For how long something of it is waited for.
+    /// How long the caller waits for a message of that environment, in milliseconds.
     pub wait_ms: u64,
-    /// How long the messages are leased; the queue's time when absent.
+    /// The duration of the leases; that of the queue if absent.
     pub lease_ms: Option<u64>,
 }
 
-/// A message that was delivered, or is shown.
+/// A consumer in a shared call.
+#[derive(Debug, Clone)]
+pub(crate) struct Consumer {
+    /// The maximum number of messages for it.
+    pub most: usize,
+    /// Random characters for its receipts.
+    pub nonce: String,
+}
+
+/// A delivered or listed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     /// Its id.
     pub id: u64,
-    /// How often it was delivered, this time included.
+    /// The number of deliveries, including this one.
     pub attempt: u32,
-    /// Its facet.
+    /// Its environment.
     pub environment: String,
-    /// How many messages of the facet were waiting, this one included.
+    /// The number of waiting messages in the facet, including this one.
     pub backlog: u64,
-    /// The entry of the log.
+    /// The log entry.
     pub body: Vec<u8>,
 }
 
@@ -48,48 +57,50 @@ pub struct Taken {
 pub struct Pulled {
     /// The shard's time, unix milliseconds.
     pub now_ms: u64,
-    /// When the leases end, unix milliseconds.
+    /// The end of the leases, in unix milliseconds.
     pub until_ms: u64,
-    /// Whether there is more that could be pulled now.
+    /// Whether more messages could be pulled now.
     pub more: bool,
-    /// When a lease ends or a message is due, if nothing was delivered and there is such a moment.
+    /// The next time at which a message may become available, if nothing was delivered and the time is known.
     pub next_due_ms: Option<u64>,
-    /// Messages whose bodies are no longer in the log.
+    /// The number of messages whose bodies are no longer in the log.
     pub lost: u64,
-    /// Messages that were dropped because they had waited for too long.
+    /// The number of messages that were dropped because they had waited for too long.
     pub expired: u64,
+    /// Whether the next call may deliver messages although this one delivered none.
+    pub again: bool,
     /// The messages.
     pub messages: Vec<Taken>,
 }
 
-/// How a pull ended.
+/// The reply to a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PullReply {
-    /// There is no such queue in this shard.
+    /// The queue does not exist in this shard.
     Gone,
-    /// This shard does not have the definition that the caller knows.
+    /// The definition in this shard is older than the one that the caller knows.
     Behind,
     Pulled(Pulled),
 }
 
 impl Store {
-    /// Delivers messages.
+    /// Pulls messages.
     pub(crate) async fn pull(&self, call: PullCall<'_>) -> Result<PullReply, Error> {
         let log = keys::bus::bus(self.shard.tag()).log();
-        let reply: Value = self
+        let mut script = self
             .call(&PULL, call.queue)
             .key(&log)
             .arg(self.clock.argument())
-            .arg(call.most)
             .arg(call.most_bytes)
-            .arg(call.nonce)
             .arg(usize::from(call.auto_ack))
             .arg(call.revision)
             .arg(call.environment.unwrap_or_default())
             .arg(call.wait_ms)
-            .arg(call.lease_ms.unwrap_or_default())
-            .run(self.redis())
-            .await?;
+            .arg(call.lease_ms.unwrap_or_default());
+        for consumer in call.consumers {
+            script = script.arg(consumer.most).arg(&consumer.nonce);
+        }
+        let reply: Value = script.run(self.redis()).await?;
         Ok(match reply {
             Value::Array(words) => PullReply::Pulled(read(words)),
             other => match String::from_redis_value(other).as_deref() {
@@ -117,10 +128,12 @@ fn read(words: Vec<Value>) -> Pulled {
     let more = number::<u8>(words.next()) == 1;
     let next_due_ms = Some(number(words.next())).filter(|due| *due > 0);
     let (lost, expired) = (number(words.next()), number(words.next()));
-    Pulled { now_ms, until_ms, more, next_due_ms, lost, expired, messages: messages(words) }
+    let messages = messages(words);
+    let again = messages.is_empty() && more && expired > 0;
+    Pulled { now_ms, until_ms, more, next_due_ms, lost, expired, again, messages }
 }
 
-/// Reads five words for each message.
+/// Parses messages, five values for each.
 pub(super) fn messages(mut words: impl Iterator<Item = Value>) -> Vec<Taken> {
     let mut messages = Vec::new();
     while let Some(id) = words.next() {

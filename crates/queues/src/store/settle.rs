@@ -20,17 +20,17 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
 /// The result of returning a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nacked {
-    /// It was not in flight under this receipt, or no longer.
+    /// The message is not, or no longer, in flight under this receipt.
     NotHeld,
     /// It waits at the head of its facet.
     Back,
-    /// It waits for its delay.
+    /// It becomes available after its delay.
     Delayed,
-    /// It was delivered often enough.
+    /// It became a dead letter.
     Dead,
 }
 
-/// The effect of a sweep, in messages.
+/// The result of a sweep, in messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
     pub expired: u64,
@@ -43,9 +43,9 @@ pub struct Swept {
 /// The result of acknowledging a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acked {
-    /// It was not in flight under this receipt, or no longer.
+    /// The message is not, or no longer, in flight under this receipt.
     NotHeld,
-    /// It is removed.
+    /// It was removed.
     Now,
     /// It was removed by an earlier call with the same receipt.
     Before,
@@ -62,11 +62,11 @@ pub(crate) enum Disposition {
     Reject,
 }
 
-/// A message, and the proof that its holder pulled it: nonce and attempt.
+/// The id of a message, and the proof of its lease: nonce and attempt.
 pub(crate) type Held = (u64, String);
 
 impl Store {
-    /// Removes messages; what became of each.
+    /// Removes messages. Returns the result of each.
     pub(crate) async fn ack(&self, queue: &str, held: &[Held]) -> Result<Vec<Acked>, Error> {
         let shared = keys::queues::shared(self.shard.tag());
         let mut call = self.call(&ACK, queue).key(&shared.acked()).key(&shared.acked_before());
@@ -82,7 +82,7 @@ impl Store {
         Ok(codes.into_iter().map(read).collect())
     }
 
-    /// Returns messages; what became of each.
+    /// Returns messages. Returns the result of each.
     pub(crate) async fn nack(
         &self,
         queue: &str,
@@ -114,7 +114,7 @@ impl Store {
         Ok(codes.into_iter().map(read).collect())
     }
 
-    /// Makes leases end `ms` from now; when that is, and whether each message was held.
+    /// Makes leases end `ms` from now. Returns the new end, and whether each message was held.
     pub(crate) async fn extend(
         &self,
         queue: &str,
@@ -128,7 +128,8 @@ impl Store {
         call.run(self.redis()).await
     }
 
-    /// Gives back what is due in one queue, up to `most` of either kind.
+    /// Returns due messages of one queue: at most `most` with an expired lease, and as many with an ended
+    /// delay.
     pub async fn sweep(&self, queue: &str, most: usize, keep_dead: u64) -> Result<Swept, Error> {
         let (expired, due, dead, ready) = self
             .call(&SWEEP, queue)
@@ -141,7 +142,7 @@ impl Store {
         Ok(Swept { expired, due, dead, ready })
     }
 
-    /// The queue that has something due first, and when, in unix milliseconds.
+    /// The queue whose next sweep is due first, and its time in unix milliseconds.
     pub async fn next_due(&self) -> Result<Option<(String, u64)>, Error> {
         let key = keys::queues::shared(self.shard.tag()).due();
         let first: Vec<(String, f64)> =

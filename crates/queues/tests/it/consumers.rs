@@ -1,13 +1,13 @@
 //! Consumers that wait, and consumers and pacemakers that die, on the server's own clock.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use signalbox_store::{Clock, Fabric, Shard};
 use tokio_util::sync::CancellationToken;
 
 use super::support::*;
 use signalbox_bus_testkit::{Mortal, Pacemaker, Recorder};
-use signalbox_queues::{Error, Handed, Handle, Options, PullRequest, Wanted};
+use signalbox_queues::{Error, Handed, Handle, Options, PullRequest, Receipt, Settled, Taken, Wanted};
 
 /// A pacemaker's part: its bus and its queues, running.
 struct Running {
@@ -350,4 +350,46 @@ async fn a_pull_that_waits_for_several_queues_is_woken_by_each() {
         let handed = pull.await.unwrap().unwrap().messages;
         assert_eq!((handed.len(), &*handed[0].0.queue), (1, environment));
     }
+}
+
+#[tokio::test]
+async fn consumers_that_pull_and_acknowledge_at_the_same_time_share_calls_but_no_receipts() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    let messages: Vec<(&str, &str)> =
+        (0..150).map(|n| if n % 3 == 0 { ("a", "x") } else { ("b", "x") }).collect();
+    hands.push(&messages).await;
+    let pulls = (0..16).map(|_| hands.pull(10));
+    let pulled: Vec<Vec<(Receipt, Taken)>> = futures_util::future::join_all(pulls).await;
+
+    // In the turns of the facets, and each message once.
+    let sizes: Vec<usize> = pulled.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [&[10; 15][..], &[0]].concat());
+    let all: Vec<&(Receipt, Taken)> = pulled.iter().flatten().collect();
+    let first: Vec<&str> = all[..100].iter().map(|(_, taken)| taken.environment.as_str()).collect();
+    assert!(first.chunks(2).all(|two| two[0] != two[1]), "{first:?}");
+    let ids: BTreeSet<u64> = all.iter().map(|(receipt, _)| receipt.id).collect();
+    assert_eq!(ids.len(), 150);
+
+    // A consumer cannot guess the receipts of another one.
+    let nonces: BTreeSet<&str> = all.iter().map(|(receipt, _)| receipt.nonce.as_str()).collect();
+    assert_eq!(nonces.len(), 15);
+    let forged = Receipt { nonce: pulled[0][0].0.nonce.clone(), ..pulled[1][0].0.clone() };
+    assert_eq!(hands.queues.ack(Q, &[&forged.to_string()]).await.unwrap(), [Settled::Used]);
+
+    let receipts: Vec<Vec<String>> =
+        pulled.iter().map(|part| part.iter().map(|(receipt, _)| receipt.to_string()).collect()).collect();
+    // The last consumer repeats the first request, as a client does that lost the answer.
+    let requests: Vec<Vec<&str>> = receipts[..15]
+        .iter()
+        .chain([&receipts[0]])
+        .map(|part| part.iter().map(String::as_str).collect())
+        .collect();
+    let acks = requests.iter().map(|request| hands.queues.ack(Q, request));
+    let mut settled: Vec<Settled> =
+        futures_util::future::join_all(acks).await.into_iter().flat_map(Result::unwrap).collect();
+    assert_eq!(settled.split_off(150), [Settled::AckedBefore; 10]);
+    assert_eq!(settled, [Settled::Acked; 150]);
+    hands.assert_true(Q, "all are acknowledged").await;
+    assert_eq!(hands.queues.numbers(&[Q]).await.unwrap()[0].acked, 150);
 }

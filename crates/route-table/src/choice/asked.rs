@@ -7,15 +7,15 @@ use crate::Invalid;
 /// The attributes of the request to explain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Name, in lower case, and value.
+    /// Name (in lower case) and value of a header.
     header: Option<(String, String)>,
-    /// As in a Cookie header.
+    /// Cookies in the format of a Cookie header.
     cookies: Option<String>,
     address: Option<String>,
 }
 
 impl Asked {
-    /// `None` when no attribute is given.
+    /// Parses the attributes; `None` if none is given.
     pub fn parse(
         header: Option<&str>,
         cookies: Option<&str>,
@@ -53,14 +53,14 @@ impl Asked {
         Ok(Some(Self { header, cookies: cookies.map(ToOwned::to_owned), address }))
     }
 
-    /// The value of the header `name`. nginx drops headers with `_` in their names, and a policy that names `_` means
-    /// the one with `-`.
+    /// The value of the header `name`. nginx drops headers with `_` in their names, and a `_` in a policy's
+    /// name matches `-`.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let (own, value) = self.header.as_ref()?;
         (!own.contains('_') && *own == name.to_ascii_lowercase().replace('_', "-")).then_some(value)
     }
 
-    /// The value of the first cookie `name`, in whatever case: so does `$cookie_name`.
+    /// The value of the first cookie `name`, ignoring case like nginx's `$cookie_name`.
     pub(crate) fn cookie(&self, name: &str) -> Option<&str> {
         let mut rest = self.cookies.as_deref()?;
         loop {

@@ -1,7 +1,8 @@
 //! Consistent hashing as the edge does it (`lua/signalbox/balance/hash.lua`): the highest of the scores that each
 //! address has with the key.
 
-/// The address for `key` among `list`, each with its weight; equal weights when not `weighted`.
+/// The address for `key` among the addresses of `list`, each with its weight. Without `weighted`, weights are
+/// ignored.
 pub(super) fn pick<'a>(list: &[(&'a str, f64)], key: &str, weighted: bool) -> Option<&'a str> {
     let hashed = mix(crc32(key.as_bytes()));
     let mut best: Option<(&str, f64)> = None;
@@ -19,7 +20,7 @@ pub(super) fn pick<'a>(list: &[(&'a str, f64)], key: &str, weighted: bool) -> Op
     best.map(|(address, _)| address)
 }
 
-/// CRC-32 of IEEE 802.3. Bit by bit, because the input is only a few dozen bytes.
+/// CRC-32 of IEEE 802.3, computed bit by bit because the input has only a few dozen bytes.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |sum: u32| if sum & 1 == 1 { (sum >> 1) ^ 0xEDB8_8320 } else { sum >> 1 };
     !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), |sum, _| step(sum)))
@@ -41,7 +42,7 @@ mod tests {
     #[test]
     fn sums_are_those_of_the_standard() {
         assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-        // Of MurmurHash3's finalizer, as its author publishes it.
+        // Values of MurmurHash3's finalizer, as its author published it.
         assert_eq!((mix(0), mix(1)), (0, 0x514E_28B7));
     }
 

@@ -20,13 +20,13 @@ pub(crate) use session::Secret;
 
 use super::explain::Policy;
 
-/// The host that decides, as its record and policy have it.
+/// The host whose record and policy decide.
 #[derive(Debug)]
 pub(super) struct Host<'a> {
     pub(super) name: &'a str,
     pub(super) policy: &'a Policy,
     pub(super) addresses: &'a [String],
-    /// Why each address gets no new requests.
+    /// Why each address gets no new requests; `None` if it does.
     pub(super) reasons: &'a [Option<&'static str>],
     pub(super) fail_open: bool,
     pub(super) log_key: Option<&'a str>,
@@ -38,7 +38,7 @@ impl<'a> Host<'a> {
         self.policy.version_type(address).or(self.log_key).unwrap_or("null")
     }
 
-    /// Addresses that routers take from the table, sorted as they sort them, each with its reason.
+    /// The addresses that routers use, sorted as routers sort them, each with its reason.
     fn routable(&self) -> Vec<(&'a str, Option<&'static str>)> {
         let mut list: Vec<_> = self
             .addresses
@@ -53,7 +53,7 @@ impl<'a> Host<'a> {
         list
     }
 
-    /// The choice for `asked`. `secret` is what sessions are read with.
+    /// The choice for `asked`. `secret` is the key that reads session cookies.
     pub(super) fn choose(&self, asked: &Asked, secret: Option<&Secret>) -> Choice {
         let all = self.routable();
         let usable: Vec<&str> =
@@ -68,7 +68,8 @@ impl<'a> Host<'a> {
             (Some(_), None) => return nothing(By::UnreadableSession, None),
             (None, _) => session::Session::default(),
         };
-        // It may be draining, or of weight 0: its sessions finish there.
+        // The session's instance may be draining or have weight 0: existing sessions stay there until they
+        // end.
         let mut address =
             session.address.filter(|address| self.fail_open || !self.policy.lists("unhealthy", address));
         let mut version_type = session.version_type.map(ToOwned::to_owned);
@@ -111,7 +112,7 @@ impl<'a> Host<'a> {
         self.outcome(&usable, &lists, asked, version_type)
     }
 
-    /// The result of the host's algorithm for lists, each with its probability.
+    /// The result of the host's algorithm for several lists of addresses, each with its probability.
     fn outcome(
         &self,
         usable: &[&'a str],

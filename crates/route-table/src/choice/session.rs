@@ -4,20 +4,20 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::hmac;
 
-/// The key of the routers' digests, derived from the key file.
+/// The key with which routers sign session cookies, derived from the key file.
 pub(crate) type Secret = [u8; 32];
 
 const ADDRESS_BYTES: usize = 12;
 const TYPE_BYTES: usize = 6;
 
-/// The content of a cookie; a part is `None` if it no longer exists or was not issued by Signalbox.
+/// The content of a session cookie. A part is `None` if it no longer exists or was not issued by Signalbox.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Session<'a> {
     pub(super) address: Option<&'a str>,
     pub(super) version_type: Option<&'a str>,
 }
 
-/// `instances`: addresses of the host `name` with their version types.
+/// Reads a cookie. `instances` are the addresses of the host `name` with their version types.
 pub(super) fn read<'a>(
     secret: &Secret,
     name: &str,

@@ -15,11 +15,12 @@ const MAX_FORWARDED: usize = 32;
 const MAX_URL: usize = 2048;
 const MAX_CACHE_SECONDS: u64 = 3600;
 const MAX_TIMEOUT_MS: u64 = 60_000;
-/// Limits of hashes, because a worker of the edge does nothing else while it checks a password.
+/// Limits of the cost of hashes, because a worker of the edge is blocked while it checks a password.
 const MAX_ROUNDS: u32 = 10_000;
 const MAX_BCRYPT_COST: u32 = 6;
 
-/// Replaces the hash of a password, which no answer contains. In a policy that is set, it keeps the stored hash.
+/// Replaces a password's hash in answers. In a policy that a client sets, it means that the stored hash is
+/// kept.
 pub(crate) const HIDDEN: &str = "(hidden)";
 
 /// Who may use a host or a path. Every part that is present must admit the request.
@@ -102,7 +103,7 @@ impl Access {
         (self.allow.as_deref(), self.deny.as_deref())
     }
 
-    /// What is checked, in this order.
+    /// The checks in their order.
     pub(crate) fn checks(&self) -> Vec<&'static str> {
         let addresses = self.allow.is_some() || self.deny.is_some();
         [(addresses, "addresses"), (self.basic.is_some(), "basic"), (self.forward.is_some(), "forward")]
@@ -111,7 +112,7 @@ impl Access {
             .collect()
     }
 
-    /// Takes the hashes that are hidden from `before`.
+    /// Replaces hidden hashes with the stored ones of `before`.
     pub(super) fn keep_hidden(&mut self, before: Option<&Self>) -> Result<(), Invalid> {
         let stored = before.and_then(|before| before.basic.as_ref()).map(|basic| &basic.users);
         for (name, hash) in self.basic.iter_mut().flat_map(|basic| &mut basic.users) {
@@ -160,8 +161,8 @@ fn networks(list: Option<&mut Vec<String>>, field: &'static str) -> Result<Vec<I
     Ok(networks)
 }
 
-/// The network without the bits behind its prefix; as an IPv4 network if it consists of IPv4 addresses in IPv6 form, because
-/// clients are compared by their IPv4 addresses.
+/// The network without host bits. IPv4 addresses in IPv6 form become an IPv4 network, because clients are
+/// compared by their IPv4 addresses.
 fn plain_network(network: IpNet) -> IpNet {
     let mapped = network.addr().to_canonical();
     let prefix =
@@ -184,7 +185,7 @@ impl Basic {
                 let detail = "a user name has 1 to 128 bytes, without `:` and control characters";
                 return Err(invalid("access.basic.users", detail));
             }
-            // The hash is not shown: it may be a password by mistake.
+            // The error does not show the hash, which may be a password by mistake.
             check_hash(hash).map_err(|detail| invalid("access.basic.users", format!("{name}: {detail}")))?;
         }
         Ok(())
@@ -251,7 +252,7 @@ impl Forward {
     }
 }
 
-/// Validates the name of a host that gets requests of another one.
+/// Validates the name of a host that serves requests of another host.
 pub(super) fn service(name: &str, field: &'static str) -> Result<String, Invalid> {
     let service = Hostname::parse(name).map_err(|reason| invalid(field, reason.detail))?;
     if service.as_str().starts_with('*') {
@@ -299,7 +300,7 @@ impl Redirect {
         }
     }
 
-    /// The status, where it leads, and whether the path is appended.
+    /// The status, the target, and whether the path is appended.
     pub(super) fn target(&self) -> (u16, &str, bool) {
         let status = self.status.and_then(|status| u16::try_from(status).ok());
         (status.unwrap_or(308), &self.to, self.keep_path)

@@ -66,16 +66,17 @@ pub struct Share {
     pub(crate) percent: Number,
 }
 
-/// Shares in proportion to weights, in hundredths of a percent; `None` if there are none or too many.
+/// Shares in proportion to the weights, in hundredths of a percent; `None` if there are no weights or too
+/// many.
 pub(super) fn proportional(weights: &BTreeMap<Label, u32>) -> Option<Vec<Share>> {
     (1..=MAX_SHARES).contains(&weights.len()).then_some(())?;
-    // Without any weight, all are equal, as for the edge.
+    // If all weights are 0, they are treated as equal, as in the edge.
     let unweighted = weights.values().all(|weight| *weight == 0);
     let weight = |weight: u32| if unweighted { 1 } else { u64::from(weight) };
     let total: u64 = weights.values().map(|one| weight(*one)).sum();
     let (mut so_far, mut given) = (0, 0);
     let shares = weights.iter().map(|(version_type, one)| {
-        // Rounded sums add up to the whole; rounded parts would not.
+        // The cumulative sum is rounded, so that the shares add up to 100%. Rounding each share would not.
         so_far += weight(*one);
         let until = so_far * 10_000 / total;
         let part = until - given;
@@ -85,7 +86,7 @@ pub(super) fn proportional(weights: &BTreeMap<Label, u32>) -> Option<Vec<Share>>
     Some(shares.collect())
 }
 
-/// A whole number is written without a fraction, because policies are compared as text.
+/// Whole numbers are written without a fraction, because policies are compared as text.
 fn percent(hundredths: u64) -> Number {
     if hundredths.is_multiple_of(100) {
         return Number::from(hundredths / 100);
@@ -113,7 +114,7 @@ pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {
         }
         total += percent;
     }
-    // Fractions do not add up exactly in binary.
+    // Fractions have rounding errors in binary.
     let complete = (total - 100.0).abs() < 1e-6;
     complete
         .then_some(())

@@ -83,7 +83,7 @@ impl Serialize for Ejection {
 }
 
 impl<'de> Deserialize<'de> for Ejection {
-    /// Written by hand because serde's untagged enums do not name the invalid field.
+    /// Implemented manually, because serde's untagged enums do not name the invalid field.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> de::Visitor<'de> for Visitor {
@@ -152,7 +152,7 @@ pub(crate) struct ErrorPage {
     content_type: Option<String>,
 }
 
-/// Validates the pages, by status.
+/// Validates the error pages, which are listed by status.
 pub(super) fn check_error_pages(pages: &BTreeMap<String, ErrorPage>) -> Result<(), Invalid> {
     if !(1..=MAX_PAGES).contains(&pages.len()) {
         return Err(invalid("error_pages", format!("list 1 to {MAX_PAGES} statuses")));

@@ -13,8 +13,8 @@ const MAX_HEADERS: usize = 50;
 const MAX_TEXT: usize = 8192;
 const MAX_YEAR_SECONDS: u64 = 365 * 86_400;
 
-/// Headers of the connection or the framing (RFC 9110, 7.6.1), and headers that the edge itself sets. A policy cannot
-/// change them. The edge also ignores them in a table that was written by hand.
+/// Headers of the connection or the framing (RFC 9110, 7.6.1), and headers that the edge itself sets. A
+/// policy cannot change them. The edge also ignores them in a table that was written manually.
 pub(super) const RESERVED: [&str; 23] = [
     "cdn-loop",
     "connection",
@@ -127,7 +127,7 @@ impl Limits {
     }
 }
 
-/// Validates the methods; makes them upper case, sorted, and unique.
+/// Validates the methods, converts them to upper case, sorts them and removes repeats.
 pub(super) fn check_methods(methods: &mut Vec<String>) -> Result<(), Invalid> {
     let plain = |name: &String| {
         name.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -236,12 +236,12 @@ pub(crate) struct Except {
 }
 
 impl Maintenance {
-    /// The status of its answer.
+    /// The status of the maintenance response.
     pub(super) fn status(&self) -> u16 {
         self.status.and_then(|status| u16::try_from(status).ok()).unwrap_or(503)
     }
 
-    /// The header with which a request passes.
+    /// The header that lets a request bypass the response.
     pub(super) fn exception(&self) -> Option<&str> {
         self.except_header.as_ref().map(|except| &*except.name)
     }
@@ -305,7 +305,7 @@ impl Upstream {
                 return Err(invalid("upstream.server_name", "server_name must be a host name"));
             }
         }
-        // Without TLS these settings would suggest a protection that does not exist.
+        // Without TLS, these settings would suggest a protection that does not exist.
         let pointless = self.tls != Some(true) && (self.server_name.is_some() || self.verify.is_some());
         let detail = "server_name and verify require \"tls\": true";
         (!pointless).then_some(()).ok_or_else(|| invalid("upstream.tls", detail))

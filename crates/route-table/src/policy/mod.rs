@@ -173,13 +173,13 @@ impl Policy {
         Ok(self)
     }
 
-    /// Whether every part is missing, which is the same as no policy.
+    /// Whether every part is missing, which is equivalent to no policy.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the edge counts requests in flight per instance: for p2c, which compares them, and for every part that
-    /// takes requests off the hot path (`is_light` in `lua/signalbox/candidates.lua`).
+    /// Whether the edge counts requests in flight per instance: for p2c, which compares them, and for every
+    /// part that excludes the fast path (`is_light` in `lua/signalbox/candidates.lua`).
     pub fn counts_in_flight(&self) -> bool {
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
@@ -197,7 +197,7 @@ impl Policy {
             || self.redirect.is_some()
     }
 
-    /// Checks what depends on the name of the host that gets the policy.
+    /// Validates what depends on the name of the policy's host.
     pub fn check_for(&self, hostname: &Hostname) -> Result<(), Invalid> {
         if let Some(own) = self.services().find(|service| *service == hostname.as_str()) {
             return Err(invalid("service", format!("{own} cannot be a service of itself")));
@@ -210,12 +210,13 @@ impl Policy {
         }
     }
 
-    /// What the edge checks before it chooses an instance, in this order; `rule` is the rule for the path.
+    /// The checks that the edge makes before it chooses an instance, in their order. `rule` is the rule for
+    /// the path.
     pub(crate) fn checks(&self, rule: Option<&PathRule>) -> Vec<&'static str> {
         let access = rule.and_then(PathRule::access).or(self.access.as_ref());
         let redirect = rule.and_then(PathRule::redirect).is_some() || self.redirect.is_some();
         let mut checks = access.map(Access::checks).unwrap_or_default();
-        // The address is checked first, the client itself last.
+        // The client's address is checked first, and its credentials last.
         let at = usize::from(checks.first() == Some(&"addresses"));
         let https = self.https.as_ref().is_some_and(|https| *https != Https::Any);
         let between = [(https, "https"), (redirect, "redirect"), (self.maintenance.is_some(), "maintenance")];
@@ -230,7 +231,7 @@ impl Policy {
         checks
     }
 
-    /// Takes the hashes of passwords that are hidden from `before`, the stored policy.
+    /// Replaces hidden password hashes with those of `before`, the stored policy.
     pub fn keep_hidden(mut self, before: Option<&Self>) -> Result<Self, Invalid> {
         if let Some(access) = &mut self.access {
             access.keep_hidden(before.and_then(|before| before.access.as_ref()))?;
@@ -247,13 +248,14 @@ impl Policy {
         access::hide_passwords(policy);
     }
 
-    /// The hosts that the policy sends requests to, apart from its own.
+    /// The other hosts to which the policy sends requests.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         let by_paths = self.paths.iter().flatten().flat_map(PathRule::services);
         by_paths.chain(self.access.as_ref().and_then(Access::service))
     }
 
-    /// The policy with shares in proportion to the weights of the version types; as it is if these are none or too many.
+    /// The policy with shares in proportion to the weights of the version types. It is unchanged if there are
+    /// no weights, or too many.
     #[must_use]
     pub fn with_shares(&self, weights: &BTreeMap<Label, u32>) -> Self {
         Self { shares: balance::proportional(weights).or_else(|| self.shares.clone()), ..self.clone() }
@@ -265,7 +267,7 @@ impl Policy {
         Self { paths, ..self }
     }
 
-    /// The policy of a host that is paused, or resumed without `pause`.
+    /// The policy with `pause`, or without it to resume the host.
     #[must_use]
     pub fn with_pause(self, pause: Option<Pause>) -> Self {
         Self { pause, ..self }
@@ -277,7 +279,7 @@ impl Policy {
         Self { paths: other.paths.clone(), ..self }
     }
 
-    /// The policy without shares, for a host whose traffic moves to one version as a whole.
+    /// The policy without shares, for a host whose traffic moves completely to one version.
     pub fn without_shares(&self) -> Self {
         Self { shares: None, ..self.clone() }
     }
@@ -484,7 +486,7 @@ mod tests {
         assert_eq!(check(&long).unwrap_err().field, "maintenance.body");
     }
 
-    /// The edge reads the same file in `lua/spec/policy_spec.lua`.
+    /// `lua/spec/policy_spec.lua` tests the edge with the same file.
     #[test]
     fn the_edge_has_the_same_ranges_reserved_headers_and_hot_path() {
         #[derive(Deserialize)]
@@ -576,7 +578,7 @@ mod tests {
         assert!(serde_json::from_str::<Policy>(r#"{"ejection":true}"#).is_err());
     }
 
-    /// An accepted policy is accepted again, unchanged, in the form in which it is stored.
+    /// A stored policy is accepted again, unchanged.
     #[test]
     fn fuzz_policies() {
         let examples = [

@@ -48,7 +48,7 @@ pub(crate) enum Match {
 }
 
 impl Match {
-    // By reference, as serde calls it.
+    // serde requires a reference.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     fn is_prefix(&self) -> bool {
         *self == Self::Prefix
@@ -56,12 +56,12 @@ impl Match {
 }
 
 impl PathRule {
-    /// The host that the path leads to, if it is another one.
+    /// The host to which the path leads, if it is a different one.
     pub(crate) fn service(&self) -> Option<&str> {
         self.service.as_deref()
     }
 
-    /// The hosts that get requests by the rule.
+    /// The hosts that get requests because of the rule.
     pub(super) fn services(&self) -> impl Iterator<Item = &str> {
         self.service().into_iter().chain(self.access.as_ref().and_then(Access::service))
     }
@@ -74,7 +74,7 @@ impl PathRule {
         self.redirect.as_ref()
     }
 
-    /// Takes the hashes of passwords that are hidden from the rule of `stored` for the same path.
+    /// Replaces hidden password hashes with those of the rule in `stored` for the same path.
     pub(super) fn keep_hidden(&mut self, stored: &[Self]) -> Result<(), Invalid> {
         let before = stored.iter().find(|rule| (&rule.path, rule.matched) == (&self.path, self.matched));
         let before = before.and_then(|rule| rule.access.as_ref());
@@ -103,7 +103,7 @@ impl PathRule {
     }
 }
 
-/// Checks that a request can have this path after normalization. Otherwise the rule could never match.
+/// Checks that a normalized request path can equal this path. Otherwise the rule would never match.
 fn check_path(path: &str) -> Result<(), Invalid> {
     let wrong = |detail: &str| {
         let shown: String = path.chars().take(80).flat_map(char::escape_debug).collect();
@@ -144,7 +144,7 @@ pub(super) fn check(rules: &mut [PathRule]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The rule for a normalized path: the exact one, otherwise that of the longest prefix.
+/// The rule for a normalized path: the exact one, otherwise the one with the longest prefix.
 pub(crate) fn find<'a>(rules: &'a [PathRule], path: &str) -> Option<&'a PathRule> {
     let covers = |rule: &&PathRule| match rule.matched {
         Match::Exact => rule.path == path,
@@ -162,7 +162,7 @@ impl PathRule {
         &self.path
     }
 
-    /// The path that the instance receives in place of `path`, which the rule matches.
+    /// The path that the instance receives instead of `path`, which the rule matches.
     pub(crate) fn sent<'a>(&self, path: &'a str) -> &'a str {
         match self.matched {
             _ if !self.strip => path,

@@ -30,13 +30,13 @@ fn ends(check: &str, status: u16, detail: impl Into<String>) -> Step {
     step(check, StepResult::Ends, Some(status), detail)
 }
 
-/// `status` is the answer if it does not pass.
+/// A check whose result is not known; `status` is the answer if the request does not pass.
 fn depends(check: &str, status: u16, detail: impl Into<String>) -> Step {
     step(check, StepResult::Depends, Some(status), detail)
 }
 
 impl Policy {
-    /// What each check decides, up to the first that ends the request. `rule` is the rule for the path.
+    /// The result of each check, up to the first that ends the request. `rule` is the rule for the path.
     pub(crate) fn trial(&self, rule: Option<&PathRule>, line: Line<'_>, asked: Option<&Asked>) -> Vec<Step> {
         let mut steps = Vec::new();
         for check in self.checks(rule) {

@@ -1,12 +1,12 @@
 //! Publishes which routers reject the route table or are silent, and when they recover.
 //!
-//! A sidecar whose alarm changes announces it, as it announces serials; [`super::super::Routers`] receives that
-//! anyway. Silence announces nothing, but it takes time: no router can be excluded before its last report is
-//! [`LIVE_MS`] old, so routers are read when the first of them could be, which is about every ten seconds. They are
-//! also read when an alarm was announced, when the lease was acquired, and when the connection to the stats Redis was
-//! interrupted and notifications may have been missed. The published state is stored in the fabric under a number that
-//! rises with each event and is part of the event's key: if a pacemaker dies after publishing and before storing it,
-//! the repeated event has the same key.
+//! When the alarm of a sidecar changes, the sidecar announces it in the same way as serials, so
+//! [`super::super::Routers`] receives it. A silent router announces nothing, but its last report must be [`LIVE_MS`] old
+//! before it counts as silent. So the reports are read at the time when the first router could become silent, which is
+//! about every ten seconds. They are also read when an alarm was announced, when the lease was acquired, and when the
+//! connection to the stats Redis was interrupted and notifications may have been missed. The published state is stored
+//! in the fabric under a number that increases with each event and is part of the event's key. So if a pacemaker dies
+//! after publishing and before storing it, the repeated event has the same key.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! From an entry of the list to an event.
+//! Converts an entry of the list `changes` to an event.
 
 use serde_json::{Map, Value, json};
 

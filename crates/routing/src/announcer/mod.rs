@@ -2,10 +2,10 @@
 //!
 //! The script that changes the table also writes the change into the list `changes` on the routes primary, under the
 //! serial of the change, in one atomic step. This service reads the list, publishes each entry, and stores its place
-//! in the fabric. So an event follows its change however many pacemakers die between the two, in the order of the
-//! serials, and the holder of the lease publishes all pacemakers' changes: no pacemaker has to be waited for or
-//! declared dead. It also publishes when certificates expire ([`ends`]), and which routers reject the table
-//! ([`alarms`]).
+//! in the fabric. So each change is followed by its event, in the order of the serials, even if pacemakers die in
+//! between. The holder of the lease publishes the changes of all pacemakers, so it never has to wait for another
+//! pacemaker or declare it dead. It also publishes when certificates expire ([`ends`]), and which routers reject the
+//! table ([`alarms`]).
 //!
 //! ```text
 //!  apply, remove_host, fault ─ XADD ─▶ changes ─▶ pass: read ─▶ gaps.rs ─▶ publish under a key ─▶ note the place
@@ -18,8 +18,8 @@
 //! one page of the list is kept in memory.
 //!
 //! **Failure.** After a crash between publishing and storing the place, the next holder publishes the same entries
-//! under the same keys, and within the bus's memory for keys (ten minutes) they are the same events; after that they
-//! are duplicates. If the fabric or the bus is unavailable, the place stays unchanged. If the table is being seeded,
+//! under the same keys. The bus remembers keys for ten minutes and recognizes the repetition; after that, the events are
+//! duplicates. If the fabric or the bus is unavailable, the place stays unchanged. If the table is being seeded,
 //! or is not the one that the fabric expects, nothing is published.
 
 mod alarms;
@@ -29,7 +29,7 @@ mod gaps;
 
 use std::{future::Future, time::Duration};
 
-use signalbox_store::RoutesMaster;
+use signalbox_store::RoutesPrimary;
 use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
@@ -58,6 +58,10 @@ pub struct Announcer<A> {
     interval: Duration,
     metrics: Metrics,
     ends: ends::Ends,
+    /// The stored place, as this holder of the lease last read or wrote it.
+    place: Option<Place>,
+    /// The lease's epoch at that time.
+    epoch: u64,
     alarms: alarms::Alarms,
 }
 
@@ -85,19 +89,32 @@ impl<A: Announce> Announcer<A> {
         metrics: Metrics,
     ) -> Self {
         let alarms = alarms::Alarms::new(alarms);
-        Self { store, lease, to, interval, metrics, ends: ends::Ends::default(), alarms }
+        Self {
+            store,
+            lease,
+            to,
+            interval,
+            metrics,
+            ends: ends::Ends::default(),
+            place: None,
+            epoch: 0,
+            alarms,
+        }
     }
 
     /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut watcher: Option<RoutesMaster> = None;
+        let mut watcher: Option<RoutesPrimary> = None;
         while shutdown.run_until_cancelled(self.turn(&mut watcher)).await.is_some() {}
         self.lease.release().await;
     }
 
-    async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
+    async fn turn(&mut self, watcher: &mut Option<RoutesPrimary>) {
         let published = match self.lease.hold().await {
             Ok(Some(epoch)) => {
+                if std::mem::replace(&mut self.epoch, epoch) != epoch {
+                    self.place = None;
+                }
                 let published = self.pass().await;
                 self.check_expiries(epoch).await;
                 self.check_alarms(epoch).await;
@@ -106,10 +123,12 @@ impl<A: Announce> Announcer<A> {
             Ok(None) => {
                 self.ends.lost(&self.metrics);
                 self.alarms.lost();
+                self.place = None;
                 Ok(Progress::NotNow)
             }
             Err(error) => {
                 tracing::debug!(%error, "fabric unavailable; changes are published later");
+                self.place = None;
                 Ok(Progress::NotNow)
             }
         };
@@ -131,7 +150,7 @@ impl<A: Announce> Announcer<A> {
     }
 
     /// Until something changes, at most the interval.
-    async fn wait(&self, watcher: &mut Option<RoutesMaster>, entry: &str) -> Result<(), Error> {
+    async fn wait(&self, watcher: &mut Option<RoutesPrimary>, entry: &str) -> Result<(), Error> {
         let connection = match watcher.take() {
             Some(connection) => connection,
             None => self.store.watcher()?,
@@ -165,11 +184,16 @@ impl<A: Announce> Announcer<A> {
 
     /// Publishes the changes since the stored place.
     pub(crate) async fn pass(&mut self) -> Result<Progress, Error> {
-        let before = self.store.announced().await?;
+        // Only the holder of the lease writes the place. It is kept again below, unless something failed.
+        let before = match self.place.take() {
+            Some(place) => place,
+            None => self.store.announced().await?,
+        };
         let changes = self.store.changes_after(&before, PAGE).await?;
         let complete = changes.entries.len() < PAGE;
         let (news, place) = gaps::find(&before, &changes, complete);
         if place == before {
+            self.place = Some(before);
             return Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some });
         }
         // Read after the list: a seeding changes the table after it was recorded in the fabric.
@@ -186,6 +210,7 @@ impl<A: Announce> Announcer<A> {
                 self.ends.changed();
             }
             self.note_resyncs(&news, &place);
+            self.place = Some(place.clone());
         }
         Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some })
     }

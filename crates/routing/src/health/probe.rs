@@ -1,8 +1,8 @@
 //! One check of one instance.
 //!
-//! Whatever the instance does, a check ends after its timeout: connecting, the answer's head and the part of its body
-//! that is read share it. Redirects are not followed and connections are not kept; each check opens a new one, as a
-//! new client would.
+//! Whatever the instance does, a check ends after its timeout. The timeout covers connecting, the headers of the answer,
+//! and the part of the body that is read. Redirects are not followed and connections are not kept; each check opens a
+//! new one, as a new client would.
 
 use std::{net::SocketAddr, time::Duration};
 

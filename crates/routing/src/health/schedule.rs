@@ -1,4 +1,5 @@
-//! Which instance is to be checked when, and what its checks amount to. Pure: time and randomness are passed in.
+//! Decides when each instance is checked, and which verdict follows from its results. Pure: time and randomness are
+//! passed in.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},

@@ -1,4 +1,4 @@
-//! Decides which side lost what, from the heads of both sides and from revisions. Pure.
+//! Decides whether the fabric or the table lost changes, by their serials and revisions. Pure.
 
 use crate::store::TableState;
 

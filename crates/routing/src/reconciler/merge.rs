@@ -1,4 +1,4 @@
-//! Merges both sides: every instance, policy and certificate.
+//! Merges the fabric and the table: every instance, policy and certificate.
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -158,8 +158,8 @@ impl Reconciler {
             .await
     }
 
-    /// Instances that the table has and no client wants. If the revision is later than the fabric's latest, the fabric lost
-    /// the change.
+    /// Instances that the table has and no client wants. If the revision is later than the fabric's latest, the fabric
+    /// lost the change.
     async fn merge_standing(&self, ids: &[InstanceId], fabric: &TableState) -> Result<(), Error> {
         let standing = self.store().standing(ids).await?;
         let wanted = self.store().stored_many(ids).await?;

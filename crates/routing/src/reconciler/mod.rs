@@ -1,9 +1,9 @@
-//! Keeps the table consistent with the desired state in the fabric, whatever was interrupted or lost.
+//! Keeps the route table consistent with the desired state in the fabric, whatever was interrupted or lost.
 //!
-//! Runs periodically and on request, on the pacemaker that holds the lease. Each pass compares epoch and serial of both
-//! sides, repairs what [`judge`] finds, then projects outstanding changes. Every step can be repeated; an interrupted pass
-//! is run again. While both sides are as a pass before found them in step, and nothing is outstanding, a pass costs one
-//! command to each server.
+//! Runs periodically and on request, on the pacemaker that holds the lease. Each pass compares epoch and serial of the
+//! table with those in the fabric, repairs what [`judge`] finds, then projects outstanding changes. Every step can be
+//! repeated; an interrupted pass is run again. If both were in step in the previous pass and have not changed since, and
+//! nothing is outstanding, a pass costs one command to each server.
 
 mod judge;
 mod merge;

@@ -1,4 +1,4 @@
-//! Policies of hosts: set, removed, and what remains of one after a switch of versions.
+//! Sets and removes policies of hosts, and computes what remains of one after a switch of versions.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,8 @@ impl Registry {
         self.set_resource(caller, hostname, policy, None).await?.ok_or(Error::Contended)
     }
 
-    /// Replaces the rules for paths of a host; `None` removes them. The rest of its policy stays. Returns the policy, too.
+    /// Replaces the rules for paths of a host; `None` removes them. The rest of its policy stays. Returns the policy,
+    /// too.
     pub async fn set_paths(
         &self,
         caller: &Caller,
@@ -45,7 +46,8 @@ impl Registry {
         .await
     }
 
-    /// Pauses a host, so that its requests wait; `None` resumes it. The rest of its policy stays. Returns the policy, too.
+    /// Pauses a host, so that its requests wait; `None` resumes it. The rest of its policy stays. Returns the policy,
+    /// too.
     pub async fn set_pause(
         &self,
         caller: &Caller,
@@ -139,7 +141,8 @@ impl Registry {
     }
 }
 
-/// Checks the hosts to which the policy of `hostname` leads. A caller can lead requests only to hosts that it may change.
+/// Checks the hosts to which the policy of `hostname` leads. A caller can lead requests only to hosts that it may
+/// change.
 fn check_services(caller: &Caller, hostname: &Hostname, policy: &Policy) -> Result<(), Error> {
     policy.check_for(hostname)?;
     let services: Vec<Hostname> = policy.services().map(Hostname::parse).collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! From the fabric to the table.
+//! Projects changes from the fabric to the table.
 
 use super::{Attempts, Registry};
 use crate::{

@@ -1,4 +1,4 @@
-//! Resources: set, removed, brought to the table.
+//! Sets and removes resources, and projects them to the table.
 
 use super::{Attempts, Registry, check_names, project::Projected};
 use crate::{

@@ -1,5 +1,5 @@
--- Takes over into the fabric what the routes primary knows better, because the fabric lost it. The primary's revision is
--- kept, so that both agree afterwards.
+-- Copies a record from the routes primary into the fabric, because the fabric lost it. The primary's revision is kept,
+-- so that both agree afterwards.
 -- KEYS[1]: hash, instance id → record as JSON
 -- KEYS[2]: zset, index of instance ids, all of score 0
 -- KEYS[3]: hash, address → id of its owner
@@ -16,7 +16,7 @@
 -- ARGV[6]: integer, revision of the primary's record
 -- ARGV[7]: string, version type of the primary's record
 -- ARGV[8...]: strings, host names of the primary's record
--- Returns 1, or 0 when the record is another by now.
+-- Returns 1, or 0 when the record has changed in the meantime.
 -- Caller: store/desired.rs, adopt
 local instances, index, addresses, hosts, host_index, unreported =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

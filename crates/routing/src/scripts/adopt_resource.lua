@@ -6,7 +6,7 @@
 -- ARGV[2]: string, the revision that the caller read in the fabric; empty = none
 -- ARGV[3]: string, the resource with its revision as JSON; empty = removed
 -- ARGV[4...]: strings, the arguments of the index
--- Returns 1, or 0 when the fabric has another revision by now.
+-- Returns 1, or 0 when the fabric has a different revision.
 -- Caller: store/resource.rs, adopt_resource
 local index = {}
 

@@ -66,7 +66,7 @@ local function main(shared)
     return refused
   end
 
-  -- 2. Is it the latest word on this instance?
+  -- 2. Is this the latest revision of the instance?
   local stored = redis.call('HMGET', instance_key, 'revision', 'state', 'address', 'hostnames', 'version_type_id',
     'node_id', 'weight')
   local stored_revision = tonumber(stored[1] or '0')
@@ -85,7 +85,8 @@ local function main(shared)
     end
     local lease_end = tonumber(redis.call('ZSCORE', leases, id) or math.huge)
     local drain_end = tonumber(redis.call('ZSCORE', drains, id) or math.huge)
-    -- No heartbeat could arrive while no pacemaker ran: a lease lasts a full period from their return.
+    -- No heartbeat could arrive while no pacemaker ran, so leases last for a full period from the time when one runs
+    -- again.
     local resumed = tonumber(redis.call('HGET', fencing, 'sweeper.resumed_ms') or '0')
     local period = tonumber(redis.call('HGET', instance_key, 'lease_ms') or '0')
     if lease_end < resumed + period then
@@ -113,7 +114,7 @@ local function main(shared)
     end
     local owner = redis.call('HGET', addresses, address)
     if owner and owner ~= id then
-      -- The owner is known only here: its key is made from the declared one, of the same pattern and server.
+      -- Only the script knows the owner. Its key is derived from the declared one: it has the same pattern and server.
       local theirs = redis.call('HMGET', 'instance:' .. owner, 'revision', 'hostnames', 'version_type_id', 'node_id',
         'weight')
       displaced_as = theirs
@@ -125,7 +126,7 @@ local function main(shared)
     end
   end
 
-  -- 3. Could every write succeed? Redis does not undo a script that fails half-way.
+  -- 3. Would every write succeed? Redis does not undo a script that fails halfway.
   local touched, touched_set = {}, {}
   for _, names in ipairs({old_hostnames, new_hostnames, displaced_hostnames}) do
     for _, name in ipairs(names) do
@@ -150,7 +151,7 @@ local function main(shared)
   end
 
   local function bury(gone, at_revision, how)
-    -- A tombstone outlives every projection that may still be on its way, so that none raises the dead.
+    -- A tombstone lasts longer than any projection that may still arrive, so that none restores a removed instance.
     local key = 'instance:' .. gone
     redis.call('DEL', key)
     redis.call('HSET', key, 'state', how, 'revision', string.format('%.0f', at_revision))
@@ -194,7 +195,8 @@ local function main(shared)
       'hostnames', table.concat(new_hostnames, ' '), 'version_type_id', version_type, 'node_id', node,
       'weight', weight, 'lease_ms', ARGV[13], 'record', record)
     redis.call('PERSIST', instance_key)
-    -- Another address is another process: new, with unknown health. An instance without a check cannot be unhealthy.
+    -- A different address is a different process: new, with unknown health. An instance without a check cannot be
+    -- unhealthy.
     local arrived = old_address ~= address
     if arrived then
       redis.call('HSET', instance_key, 'joined_ms', string.format('%.0f', now))
@@ -203,7 +205,7 @@ local function main(shared)
       redis.call('HDEL', instance_key, 'unhealthy', 'health_ms')
     end
     if arrived and checked and standby then
-      -- A caller that waits until it is healthy must not read a missing result as healthy.
+      -- A caller that waits for the instance to be healthy must not read a missing result as healthy.
       redis.call('HSET', instance_key, 'unhealthy', 'no check has passed yet')
     end
     redis.call(checked and 'SADD' or 'SREM', checks, id)
@@ -234,8 +236,8 @@ local function main(shared)
     redis.call('HSET', fencing, lease .. '.epoch', ARGV[8])
   end
 
-  -- 6. Log the change, under the serial that it makes, before that serial is visible. A table that is being seeded logs
-  -- no changes: its lineage does, in the end.
+  -- 6. Log the change with the serial that it creates, before that serial is visible. While a table is seeded, no
+  --    changes are logged: publishing its lineage at the end logs the whole table.
   local function log_change(kind, of, at_address, at_hostnames, as, by)
     shared.log_change(changes, serial, now, kind, of, 'address', at_address or '', 'hostnames', at_hostnames or '',
       'version_type_id', as[1] or '', 'node_id', as[2] or '', 'weight', as[3] or '', 'displaced_by', by or '')

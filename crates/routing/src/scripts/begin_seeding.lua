@@ -1,16 +1,17 @@
 -- Begins the seeding of the route table: removes its lineage, so that no router accepts it before the end, and marks
--- it, so that the end is written to this very table. Without the first, a table that lost a few changes would show an
--- epoch that routers know and, as instances are written, soon a serial that is high enough for them; without the
--- second, a primary that is replaced by an empty one in the middle would get the lineage with half of its hosts.
+-- the table, so that the end is written to this very table. If the lineage stayed, a table that lost a few changes
+-- would have an epoch that routers know and, while instances are written, soon a serial that is high enough for them.
+-- Without the mark, if the primary is replaced by an empty one in between, that would get the lineage with only half of
+-- the hosts.
 -- KEYS[1]: string, lineage of the table
--- KEYS[2]: string, the token of the seeding under way
+-- KEYS[2]: string, the token of the current seeding
 -- KEYS[3]: hash, fencing epochs of leases
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the token
 -- ARGV[3]: string, name of the lease under which this is done
 -- ARGV[4]: integer, fencing epoch of that lease
 -- Returns {'done', 0}
---   {'changed', lineage}: the lineage is another by now
+--   {'changed', lineage}: the lineage has changed in the meantime
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/table.rs, begin_seeding
 local lineage_key, seeding_key, fencing = KEYS[1], KEYS[2], KEYS[3]

@@ -1,10 +1,10 @@
--- Reads on in the list of what changed in the table, together with how far the table is: one moment's truth of both.
+-- Reads the next entries of the list of changes of the table, together with the table's serial, at one point in time.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
 -- KEYS[3]: stream, the changes of the table
 -- ARGV[1]: string, the newest epoch that the caller knows; empty = none
 -- ARGV[2]: string, the last entry that the caller knows of it
--- ARGV[3]: integer, how many entries at most
+-- ARGV[3]: integer, maximum number of entries
 -- Returns {newest epoch or '', serial, id of the newest entry or '', {id, {field, value, …}}, …}: the entries after the
 --   one known, or from the first on if the epoch is another.
 -- Caller: store/changes.rs, changes_after

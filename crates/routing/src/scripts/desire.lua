@@ -1,5 +1,5 @@
 -- Changes the desired state of one instance, if it is still the one that the caller read: registers, updates or removes
--- it. An instance at the same address loses it and is removed in the same step: an address has one owner.
+-- it. A different instance at the same address is removed in the same step, because an address has one owner.
 -- KEYS[1]: hash, instance id → record as JSON
 -- KEYS[2]: zset, index of instance ids, all of score 0
 -- KEYS[3]: hash, address → id of its owner
@@ -24,7 +24,7 @@
 -- ARGV[11]: integer, the maximum number of instances of that token; 0 = no limit
 -- ARGV[12...]: strings, host names of the new record
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
---   {'changed'}: the record or the owner is another by now; read again
+--   {'changed'}: the record or the owner has changed in the meantime; read again
 --   {'limited'}: the token has the maximum number of instances
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialized'}: this server is empty; reconcile first
@@ -63,7 +63,8 @@ if owner ~= '' and (redis.call('HGET', instances, owner) or '') ~= owner_record 
   return {'changed'}
 end
 
--- Whether the instance would be one more of its token than allowed. The one that loses its address may be of the same token.
+-- Whether the instance would exceed the maximum of its token. The instance that loses its address may belong to the
+-- same token.
 local function is_one_too_many()
   if max_instances == 0 or redis.call('HGET', registrants, id) == registrant then
     return false
@@ -113,7 +114,8 @@ if owner ~= '' then
   remove(owner, address_after)
   redis.call('ZADD', unprojected, next_revision(), owner)
 end
--- The later of the two revisions is the new owner's, so its projection wins in whichever order they arrive.
+-- The new owner gets the later of the two revisions, so its projection wins regardless of the order in which they
+-- arrive.
 local revision = next_revision()
 if record == '' then
   remove(id, address_before)

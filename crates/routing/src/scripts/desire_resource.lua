@@ -1,5 +1,5 @@
--- Changes the resource that is wanted for a name (the policy of a host, the certificate of a server name), or removes
--- it. Completed by policy_index.lua or certificate_index.lua.
+-- Changes or removes the desired resource of a name (the policy of a host, the certificate of a server name). Completed
+-- by policy_index.lua or certificate_index.lua.
 -- KEYS[1]: hash, name → resource with its revision as JSON
 -- KEYS[2]: string, revision of the latest change
 -- KEYS[3]: zset, changes that the table may not have yet, by revision

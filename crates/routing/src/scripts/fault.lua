@@ -32,7 +32,8 @@ local faults = redis.call('HINCRBY', instance_key, 'faults', 1)
 if now >= tonumber(told_ms or '-inf') + TELL_EVERY_MS then
   local at = string.format('%.0f', now)
   local as = redis.call('HMGET', instance_key, 'address', 'hostnames', 'version_type_id', 'node_id', 'weight')
-  -- Under the serial of the moment, which it does not raise. A list that cannot take it is no reason to count nothing.
+  -- It is logged with the current serial, which does not change. If the list cannot accept it, the fault is still
+  -- counted.
   redis.pcall('XADD', changes, 'MAXLEN', '~', CHANGES_KEPT, (redis.call('GET', serial_key) or '0') .. '-*',
     'kind', 'unhealthy', 'subject', id, 'at_ms', at, 'address', as[1] or '', 'hostnames', as[2] or '',
     'version_type_id', as[3] or '', 'node_id', as[4] or '', 'weight', as[5] or '', 'faults', faults, 'fault', message)

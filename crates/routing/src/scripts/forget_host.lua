@@ -1,4 +1,4 @@
--- Forgets a host name without desired instances, and its policy.
+-- Removes a host name without desired instances, and its policy.
 -- KEYS[1]: hash, host name → version type last registered for it
 -- KEYS[2]: zset, index of host names, all of score 0
 -- KEYS[3]: string, revision of the latest change
@@ -27,7 +27,7 @@ local revision = redis.call('INCR', revisions)
 redis.call('HDEL', hosts, hostname)
 redis.call('HDEL', policies, hostname)
 redis.call('ZREM', host_index, hostname)
--- No instance id begins with @. This includes an outstanding change of its policy.
+-- No instance id begins with @. The change of its policy, if there is one, is removed, too.
 redis.call('ZREM', unprojected, '%' .. hostname)
 redis.call('ZADD', unprojected, string.format('%.0f', revision), '@' .. hostname)
 return {'accepted', revision, tonumber(serial or '0'), lineage}

@@ -1,5 +1,5 @@
--- Records that an instance is unhealthy, or healthy again, as the prober found: the edge sees it in the policies of the
--- names that it serves, under one serial.
+-- Records the prober's result that an instance is unhealthy, or healthy again. The edge reads it in the policies of the
+-- names that the instance serves, with one serial.
 -- KEYS[1]: string, serial
 -- KEYS[2]: hash, instance:<id>
 -- KEYS[3]: set, ids of the instances whose health is to be checked
@@ -15,7 +15,7 @@
 -- ARGV[7]: string, name of the lease under which this is done
 -- ARGV[8]: integer, fencing epoch of that lease
 -- Returns {'done', serial}
---   {'same', serial}: it is noted like that already
+--   {'same', serial}: this result was recorded before
 --   {'gone', serial}: the instance is not at that address, or it is not to be checked
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
@@ -58,7 +58,7 @@ local function main(shared)
     redis.call('HSET', instance_key, 'unhealthy', why, 'health_ms', at)
   else
     redis.call('HDEL', instance_key, 'unhealthy')
-    -- On hosts with slow start, it returns like a new one.
+    -- On hosts with slow start, it is treated like a new instance.
     redis.call('HSET', instance_key, 'health_ms', at, 'joined_ms', at)
   end
   redis.call('HSET', fencing, lease .. '.epoch', ARGV[8])

@@ -1,4 +1,4 @@
--- Renews an instance's lease. Routers see nothing of it, so the serial stays.
+-- Renews an instance's lease. Routers do not see a difference, so the serial stays the same.
 -- KEYS[1]: hash, instance:<id>
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- ARGV[1]: string, instance id

@@ -6,7 +6,7 @@ function index.add(keys, name)
   redis.call('ZADD', keys[2], 0, name)
 end
 
--- A name that no instance was ever registered for was known by its policy alone.
+-- If no instance was ever registered for the name, it existed only because of its policy.
 function index.remove(keys, name)
   if redis.call('HEXISTS', keys[1], name) == 0 then
     redis.call('ZREM', keys[2], name)

@@ -1,6 +1,6 @@
--- Brings a resource of a name (the policy of a host, the certificate of a server name) to the route table, or removes it
--- there. Raises the serial if routers can see a difference. Completed by policy_table.lua or certificate_table.lua, and
--- by shared.lua.
+-- Writes a resource of a name (the policy of a host, the certificate of a server name) to the route table, or removes
+-- it there. Raises the serial if routers can see a difference. Completed by policy_table.lua or certificate_table.lua,
+-- and by shared.lua.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, the highest revision applied
 -- KEYS[3]: string, lineage of the table
@@ -52,7 +52,7 @@ local function main(shared)
     redis.call('SET', highest, ARGV[2])
   end
   if resource.publish(shared, name, text, text_key) then
-    -- A table that is being seeded announces nothing: the end of the seeding announces the whole table.
+    -- A table that is being seeded announces no changes: at the end of the seeding, the whole table is announced.
     if epoch ~= '' then
       shared.log_change(changes, serial, now, resource.change(text), name, unpack(resource.event_data(text, fields)))
     end

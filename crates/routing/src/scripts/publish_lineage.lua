@@ -1,10 +1,10 @@
--- Ends the seeding of the route table: the serial goes above everything that routers may have seen, then the lineage
--- makes them accept it.
+-- Ends the seeding of the route table: raises the serial above every serial that routers may have seen, and then writes
+-- the lineage, so that routers accept the table.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
 -- KEYS[3]: hash, fencing epochs of leases
 -- KEYS[4]: stream, the changes of the table
--- KEYS[5]: string, the token of the seeding under way
+-- KEYS[5]: string, the token of the current seeding
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage, newest token first
 -- ARGV[3]: integer, the highest serial that routers may have seen
@@ -14,7 +14,7 @@
 -- ARGV[7]: integer, unix ms; empty = this server's clock
 -- ARGV[8]: string, the token with which the seeding began; empty = there was none
 -- Returns {'done', serial}
---   {'changed', lineage}: the lineage is another by now, or this is not the table whose seeding began
+--   {'changed', lineage}: the lineage has changed in the meantime, or this is not the table whose seeding began
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/table.rs, publish_lineage
 local serial_key, lineage_key, fencing, changes, seeding_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

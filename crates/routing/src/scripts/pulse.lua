@@ -1,4 +1,5 @@
--- Reads in one call what the reconciler compares with the table: how far the fabric is, and how much is outstanding.
+-- Reads in one call what the reconciler compares with the table: the state of the fabric, and the number of pending
+-- changes.
 -- KEYS[1]: hash, the state last given to the routes primary: epoch, serial, seeding
 -- KEYS[2]: integer, revision of the desired state
 -- KEYS[3]: zset, changed and not known to be in the table, by revision

@@ -1,4 +1,4 @@
--- Takes a host name out of the route table, entries made by hand included, unless instances serve it.
+-- Removes a host name from the route table, including entries that were written manually, unless instances serve it.
 -- KEYS[1]: string, serial
 -- KEYS[2]: set, instances:<hostname>
 -- KEYS[3]: set, instance_ids:<hostname>
@@ -13,7 +13,7 @@
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- ARGV[5]: integer, revision of the removal
 -- Returns {'done', serial}
---   {'in_use', serial}: instances serve it, and keep it; its rules are gone
+--   {'in_use', serial}: instances serve it, so it is kept; its rules are removed
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
@@ -42,11 +42,11 @@ local function main(shared)
     difference = shared.refresh(hostname)
   else
     difference = redis.call('DEL', addresses, ids, logkey) > 0
-    -- Rules that were given after the removal stay.
+    -- Rules that were set after the removal are kept.
     difference = (ruled and shared.refresh(hostname) or not ruled and redis.call('DEL', policy) > 0) or difference
   end
   if difference then
-    -- A table that is being seeded records no changes: its lineage does, in the end.
+    -- A table that is being seeded records no changes: publishing its lineage at the end records the whole table.
     if epoch ~= '' then
       shared.log_change(changes, serial, now, in_use and 'host_altered' or 'host_removed', hostname)
     end

@@ -2,7 +2,7 @@
 -- KEYS[1]: zset, registered and not known to be in the membership sets, by revision
 -- ARGV[1]: string, instance id
 -- ARGV[2]: integer, revision that was reported
--- Returns 1 when the entry is gone, else 0.
+-- Returns 1 when the entry was removed, else 0.
 -- Caller: store/desired.rs, reported
 local unreported, id, revision = KEYS[1], ARGV[1], tonumber(ARGV[2])
 

@@ -1,6 +1,6 @@
--- Reads the reports of all routers that reported lately, by one clock, in one call however many routers there are.
+-- Reads the reports of all routers that reported recently, by one clock, in a single call.
 -- ARGV[1]: string, the zset of routers by time of report. No key is declared, because a pacemaker may only read them.
--- ARGV[2]: string, what the names of their reports begin with
+-- ARGV[2]: string, the prefix of the names of their reports
 -- ARGV[3]: integer, maximum age of a report in ms
 -- Returns {unix ms, {node, unix ms of its report, {field, value, …}}, …}
 -- Caller: store/routers.rs, routers

@@ -9,7 +9,7 @@ local TOMBSTONE_SECONDS = 3600
 local KINDS = {['instances:'] = 'set', ['instance_ids:'] = 'set', ['logkey:'] = 'string', ['policy:'] = 'string',
   ['rules:'] = 'hash'}
 
--- The time, unless the caller brings one.
+-- The time: that of the caller, if given, otherwise the server's.
 function shared.now(given)
   if given then
     return given
@@ -18,7 +18,7 @@ function shared.now(given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- A refusal when this is not the table that was meant, else nil and its serial. Without an epoch any table is right.
+-- A rejection if this is not the expected table, otherwise nil and its serial. Without an epoch, any table is accepted.
 function shared.refused(lineage_key, serial_key, epoch, floor)
   local lineage = redis.call('GET', lineage_key) or ''
   local serial = tonumber(redis.call('GET', serial_key) or '0')
@@ -36,14 +36,14 @@ function shared.refused(lineage_key, serial_key, epoch, floor)
   return nil, serial
 end
 
--- A refusal when another pacemaker took the caller's lease over. The caller notes the epoch when it writes.
+-- A rejection if another pacemaker took over the caller's lease. The caller stores the epoch when it writes.
 function shared.fenced(fencing, lease, epoch)
   local stored = lease ~= '' and tonumber(redis.call('HGET', fencing, lease .. '.epoch') or '0') or 0
   return lease ~= '' and epoch < stored and {'fenced', stored} or nil
 end
 
--- A refusal when a key of these types, or one of these host names, could not be written. Redis does not undo a script
--- that fails half-way.
+-- A rejection if a key of these types, or a key of these host names, could not be written. Redis does not undo a script
+-- that fails halfway.
 function shared.blocked(kinds, names)
   for key, kind in pairs(kinds) do
     local present = redis.call('TYPE', key).ok
@@ -69,7 +69,7 @@ function shared.words(text)
   return words
 end
 
--- JSON is put together by hand, from texts without control characters.
+-- JSON is composed from texts without control characters.
 local function quote(text)
   return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
 end
@@ -82,7 +82,7 @@ local function set(key, value)
   return true
 end
 
--- Whether the numbers of `list` (each with `field`) differ.
+-- Whether the values of `field` differ in `list`.
 local function uneven(list, field)
   for at = 2, #list do
     if list[at][field] ~= list[1][field] then
@@ -92,13 +92,13 @@ local function uneven(list, field)
   return false
 end
 
--- Rebuilds the edge's data about a name other than its sets, from the instances that serve it and from its rules. True
--- when routers can see a difference.
+-- Rebuilds the edge's data of a name other than its sets, from the instances that serve it and from its rules. Returns
+-- true if routers can see a difference.
 function shared.refresh(name)
   local difference = false
   local entries, kinds, kind_count = {}, {}, 0
   local log_key, log_key_rank = nil, -1
-  -- As long as the name has instances; the pacemaker limits their number.
+  -- The list is as long as the number of the name's instances, which the pacemaker limits.
   for _, member in ipairs(redis.call('SMEMBERS', 'instance_ids:' .. name)) do
     local one = redis.call('HMGET', 'instance:' .. member, 'address', 'version_type_id', 'state', 'revision',
       'weight', 'unhealthy', 'joined_ms')
@@ -108,14 +108,15 @@ function shared.refresh(name)
         kinds[one[2]] = true
         kind_count = kind_count + 1
       end
-      -- The name as a whole is counted as the latest registration's; one that drains only if all do.
+      -- Requests of the name as a whole are counted under the latest registration. A draining instance is used only if
+      -- all drain.
       local rank = tonumber(one[4]) + (one[3] == 'draining' and 0 or 2 ^ 50)
       if rank > log_key_rank then
         log_key, log_key_rank = one[2], rank
       end
     end
   end
-  -- Without instances the name stays known by its log key, and is answered 503 instead of 404, until it is removed.
+  -- Without instances, the log key is kept, so that the name is answered with 503 instead of 404 until it is removed.
   if log_key then
     difference = set('logkey:' .. name, log_key)
   end
@@ -162,7 +163,7 @@ function shared.refresh(name)
   return redis.call('DEL', 'policy:' .. name) > 0 or difference
 end
 
--- Replaces a resource by a tombstone, which outlives every projection that may still be on its way.
+-- Replaces a resource by a tombstone, which lasts longer than any projection that may still arrive.
 function shared.bury(key, revision)
   redis.call('DEL', key)
   redis.call('HSET', key, 'revision', string.format('%.0f', revision))
@@ -177,8 +178,8 @@ function shared.unrule(name, revision)
   end
 end
 
--- Records a change, for events, under the serial that it makes and before that serial is visible. A serial that was set
--- back directly must not stop the table; the list starts again, and the gap is detected.
+-- Records a change for events, with the serial that it creates and before that serial is visible. If an operator set
+-- the serial back manually, the table must not stop: the list starts again, and the gap is detected.
 function shared.log_change(changes, serial, now, kind, subject, ...)
   local id, at = string.format('%.0f-*', serial + 1), string.format('%.0f', now)
   local rest = {...}

@@ -1,10 +1,11 @@
--- Returns which leases and drains have ended, and detects when no sweep happened for so long that heartbeats were lost.
+-- Returns the leases and drains that have ended, and detects if no sweep happened for so long that heartbeats were
+-- lost.
 -- KEYS[1]: hash, state of the sweeper: fencing epoch, time of the latest sweep, time of the latest return
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- KEYS[3]: zset, instance id by end of drain in unix ms
 -- ARGV[1]: integer, fencing epoch of the lease; 0 = a pacemaker without the lease, which only shows that it runs
 -- ARGV[2]: integer, silence in ms that is treated as absence
--- ARGV[3]: integer, how many ids at most
+-- ARGV[3]: integer, maximum number of ids
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- Returns {'due', 1 after an absence else 0, id, …}
 --   {'fenced', epoch}: another pacemaker took the lease over
@@ -28,7 +29,7 @@ if absent then
   redis.call('HSET', fencing, 'sweeper.resumed_ms', text)
 end
 redis.call('HSET', fencing, 'sweeper.swept_ms', text)
--- Replicas get no write for what is the same.
+-- Replicas get no write if nothing changes.
 if epoch > stored then
   redis.call('HSET', fencing, 'sweeper.epoch', ARGV[1])
 end

@@ -2,12 +2,12 @@
 //!
 //! They are not desired state: if the table is lost, the order fails and is repeated.
 
-use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
+use signalbox_store::{RoutesPrimaryRole, Script, Value, keys::routes as key};
 
 use super::{SHARED, Store, reply::Reply};
 use crate::Error;
 
-static PUT: Script<RoutesMasterRole> =
+static PUT: Script<RoutesPrimaryRole> =
     Script::composed("routing/challenge", &[include_str!("../scripts/challenge.lua"), SHARED]);
 /// An authority may repeat its request for as long as it works on an order.
 const LIFE_SECONDS: u64 = 3600;

@@ -3,14 +3,14 @@
 use std::{collections::HashMap, time::Duration};
 
 use signalbox_store::{
-    FabricRole, RoutesMaster, RoutesMasterRole, Script, Value,
+    FabricRole, RoutesPrimary, RoutesPrimaryRole, Script, Value,
     keys::{fabric, routes},
 };
 
 use super::{Store, reply::Reply};
 use crate::Error;
 
-static CHANGES: Script<RoutesMasterRole> =
+static CHANGES: Script<RoutesPrimaryRole> =
     Script::new("routing/changes", include_str!("../scripts/changes.lua"));
 static ANNOUNCED: Script<FabricRole> =
     Script::new("routing/announced", include_str!("../scripts/announced.lua"));
@@ -127,14 +127,14 @@ impl Store {
     }
 
     /// A connection to wait on.
-    pub(crate) fn watcher(&self) -> Result<RoutesMaster, Error> {
+    pub(crate) fn watcher(&self) -> Result<RoutesPrimary, Error> {
         self.routes.dedicated().map_err(Error::table)
     }
 
     /// Waits on a separate connection until something changes after `entry`, at most `within`.
     pub(crate) async fn await_change(
         &self,
-        watcher: &RoutesMaster,
+        watcher: &RoutesPrimary,
         entry: &str,
         within: Duration,
     ) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! The instances to check and their health, on the routes primary.
 
-use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
+use signalbox_store::{RoutesPrimaryRole, Script, Value, keys::routes as key};
 
 use super::{Fence, SHARED, Store, TableMark, reply::Reply};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 use signalbox_route_table::{InstanceId, Record};
 
-static HEALTH: Script<RoutesMasterRole> =
+static HEALTH: Script<RoutesPrimaryRole> =
     Script::composed("routing/health", &[include_str!("../scripts/health.lua"), SHARED]);
 
 /// How many instances are read at a time.

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
+use signalbox_store::{Fabric, RoutesPrimary, Stats, Value};
 
 pub use certificates::Certificate;
 pub(crate) use changes::{Changes, Entry, Place};
@@ -52,7 +52,7 @@ pub(crate) struct TableMark {
 #[derive(Debug, Clone)]
 pub struct Store {
     fabric: Fabric,
-    routes: RoutesMaster,
+    routes: RoutesPrimary,
     stats: Stats,
     /// The highest revision this process has seen; a fabric that knows less has lost changes.
     revision_floor: Arc<AtomicU64>,
@@ -67,7 +67,7 @@ async fn within<T, E>(patience: Duration, reply: impl Future<Output = Result<T, 
 
 impl Store {
     /// Uses these three connections.
-    pub fn new(fabric: Fabric, routes: RoutesMaster, stats: Stats) -> Self {
+    pub fn new(fabric: Fabric, routes: RoutesPrimary, stats: Stats) -> Self {
         Self { fabric, routes, stats, revision_floor: Arc::default(), clock_ms: Arc::default() }
     }
 
@@ -122,7 +122,7 @@ impl Store {
     }
 
     #[cfg(test)]
-    pub(crate) fn routes(&self) -> &RoutesMaster {
+    pub(crate) fn routes(&self) -> &RoutesPrimary {
         &self.routes
     }
 

@@ -6,7 +6,7 @@
 //! its form in the table.
 
 use signalbox_store::{
-    FabricRole, FabricSpace, Key, RoutesMasterRole, RoutesSpace, Script, Value, from_redis_value,
+    FabricRole, FabricSpace, Key, RoutesPrimaryRole, RoutesSpace, Script, Value, from_redis_value,
     keys::{fabric, routes},
 };
 
@@ -61,7 +61,7 @@ pub(crate) trait Resource: Send + Sync + Sized + 'static {
 pub(crate) struct Scripts {
     pub(super) desire: Script<FabricRole>,
     pub(super) adopt: Script<FabricRole>,
-    pub(super) project: Script<RoutesMasterRole>,
+    pub(super) project: Script<RoutesPrimaryRole>,
 }
 
 /// The form of a resource in the fabric.

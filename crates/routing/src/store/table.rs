@@ -2,23 +2,23 @@
 
 use std::collections::HashMap;
 
-use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
+use signalbox_store::{RoutesPrimaryRole, Script, Value, keys::routes as key};
 
 use super::{SHARED, Store, TableMark, desired::hostnames, reply::Reply};
 use crate::Error;
 use signalbox_route_table::{Hostname, InstanceId, Owner, Record, State, TableHost};
 
-static APPLY: Script<RoutesMasterRole> =
+static APPLY: Script<RoutesPrimaryRole> =
     Script::composed("routing/apply", &[include_str!("../scripts/apply.lua"), SHARED]);
-static HEARTBEAT: Script<RoutesMasterRole> =
+static HEARTBEAT: Script<RoutesPrimaryRole> =
     Script::new("routing/heartbeat", include_str!("../scripts/heartbeat.lua"));
-static FAULT: Script<RoutesMasterRole> = Script::new("routing/fault", include_str!("../scripts/fault.lua"));
-static SWEEP: Script<RoutesMasterRole> = Script::new("routing/sweep", include_str!("../scripts/sweep.lua"));
-static REMOVE_HOST: Script<RoutesMasterRole> =
+static FAULT: Script<RoutesPrimaryRole> = Script::new("routing/fault", include_str!("../scripts/fault.lua"));
+static SWEEP: Script<RoutesPrimaryRole> = Script::new("routing/sweep", include_str!("../scripts/sweep.lua"));
+static REMOVE_HOST: Script<RoutesPrimaryRole> =
     Script::composed("routing/remove_host", &[include_str!("../scripts/remove_host.lua"), SHARED]);
-static BEGIN_SEEDING: Script<RoutesMasterRole> =
+static BEGIN_SEEDING: Script<RoutesPrimaryRole> =
     Script::new("routing/begin_seeding", include_str!("../scripts/begin_seeding.lua"));
-static PUBLISH_LINEAGE: Script<RoutesMasterRole> =
+static PUBLISH_LINEAGE: Script<RoutesPrimaryRole> =
     Script::new("routing/publish_lineage", include_str!("../scripts/publish_lineage.lua"));
 
 fn published(reply: &Reply) -> Result<Published, Error> {

@@ -23,7 +23,7 @@ end
 -- Checks the event in flight.
 local function check_flight(objects, object, flight, owner, found)
   local head = redis.call('LINDEX', objects.of(object, 'events'), 0)
-  -- A redriven event is behind later ones.
+  -- A redriven event may follow later ones.
   local one, other = tonumber(head and objects.id(head) or 0), tonumber(objects.id(flight) or 0)
   if head and (one == other or one < other and not objects.redriven(head) and not objects.redriven(flight)) then
     found('O8', object, 'what is in flight is also queued, or behind its time')

@@ -1,4 +1,4 @@
--- Prolongs the leases of workers that are alive.
+-- Extends the leases of workers that are alive.
 -- KEYS[1]: hash, object -> its backend
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, ms that a lease lasts

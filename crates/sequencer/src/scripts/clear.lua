@@ -16,7 +16,7 @@
 local function main(objects)
   local call = redis.call
   objects.at(string.match(KEYS[1], '^(.*)queued$'))
-  -- Under this registry the backend gets no new events, and was not defined again.
+  -- Under this registry the backend accepts no new events and was not defined again.
   if call('HGET', KEYS[2], 'stamp') ~= ARGV[2] then return { ARGV[5], 0, -1 } end
   objects.expect_shared()
   local backend, what = ARGV[3], ARGV[4]
@@ -24,8 +24,8 @@ local function main(objects)
   if what == 'send' or left() == 0 then return { '0', 0, left() } end
   local now, most, dropped = objects.now(ARGV[1]), tonumber(ARGV[7]), 0
 
-  -- Ends every state that the object can be in. The event in flight may have arrived, but its worker has lost the lease
-  -- and cannot commit, so it is dropped with the others.
+  -- Ends every state that the object can be in. The event in flight may have been delivered, but its worker has lost
+  -- the lease and cannot commit, so the event is dropped with the others.
   local function stop(object)
     local owner = call('GET', objects.of(object, 'event.worker'))
     objects.let_go(object, owner and string.match(owner, '^(.*)/') or '')
@@ -38,7 +38,7 @@ local function main(objects)
   local scanned = call('HSCAN', KEYS[1], ARGV[5], 'COUNT', ARGV[6])
   for at = 1, #scanned[2], 2 do
     local object = scanned[2][at]
-    -- A scan may name an object twice, so its backend is read again.
+    -- A scan may return an object twice, so its backend is read again.
     if call('HGET', KEYS[1], object) == backend and objects.is_consistent(object, backend) then
       if dropped >= most then return { ARGV[5], dropped, left() } end
       stop(object)

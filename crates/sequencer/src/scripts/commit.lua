@@ -51,20 +51,20 @@ local function judge(objects, commits, replies)
   return valid, gone
 end
 
--- Records that an event was sent. Returns the object's next one if the worker continues with it.
+-- Records that an event was sent. Returns the object's next event if the worker continues.
 local function record(objects, commit)
   local object = commit.object
   if commit.reported > 0 then redis.pcall('LTRIM', objects.of(object, 'gaps'), commit.reported, -1) end
   local entry = commit.more and redis.pcall('LPOP', objects.of(object, 'events'))
   if type(entry) ~= 'string' then entry = nil end
-  -- Within a visit the id is noted once, because that of the next event is noted as well.
+  -- Within a visit the id is stored once, because the next event stores its own.
   if not objects.redriven(commit.flight) and (not entry or objects.redriven(entry)) then
     redis.call('SET', objects.of(object, 'last.event.id'), commit.id, 'PX', ARGV[3])
   end
   return entry
 end
 
--- Puts the next events in flight, and prolongs the leases.
+-- Puts the next events in flight and extends the leases.
 local function put_in_flight(objects, going, ends, replies)
   if #going == 0 then return end
   local flights, leases = {}, {}
@@ -87,7 +87,7 @@ local function main(objects)
   objects.expect('zset', 'leases')
   local now = objects.now(ARGV[1])
 
-  -- The first write is allowed at the memory limit.
+  -- DEL is first: at its memory limit, Redis rejects commands that need memory unless the script has already written.
   redis.call('DEL', unpack(gone))
   local tally, going, sent = objects.tally(), {}, {}
   for _, commit in ipairs(valid) do

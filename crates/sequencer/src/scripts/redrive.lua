@@ -21,7 +21,7 @@ local function main(objects)
   local put, left = 0, 0
   for at = 4, #ARGV, 3 do
     local object = ARGV[at]
-    -- An object that has a queue keeps its backend until that is empty.
+    -- An object with a queue keeps its backend until the queue is empty.
     local queued = call('HGET', KEYS[1], object)
     local backend = queued or ARGV[2]
     if not objects.is_consistent(object, ARGV[2]) or not objects.is_consistent(object, backend)

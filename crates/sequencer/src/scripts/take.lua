@@ -24,7 +24,7 @@ local function sweep(objects, ended, now, lease_ms)
     else
       local owner = redis.call('GET', objects.of(object, 'event.worker')) or ''
       objects.let_go(object, string.match(owner, '^(.*)/') or '')
-      -- Perhaps it was sent and perhaps its sending killed the worker: it counts as an attempt.
+      -- The event may have been sent, or sending it may have crashed the worker, so it counts as an attempt.
       if objects.put_back(object) then objects.failed(object, 'its worker disappeared', now) end
       objects.count('swept', 1)
       objects.settle(object, backend)
@@ -41,9 +41,9 @@ local function retry(objects, due)
   end
 end
 
--- Adds a lease to those that are written together at the end.
+-- Adds a lease to the batch that is written at the end.
 local function lease(objects, leases, object, backend, worker, entry)
-  -- Not only a count: after a failover that lost writes, no epoch may be used twice.
+  -- At least the current time, not only a counter: after a failover that lost writes, no epoch may be used twice.
   leases.epoch = math.max(leases.epoch + 1, leases.now)
   local taken, new, strings = leases.taken, leases.new, leases.strings
   local n = 2 * #new
@@ -81,7 +81,7 @@ local function serve(objects, leases, backend, free)
   end
 end
 
--- Gives workers what they hold already, with a new end of its lease. Returns the workers that hold nothing.
+-- Returns to workers the leases that they already hold, extended. Returns the workers that hold nothing.
 local function repeat_held(objects, leases, names, due)
   local free, held = {}, redis.call('HMGET', objects.key('workers'), unpack(names))
   for n, worker in ipairs(names) do
@@ -131,7 +131,8 @@ local function main(objects)
   local now, lease_ms, most = objects.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local now_text = objects.text(now)
 
-  -- These reads detect keys of another type before the first write. A sweep touches more keys, and checks them all.
+  -- These reads detect keys of the wrong type before the first write. A sweep touches more keys, and checks all of
+  -- them.
   local ended = redis.call('ZRANGE', objects.key('leases'), '-inf', now_text, 'BYSCORE', 'LIMIT', 0, most)
   local due_now = redis.call('ZRANGE', objects.key('retry'), '-inf', now_text, 'BYSCORE', 'LIMIT', 0, most)
   local epoch = tonumber(redis.call('HGET', objects.key('numbers'), 'epoch') or 0)

@@ -43,7 +43,7 @@ async fn a_lease_that_was_not_swept_is_named() {
     let world = World::start().await;
     world.backend("search", "work:", OnFailure::Block).await;
     world.publish("work:1", 1).await;
-    // Its clock is far behind that of the server that the check uses.
+    // The world's clock is far behind that of the server, which the check uses.
     world.take("search", "a").await.unwrap();
     let found = broken(&world, "ZADD", &["object:leases", "1000", "work:1"]).await;
     assert_eq!(found, ["O7"]);

@@ -7,7 +7,7 @@ use super::support::*;
 use crate::{Options, store::Commit};
 use signalbox_bus::{NewGroup, OnFailure, WantedBackend};
 
-/// Every command that the server executed since it started.
+/// The number of commands that the server has executed since it started.
 async fn commands(world: &World) -> f64 {
     let text: String = world.redis.command("INFO").arg("commandstats").query().await.unwrap();
     text.lines().filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok()).sum()
@@ -31,8 +31,8 @@ async fn publish_at_once(world: &World, events: usize, objects: usize, key: Opti
     assert!(accepted.iter().all(Result::is_ok));
 }
 
-/// Sixteen workers take and commit together, one event of each object: the work of a busy shard, and the most expensive case,
-/// since nothing of a visit is shared with a second event.
+/// Sixteen workers take and commit together, one event per object. This is the work of a busy shard and the
+/// most expensive case, because no event shares a visit with another.
 #[tokio::test]
 async fn an_event_costs_few_commands_when_many_are_under_way() {
     const EVENTS: usize = 320;
@@ -64,7 +64,7 @@ async fn an_event_costs_few_commands_when_many_are_under_way() {
     world.expect_consistent("at the end").await;
 }
 
-/// The additional cost of idempotency keys: one lookup for each, and little else.
+/// The additional cost of idempotency keys: one lookup per key, and little else.
 #[tokio::test]
 async fn an_event_under_a_key_costs_one_command_more() {
     const EVENTS: usize = 320;
@@ -80,7 +80,7 @@ async fn an_event_under_a_key_costs_one_command_more() {
     assert!(again < first, "{again}");
 }
 
-/// A hot object: the events of a visit share its lease.
+/// An object with many events: the events of a visit share its lease.
 #[tokio::test]
 async fn events_of_one_object_share_the_cost_of_a_visit() {
     let world = world().await;
@@ -102,7 +102,7 @@ async fn events_of_one_object_share_the_cost_of_a_visit() {
     running.stop().await;
 }
 
-/// Nothing is asked while nothing happens: the numbers of an idle sequencer do not move.
+/// An idle sequencer sends no commands: the counters do not change.
 #[tokio::test]
 async fn an_idle_sequencer_asks_nothing() {
     let world = world().await;
@@ -119,7 +119,7 @@ async fn an_idle_sequencer_asks_nothing() {
             text.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default().to_owned();
         line.split(',').next().unwrap_or_default().to_owned()
     };
-    // The last visit's remaining queries are over when two readings, with time between them, agree.
+    // When two successive readings are equal, the last visit's queries have ended.
     let mut before = scripts().await;
     eventually("the last queries to be over", || async {
         for _ in 0..100 {

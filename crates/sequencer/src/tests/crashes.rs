@@ -19,9 +19,9 @@ use signalbox_bus::{OnFailure, Queued};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// It was executed and its reply was lost, so it is repeated.
+    /// The step was executed and its reply was lost, so it is repeated.
     ReplyLost,
-    /// It was executed, and the caller is dead.
+    /// The step was executed, and the caller crashed.
     Crash,
 }
 
@@ -30,9 +30,9 @@ enum Act {
     /// Another event of the object.
     Accept(&'static str),
     Take,
-    /// Sent; on with the next.
+    /// The event was sent, and the worker continues with the next.
     Commit,
-    /// Sent; the visit is over.
+    /// The event was sent, and the visit ends.
     CommitLast,
     Retry,
     Park,
@@ -40,13 +40,13 @@ enum Act {
     /// The lease expires, and another worker sweeps.
     Sweep,
     Redrive,
-    /// One step of the removal with this word, then the backend is defined again.
+    /// One step of the removal with this treatment; then the backend is defined again.
     Remove(Queued),
 }
 
 const FAULTS: [Fault; 3] = [Fault::None, Fault::ReplyLost, Fault::Crash];
 
-/// Every step with every possible fault.
+/// Every step in combination with every possible fault.
 fn steps() -> Vec<(Act, Fault)> {
     let mut steps = vec![
         (Act::Accept("work:1"), Fault::None),
@@ -62,7 +62,7 @@ fn steps() -> Vec<(Act, Fault)> {
     steps
 }
 
-/// Where histories begin: after these steps, two events of one object and one of another being there.
+/// The steps before each history. Two events of one object and one of another are queued first.
 fn situations() -> Vec<Vec<Act>> {
     vec![
         vec![],
@@ -76,12 +76,12 @@ fn situations() -> Vec<Vec<Act>> {
 struct History<'a> {
     world: &'a World,
     worker: u32,
-    /// The lease and the event of the living worker.
+    /// The lease and the event of the worker that is alive.
     held: Option<(Held, Sending)>,
     /// Expired leases, with the event that was in flight.
     lost: Vec<(Held, u64)>,
     accepted: BTreeSet<u64>,
-    /// By object: the sent events, in order, with the mark.
+    /// By object: the sent events in order, with their mark.
     sent: BTreeMap<String, Vec<(u64, bool)>>,
     committed: BTreeSet<u64>,
     discarding: bool,
@@ -112,14 +112,14 @@ impl<'a> History<'a> {
         format!("w{}", self.worker)
     }
 
-    /// The worker sends what it got.
+    /// The worker sends its event.
     fn sends(&mut self, held: Held, sending: Sending) {
         let sent = self.sent.entry(held.object.clone()).or_default();
         sent.push((sending.id(), sending.is_redriven()));
         self.held = Some((held, sending));
     }
 
-    /// The worker is gone, and does not know it.
+    /// The worker loses its lease without noticing.
     fn dies(&mut self) {
         if let Some((held, sending)) = self.held.take() {
             self.lost.push((held, sending.id()));
@@ -156,7 +156,7 @@ impl<'a> History<'a> {
                         .unwrap();
                     self.world.expect_consistent("a step of a removal").await;
                 }
-                // The sending worker has lost its lease, and detects it when it commits.
+                // The worker that is sending has lost its lease, and detects this when it commits.
                 self.dies();
                 self.world.backend("search", "work:", OnFailure::Skip).await;
             }
@@ -218,7 +218,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Everybody is dead. One worker comes and finishes.
+    /// All workers have crashed. A new worker finishes the work.
     async fn end(mut self) {
         self.dies();
         for object in ["work:1", "work:2"] {

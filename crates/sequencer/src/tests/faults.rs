@@ -11,18 +11,21 @@ async fn world() -> World {
     world
 }
 
-/// `restart()` compared the owner with a literal `2`: a returning worker took another's object, or not its own.
+/// `restart()` compared the owner with a literal `2`: a returning worker took another worker's object, or did
+/// not get its own.
 #[tokio::test]
 async fn fault_of_the_published_algorithm_a_returning_worker_takes_no_object_of_another() {
     let world = world().await;
     let ids = world.publish("work:1", 3).await;
     let old = world.take("search", "2").await.unwrap();
-    // It is paused for longer than its lease; another continues with the same event under a higher epoch.
+    // The worker is paused for longer than its lease. Another continues with the same event under a higher
+    // epoch.
     world.advance(LEASE_MS);
     let new = world.take("search", "3").await.unwrap();
     assert_eq!((new.sending.id(), new.held.epoch > old.held.epoch), (ids[0], true));
     world.expect_consistent("after the take-over").await;
-    // The old worker returns: its calls have no effect, and it gets no object while the other holds it.
+    // The old worker returns. Its calls have no effect, and it gets no object while the other worker holds
+    // it.
     assert_eq!(world.commit(&old.held, ids[0], 0, true).await, Committed::Lost);
     assert!(!world.fail(&old.held, ids[0], &Failed::Skip).await);
     assert!(world.take("search", "2").await.is_none());
@@ -33,7 +36,7 @@ async fn fault_of_the_published_algorithm_a_returning_worker_takes_no_object_of_
     world.expect_consistent("at the end").await;
 }
 
-/// "There are at most as many queued events as future visits" is false while nothing has failed at all.
+/// "There are at most as many queued events as future visits" is false even if nothing has failed.
 #[tokio::test]
 async fn fault_of_the_printed_algorithm_a_backlog_is_always_in_exactly_one_place() {
     let world = world().await;
@@ -78,8 +81,8 @@ async fn fault_of_the_published_algorithm_a_worker_that_never_returns_blocks_not
     world.expect_consistent("at the end").await;
 }
 
-/// The reply of the `SETNX` that took an object: a worker that did not receive it assumed that another had the object,
-/// without an expiry.
+/// If a worker did not receive the reply of the `SETNX` that took an object, it assumed that another worker
+/// had the object, which then never expired.
 #[tokio::test]
 async fn fault_of_the_published_algorithm_a_lost_reply_of_a_take_loses_no_object() {
     let world = world().await;
@@ -131,8 +134,8 @@ async fn a_lost_reply_of_a_failure_fails_once() {
     assert_eq!((again.sending.id(), again.sending.attempts), (ids[0], 1));
 }
 
-/// A poison event wedged its object, and the worker with it. Each policy is a decision of the worker; these are what
-/// the decisions do.
+/// An event that always failed blocked its object and the worker. The worker chooses one of the policies;
+/// this test checks the effect of each.
 #[tokio::test]
 async fn fault_of_the_printed_algorithm_a_poison_event_that_is_skipped_leaves_a_gap() {
     let world = world().await;
@@ -168,7 +171,7 @@ async fn fault_of_the_printed_algorithm_a_poison_event_that_is_parked_waits_for_
         world.publish("work:1", 1).await;
         assert!(world.take("search", "a").await.is_none(), "nothing overtakes a parked event");
         assert_eq!(decide(skip).await, "done");
-        // The reply was lost, and the decision is repeated: it skips no other event.
+        // The reply was lost, and the decision is repeated: it must not skip another event.
         assert_eq!(decide(skip).await, if skip { "other" } else { "ready" });
         world.expect_consistent("decided").await;
     }
@@ -193,7 +196,7 @@ async fn a_worker_without_its_lease_beats_for_nothing_and_one_with_it_keeps_it()
     assert_eq!(world.stores[0].beat(&[other.held], LEASE_MS).await.unwrap(), 1);
 }
 
-/// Epochs are the backend's fence as well, so they rise also when the fabric forgot the last one.
+/// Backends use epochs as fencing tokens, so epochs rise even if the fabric lost the last one.
 #[tokio::test]
 async fn epochs_rise_also_after_a_failover_that_lost_writes() {
     let world = world().await;
@@ -214,7 +217,8 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
         vec![signalbox_bus::NewEvent { object: Some("work:1".to_owned()), ..event }]
     };
     ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
-    // Also when the backend is gone: queued events are sent first, and later ones are queued behind them.
+    // The same applies while the backend is being removed: queued events are sent first, and later ones are
+    // queued behind them.
     bus.drain_backend("search", signalbox_bus::Queued::Send).await.unwrap();
     ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
     let taken = world.take("search", "a").await.unwrap();
@@ -226,11 +230,11 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
     }
     assert_eq!(sent, ids);
     world.expect_consistent("drained").await;
-    // Nothing is queued any longer: the bus accepts it.
+    // Nothing is queued now, so the bus accepts the event.
     let log = number(&world.redis, "HLEN", &["bus:log"]).await;
     bus.publish("shop", "works", direct()).await.remove(0).unwrap();
     assert_eq!(number(&world.redis, "HLEN", &["bus:log"]).await, log + 1);
-    // Up to the limit, including the one in flight.
+    // The queue accepts events up to the limit, including the one in flight.
     world.backend("search", "work:", OnFailure::Block).await;
     for _ in 0..10 {
         world.publish("work:2", 100).await;
@@ -243,7 +247,8 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
     world.expect_consistent("at the end").await;
 }
 
-/// Redis does not undo a script that fails half-way, so a key of another type must be found before the first write.
+/// Redis does not undo a script that fails halfway, so a key of the wrong type must be found before the first
+/// write.
 #[tokio::test]
 async fn an_unexpected_key_of_one_object_does_not_stop_others() {
     let world = world().await;
@@ -259,7 +264,8 @@ async fn an_unexpected_key_of_one_object_does_not_stop_others() {
     assert_eq!(world.take("search", "b").await.unwrap().held.object, "work:1");
 }
 
-/// A stream that follows the log detects missing events by `last`; events that went to a backend are not missing.
+/// A stream that follows the log detects missing events by `last`. Events that were sent to a backend are not
+/// missing.
 #[tokio::test]
 async fn events_of_a_backend_leave_no_hole_in_the_log() {
     let world = world().await;
@@ -282,7 +288,7 @@ async fn events_of_a_backend_leave_no_hole_in_the_log() {
     assert_eq!(number(&world.redis, "HEXISTS", &["bus:objects:state", "logged"]).await, 0);
 }
 
-/// The key that an event is appended to is checked before anything is written.
+/// The type of the key to which an event is appended is checked before the first write.
 #[tokio::test]
 async fn an_unexpected_key_of_a_queue_rejects_the_event_and_changes_nothing() {
     for key in

@@ -43,7 +43,7 @@ enum Step {
     Beat {
         worker: usize,
     },
-    /// A worker that lost its lease acts as if it had it.
+    /// A worker that lost its lease acts as if it still held it.
     Zombie {
         which: usize,
         skip: bool,
@@ -96,7 +96,7 @@ struct Model {
     world: World,
     now: u64,
     objects: Vec<Object>,
-    /// Objects that can be taken, the next one first.
+    /// Objects that can be leased, the next one first.
     ready: VecDeque<usize>,
     /// The lease and event that each worker assumes it holds.
     held: BTreeMap<usize, (Held, u64)>,
@@ -145,7 +145,7 @@ impl Model {
         self.ready.push_back(object);
     }
 
-    /// After an event left or was returned: ready if something waits, else idle.
+    /// After an event was sent or released: the object is ready if an event waits, otherwise idle.
     fn settle(&mut self, object: usize) {
         if self.objects[object].queue.is_empty() {
             self.objects[object].state = State::Idle;
@@ -160,7 +160,8 @@ impl Model {
         }
     }
 
-    /// Ended leases in the order of their ends, then due retries in theirs; ties by name.
+    /// Sweeps expired leases in the order of their expiry, then due retries in the order of their times; ties
+    /// are ordered by name.
     fn sweep(&mut self) {
         let now = self.now;
         let due = |time: fn(&State) -> Option<u64>, objects: &[Object]| {
@@ -185,7 +186,7 @@ impl Model {
             self.put_back(object);
             self.objects[object].attempts += 1;
             self.settle(object);
-            // Its worker does not know yet.
+            // Its worker has not noticed yet.
             let name = name(object);
             let holder =
                 self.held.iter().find(|(_, (held, _))| held.object == name).map(|(worker, _)| *worker);
@@ -226,7 +227,7 @@ impl Model {
         }
     }
 
-    /// The object that a worker holds, as far as its lease was not swept.
+    /// The object that a worker holds, unless its lease was swept.
     fn holds(&self, worker: usize) -> Option<usize> {
         self.objects
             .iter()
@@ -267,7 +268,7 @@ impl Model {
         let mut reply = self.world.commit(&held, id, reported, more).await;
         if lost {
             let again = self.world.commit(&held, id, reported, more).await;
-            // A returned lease is invalid by now; for a continued one the answer is the same.
+            // After a release the lease is invalid; after a continuation the reply is the same.
             let expected = if reply == Committed::Done { Committed::Lost } else { reply.clone() };
             assert_eq!(again, expected);
             if again != Committed::Lost {

@@ -23,7 +23,7 @@ enum Step {
     Accept(u32, usize),
     /// A worker requests an object, possibly while it holds one after a lost reply.
     Take(u32),
-    /// A worker's event was taken; its commit is made again if the reply was lost.
+    /// A worker's event was accepted. The commit is repeated if its reply was lost.
     Commit(u32, bool),
     Fail(u32),
     Park(u32),
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A worker's lease on both sides, and how much of its visit is over.
+/// A worker's lease in both implementations, and how much of its visit is done.
 #[derive(Debug, Clone)]
 struct Holding {
     held: Held,
@@ -160,7 +160,7 @@ impl Both {
                 assert_eq!(self.reference.commit(worker, one.object, one.epoch, id, now), Expected::Stale);
             }
             Step::Unpark(object) => {
-                // The real one also ends the pause of a retry, which the reference has no word for.
+                // The real one also ends the pause of a retry, which the reference cannot do.
                 if matches!(self.reference.standing(object), Standing::Retry(_)) {
                     return;
                 }
@@ -287,7 +287,7 @@ impl Both {
             .map(|one| one.event.get()[6..].split(',').next().unwrap().parse().unwrap())
             .collect();
         letters.sort_unstable();
-        // The oldest are pushed out.
+        // The oldest letters were dropped.
         let kept = letters.len();
         assert!(kept == dead.len() || kept == 5, "{when}: {letters:?} of {dead:?}");
         assert!(letters.iter().all(|id| dead.contains(id)), "{when}: {letters:?} of {dead:?}");
@@ -300,7 +300,7 @@ fn cases(default: u32) -> u32 {
 
 #[test]
 fn the_scripts_do_what_the_reference_does() {
-    // On demand longer: PROPTEST_CASES=1000.
+    // For a longer run: PROPTEST_CASES=1000.
     let config = Config { failure_persistence: None, max_shrink_iters: 100, ..Config::with_cases(cases(12)) };
     proptest!(config, |(steps in vec(step(), 1..60))| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

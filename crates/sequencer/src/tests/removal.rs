@@ -16,7 +16,7 @@ async fn world() -> World {
     world
 }
 
-/// Takes and commits until nothing is left, as one worker; returns the sent events with their mark.
+/// Takes and commits as one worker until nothing is left. Returns the sent events with their mark.
 async fn send_all(world: &World) -> Vec<(String, u64, bool)> {
     let mut sent = Vec::new();
     while let Some(taken) = world.take("search", "w").await {
@@ -79,7 +79,7 @@ async fn a_letter_that_dies_again_is_marked_once_and_stays_if_the_queue_is_full(
     world.expect_consistent("at the end").await;
 }
 
-/// In the order of their deaths, over more than one call of the script.
+/// In the order in which they became dead letters, in more than one call of the script.
 #[tokio::test]
 async fn many_letters_of_many_objects_are_redriven_completely() {
     let world = world().await;
@@ -130,7 +130,7 @@ async fn a_backend_with_events_is_not_removed_without_a_word() {
     assert!(!world.bus.handle.registry().backends["search"].draining, "nothing was done");
     assert_eq!(handle.remove_backend("search", Some(Queued::Send)).await.unwrap(), Removed::Going);
     assert_eq!(handle.remove_backend("search", None).await.unwrap(), Removed::Going, "a repeat continues");
-    // An operator who does not want to wait for a hanging backend changes the treatment.
+    // An operator does not want to wait for a hanging backend, and changes the treatment of its events.
     assert_eq!(handle.remove_backend("search", Some(Queued::Dead)).await.unwrap(), Removed::Gone);
     assert!(matches!(handle.remove_backend("search", None).await, Err(Error::NoSuchBackend)));
     world.expect_consistent("gone").await;
@@ -150,7 +150,7 @@ async fn dead_keeps_every_event_and_discard_none_and_both_leave_a_gap() {
         for key in ["queued", "leases", "retry", "parked", "workers"] {
             assert_eq!(number(&world.redis, "EXISTS", &[&format!("object:{key}")]).await, 0, "{key}");
         }
-        // A worker that is sending at this moment has lost its lease.
+        // A worker that is sending now has lost its lease.
         assert_eq!(world.commit(&leased.held, leased.sending.id(), 0, true).await, Committed::Lost);
         let dead: Vec<String> =
             handle.dead("search", 100).await.unwrap().iter().map(|one| one.event.get().to_owned()).collect();
@@ -164,7 +164,7 @@ async fn dead_keeps_every_event_and_discard_none_and_both_leave_a_gap() {
             let why = if queued == Queued::Dead { "dead" } else { "discarded" };
             assert_eq!(gaps, [format!("{} {} 2 {why}", ids[0], ids[1])]);
         }
-        // New events go to the bus; once the backend exists again, its next event reports the gap.
+        // New events are published to the bus. Once the backend exists again, its next event reports the gap.
         let log = number(&world.redis, "HLEN", &["bus:log"]).await;
         world.publish("work:ready", 1).await;
         assert_eq!(number(&world.redis, "HLEN", &["bus:log"]).await, log + 1);
@@ -175,8 +175,8 @@ async fn dead_keeps_every_event_and_discard_none_and_both_leave_a_gap() {
     }
 }
 
-/// The pacemaker that executes the removal dies after any number of steps; another continues, and so does a repeated
-/// request.
+/// The pacemaker that executes the removal crashes after any number of steps. Another pacemaker continues,
+/// and so does a repeated request.
 #[tokio::test]
 async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     let world = world().await;
@@ -185,7 +185,7 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
             world.publish(&format!("work:{n}"), 100).await;
         }
     }
-    // The registry is changed, one step is done, and then nothing more.
+    // The registry is changed and one step is done; then the process stops.
     world.bus.handle.drain_backend("search", Queued::Dead).await.unwrap();
     let mut cursor = "0".to_owned();
     let stepped = removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor).await.unwrap();
@@ -219,7 +219,8 @@ async fn a_backend_defined_again_during_its_removal_keeps_the_remaining_events()
     assert_eq!(send_all(&world).await.len(), 2);
 }
 
-/// Every shard has its part of a backend's objects and dead letters; the backend goes when the last has none.
+/// Every shard has a part of a backend's objects and dead letters. The backend is removed when the last shard
+/// has none.
 #[tokio::test]
 async fn in_four_shards_a_removal_clears_each_and_a_redrive_reaches_each() {
     let world = World::start_on(Server::cluster().await, 4).await;

@@ -25,7 +25,7 @@ async fn all_taken(receiver: &Receiver, wanted: &BTreeMap<String, Vec<u64>>) {
     }
 }
 
-/// With one worker, nothing that is ready waits for more than one visit of each object before it.
+/// With one worker, a ready object waits for at most one visit of each object before it.
 #[tokio::test]
 async fn fault_of_the_printed_algorithm_a_hot_object_starves_no_other() {
     let world = World::start().await;
@@ -44,7 +44,7 @@ async fn fault_of_the_printed_algorithm_a_hot_object_starves_no_other() {
     eventually("all", || async { equal(receiver.log().len(), 305) }).await;
     let log = receiver.log();
     let last_of_others = log.iter().rposition(|one| one.object != "work:hot").unwrap();
-    // The hot object was ready first, and again behind the five others.
+    // The object with many events was ready first, and then again behind the five others.
     assert!(last_of_others < quantum as usize + 5, "{last_of_others}");
     in_order(&log);
     assert!(running.handle.check().await.unwrap().is_empty());
@@ -65,7 +65,7 @@ async fn events_arrive_once_and_in_order_through_workers_that_die_and_a_server_t
     let mut wanted: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     let mut running: Vec<Running> = Vec::new();
     for round in 0..6 {
-        // Three pacemakers; in each round the oldest is gone without a word.
+        // Three pacemakers run; in each round the oldest one crashes.
         while running.len() < 3 {
             running.push(Running::start(&world, hasty(), &receiver));
         }
@@ -107,7 +107,8 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
     let status = running.handle.object("work:1").await.unwrap().unwrap();
     let last = wanted["work:1"].last().copied();
     assert_eq!(status.last_id.map(|id| id.0), last);
-    // For every object: an arrived event may not be committed yet, and then delays the removal of a backend.
+    // For every object: a delivered event may not be committed yet, and then it delays the removal of a
+    // backend.
     for (object, ids) in &wanted {
         eventually("the last commit", || async {
             let status = running.handle.object(object).await.unwrap().unwrap();
@@ -120,7 +121,7 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
         .await;
     }
     assert!(running.handle.object("work:unknown").await.unwrap().is_none());
-    // The worker that committed last may be about to check for more: then the backend is removed afterwards.
+    // The worker that committed last may be about to take more events. The backend is removed after that.
     eventually("the backend to be gone", || async {
         let removed = running.handle.remove_backend("search", None).await;
         if matches!(removed, Ok(Removed::Gone) | Err(Error::NoSuchBackend)) { Ok(()) } else { Err("not yet") }

@@ -40,7 +40,7 @@ pub(super) fn wanted(prefix: &str, on_failure: OnFailure) -> WantedBackend {
     }
 }
 
-/// A fabric with a running bus. The test itself acts as the sequencer, by a clock that only it advances.
+/// A fabric with a running bus. The test itself acts as the sequencer, with a clock that only it advances.
 pub(super) struct World {
     pub(super) server: Server,
     pub(super) redis: Fabric,
@@ -88,7 +88,7 @@ impl World {
         &self.stores[shard_of(object, self.stores.len())]
     }
 
-    /// Takes an object of the backend for a worker, in the first shard.
+    /// Takes an object of the backend for a worker in the first shard.
     pub(super) async fn take(&self, backend: &str, worker: &str) -> Option<Taken> {
         let free = [(backend.to_owned(), vec![worker.to_owned()])];
         let turn = self.stores[0].take(&free, LEASE_MS, 100).await.expect("a turn");
@@ -115,7 +115,7 @@ impl World {
         self.store(object).decide(object, Some(id), 5).await.expect("a reply")
     }
 
-    /// Checks every predicate now, except O7: time does not pass or jumps here, and no fetcher sweeps.
+    /// Checks every predicate except O7: time stops or jumps in these tests, and no fetcher sweeps.
     pub(super) async fn expect_consistent(&self, when: &str) {
         let registry = self.bus.handle.registry();
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
@@ -152,7 +152,7 @@ pub(super) struct Received {
     pub(super) attempts: u32,
     pub(super) gaps: Vec<(u64, u64)>,
     pub(super) redriven: bool,
-    /// Whether it was taken.
+    /// Whether the backend accepted it.
     pub(super) taken: bool,
 }
 
@@ -181,7 +181,7 @@ impl Receiver {
         self.log.lock().clone()
     }
 
-    /// The ids that were taken of an object, in order, repeats left out.
+    /// The ids that the backend accepted of an object, in order, without repeats.
     pub(super) fn taken(&self, object: &str) -> Vec<u64> {
         let mut ids = Vec::new();
         for one in self.log().iter().filter(|one| one.taken && one.object == object) {
@@ -217,17 +217,17 @@ pub(super) fn failed() -> Outcome {
     Outcome::Failed { why: "answered 500".to_owned(), retry_after: None }
 }
 
-/// Quick pauses and leases, so that a test of a failure takes a moment.
+/// Short pauses and leases, so that tests of failures are quick.
 pub(super) fn hasty() -> Options {
     Options { lease_ms: 400, first_pause_ms: 10, longest_pause_ms: 50, ..Options::default() }
 }
 
-/// A pacemaker's sequencer, running.
+/// The running sequencer of one pacemaker.
 pub(super) struct Running {
     pub(super) handle: Handle,
     shutdown: CancellationToken,
     task: Option<tokio::task::JoinHandle<()>>,
-    /// It has a separate runtime, so that it can die as a process does.
+    /// A separate runtime, so that it can be stopped like a process.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -246,7 +246,7 @@ impl Running {
         Self { handle, shutdown, task: Some(task), runtime: Some(runtime) }
     }
 
-    /// As after `kill -9`: nothing is returned, nothing is announced.
+    /// As after `kill -9`: no object is released and nothing is announced.
     pub(super) fn abandon(mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -264,15 +264,15 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.shutdown.cancel();
-        // A runtime that is dropped inside another would wait for itself.
+        // A runtime cannot be dropped inside another one, because it would wait for itself.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// O1 to O4 on the deliveries of a backend: per object, first receipts and commits are in ID order, `prev` is the
-/// event before or reported as a gap, and epochs never decrease.
+/// Checks O1 to O4 on the deliveries of a backend: per object, first deliveries and commits are in ID order,
+/// `prev` is the event before or one that was reported as a gap, and epochs never decrease.
 pub(super) fn in_order(log: &[Received]) {
     let mut last: BTreeMap<&str, &Received> = BTreeMap::new();
     let mut first: BTreeMap<(&str, u64), Option<u64>> = BTreeMap::new();

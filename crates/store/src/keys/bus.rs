@@ -63,7 +63,8 @@ impl Bus<'_> {
         Key::new(format!("{}{name}", self.0.as_str()))
     }
 
-    /// The channel that wakes idle workers: `now`, or the unix millisecond until which they can sleep.
+    /// The channel that wakes idle workers: `now`, or the time until which they can sleep, in unix
+    /// milliseconds.
     pub fn wake_channel(&self) -> String {
         format!("{}bus:wake", self.0.as_str())
     }
@@ -168,16 +169,6 @@ impl Bus<'_> {
         self.key(format_args!("bus:batch:{bid}"))
     }
 
-    /// HASH: lane → its open batch.
-    pub fn batches_current(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:batches:current:{token}"))
-    }
-
-    /// LIST: a lane's ready batches; `lane` is `generation.lane`.
-    pub fn batches_ready(&self, token: &str, lane: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:batches:ready:{token}:{lane}"))
-    }
-
     /// ZSET: all batches by creation.
     pub fn batches_index(&self) -> Key<FabricSpace> {
         self.key("bus:batches:index")
@@ -216,11 +207,6 @@ impl Bus<'_> {
     /// LIST of ready jobs.
     pub fn jobs_instant(&self) -> Key<FabricSpace> {
         self.key("bus:jobs:instant:main")
-    }
-
-    /// SET of jobs that wait for an older generation.
-    pub fn jobs_waiting(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:jobs:waiting:{token}"))
     }
 
     /// SET of workers with a job.

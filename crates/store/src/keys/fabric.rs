@@ -156,7 +156,8 @@ pub fn acme_accounts() -> Key<FabricSpace> {
     Key::new("acme:accounts")
 }
 
-/// INTEGER: orders of the present hour, which begins with the first of them. `purpose` is `orders` or `asked`.
+/// INTEGER: orders in the current hour, which begins with the first of them. `purpose` is `orders` or
+/// `asked`.
 pub fn acme_budget(purpose: &str) -> Key<FabricSpace> {
     Key::new(format!("acme:budget:{purpose}"))
 }
@@ -201,12 +202,13 @@ pub fn cursor_secret() -> Key<FabricSpace> {
     Key::new("cursors")
 }
 
-/// STREAM: who changed what, and log-ins, each as JSON in the field `record`.
+/// STREAM: changes with their authors, and log-ins, each as JSON in the field `record`.
 pub fn audit() -> Key<FabricSpace> {
     Key::new("audit")
 }
 
-/// STREAM: refused calls and log-ins, each as JSON in the field `record`. Refusals can be caused at will, so they must not
+/// STREAM: rejected calls and log-ins, each as JSON in the field `record`. It is separate, because anyone can
+/// cause rejections, and they must not displace changes.
 /// displace changes.
 pub fn audit_refused() -> Key<FabricSpace> {
     Key::new("audit:refused")

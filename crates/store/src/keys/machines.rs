@@ -18,6 +18,9 @@ pub const CATALOG: &[Entry] = &[
     row("machine:<machine>:flow:<hour>", "hash", "eight days after its last count"),
     row("machine:<machine>:gone", "zset", "30 days after a label was deleted"),
     row("machine:<machine>:zone:<gate>:<zone>", "zset", "while a label with that zone is at the gate"),
+    row("machine:<machine>:limit:<target>", "zset", "while a label waits for the limit of the address"),
+    row("machine:<machine>:permits:<target>", "zset", "two hours after its last permit"),
+    row("machine:<machine>:begun:<target>", "list", "two hours after its last permit"),
     row("machine:<machine>:current", "string", "no expiry"),
     row("machine:<machine>:versions", "hash", "no expiry"),
     row("machine:<machine>:plan:<plan>", "string", "an hour"),
@@ -72,7 +75,7 @@ impl Machines<'_> {
         self.key(format_args!("{machine}:in:{state}"))
     }
 
-    /// ZSET: the labels with an unusual status for their state, by name.
+    /// ZSET: the labels with a status that is unusual in their state, by name.
     pub fn with_status(&self, machine: &str, status: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:is:{status}"))
     }
@@ -102,7 +105,17 @@ impl Machines<'_> {
         self.key(format_args!("{machine}:since:{state}"))
     }
 
-    /// HASH: what is counted of the transitions in an hour → how often. In the first shard.
+    /// ZSET: attempt that has a permit → when the permit expires, in unix milliseconds. In the first shard.
+    pub fn permits(&self, machine: &str, target: &str) -> Key<FabricSpace> {
+        self.key(format_args!("{machine}:permits:{target}"))
+    }
+
+    /// LIST: when the last attempts were permitted, in unix milliseconds, the newest first. In the first shard.
+    pub fn begun(&self, machine: &str, target: &str) -> Key<FabricSpace> {
+        self.key(format_args!("{machine}:begun:{target}"))
+    }
+
+    /// HASH: kind of transition in this hour → its count. In the first shard.
     pub fn flow(&self, machine: &str, hour: u64) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:flow:{hour}"))
     }

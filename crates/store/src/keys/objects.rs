@@ -48,7 +48,7 @@ impl Objects<'_> {
         self.key("queued")
     }
 
-    /// HASH: `turn` and `epoch`, counters, and by backend what is queued.
+    /// HASH: `turn` and `epoch`, counters, and the queued events by backend.
     pub fn numbers(&self) -> Key<FabricSpace> {
         self.key("numbers")
     }
@@ -88,7 +88,8 @@ impl Objects<'_> {
         self.key(format_args!("dead@{backend}"))
     }
 
-    /// The channel that wakes idle workers: `now`, or the unix millisecond until which they can sleep.
+    /// The channel that wakes idle workers: `now`, or the time until which they can sleep, in unix
+    /// milliseconds.
     pub fn wake_channel(&self) -> String {
         format!("{}object:wake", self.0.as_str())
     }

@@ -45,7 +45,7 @@ impl Shared<'_> {
         Key::new(format!("{}queue:|held", self.0.as_str()))
     }
 
-    /// HASH: `id nonce attempt` of the receipts that were acknowledged lately, without values.
+    /// HASH: `id nonce attempt` of the receipts that were acknowledged recently, without values.
     pub fn acked(&self) -> Key<FabricSpace> {
         Key::new(format!("{}queue:|acked", self.0.as_str()))
     }
@@ -138,8 +138,8 @@ impl Queue<'_> {
         self.key("|rates")
     }
 
-    /// HASH: environment → `first last count ms`: which messages were dropped because too many waited, and when the last
-    /// one was. The empty field is for environments beyond the first 10,000.
+    /// HASH: environment → `first last count ms`: the messages that were dropped because too many waited, and
+    /// the time of the last drop. The empty field is for environments beyond the first 10,000.
     pub fn gaps(&self) -> Key<FabricSpace> {
         self.key("|gaps")
     }

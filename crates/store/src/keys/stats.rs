@@ -111,12 +111,13 @@ pub const CATALOG: &[Entry] = &[
 /// `<node> <serial> alarm`.
 pub const ROUTERS_CHANNEL: &str = "routers";
 
-/// INTEGER: how many bytes of a router's access log are counted.
+/// INTEGER: the number of bytes of a router's access log that are counted.
 pub fn position(node: &str) -> Key<StatsSpace> {
     Key::new(format!("position:{node}"))
 }
 
-/// HASH: the identity of the file of the position, and the process that may move the position.
+/// HASH: the identity of the file to which the position belongs, and the process that may change the
+/// position.
 pub fn position_file(node: &str) -> Key<StatsSpace> {
     Key::new(format!("position:{node}:file"))
 }

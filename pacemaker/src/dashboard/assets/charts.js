@@ -31,7 +31,7 @@
     const value = (unit) => (_, number) => {
         if (number === null || number === undefined) return "–";
         const digits = number >= 100 || Number.isInteger(number) ? 0 : 1;
-        return `${number.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
+        return `${number.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`.trimEnd();
     };
 
     // Axis labels have little space.
@@ -50,7 +50,7 @@
     const marks = (plot) => {
         const { ctx, bbox } = plot;
         ctx.save();
-        ctx.strokeStyle = color("other");
+        ctx.strokeStyle = color("ink");
         ctx.globalAlpha = 0.55;
         ctx.lineWidth = devicePixelRatio;
         ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
@@ -77,6 +77,10 @@
         if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
     };
 
+    // Between the powers of ten, a logarithmic axis has labels, but no lines.
+    const power = (y) => Math.abs(Math.log10(y) - Math.round(Math.log10(y))) < 1e-6;
+    const powers = (_, splits) => splits.map((y) => (y !== null && power(y) ? y : null));
+
     const linear = { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] };
     // Whole powers of ten, so that the axis has at least two labels.
     const logarithmic = {
@@ -98,7 +102,8 @@
 
     function options(element, chart) {
         const [ink, edge] = [color("ink"), color("edge")];
-        const axis = { stroke: ink, grid: { stroke: edge, width: 1 }, ticks: { stroke: edge, width: 1 } };
+        const axis = { stroke: ink, grid: { stroke: edge, width: 1 }, ticks: { stroke: edge, width: 1, size: 4 } };
+        const vertical = chart.log ? { ...axis, grid: { ...axis.grid, filter: powers }, ticks: { ...axis.ticks, filter: powers } } : axis;
         const series = chart.lines.map((line, place) => ({
             label: line.label,
             stroke: color(line.color),
@@ -115,7 +120,7 @@
             // All charts of the page show the same moment.
             cursor: { y: false, sync: { key: "time" } },
             hooks: { drawAxes: [marks], draw: [newest], setCursor: [newest, named], setSelect: [zoom] },
-            axes: [{ ...axis, space: 70, values: moments }, { ...axis, size: 60, values: (_, splits) => splits.map((y) => (y === null ? "" : short(y))) }],
+            axes: [{ ...axis, space: 70, size: 34, values: moments }, { ...vertical, size: 52, values: (_, splits) => splits.map((y) => (y === null ? "" : short(y))) }],
             scales: { x: { range: (_, low, high) => [low ?? 0, high ?? 1] }, y: chart.log ? logarithmic : linear },
             series: [{ value: (_, x) => (x ? `${chart.to - chart.from > DAY ? `${day(x)} ` : ""}${new Date(x * 1000).toLocaleTimeString([], { hourCycle: "h23" })}` : "–") }, ...series],
         };
@@ -146,6 +151,8 @@
                 charts.forEach(whole);
             });
         }
+        // Lines on zero would say nothing.
+        element.toggleAttribute("data-empty", !data.slice(1).some((line) => line.some((y) => y)));
         plot.marks = chart.marks;
         plot.setData(data, false);
         const drawn = { element, names, plot, data, chart };

@@ -5,6 +5,8 @@
     "use strict";
 
     const page = document.getElementById("page");
+    // A page that does not exist has no stream: nothing updates it.
+    if (!page.dataset.stream) return;
     const connection = document.getElementById("connection");
 
     // Two elements correspond if they have the same tag and the same key (data-key or id, if any).
@@ -158,6 +160,10 @@
     });
     // On a small screen the navigation scrolls sideways.
     const current = document.querySelector(".side [aria-current]");
-    if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 16;
+    const reveal = () => {
+        if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 16;
+    };
+    reveal();
+    window.addEventListener("resize", reveal);
     if (!document.hidden) open();
 })();

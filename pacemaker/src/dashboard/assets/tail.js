@@ -35,9 +35,10 @@
         const number = document.createElement("a");
         number.href = `/dashboard/event?name=${event.id}`;
         number.textContent = event.id;
-        const time = new Date(event.timestamp || Date.now()).toLocaleTimeString();
-        const data = event.data === undefined ? "" : ` ${JSON.stringify(event.data).slice(0, 300)}`;
-        line("event", `${time} `, code(what), " ", object, " ", number, data);
+        const time = document.createElement("span");
+        time.className = "when";
+        time.textContent = new Date(event.timestamp || Date.now()).toLocaleTimeString([], { hourCycle: "h23" });
+        line("event", time, number, code(what), object, code(event.data === undefined ? "" : JSON.stringify(event.data).slice(0, 300)));
         count += 1;
         state.textContent = `${count} event${count === 1 ? "" : "s"} since the stream was opened.`;
     }

@@ -15,13 +15,14 @@ use crate::{
 use signalbox_access::{Caller, Scope};
 use signalbox_api::{audit::Record, tokens::Token};
 
-const HEADINGS: [Heading; 6] = [
+const HEADINGS: [Heading; 7] = [
     ("token", "name", false),
     ("scopes", "", false),
     ("confined to", "", false),
     ("expires", "expires", false),
-    ("last used", "last_used", true),
+    ("last used", "last_used", false),
     ("old secrets", "", true),
+    ("actions", "", false),
 ];
 
 #[derive(Debug, Template)]

@@ -1,4 +1,4 @@
-//! Certificates: those of the route table, and how automatic HTTPS gets on.
+//! Certificates: those of the route table, and the state of automatic HTTPS.
 
 use askama::Template;
 

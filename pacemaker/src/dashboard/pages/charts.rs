@@ -9,6 +9,7 @@ use crate::{
     api,
     dashboard::{
         Site, format,
+        queue_history::Sample,
         store::{Latencies, Range, Series, Sums, Times},
     },
 };
@@ -81,11 +82,19 @@ impl Charting {
     }
 }
 
-/// Changes of the routes of `host`, or of all hosts, in the range. Only for callers that may read the audit log.
+/// What the changes on a page are about.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Subject<'a> {
+    Everything,
+    Host(&'a str),
+    Instance(&'a str),
+}
+
+/// Changes of routes in the range. Only for callers that may read the audit log.
 pub(super) async fn changes(
     app: &Site,
     caller: &Caller,
-    host: Option<&str>,
+    subject: Subject<'_>,
     range: Range,
     deadline: Instant,
 ) -> Option<Vec<ChangeRow>> {
@@ -105,22 +114,26 @@ pub(super) async fn changes(
     let now_ms = app.dashboard.now_ms();
     let from_ms = now_ms.saturating_sub(u64::try_from(range.seconds * 1000).unwrap_or(0));
     let wanted = records.iter().filter(|record| record.at_ms >= from_ms);
-    let wanted = wanted.filter(|record| host.is_none_or(|host| is_about(record, host)));
+    let wanted = wanted.filter(|record| is_about(record, subject));
     Some(wanted.take(MAX_CHANGES).map(|record| row(record, now_ms)).collect())
 }
 
-/// Whether a change is about a host: by its path, or by the host names of its instance.
-fn is_about(record: &Record, host: &str) -> bool {
-    let named = record
-        .target
-        .split('/')
-        .nth(2)
-        .is_some_and(|name| record.route.starts_with("/hosts/") && decoded(name) == host);
+/// Whether a change is about a host or an instance: by its path, or by the host names of its instance.
+fn is_about(record: &Record, subject: Subject<'_>) -> bool {
+    let named = |routes: &str, wanted: &str| {
+        let name = record.target.split('/').nth(2);
+        record.route.starts_with(routes) && name.is_some_and(|name| decoded(name) == wanted)
+    };
+    let host = match subject {
+        Subject::Everything => return true,
+        Subject::Instance(id) => return named("/instances/", id),
+        Subject::Host(host) => host,
+    };
     let serves = |value: &serde_json::Value| {
         let instance = value.get("instance").unwrap_or(value);
         instance["hostnames"].as_array().is_some_and(|names| names.iter().any(|name| name == host))
     };
-    named || record.before.iter().chain(&record.after).any(serves)
+    named("/hosts/", host) || record.before.iter().chain(&record.after).any(serves)
 }
 
 fn row(record: &Record, now_ms: u64) -> ChangeRow {
@@ -188,11 +201,53 @@ pub(super) fn latency(latencies: &Latencies, range: Range) -> Chart {
         y: steps.iter().map(|(_, times)| times.as_ref().map(|times| value(times).max(LEAST_MS))).collect(),
     };
     let lines = vec![
-        line("p50", "good", |times| times.p50),
-        line("p95", "warn", |times| times.p95),
-        line("p99", "bad", |times| times.p99),
+        line("p50", "plain", |times| times.p50),
+        line("p95", "other", |times| times.p95),
+        line("p99", "warn", |times| times.p99),
     ];
     chart("latency", "ms", true, lines, steps.iter().map(|(start, _)| *start).collect())
+}
+
+/// Requests per second of an instance. Only its response times are counted, by minute.
+pub(super) fn responses(latencies: &Latencies, range: Range) -> Chart {
+    let (x, y) = latencies.rates(range.minutes_per_point()).into_iter().unzip();
+    let lines = vec![Line { label: "requests".to_owned(), color: "plain", y }];
+    chart("responses", "/s", false, lines, x)
+}
+
+/// The depth of a queue, its rates, and the age of its oldest message.
+#[allow(clippy::cast_precision_loss, reason = "display precision")]
+pub(super) fn queue(samples: &[(i64, Sample)]) -> Vec<Chart> {
+    type Value = fn(&Sample) -> Option<f64>;
+    let x: Vec<i64> = samples.iter().map(|(at, _)| *at).collect();
+    let drawn = |id, unit, lines: &[(&str, &'static str, Value)]| {
+        let line = |(label, color, value): &(&str, &'static str, Value)| Line {
+            label: (*label).to_owned(),
+            color,
+            y: samples.iter().map(|(_, sample)| value(sample)).collect(),
+        };
+        chart(id, unit, false, lines.iter().map(line).collect(), x.clone())
+    };
+    vec![
+        drawn(
+            "depth",
+            "",
+            &[
+                ("waiting", "plain", |one| Some(one.waiting as f64)),
+                ("in flight", "other", |one| Some(one.in_flight as f64)),
+                ("delayed", "warn", |one| Some(one.delayed as f64)),
+            ],
+        ),
+        drawn(
+            "rates",
+            "/s",
+            &[
+                ("received", "plain", |one| Some(one.received)),
+                ("acknowledged", "good", |one| Some(one.acknowledged)),
+            ],
+        ),
+        drawn("age", "s", &[("oldest", "warn", |one| Some(one.age_ms.unwrap_or(0) as f64 / 1000.0))]),
+    ]
 }
 
 /// Requests and errors per second, and the average latency.
@@ -250,10 +305,12 @@ mod tests {
     fn a_change_belongs_to_the_hosts_that_it_names() {
         let instance = json!({"instance": {"hostnames": ["a.test"], "version_type_id": "7"}});
         let put = record("PUT", "/instances/{id}", "/instances/i-1", instance);
-        assert_eq!((is_about(&put, "a.test"), is_about(&put, "b.test")), (true, false));
+        let about = |record: &Record, host| is_about(record, Subject::Host(host));
+        assert_eq!((about(&put, "a.test"), about(&put, "b.test")), (true, false));
+        assert!(is_about(&put, Subject::Instance("i-1")) && !is_about(&put, Subject::Instance("i-2")));
         assert_eq!(words(&put), "i-1 registered, version 7");
         let policy = record("PUT", "/hosts/{hostname}", "/hosts/%2A.a.test", json!({"rules": null}));
-        assert_eq!((is_about(&policy, "*.a.test"), is_about(&policy, "a.test")), (true, false));
+        assert_eq!((about(&policy, "*.a.test"), about(&policy, "a.test")), (true, false));
         assert_eq!(words(&policy), "policy of *.a.test set");
     }
 }

@@ -1,7 +1,7 @@
 //! One event or message: its content, the queues and subscribers that it went to, and every attempt to deliver it.
 //!
-//! An event and a message are the same entry of the log. A queue keeps a copy of what was redriven after the log has lost
-//! it, so a page of a queue links here with the queue and the environment.
+//! Events and messages are entries of one log. The log drops old entries, but a queue keeps a copy of a redriven one. So
+//! the pages of a queue link here with the queue and the environment, from which the copy can be read.
 
 use askama::Template;
 use serde::Deserialize;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     Content, Kind, View,
-    charts::{self, Charting},
+    charts::{self, Charting, Subject},
     link, overview,
     policy::{self, Shown},
     render, segment,
@@ -144,7 +144,7 @@ pub(super) async fn content(
         by(deadline, STATS, traffic.latencies(&versions, MINUTES)),
         by(deadline, STATS, traffic.series(charted, range, round > 0)),
         by(deadline, STATS, traffic.latencies(charted, range.minutes())),
-        charts::changes(app, caller, Some(hostname.as_str()), range, deadline),
+        charts::changes(app, caller, Subject::Host(hostname.as_str()), range, deadline),
     );
     let outage = series.as_ref().err().cloned().unwrap_or_default();
     let (response_times, minute, latencies) = (response_times.ok(), minute.ok(), latencies.ok());

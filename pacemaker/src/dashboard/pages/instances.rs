@@ -5,9 +5,20 @@ use std::time::Duration;
 use askama::Template;
 use tokio::time::Instant;
 
-use super::{Content, Kind, View, link, list::ROWS, overview, render, segment};
+use super::{
+    Content, Kind, View,
+    charts::{self, Charting, Subject},
+    link,
+    list::ROWS,
+    overview, render, segment,
+};
 use crate::{
-    dashboard::{Site, format, store::Times},
+    dashboard::{
+        Site,
+        checkup::by,
+        format,
+        store::{Range, Times},
+    },
     http::{Problem, list::contains},
 };
 use signalbox_access::{Caller, Scope};
@@ -22,8 +33,9 @@ const MAX_EXAMINED: usize = 20_000;
 const SEARCH_TIME: Duration = Duration::from_millis(200);
 /// The list to which cursors belong.
 const LIST: &str = "instances";
-/// Minutes of response times.
+/// Minutes of response times in the tile.
 const MINUTES: i64 = 15;
+const STATS: &str = "the stats Redis";
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/instances.html")]
@@ -65,6 +77,9 @@ struct Page {
     faults: u64,
     last_fault: String,
     spec: String,
+    charting: Charting,
+    /// Why there are no statistics.
+    outage: String,
     may_change: bool,
 }
 
@@ -97,13 +112,16 @@ fn row(stored: &Stored, live: &Live) -> Row {
     }
 }
 
-pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let html = if view.name.is_empty() {
-        list(app, caller, view).await?
-    } else {
-        instance(app, caller, view).await?
-    };
-    Ok(Content { html, charts: Vec::new() })
+pub(super) async fn content(
+    app: &Site,
+    caller: &Caller,
+    view: &View,
+    deadline: Instant,
+) -> Result<Content, Problem> {
+    if !view.name.is_empty() {
+        return instance(app, caller, view, deadline).await;
+    }
+    Ok(Content { html: list(app, caller, view).await?, charts: Vec::new() })
 }
 
 async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
@@ -150,7 +168,7 @@ fn matches(stored: &Stored, wanted: &str) -> bool {
     contains(wanted, texts.into_iter().chain(node).chain(spec.hostnames.iter().map(Hostname::as_str)))
 }
 
-async fn instance(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+async fn instance(app: &Site, caller: &Caller, view: &View, deadline: Instant) -> Result<Content, Problem> {
     let id = InstanceId::parse(&view.name)?;
     let store = app.registry.store();
     let stored = store.stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
@@ -160,13 +178,31 @@ async fn instance(app: &Site, caller: &Caller, view: &View) -> Result<String, Pr
     }
     let live = store.live(std::slice::from_ref(&id)).await?.pop().unwrap_or_default();
     let now_ms = store.table_now_ms().await?;
-    let under_way = in_flight(store, &[spec]).await.pop().flatten();
-    let address = spec.address.to_string();
-    let times = app.dashboard.traffic.instance_latencies(std::slice::from_ref(&address), MINUTES).await.ok();
-    let times: Option<Times> = times.and_then(|times| times.of(&address));
+    let address = [spec.address.to_string()];
+    let (traffic, range) = (&app.dashboard.traffic, Range::named(&view.range));
+    let specs = [spec];
+    let (under_way, times, history, changes) = tokio::join!(
+        by(deadline, STATS, async { Ok::<_, String>(in_flight(store, &specs).await) }),
+        by(deadline, STATS, traffic.instance_latencies(&address, MINUTES)),
+        by(deadline, STATS, traffic.instance_latencies(&address, range.minutes())),
+        charts::changes(app, caller, Subject::Instance(id.as_str()), range, deadline),
+    );
+    let under_way = under_way.ok().and_then(|mut counts| counts.pop().flatten());
+    let times: Option<Times> = times.ok().and_then(|times| times.of(&address[0]));
+    let outage = history.as_ref().err().cloned().unwrap_or_default();
+    let mut drawn = Vec::new();
+    if let Ok(history) = &history {
+        drawn = vec![charts::responses(history, range), charts::latency(history, range)];
+    }
+    let mut charting = Charting::new(view, range, changes, String::new());
+    let minutes = range.minutes_per_point();
+    charting.resolution = format!("Each point is {minutes} min of responses; they are kept for 2 days.");
+    charting.complete(range, app.dashboard.now_ms(), &mut drawn);
     let left = |until: u64| format::span(until.saturating_sub(now_ms));
     let fault = live.last_fault.clone().unwrap_or_default();
-    render(&Page {
+    let html = render(&Page {
+        charting,
+        outage,
         row: row(&stored, &live),
         path: segment(id.as_str()),
         weight: spec.weight,
@@ -183,5 +219,6 @@ async fn instance(app: &Site, caller: &Caller, view: &View) -> Result<String, Pr
         },
         spec: serde_json::to_string_pretty(spec).unwrap_or_default(),
         may_change: caller.has_any(&[Scope::Routes]),
-    })
+    })?;
+    Ok(Content { html, charts: drawn })
 }

@@ -25,6 +25,20 @@ pub(super) struct List {
     pub(super) columns: Vec<Column>,
 }
 
+/// The head of a table that has no pages of its own.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) columns: Vec<Column>,
+}
+
+impl Head {
+    /// The columns of a table that is sorted as `view` asks, otherwise by `sort`.
+    pub(super) fn new(view: &View, sort: &str, headings: &[Heading]) -> Self {
+        let sort = if view.sort.is_empty() { sort } else { &view.sort };
+        Self { columns: headings.iter().map(|heading| column(view, sort, *heading)).collect() }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) title: &'static str,

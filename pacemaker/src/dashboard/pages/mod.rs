@@ -417,7 +417,7 @@ pub(super) async fn content(
             Kind::Host if view.name.is_empty() => hosts::content(app, caller, view, deadline).await,
             Kind::Host => Box::pin(host::content(app, caller, view, round, deadline)).await,
             Kind::Policy => policy::content(app, caller, view).await,
-            Kind::Instances => instances::content(app, caller, view).await,
+            Kind::Instances => instances::content(app, caller, view, deadline).await,
             Kind::Routers => routers::content(app, view).await,
             Kind::Certificates => certificates::content(app, caller, view).await,
             Kind::Events => events::content(caller, view),

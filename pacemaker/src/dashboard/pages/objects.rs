@@ -15,12 +15,14 @@ use crate::{
 use signalbox_access::Caller;
 use signalbox_bus::{Event, EventId, intake};
 
-const HEADINGS: [Heading; 5] = [
+/// The last column is for callers that may use its actions.
+const HEADINGS: [Heading; 6] = [
     ("object", "object", false),
     ("parked", "parked_since", false),
     ("attempts", "", true),
     ("last error", "", false),
     ("queued", "", true),
+    ("actions", "", false),
 ];
 /// Maximum events of a chain.
 const MAX_EVENTS: usize = 20;
@@ -140,7 +142,8 @@ async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem
         disabled: one.backend.disabled,
     };
     page.items = found;
-    let list = List::new(view, &query, &page, "Object", &HEADINGS);
+    let headings = HEADINGS.len() - usize::from(!caller.is_root());
+    let list = List::new(view, &query, &page, "Object", &HEADINGS[..headings]);
     render(&Page {
         list,
         parked,

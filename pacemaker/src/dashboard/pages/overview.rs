@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     Content, Kind, View,
-    charts::{self, Charting},
+    charts::{self, Charting, Subject},
     link, render,
     routers::{self, RouterRow},
     thousands,
@@ -114,7 +114,7 @@ pub(super) async fn content(
         by(deadline, "the stats Redis", traffic.series(&charted, range, round > 0)),
         by(deadline, "the stats Redis", traffic.latencies(&ids, MINUTES)),
         by(deadline, "the stats Redis", traffic.latencies(&charted, range.minutes())),
-        charts::changes(app, caller, None, range, deadline),
+        charts::changes(app, caller, Subject::Everything, range, deadline),
     );
     let latencies = latencies.ok();
     let mut charts = series.as_deref().map(charts::traffic).unwrap_or_default();

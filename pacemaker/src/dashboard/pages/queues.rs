@@ -3,12 +3,14 @@
 use askama::Template;
 
 use super::{
-    Content, Kind, View, link,
-    list::{self, Heading, List},
+    Chart, Content, Kind, View,
+    charts::{self, Charting},
+    link,
+    list::{self, Head, Heading, List},
     message_link, render, segment,
 };
 use crate::{
-    dashboard::{MAX_ROWS, Site, format},
+    dashboard::{MAX_ROWS, Site, format, queue_history::QueueHistory, store::Range},
     http::{
         Problem,
         list::{Listing, SortKey, contains},
@@ -36,6 +38,20 @@ const HEADINGS: [Heading; 7] = [
     ("environments", "facets", true),
     ("dead letters", "dead", true),
 ];
+
+/// The columns of a queue's environments. The last one is for callers that may use its actions.
+const FACET_HEADINGS: [Heading; 8] = [
+    ("environment", "name", false),
+    ("waiting", "waiting", true),
+    ("in flight", "in_flight", true),
+    ("delayed", "delayed", true),
+    ("oldest", "age", true),
+    ("dwell time", "dwell", true),
+    ("weight", "weight", true),
+    ("actions", "", false),
+];
+/// How environments are sorted without a choice.
+const FACET_SORT: &str = "-waiting";
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/queues.html")]
@@ -89,10 +105,12 @@ struct QueuePage {
     acked: u64,
     nacked: u64,
     expired: u64,
+    charting: Charting,
     facets: Vec<FacetRow>,
     more: bool,
     noisy_backlog: u64,
-    sorts: Vec<Sort>,
+    /// The columns of the environments.
+    list: Head,
     letters: Vec<LetterRow>,
     /// The next and the first page of dead letters.
     next: Option<String>,
@@ -118,13 +136,6 @@ struct DefinitionField {
     /// `limit` may be empty, `number` not.
     kind: &'static str,
     value: String,
-}
-
-#[derive(Debug)]
-struct Sort {
-    title: &'static str,
-    link: String,
-    chosen: bool,
 }
 
 #[derive(Debug)]
@@ -181,9 +192,10 @@ fn text(body: &[u8]) -> String {
 }
 
 pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let html =
-        if view.name.is_empty() { all(app, caller, view).await? } else { queue(app, caller, view).await? };
-    Ok(Content { html, charts: Vec::new() })
+    if !view.name.is_empty() {
+        return queue(app, caller, view).await;
+    }
+    Ok(Content { html: all(app, caller, view).await?, charts: Vec::new() })
 }
 
 async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
@@ -215,7 +227,7 @@ async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem
     render(&Page { list, rows: page.items, may_use: caller.has_any(&[Scope::Queues]) })
 }
 
-async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
     let name = &*view.name;
     let registry = app.bus.handle().registry();
     let definition = registry.queues.get(name).ok_or(Error::NoSuchQueue)?;
@@ -249,12 +261,11 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
     };
     let now_ms = app.dashboard.now_ms();
     let noisy_backlog = app.queues.options().noisy_backlog;
-    let by = |key: &'static str, title: &'static str| {
-        let to = View { sort: key.to_owned(), ..view.clone() };
-        let chosen = view.sort == key || (view.sort.is_empty() && key == "depth");
-        Sort { title, link: format!("/dashboard/{}?{}", Kind::Queues.name(), to.query(None)), chosen }
-    };
+    let may_use = caller.has_any(&[Scope::Queues]);
+    let headings = FACET_HEADINGS.len() - usize::from(!may_use);
+    let (charting, charts) = charted(app, view, now_ms);
     let page = QueuePage {
+        charting,
         path: segment(name),
         pattern: definition.pattern.clone(),
         lease: format::span(definition.lease_ms),
@@ -274,7 +285,7 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
         facets: facets.into_iter().map(|facet| facet_row(facet, noisy_backlog, definition)).collect(),
         more,
         noisy_backlog,
-        sorts: vec![by("depth", "depth"), by("age", "age"), by("dwell", "dwell time"), by("name", "name")],
+        list: Head::new(view, FACET_SORT, &FACET_HEADINGS[..headings]),
         letters: letters
             .into_iter()
             .map(|letter| LetterRow {
@@ -292,7 +303,7 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
         first: (!view.cursor.is_empty()).then(|| link(Kind::Queues, name)),
         messages: waiting.into_iter().map(|one| message_row(name, one, now_ms)).collect(),
         search: view.search.clone(),
-        may_use: caller.has_any(&[Scope::Queues]),
+        may_use,
         revision: definition.revision,
         fields: definition_fields(definition),
         drops_oldest: matches!(definition.overflow, Overflow::DropOldest),
@@ -300,7 +311,22 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
         whole,
         name: name.to_owned(),
     };
-    render(&page)
+    // The history counts all environments together.
+    Ok(Content { html: render(&page)?, charts: if whole { charts } else { Vec::new() } })
+}
+
+/// The charts of a queue, and their time ranges.
+fn charted(app: &Site, view: &View, now_ms: u64) -> (Charting, Vec<Chart>) {
+    let range = Some(Range::named(&view.range)).filter(|range| QueueHistory::covers(*range));
+    let range = range.unwrap_or(Range::named(""));
+    let samples =
+        app.dashboard.queue_history.of(&view.name, range, i64::try_from(now_ms / 1000).unwrap_or(0));
+    let mut charts = charts::queue(&samples);
+    let mut charting = Charting::new(view, range, None, String::new());
+    charting.ranges.retain(|(name, ..)| QueueHistory::covers(Range::named(name)));
+    charting.resolution = "Read every 10 seconds by this pacemaker, since it was started.".to_owned();
+    charting.complete(range, now_ms, &mut charts);
+    (charting, charts)
 }
 
 /// The members of a definition that its form changes, as the API names them.
@@ -371,15 +397,27 @@ fn facet_row(facet: FacetStatus, noisy_backlog: u64, definition: &Definition) ->
     }
 }
 
-/// Sorts in descending order; equal facets stay in the order of their names.
+/// Sorts by a column of [`FACET_HEADINGS`], with `-` in descending order. Equal facets stay in the order of their names.
 fn sort(facets: &mut [FacetStatus], by: &str) {
-    use std::cmp::Reverse;
+    let by = if by.is_empty() { FACET_SORT } else { by };
+    let (descending, field) = by.strip_prefix('-').map_or((false, by), |field| (true, field));
+    let key = |facet: &FacetStatus| match field {
+        "waiting" => facet.waiting,
+        "in_flight" => facet.in_flight,
+        "delayed" => facet.delayed,
+        "age" => facet.oldest_age_ms.unwrap_or_default(),
+        "dwell" => facet.dwell_ms.unwrap_or_default(),
+        "weight" => u64::from(facet.weight),
+        _ => 0,
+    };
     // The facets arrive in the order of their names, which a stable sort keeps.
-    match by {
-        "age" => facets.sort_by_key(|facet| Reverse(facet.oldest_age_ms)),
-        "dwell" => facets.sort_by_key(|facet| Reverse(facet.dwell_ms)),
-        "name" => {}
-        _ => facets.sort_by_key(|facet| Reverse(facet.waiting + facet.delayed + facet.in_flight)),
+    if descending {
+        facets.sort_by_key(|facet| std::cmp::Reverse(key(facet)));
+    } else {
+        facets.sort_by_key(key);
+    }
+    if by == "-name" {
+        facets.reverse();
     }
 }
 
@@ -412,8 +450,8 @@ mod tests {
         };
         let facets =
             [facet("a", 1, Some(9), None), facet("b", 3, None, Some(1)), facet("c", 3, Some(5), Some(2))];
-        for (by, order) in [("", "bca"), ("depth", "bca"), ("age", "acb"), ("dwell", "cba"), ("name", "abc")]
-        {
+        let orders = [("", "bca"), ("waiting", "abc"), ("-age", "acb"), ("-dwell", "cba"), ("name", "abc")];
+        for (by, order) in orders.into_iter().chain([("-name", "cba"), ("unknown", "abc")]) {
             let mut facets = facets.clone();
             sort(&mut facets, by);
             let names: String = facets.iter().map(|facet| facet.environment.as_str()).collect();

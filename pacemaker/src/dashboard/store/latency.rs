@@ -56,20 +56,44 @@ impl Latencies {
 
     /// The percentiles over all ids, by steps of some minutes that are aligned to the clock, each with its start.
     pub(crate) fn by_step(&self, minutes: i64) -> Vec<(i64, Option<Times>)> {
-        let step = minutes * MINUTE_SECONDS;
-        let mut steps: Vec<(i64, Counts)> = Vec::new();
-        for (at, minute) in self.minutes.iter().enumerate() {
-            let start = minute - minute.rem_euclid(step);
-            if steps.last().is_none_or(|(last, _)| *last != start) {
-                steps.push((start, [0; BUCKETS]));
+        let steps = self.steps(&self.minutes, minutes).into_iter();
+        steps.map(|step| (step.start, times(&step.counts))).collect()
+    }
+
+    /// The values per second over all ids, by the same steps. The last minute is not complete, so it is left out.
+    pub(crate) fn rates(&self, minutes: i64) -> Vec<(i64, Option<f64>)> {
+        let complete = self.minutes.split_last().map(|(_, complete)| complete).unwrap_or_default();
+        #[allow(clippy::cast_precision_loss, reason = "display precision")]
+        let rate =
+            |step: &Step| step.counts.iter().sum::<u64>() as f64 / (step.minutes * MINUTE_SECONDS) as f64;
+        self.steps(complete, minutes).iter().map(|step| (step.start, Some(rate(step)))).collect()
+    }
+
+    /// The first minutes of the histograms, in steps of `minutes`.
+    fn steps(&self, included: &[i64], minutes: i64) -> Vec<Step> {
+        let length = minutes * MINUTE_SECONDS;
+        let mut steps: Vec<Step> = Vec::new();
+        for (at, minute) in included.iter().enumerate() {
+            let start = minute - minute.rem_euclid(length);
+            if steps.last().is_none_or(|last| last.start != start) {
+                steps.push(Step { start, minutes: 0, counts: [0; BUCKETS] });
             }
-            if let Some((_, counts)) = steps.last_mut() {
+            if let Some(step) = steps.last_mut() {
                 let of_minute = self.by_id.values().filter_map(|minutes| minutes.get(at));
-                *counts = sum(of_minute.chain([&*counts]));
+                step.counts = sum(of_minute.chain([&step.counts]));
+                step.minutes += 1;
             }
         }
-        steps.into_iter().map(|(start, counts)| (start, times(&counts))).collect()
+        steps
     }
+}
+
+/// Consecutive minutes together.
+struct Step {
+    start: i64,
+    /// The minutes of the step that are included.
+    minutes: i64,
+    counts: Counts,
 }
 
 fn sum<'a>(counts: impl Iterator<Item = &'a Counts>) -> Counts {
@@ -228,6 +252,10 @@ mod tests {
         let steps = read.by_step(10);
         assert!(steps.iter().all(|(start, _)| start % 600 == 0) && (7..=8).contains(&steps.len()));
         assert_eq!(steps.iter().filter(|(_, one)| one.is_some()).count(), 2);
+        let rates = read.rates(1);
+        assert_eq!((rates.len(), rates.last().map(|(start, _)| *start)), (69, Some(minute(1))));
+        let with_requests: Vec<_> = rates.into_iter().filter(|(_, rate)| *rate != Some(0.0)).collect();
+        assert_eq!(with_requests, [(minute(61), Some(10.0 / 60.0))]);
         // A reading is reused for a few seconds.
         put("19", minute(0), "1", 1).await;
         assert_eq!(cache.get(&stats, Source::VersionTypes, &ids, 70).await.unwrap().of("19"), None);

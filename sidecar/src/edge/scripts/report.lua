@@ -28,7 +28,7 @@ redis.call('EXPIRE', router, ARGV[8])
 redis.call('ZADD', routers, string.format('%.0f', now_ms), node)
 -- A router that was silent for a week is not expected to return under its name.
 redis.call('ZREMRANGEBYSCORE', routers, '-inf', string.format('(%.0f', now_ms - 604800000))
--- A router that was removed in the meantime may have had another alarm.
+-- If the router was removed in the meantime, its last published alarm may be different.
 if alarm_before ~= ARGV[5] then
   redis.call('PUBLISH', ARGV[7], node .. ' ' .. serial .. ' alarm')
 elseif before ~= serial then

@@ -216,7 +216,7 @@ impl Front {
 }
 
 fn scopes(client: &ApiToken) -> Vec<Scope> {
-    let scopes: BTreeSet<Scope> = client.scopes.iter().filter_map(|scope| Scope::from_name(scope)).collect();
+    let scopes: BTreeSet<Scope> = client.scopes.iter().filter_map(|scope| Scope::from_word(scope)).collect();
     scopes.into_iter().collect()
 }
 

@@ -45,6 +45,9 @@ impl From<Error> for Problem {
                     "The fabric Redis does not respond; repeat the request.",
                 )
             }
+            Error::Ending => {
+                Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
+            }
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "unknown queue; create it with PUT /queues/{name}")
             }

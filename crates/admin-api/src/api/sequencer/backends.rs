@@ -148,11 +148,10 @@ async fn remove(
                 "{events} events of {objects} objects are queued for it; choose their treatment: \
                  ?queued=send, dead or discard"
             );
-            let choices = [Queued::Send, Queued::Dead, Queued::Discard].map(Queued::as_str);
             Err(Problem::new(StatusCode::CONFLICT, "backend_not_empty", detail)
                 .with("events", events)
                 .with("objects", objects)
-                .with("choices", choices.to_vec()))
+                .with("choices", Queued::words().collect::<Vec<_>>()))
         }
     }
 }

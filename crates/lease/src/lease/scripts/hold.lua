@@ -19,7 +19,8 @@ until_ms, epoch = tonumber(until_ms or '0'), tonumber(epoch or '0')
 if until_ms > now and holder ~= who then
   return {'taken', holder, until_ms - now}
 end
--- A lapsed lease is a new one, even if no other process held it in between: its holder may not know.
+-- An expired lease gets a new epoch even if no other process held it in between, because its holder may not have
+-- noticed.
 if until_ms <= now or epoch <= floor then
   epoch = math.max(epoch, floor) + 1
 end

@@ -14,7 +14,7 @@ for i = 1, #all, 2 do
   local at, version = string.match(all[i + 1], '^(%d+) (.*)$')
   at = tonumber(at)
   if at and now - at <= known_ms then
-    -- If the clock was set back, the age is still not negative.
+    -- The age is 0 if the clock was set back.
     serving[#serving + 1] = {all[i], version, math.max(now - at, 0)}
   end
 end

@@ -6,7 +6,7 @@ use super::why::{Why, read};
 use crate::{
     dashboard::{
         Site, format,
-        pages::{Kind, View, link, render, segment},
+        pages::{Kind, View, event_link, link, render, segment},
     },
     http::Problem,
 };
@@ -27,6 +27,9 @@ struct Page {
     since: String,
     /// Time until the next attempt.
     again: Option<String>,
+    /// The version on which it stays until it leaves its state, although another one is active.
+    kept: Option<u64>,
+    active: u64,
     /// The last error.
     error: Option<String>,
     attempts: u32,
@@ -55,6 +58,7 @@ struct MoveRow {
     trigger: String,
     version: u64,
     event: u64,
+    event_link: String,
 }
 
 /// An attempt, an operation or a change of metadata.
@@ -93,6 +97,8 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
             format::span(now_ms.saturating_sub(record.entered_ms))
         },
         again: record.work.again_ms.map(|at| format::span(at.saturating_sub(now_ms))),
+        kept: record.kept.filter(|kept| *kept != version.number),
+        active: version.number,
         error: record.work.error.as_deref().map(str::to_owned),
         attempts: record.work.attempts,
         visit: record.visit,
@@ -152,6 +158,7 @@ fn move_row(now_ms: u64, row: &Row) -> MoveRow {
         trigger: row.trigger.as_deref().unwrap_or_default().to_owned(),
         version: row.version,
         event: row.event,
+        event_link: event_link(row.event),
     }
 }
 

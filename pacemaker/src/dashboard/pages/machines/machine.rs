@@ -169,12 +169,14 @@ struct VersionRow {
     by: String,
     hash: String,
     current: bool,
+    /// Labels that are evaluated under it: of an earlier version, those that stay on it (`on_apply: keep`).
+    labels: u64,
     link: String,
 }
 
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
-    let Counts { version, labels: counts, busy, stuck, .. } =
+    let Counts { version, labels: counts, kept, busy, stuck, alerts: _ } =
         app.machines.inspector.overview.counts(name).await?;
     let now_ms = app.machines.inspector.overview.now_ms().await?;
     let failed = app.machines.label_store.list(name, &[], Some(Status::Errored), None, MAX_ERRORED).await?;
@@ -193,19 +195,26 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
         status: record.status.as_str(),
         since: format::ago(now_ms, record.entered_ms),
     };
+    let all: u64 = counts.values().sum();
+    let labels_of = |number: u64| match kept.get(&number) {
+        Some(labels) => *labels,
+        None if number == version.number => all.saturating_sub(kept.values().sum()),
+        None => 0,
+    };
     let version_row = |(number, stored): (u64, StoredVersion)| VersionRow {
         number,
         when: format::ago(now_ms, stored.at_ms),
         by: stored.by,
         hash: stored.hash.chars().take(12).collect(),
         current: number == version.number,
+        labels: labels_of(number),
         link: View { at: number.to_string(), ..View::of(Kind::Plan, name) }.address(),
     };
     let more = versions.len().saturating_sub(MAX_VERSIONS);
     render(&Page {
         path: segment(name),
         version: version.number,
-        all: counts.values().sum(),
+        all,
         busy: Busy::read(&busy),
         stuck: stuck.values().sum(),
         diagram: app.dashboard.diagrams.of(&version.machine),

@@ -1,0 +1,402 @@
+//! Receivers that hang, fail, recover, or are gone, and what an operator does about them.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{delivered, failed, running, support::*, truth::*};
+use crate::{Alteration, ApiToken, Error, EventId, NewEvent, Options, Wanted};
+use signalbox_api::events::DeliveryResult;
+use signalbox_egress::Outcome;
+use signalbox_store::FabricRole;
+use signalbox_testkit::{Server, equal, eventually};
+
+#[tokio::test]
+async fn receivers_that_hang_cost_no_other_its_deliveries() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let options = Options { workers: 2, slow_ms: 20, ..quick() };
+    let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|subscription, _| match &*subscription.token {
+        "good" => delivered(),
+        _ => (Duration::from_secs(3600), Outcome::Delivered),
+    });
+    for n in 0..6 {
+        bus.subscribe(&format!("bad{n}"), wanted(&["orders"])).await.unwrap();
+    }
+    bus.subscribe("good", wanted(&["orders"])).await.unwrap();
+    for n in 0..20 {
+        bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
+    }
+    eventually("the good one's deliveries", || async { equal(recorder.ids("good").len(), 20) }).await;
+}
+
+/// As many lanes as there are shares hang, before any of them is known to be slow.
+#[tokio::test]
+async fn receivers_that_hang_use_no_worker_before_their_first_success() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let options = Options { workers: 2, slow_ms: 3_600_000, slow_deliveries: 64, ..quick() };
+    let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|subscription, _| match &*subscription.token {
+        "good" => delivered(),
+        _ => (Duration::from_secs(3600), Outcome::Delivered),
+    });
+    bus.subscribe("good", wanted(&["orders", "own"])).await.unwrap();
+    bus.publish("shop", "own", vec![event("https://a/0")]).await[0].unwrap();
+    eventually("the first success", || async { equal(recorder.ids("good").len(), 1) }).await;
+    for n in 0..30 {
+        bus.subscribe(&format!("bad{n}"), wanted(&["orders"])).await.unwrap();
+    }
+    for n in 0..20 {
+        bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
+    }
+    eventually("the good one's deliveries", || async { equal(recorder.ids("good").len(), 21) }).await;
+    let bad = recorder.attempts().iter().filter(|one| one.token != "good").count();
+    assert!(bad <= 64, "{bad} deliveries hang");
+}
+
+#[tokio::test]
+async fn a_subscriber_that_recovered_is_retried_now_and_when_it_subscribes_again() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    let away = || {
+        recorder.answers(|_, _| {
+            let retry_after = Some(Duration::from_secs(3600));
+            (Duration::ZERO, Outcome::Failed { why: "503".into(), retry_after })
+        });
+    };
+    away();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    let paused = async || {
+        let redis = server.open::<FabricRole>();
+        eventually("a pause", || async {
+            equal(number(&redis, "ZCARD", &["bus:jobs:scheduled:main"]).await, 1)
+        })
+        .await;
+    };
+    paused().await;
+    recorder.answers(|_, _| delivered());
+    assert_eq!(bus.retry_now("s").await.unwrap(), 1);
+    eventually("the delivery", || async { equal(recorder.ids("s").len(), 1) }).await;
+    assert_eq!(bus.retry_now("s").await.unwrap(), 0);
+    assert!(matches!(bus.retry_now("nobody").await, Err(Error::NoSuchSubscription)));
+    away();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    paused().await;
+    recorder.answers(|_, _| delivered());
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    eventually("the next delivery", || async { equal(recorder.ids("s").len(), 2) }).await;
+}
+
+/// An event that its receiver always rejects is skipped by hand. Those after it in its lane are delivered.
+#[tokio::test]
+async fn a_skipped_event_is_a_dead_letter_and_can_be_sent_again() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, batch| match batch.events.iter().any(|event| event.url == "https://a/1") {
+        true => {
+            let retry_after = Some(Duration::from_secs(3600));
+            (Duration::ZERO, Outcome::Failed { why: "400".into(), retry_after })
+        }
+        false => delivered(),
+    });
+    let one_by_one = Wanted { concurrency: Some(1), max_events: Some(1), ..wanted(&["orders"]) };
+    bus.subscribe("s", one_by_one).await.unwrap();
+    bus.subscribe("other", wanted(&["users"])).await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        ids.push(bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap());
+    }
+    eventually("a pause", || async { equal(number(&redis, "ZCARD", &["bus:jobs:scheduled:main"]).await, 1) })
+        .await;
+    assert!(matches!(bus.skip("other", ids[1]).await, Err(Error::NoSuchEvent)), "it does not wait there");
+    assert!(matches!(bus.skip("s", EventId(64)).await, Err(Error::NoSuchEvent)));
+    bus.skip("s", ids[1]).await.unwrap();
+    eventually("the others", || async { equal(recorder.ids("s").len(), 3) }).await;
+    assert!(matches!(bus.skip("s", ids[1]).await, Err(Error::NoSuchEvent)), "it is skipped already");
+    let gaps: Vec<_> = recorder.taken().iter().flat_map(|one| one.batch.gaps.clone()).collect();
+    assert_eq!((gaps[0].first, gaps[0].last, &*gaps[0].reason), (ids[1], ids[1], "skipped"));
+    let letters = bus.dead_letters("s", None, 10).await.unwrap().items;
+    assert_eq!((letters[0].event.id, &*letters[0].reason), (ids[1], "skipped"));
+    assert_true(&redis, "the skip").await;
+
+    recorder.answers(|_, _| delivered());
+    assert!(matches!(bus.resend("other", ids[1]).await, Err(Error::NoSuchEvent)), "it is not of its topics");
+    bus.resend("s", ids[1]).await.unwrap();
+    eventually("the dead letter", || async { equal(recorder.ids("s").len(), 4) }).await;
+    assert!(bus.dead_letters("s", None, 10).await.unwrap().items.is_empty());
+    bus.resend("s", ids[0]).await.unwrap();
+    eventually("one of the log", || async { equal(recorder.ids("s").last().copied(), Some(ids[0].0)) }).await;
+    assert_true(&redis, "the events sent again").await;
+}
+
+#[tokio::test]
+async fn a_subscription_has_limits_of_its_own_and_a_log_of_its_attempts() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| failed());
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let change =
+        Alteration { max_attempts: Some(Some(2)), retry_seconds: Some(vec![1]), ..Alteration::default() };
+    bus.alter("s", change).await.unwrap();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let id = bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    eventually("the dead letter", || async {
+        equal(bus.dead_letters("s", None, 10).await.unwrap().items.len(), 1)
+    })
+    .await;
+    assert_eq!(recorder.attempts().len(), 2, "the limits stay when the client subscribes again");
+    let log = bus.deliveries("s", 10).await.unwrap();
+    let seen: Vec<_> =
+        log.iter().map(|one| (one.attempt, one.result, one.first, one.next.is_some())).collect();
+    assert_eq!(seen, [(2, DeliveryResult::Dead, id.0, false), (1, DeliveryResult::Retried, id.0, true)]);
+    assert_eq!(log[0].why.as_deref(), Some("500"));
+    assert_eq!(bus.deliveries("s", 1).await.unwrap(), log[..1]);
+    assert!(matches!(bus.deliveries("nobody", 1).await, Err(Error::NoSuchSubscription)));
+}
+
+#[tokio::test]
+async fn a_paused_subscription_collects_its_events_and_a_disabled_one_does_not() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let alter = async |paused, disabled| {
+        bus.alter("s", Alteration { paused, disabled, ..Alteration::default() }).await.unwrap();
+    };
+    alter(Some(true), None).await;
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    let redis = server.open::<FabricRole>();
+    eventually("a pause", || async { equal(number(&redis, "ZCARD", &["bus:jobs:scheduled:main"]).await, 1) })
+        .await;
+    assert!(recorder.attempts().is_empty());
+    alter(Some(false), None).await;
+    eventually("what waited", || async { equal(recorder.ids("s").len(), 1) }).await;
+    alter(None, Some(true)).await;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/2")]).await[0].unwrap();
+    alter(None, Some(false)).await;
+    let last = bus.publish("shop", "orders", vec![event("https://a/3")]).await[0].unwrap();
+    eventually("what is new", || async { equal(recorder.ids("s").last().copied(), Some(last.0)) }).await;
+    assert_eq!(recorder.ids("s").len(), 2, "nothing was collected while it was disabled");
+}
+
+#[tokio::test]
+async fn a_subscriber_that_is_gone_is_disabled_and_gets_waiting_events_when_it_returns() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| (Duration::ZERO, Outcome::Gone));
+    bus.subscribe("watcher", wanted(&["signalbox.subscriber.disabled"])).await.unwrap();
+    bus.unsubscribe("watcher").await.unwrap();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    eventually("the end", || async {
+        if bus.registry().subscriptions.get("s").is_some_and(|one| one.disabled.is_some()) {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
+    })
+    .await;
+    eventually("its announcement", || async {
+        if bus
+            .topics()
+            .await
+            .unwrap()
+            .iter()
+            .any(|topic| topic.name == "signalbox.subscriber.disabled" && topic.events == 1)
+        {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
+    })
+    .await;
+    bus.publish("shop", "orders", vec![event("https://a/2")]).await[0].unwrap();
+    recorder.answers(|_, _| delivered());
+    assert_eq!(recorder.attempts().len(), 1, "nothing is tried any more");
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    eventually("what waited", || async { equal(recorder.ids("s").len(), 1) }).await;
+    bus.publish("shop", "orders", vec![event("https://a/3")]).await[0].unwrap();
+    eventually("what is new", || async { equal(recorder.ids("s").len(), 2) }).await;
+    assert_true(&server.open::<FabricRole>(), "the comeback").await;
+}
+
+#[tokio::test]
+async fn pacing_is_reported_when_it_begins_and_not_at_every_failure() {
+    let server = Server::in_memory().await;
+    let (recorder, failing) = (Recorder::default(), Arc::new(AtomicUsize::new(2)));
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    let left = Arc::clone(&failing);
+    recorder.answers(move |subscription, _| {
+        let fails = subscription.token == "s"
+            && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        if fails { failed() } else { delivered() }
+    });
+    let client = ApiToken { name: "sally".into(), ..ApiToken::default() };
+    bus.create_api_token("s", client).await.unwrap();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.subscribe("watcher", wanted(&["signalbox.subscriber.paced"])).await.unwrap();
+    let publish = async |n: usize| {
+        bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
+    };
+    publish(0).await;
+    eventually("the first delivery after two failures", || async { equal(recorder.ids("s").len(), 1) }).await;
+    // Four points down, and one up for each delivery. Before full health is restored, a failure is not reported.
+    failing.store(1, Ordering::SeqCst);
+    for n in 1..=5 {
+        publish(n).await;
+        eventually("the next delivery", || async { equal(recorder.ids("s").len(), n + 1) }).await;
+    }
+    eventually("the announcement", || async { equal(recorder.ids("watcher").len(), 1) }).await;
+    let health = bus.subscriptions().await.unwrap().iter().map(|one| one.gauges.health).min();
+    assert_eq!(health, Some(100));
+    failing.store(1, Ordering::SeqCst);
+    publish(6).await;
+    eventually("another announcement", || async { equal(recorder.ids("watcher").len(), 2) }).await;
+    let taken = recorder.taken();
+    let mut told = taken.iter().filter(|one| one.token == "watcher").flat_map(|one| &one.batch.events);
+    let told = told.next().unwrap();
+    assert_eq!((&*told.object, &*told.url), ("signalbox:subscriber:sally", "/subscriptions"));
+    let data = told.data.as_ref().unwrap().get();
+    assert!(data.contains(r#""subscriber":"sally""#) && data.contains("pause_ms"), "{data}");
+}
+
+#[tokio::test]
+async fn a_poison_event_dies_alone_and_can_be_redriven_or_dropped() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    // Exhausted immediately: the first failure splits.
+    let options = Options { max_attempts: 1, ..quick() };
+    let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, batch| match batch.events.iter().any(|event| event.url == "https://a/5") {
+        true => failed(),
+        false => delivered(),
+    });
+    let all = Wanted { concurrency: Some(1), timeout_ms: Some(100), ..wanted(&["orders"]) };
+    bus.subscribe("s", all).await.unwrap();
+    let urls: Vec<_> = (0..8).map(|n| event(&format!("https://a/{n}"))).collect();
+    let ids: Vec<u64> =
+        bus.publish("shop", "orders", urls).await.into_iter().map(|id| id.unwrap().0).collect();
+    eventually("the others", || async { equal(recorder.ids("s").len(), 7) }).await;
+    let others: Vec<u64> = ids.iter().copied().filter(|id| *id != ids[5]).collect();
+    assert_eq!(recorder.ids("s"), others);
+    let told: Vec<_> = recorder.taken().iter().flat_map(|one| one.batch.gaps.clone()).collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].first.0, told[0].last.0, told[0].count, &*told[0].reason),
+        (ids[5], ids[5], 1, "dead")
+    );
+    let page = bus.dead_letters("s", None, 10).await.unwrap();
+    assert_eq!(page.items.len(), 1);
+    assert_eq!((page.items[0].event.id.0, &*page.items[0].reason, page.cursor), (ids[5], "500", None));
+    assert_eq!(bus.subscriptions().await.unwrap()[0].gauges.dead, 1);
+
+    recorder.answers(|_, _| delivered());
+    assert_eq!(bus.redrive("s").await.unwrap(), 1);
+    eventually("the redriven one", || async { equal(recorder.ids("s").len(), 8) }).await;
+    let last = recorder.taken().pop().unwrap().batch;
+    assert_eq!((last.events[0].id.0, &*last.events[0].url), (ids[5], "https://a/5"), "the same id");
+    assert_eq!(bus.redrive("s").await.unwrap(), 0);
+    assert_eq!(strings(&redis, "HVALS", &["bus:dead.bytes"]).await, ["0"]);
+    assert_eq!(bus.drop_dead("s").await.unwrap(), 0);
+    assert!(matches!(bus.redrive("nobody").await, Err(Error::NoSuchSubscription)));
+    assert_true(&redis, "the redrive").await;
+}
+
+#[tokio::test]
+async fn a_replay_sends_a_range_again_to_one_subscriber_only() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("a", wanted(&["orders"])).await.unwrap();
+    bus.subscribe("b", wanted(&["orders"])).await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..30 {
+        ids.push(bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap());
+        bus.publish("shop", "users", vec![event("https://u/1")]).await[0].unwrap();
+    }
+    eventually("the first deliveries", || async {
+        equal((recorder.ids("a").len(), recorder.ids("b").len()), (30, 30))
+    })
+    .await;
+    assert!(matches!(bus.replay("a", 5, 5, 10).await, Err(Error::OutOfRange { .. })));
+    assert!(matches!(bus.replay("a", 0, 5, 0).await, Err(Error::OutOfRange { .. })));
+    bus.replay("a", 0, u64::MAX / 10_000, 100_000).await.unwrap();
+    eventually("the replay", || async { at_least(recorder.ids("a").len(), 60) }).await;
+    let again: BTreeSet<u64> = recorder.ids("a")[30..].iter().copied().collect();
+    assert_eq!(again, ids.iter().map(|id| id.0).collect());
+    assert_eq!((recorder.ids("a").len(), recorder.ids("b").len()), (60, 30));
+    let redis = server.open::<FabricRole>();
+    eventually("its end", || async { equal(number(&redis, "ZCARD", &["bus:replays"]).await, 0) }).await;
+    assert_eq!(number(&redis, "EXISTS", &["bus:replay:a"]).await, 0);
+    eventually("the lanes to be empty", || async {
+        equal(number(&redis, "SCARD", &["bus:jobs:index:main"]).await, 0)
+    })
+    .await;
+    assert_true(&redis, "the replay").await;
+}
+
+#[tokio::test]
+async fn autodrop_removes_the_noisiest_subscribers_oldest_batches_and_reports_the_gap() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| {
+        (Duration::ZERO, Outcome::Failed { why: "down".into(), retry_after: Some(Duration::from_secs(3600)) })
+    });
+    let slow = Wanted { max_events: Some(10), concurrency: Some(1), ..wanted(&["orders"]) };
+    bus.subscribe("noisy", slow.clone()).await.unwrap();
+    bus.subscribe("quiet", Wanted { topics: wanted(&["users"]).topics, ..slow }).await.unwrap();
+    let data = serde_json::value::RawValue::from_string(format!("\"{}\"", "x".repeat(10_000))).unwrap();
+    let big = |url: String| NewEvent { data: Some(data.clone()), ..event(&url) };
+    bus.publish("shop", "users", vec![big("https://u/1".into())]).await[0].unwrap();
+    for part in 0..20 {
+        let events = (0..50).map(|n| big(format!("https://a/{part}/{n}"))).collect();
+        assert!(bus.publish("shop", "orders", events).await.iter().all(Result::is_ok));
+    }
+    eventually("both failures", || async { at_least(recorder.attempts().len(), 2) }).await;
+    let redis = server.open::<FabricRole>();
+    redis.command("CONFIG").arg(&["SET", "maxmemory", "12mb"][..]).run().await.unwrap();
+    eventually("memory to be freed", || async {
+        // Segments are removed once they are no longer the present one and none of their events waits.
+        if number(&redis, "HGET", &["bus:batches:gauges:event", "noisy"]).await < 1000 {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
+    })
+    .await;
+    redis.command("CONFIG").arg(&["SET", "maxmemory", "0"][..]).run().await.unwrap();
+    assert_eq!(number(&redis, "HGET", &["bus:batches:gauges:event", "quiet"]).await, 1, "not the noisiest");
+    let gaps = strings(&redis, "LRANGE", &["bus:gaps:noisy:2.0", "0", "-1"]).await;
+    assert!(!gaps.is_empty() || !strings(&redis, "KEYS", &["bus:gaps:noisy:*"]).await.is_empty());
+    pacemaker.stop().await;
+    assert_true(&redis, "the drop").await;
+}

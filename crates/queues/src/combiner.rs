@@ -1,0 +1,184 @@
+//! Combines calls: what arrives for a key while a call for this key is in flight shares the next call.
+//!
+//! Nothing waits for others to arrive. The more consumers a queue has, the more of them share a call of a script, and the
+//! less each of them costs: a facet is loaded and written once per call.
+
+use std::{collections::HashMap, hash::Hash, mem, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+type Waiting<I, O> = Vec<(I, oneshot::Sender<O>)>;
+
+/// Items that wait for the next call, by key. A key exists while a call for it is in flight.
+pub(super) struct Combiner<K, I, O> {
+    waiting: Mutex<HashMap<K, Waiting<I, O>>>,
+    /// Whether an item can share a call with the given items.
+    fits: fn(&[I], &I) -> bool,
+}
+
+impl<K, I, O> Combiner<K, I, O>
+where
+    K: Clone + Eq + Hash + Send + 'static,
+    I: Send + 'static,
+    O: Send + 'static,
+{
+    pub(super) fn new(fits: fn(&[I], &I) -> bool) -> Arc<Self> {
+        Arc::new(Self { waiting: Mutex::default(), fits })
+    }
+
+    /// Sends an item and waits for its result. `run` makes a call, and returns a result for each item, in
+    /// their order. Returns `None` if the process is shutting down.
+    pub(super) async fn call<F, R>(self: &Arc<Self>, key: K, item: I, run: F) -> Option<O>
+    where
+        F: Fn(Vec<I>) -> R + Send + 'static,
+        R: Future<Output = Vec<O>> + Send,
+    {
+        let (sender, result) = oneshot::channel();
+        let is_idle = {
+            let mut waiting = self.waiting.lock();
+            let is_idle = !waiting.contains_key(&key);
+            waiting.entry(key.clone()).or_default().push((item, sender));
+            is_idle
+        };
+        if is_idle {
+            // A separate task: the consumer of the first item may disconnect while others wait for their
+            // results.
+            let calls = Calls { combiner: Arc::clone(self), key };
+            tokio::spawn(async move { calls.run(run).await });
+        }
+        result.await.ok()
+    }
+}
+
+/// Makes the calls for a key, one after the other, until no items wait.
+struct Calls<K: Eq + Hash, I, O> {
+    combiner: Arc<Combiner<K, I, O>>,
+    key: K,
+}
+
+impl<K: Eq + Hash, I, O> Calls<K, I, O> {
+    async fn run<F, R>(self, run: F)
+    where
+        F: Fn(Vec<I>) -> R,
+        R: Future<Output = Vec<O>>,
+    {
+        while let Some((items, senders)) = self.next() {
+            for (sender, result) in senders.into_iter().zip(run(items).await) {
+                // Sending fails only if the consumer has disconnected.
+                let _ = sender.send(result);
+            }
+        }
+    }
+
+    /// Returns the items of the next call. If there are none, removes the key, so that the next item starts a
+    /// new task.
+    fn next(&self) -> Option<(Vec<I>, Vec<oneshot::Sender<O>>)> {
+        let mut waiting = self.combiner.waiting.lock();
+        let all = waiting.get_mut(&self.key)?;
+        if all.is_empty() {
+            waiting.remove(&self.key);
+            return None;
+        }
+        let (mut items, mut senders) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+        let mut rest = mem::take(all).into_iter();
+        for (item, sender) in rest.by_ref() {
+            if !items.is_empty() && !(self.combiner.fits)(&items, &item) {
+                all.push((item, sender));
+                break;
+            }
+            items.push(item);
+            senders.push(sender);
+        }
+        all.extend(rest);
+        Some((items, senders))
+    }
+}
+
+impl<K: Eq + Hash, I, O> Drop for Calls<K, I, O> {
+    /// If a call panics or the runtime ends, the consumers' results are canceled, so that none waits forever.
+    fn drop(&mut self) {
+        self.combiner.waiting.lock().remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    type Numbers = Combiner<&'static str, u32, (u32, usize)>;
+
+    /// Each call returns its items with the number of items, after it got a permit.
+    async fn shared(
+        numbers: &Arc<Numbers>,
+        gate: &Arc<Semaphore>,
+        key: &'static str,
+        item: u32,
+    ) -> Option<(u32, usize)> {
+        let gate = Arc::clone(gate);
+        let run = move |items: Vec<u32>| {
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                let together = items.len();
+                items.into_iter().map(|item| (item, together)).collect()
+            }
+        };
+        numbers.call(key, item, run).await
+    }
+
+    #[tokio::test]
+    async fn items_that_arrive_during_a_call_share_the_next_ones() {
+        let numbers = Numbers::new(|items, _| items.len() < 3);
+        let gate = Arc::new(Semaphore::new(0));
+        let calls: Vec<_> = (0..6)
+            .map(|item| {
+                let (numbers, gate) = (Arc::clone(&numbers), Arc::clone(&gate));
+                tokio::spawn(async move { shared(&numbers, &gate, "a", item).await.unwrap() })
+            })
+            .collect();
+        // A different key does not wait for the first one.
+        gate.add_permits(1);
+        let other = shared(&numbers, &gate, "b", 9);
+        gate.add_permits(9);
+        assert_eq!(other.await, Some((9, 1)));
+        let mut results = Vec::new();
+        for call in calls {
+            results.push(call.await.unwrap());
+        }
+        let mut items: Vec<u32> = results.iter().map(|(item, _)| *item).collect();
+        items.sort_unstable();
+        assert_eq!(items, [0, 1, 2, 3, 4, 5]);
+        assert!(results.iter().all(|(_, together)| *together <= 3), "{results:?}");
+        while !numbers.waiting.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_consumer_that_disconnects_does_not_take_the_others_with_it() {
+        let numbers = Numbers::new(|_, _| true);
+        let gate = Arc::new(Semaphore::new(0));
+        let first = {
+            let (numbers, gate) = (Arc::clone(&numbers), Arc::clone(&gate));
+            tokio::spawn(async move { shared(&numbers, &gate, "a", 1).await })
+        };
+        while numbers.waiting.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        first.abort();
+        gate.add_permits(2);
+        assert_eq!(shared(&numbers, &gate, "a", 2).await.map(|(item, _)| item), Some(2));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_is_reported_and_the_next_one_runs() {
+        let numbers = Numbers::new(|_, _| true);
+        let failed = numbers.call("a", 1, |_| async { panic!("as the test wants") }).await;
+        assert_eq!(failed, None);
+        let gate = Arc::new(Semaphore::new(1));
+        assert_eq!(shared(&numbers, &gate, "a", 2).await, Some((2, 1)));
+    }
+}
