@@ -16,7 +16,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 ruby pebble
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test python reference screenshots pictures docs fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test audit browser bench fuzz soak lab deb deb-test containers containers-test discovery-test python reference screenshots pictures docs fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -108,6 +108,9 @@ containers: deb ## Build the container images with the programs of the Debian pa
 
 containers-test: ## Build the images from the package of `make deb`, run every profile of docker-compose.yml, and check it
 	docker/test
+
+discovery-test: build ## Run discovery with containers of a real engine (needs Docker, or root to start it)
+	BUILT=$(BUILT) docker/discovery-test
 
 fmt: ## Format the Rust sources
 	cargo fmt --all

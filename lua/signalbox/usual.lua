@@ -3,8 +3,10 @@
 -- UTF-8. The balancer declines others.
 --
 -- log.conf decides this by a pattern. This module decides the same for requests that need no pattern, which are almost
--- all of them, in a fifth of the instructions, and leaves the others to the pattern. It also makes the request ID:
--- nginx asks OpenSSL for 16 random bytes per request, which costs an eighth of all instructions, most of them per call.
+-- all of them, in a fifth of the instructions, and leaves the others to the pattern. So it does with the maps for
+-- request IDs, trace states, and gRPC: they are evaluated only if the client sends something of the kind. It also makes
+-- the request ID: nginx asks OpenSSL for 16 random bytes per request, which costs an eighth of all instructions, most
+-- of them per call.
 
 local base = require("resty.core.base")
 local crypto = require("signalbox.crypto")

@@ -141,6 +141,30 @@ async fn headers_that_connection_names_stay_on_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_line_of_a_repeated_connection_header_is_evaluated() {
+    let system = System::edge_only("attack-connection-lines").await;
+    let app = App::start("app").await;
+    for host in ["app.test", "ruled.test"] {
+        system.route(host, &app).await;
+    }
+    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.settle().await;
+    for (host, first) in [("app.test", "close"), ("app.test", "keep-alive"), ("ruled.test", "close")] {
+        let request = Request::get(host, "/echo")
+            .header("Connection", first)
+            .header("X-Secret", "1")
+            .header("Connection", "X-Secret, X-Real-IP, X-Forwarded-For, X-Request-ID, CDN-Loop");
+        let echo = request.send(system.edge).await.unwrap().text();
+        assert!(received(&echo, "X-Secret").is_empty(), "{host}, {first}: {echo}");
+        assert_eq!(received(&echo, "X-Real-IP"), ["127.0.0.1"], "{host}, {first}: {echo}");
+        assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{host}, {first}: {echo}");
+        assert_eq!(received(&echo, "X-Request-ID").len(), 1, "{host}, {first}: {echo}");
+        assert_eq!(received(&echo, "CDN-Loop").len(), 1, "{host}, {first}: {echo}");
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_trace_context_is_continued_only_if_it_is_valid() {
     let system = System::edge_only("attack-trace").await;
     let app = App::start("app").await;

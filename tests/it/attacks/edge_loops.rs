@@ -70,6 +70,9 @@ async fn edges_may_be_chained_and_a_client_harms_only_its_own_request() {
         let response = send(&front, get().header("CDN-Loop", list)).await;
         assert_eq!((response.status, response.reason()), (508, "loop_detected"), "{list}: {response:?}");
     }
+    // Each line of a repeated header belongs to the list.
+    let response = send(&front, get().header("CDN-Loop", "cdn.example").header("CDN-Loop", names[1])).await;
+    assert_eq!((response.status, response.reason()), (508, "loop_detected"), "{response:?}");
     assert_eq!(app.hits(), hits);
     for list in ["signalbox-", "signalbox-other-80", "not-signalbox-a", &["a"; 10].join(",")] {
         assert_eq!(send(&front, get().header("CDN-Loop", list)).await.status, 200, "{list}");
