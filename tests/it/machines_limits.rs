@@ -147,11 +147,10 @@ state_machines:
         if machine["labels"]["done"] == LABELS { Ok(()) } else { Err(machine["labels"].to_string()) }
     })
     .await;
+    fleet.system.stop().await;
     let seen = attempts.lock().unwrap();
     assert_eq!(seen.tokens.len(), LABELS, "one token for each label: {:?}", seen.tokens);
     assert!(seen.most <= CONCURRENT, "{} attempts at a time", seen.most);
-    drop(seen);
-    fleet.system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

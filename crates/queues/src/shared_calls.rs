@@ -98,6 +98,7 @@ fn pull_fits(pulls: &[Pull], another: &Pull) -> bool {
 
 /// A message is settled once per call. A second receipt of the message waits for the next call, which finds
 /// it acknowledged.
+#[allow(clippy::ptr_arg, reason = "the combiner calls it with its items")]
 fn ack_fits(acks: &[Vec<Held>], another: &Vec<Held>) -> bool {
     let together: Vec<u64> = acks.iter().flatten().map(|(id, _)| *id).collect();
     together.len() + another.len() <= SHARED_ACK && !another.iter().any(|(id, _)| together.contains(id))

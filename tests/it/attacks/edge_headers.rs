@@ -147,7 +147,7 @@ async fn each_line_of_a_repeated_connection_header_is_evaluated() {
     for host in ["app.test", "ruled.test"] {
         system.route(host, &app).await;
     }
-    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
     system.settle().await;
     for (host, first) in [("app.test", "close"), ("app.test", "keep-alive"), ("ruled.test", "close")] {
         let request = Request::get(host, "/echo")
