@@ -281,6 +281,8 @@ const OUTSIDE: &str = "    timezone: Europe/London
 #[test]
 fn versions_that_differ_in_feeds_zone_or_inputs_name_the_states_that_feel_it() {
     differs(OUTSIDE, OUTSIDE, &[], &[], &[]);
+    let limited = format!("{OUTSIDE}    limits: {{'http://127.0.0.1:1': {{concurrent: 1}}}}\n");
+    differs(OUTSIDE, &limited, &["limits"], &[], &[]);
     for feed in ["ttl: 2m", "ttl: 1m, timeout: 9s", "ttl: 1m, on_error: {default: {ok: true}}"] {
         differs(
             OUTSIDE,
