@@ -3,13 +3,13 @@
 use std::sync::LazyLock;
 
 use axum::{
-    extract::Path,
     http::header,
     response::{IntoResponse, Response},
 };
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
+use super::page::Path;
 use crate::http::Problem;
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::{
-    extract::{Form, Query, State},
+    extract::State,
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
 };
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::{assets::STAMP, page::html};
 use crate::dashboard::Site;
 use crate::http::{
-    Problem,
+    Form, Problem, Query,
     audit::{ClientAddress, Notes},
     session::check_site,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use askama::Template;
 use axum::{
-    extract::{FromRequestParts, Path, Query, State},
+    extract::{FromRequestParts, State},
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Redirect, Response},
 };
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::dashboard::Site;
 use crate::http::{
-    Problem,
+    Problem, Query,
     auth::{Credential, Reader},
     session::Session,
 };
@@ -103,13 +103,18 @@ impl Frame<'_> {
     }
 }
 
+/// A parameter in the path of a page. An invalid one is a problem, as it is in the API.
+#[derive(Debug, FromRequestParts)]
+#[from_request(via(axum::extract::Path), rejection(Problem))]
+pub(super) struct Path<T>(pub(super) T);
+
 /// The dashboard
 ///
 /// A page for browsers. Redirects a browser without a session to `/dashboard/login`.
 #[utoipa::path(get, path = "/", tag = "dashboard", responses(
     (status = 200, body = String, content_type = "text/html"),
     (status = 303, description = "A browser without a session: redirected to the login"),
-    (status = 401, body = Problem), (status = 403, body = Problem)))]
+    (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem)))]
 pub(super) async fn front(
     viewer: Viewer,
     State(app): State<Site>,

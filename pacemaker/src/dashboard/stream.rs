@@ -10,7 +10,7 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
-    extract::{Query, State},
+    extract::State,
     http::{HeaderName, HeaderValue},
     response::{
         IntoResponse, Response,
@@ -25,7 +25,7 @@ use super::{
     pages::{self, Kind, PageQuery, View},
 };
 use crate::dashboard::Site;
-use crate::http::{Problem, auth::Credential, slots::Slot};
+use crate::http::{Problem, Query, auth::Credential, slots::Slot};
 use signalbox_access::{Caller, Scope};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);

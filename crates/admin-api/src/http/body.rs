@@ -285,7 +285,18 @@ pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
 /// The query string. Parameters that a route does not know are errors, as fields of a body are.
 #[derive(Debug, FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(Problem))]
-pub(crate) struct Query<T>(pub(crate) T);
+pub struct Query<T>(pub T);
+
+/// The fields of a browser's form.
+#[derive(Debug, FromRequest)]
+#[from_request(via(axum::extract::Form), rejection(Problem))]
+pub struct Form<T>(pub T);
+
+impl From<rejection::FormRejection> for Problem {
+    fn from(rejection: rejection::FormRejection) -> Self {
+        Self::unprocessable("invalid_form", rejection.body_text())
+    }
+}
 
 impl From<rejection::QueryRejection> for Problem {
     fn from(rejection: rejection::QueryRejection) -> Self {

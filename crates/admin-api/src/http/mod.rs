@@ -22,6 +22,7 @@ pub(crate) mod unread;
 use axum::http::HeaderName;
 
 pub(crate) use crate::app::App;
+pub use body::{Form, Query};
 pub use problem::Problem;
 
 /// The serial that a change has in the table, on answers without a body too.

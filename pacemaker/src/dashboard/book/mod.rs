@@ -17,15 +17,17 @@ use std::{
 
 use askama::Template;
 use axum::{
-    extract::{Path as UrlPath, Query},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use include_dir::{Dir, include_dir};
 use serde::Deserialize;
 
-use super::{assets::STAMP, page::html};
-use crate::http::Problem;
+use super::{
+    assets::STAMP,
+    page::{Path as UrlPath, html},
+};
+use crate::http::{Problem, Query};
 use page::Page;
 
 static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../docs");
