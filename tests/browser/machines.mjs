@@ -141,6 +141,8 @@ async function bulk(page) {
     await form.getByLabel("Operation").selectOption("evaluate");
     await form.getByLabel("Labels per second").fill("1");
     await form.getByRole("button").press("Enter");
+    // The dialog opens when the labels are counted.
+    await page.locator("dialog[open]").waitFor();
     await page.locator("#confirm-yes").press("Enter");
     await task.getByText("running", { exact: true }).waitFor();
     await act(page, task.locator('form[data-key="cancel"]'));

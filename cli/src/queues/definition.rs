@@ -102,9 +102,7 @@ pub(super) async fn create(args: Create) -> Result<(), Failure> {
         weights: None,
     };
     let queue = remote.client()?.queues().put(&name, &queue).await?;
-    remote.show(&queue, |queue| {
-        terminal::line(&format!("queue {} receives messages that match {}", queue.name, queue.pattern))
-    })
+    remote.show(&queue, |queue| terminal::line(&format!("{} matches {}", queue.name, queue.pattern)))
 }
 
 pub(super) async fn change(args: Change) -> Result<(), Failure> {
