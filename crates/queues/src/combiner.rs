@@ -44,7 +44,7 @@ where
         if is_idle {
             // A separate task: the consumer of the first item may disconnect while others wait for their
             // results.
-            let calls = Calls { combiner: Arc::clone(self), key };
+            let calls = Calls { combiner: Arc::clone(self), key, is_over: false };
             tokio::spawn(async move { calls.run(run).await });
         }
         result.await.ok()
@@ -55,10 +55,12 @@ where
 struct Calls<K: Eq + Hash, I, O> {
     combiner: Arc<Combiner<K, I, O>>,
     key: K,
+    /// Whether the key was removed. If it exists again, it belongs to another task.
+    is_over: bool,
 }
 
 impl<K: Eq + Hash, I, O> Calls<K, I, O> {
-    async fn run<F, R>(self, run: F)
+    async fn run<F, R>(mut self, run: F)
     where
         F: Fn(Vec<I>) -> R,
         R: Future<Output = Vec<O>>,
@@ -73,11 +75,12 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
 
     /// Returns the items of the next call. If there are none, removes the key, so that the next item starts a
     /// new task.
-    fn next(&self) -> Option<(Vec<I>, Vec<oneshot::Sender<O>>)> {
+    fn next(&mut self) -> Option<(Vec<I>, Vec<oneshot::Sender<O>>)> {
         let mut waiting = self.combiner.waiting.lock();
         let all = waiting.get_mut(&self.key)?;
         if all.is_empty() {
             waiting.remove(&self.key);
+            self.is_over = true;
             return None;
         }
         let (mut items, mut senders) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
@@ -98,7 +101,9 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
 impl<K: Eq + Hash, I, O> Drop for Calls<K, I, O> {
     /// If a call panics or the runtime ends, the consumers' results are canceled, so that none waits without end.
     fn drop(&mut self) {
-        self.combiner.waiting.lock().remove(&self.key);
+        if !self.is_over {
+            self.combiner.waiting.lock().remove(&self.key);
+        }
     }
 }
 
@@ -171,6 +176,24 @@ mod tests {
         first.abort();
         gate.add_permits(2);
         assert_eq!(shared(&numbers, &gate, "a", 2).await.map(|(item, _)| item), Some(2));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_item_is_lost_when_a_task_ends_while_another_begins() {
+        let numbers = Numbers::new(|_, _| true);
+        let consumers = (0..8).map(|item| {
+            let numbers = Arc::clone(&numbers);
+            tokio::spawn(async move {
+                for _ in 0..5_000 {
+                    let run =
+                        |items: Vec<u32>| async move { items.into_iter().map(|item| (item, 1)).collect() };
+                    assert_eq!(numbers.call("a", item, run).await, Some((item, 1)));
+                }
+            })
+        });
+        for consumer in consumers.collect::<Vec<_>>() {
+            consumer.await.unwrap();
+        }
     }
 
     #[tokio::test]
