@@ -248,7 +248,8 @@ impl Clients {
             self.ask(&mut stream).await?;
             latencies.push(nanos(began));
             resumed += usize::from(is_resumed(&stream));
-            kept = (self.kind == Kind::Kept).then_some(stream);
+            let is_worn = latencies.len().is_multiple_of(PER_CONNECTION);
+            kept = (self.kind == Kind::Kept && !is_worn).then_some(stream);
         }
         if self.kind == Kind::Resumed {
             ensure!(
@@ -287,8 +288,7 @@ impl Clients {
             let (sender, connection) = h2::client::handshake(self.connect(address).await?).await?;
             let driver = tokio::spawn(connection);
             let mut sender = sender.ready().await?;
-            // The edge ends a connection after a thousand requests.
-            for _ in 0..MAX_STREAMS {
+            for _ in 0..PER_CONNECTION {
                 if Instant::now() >= deadline {
                     break;
                 }
@@ -310,8 +310,8 @@ impl Clients {
     }
 }
 
-/// Requests of one connection over HTTP/2.
-const MAX_STREAMS: usize = 900;
+/// Requests of a connection that is kept. The edge ends a connection after a thousand.
+const PER_CONNECTION: usize = 900;
 
 fn is_resumed(stream: &TlsStream<TcpStream>) -> bool {
     stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
