@@ -36,6 +36,7 @@ pub(super) enum Command {
     /// Replace the copies of a running application one after the other, without a failed request
     Replace(Replace),
     /// List the applications that `signalbox run` of this user runs on this machine
+    #[command(visible_alias = "ls")]
     List(Listing),
 }
 

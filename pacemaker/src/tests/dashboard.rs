@@ -397,7 +397,11 @@ async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants()
     let queues = browser.get("/dashboard/queues").await.text;
     assert!(queues.contains("/dashboard/queues?name=mail"), "{queues}");
     let queue = browser.get("/dashboard/queues?name=mail&sort=age").await.text;
-    assert!(queue.contains("&#60;script&#62;") && queue.contains("<strong>age</strong>"), "{queue}");
+    assert!(queue.contains("&#60;script&#62;"), "{queue}");
+    assert!(
+        queue.contains(r#"aria-sort="ascending"><a href="/dashboard/queues?name=mail&#38;sort=-age">"#),
+        "{queue}"
+    );
     let name: String = url::form_urlencoded::byte_serialize(object.as_bytes()).collect();
     let chain = browser.get(&format!("/dashboard/objects?name={name}")).await.text;
     assert!(chain.contains("{&#34;n&#34;:0}") && chain.contains("none (first event)"), "{chain}");
@@ -405,7 +409,10 @@ async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants()
         assert!(!page.contains("<script>"), "{page}");
     }
     let unknown = browser.get("/dashboard/objects?name=nobody").await;
-    assert!(unknown.status == 404 && unknown.text.contains("Unknown object `nobody`"), "{unknown:?}");
+    assert!(
+        unknown.status == 404 && unknown.text.contains("Unknown object <code>nobody</code>"),
+        "{unknown:?}"
+    );
     for page in ["/dashboard/queues?name=none", "/dashboard/subscribers?name=none"] {
         assert_eq!(browser.get(page).await.status, 404, "{page}");
     }
@@ -450,10 +457,10 @@ async fn an_unknown_page_or_parameter_is_answered_with_a_page() {
     let unknown = browser.get("/dashboard/nosuch").await;
     assert_eq!(unknown.status, 404);
     assert!(
-        unknown.text.contains("<title>") && unknown.text.contains("Unknown page `nosuch`"),
+        unknown.text.contains("<title>") && unknown.text.contains("Unknown page <code>nosuch</code>"),
         "{unknown:?}"
     );
     assert_eq!(browser.get("/dashboard/host?utm=1").await.status, 200);
     let invalid = browser.get("/dashboard/queues?sort=nothing").await;
-    assert!(invalid.status == 422 && invalid.text.contains("`waiting`"), "{invalid:?}");
+    assert!(invalid.status == 422 && invalid.text.contains("<code>waiting</code>"), "{invalid:?}");
 }
