@@ -34,7 +34,7 @@ const MAX_REWRITE: Duration = Duration::from_secs(60);
 /// Bytes of a parked label.
 const MAX_BYTES: f64 = 1024.0;
 /// The target for the sweep, in seconds.
-const MAX_SECONDS: f64 = 10.0;
+const MAX_SECONDS: f64 = 6.0;
 /// The limit for the growth of the pacemaker's memory in a sweep, for any number of labels. More is a failure, not a
 /// slow sweep.
 const MAX_GROWTH: u64 = 128 << 20;

@@ -14,8 +14,8 @@ use crate::{
     session::Session,
 };
 
-/// Updates a second.
-const TARGET: f64 = 10_000.0;
+/// The target, in updates per second.
+const TARGET: f64 = 15_000.0;
 /// Connections in all.
 const CONNECTIONS: usize = 192;
 

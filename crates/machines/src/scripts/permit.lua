@@ -17,12 +17,13 @@
 --   -1 if the attempt has a permit already, which another caller uses
 -- Caller: Permits::take
 local permits, begun, due = KEYS[1], KEYS[2], KEYS[3]
-local now, attempt, expires, concurrent, rate, per = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local now, attempt, expires = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local concurrent, rate, per = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local entry, channel = ARGV[7], ARGV[8]
 -- Unused keys expire after this time, which is longer than every period and every permit.
 local TTL = 7200000
 
-local function look_again(at)
+local function check_again(at)
   local changed = redis.call('ZADD', due, 'LT', 'CH', at, entry)
   if changed == 1 and redis.call('ZRANK', due, entry) == 0 then redis.call('PUBLISH', channel, at) end
 end
@@ -46,12 +47,12 @@ now = math.max(now, tonumber(redis.call('LINDEX', begun, 0) or '0'))
 redis.call('ZREMRANGEBYSCORE', permits, '-inf', now)
 local known = redis.call('ZSCORE', permits, attempt)
 if known then
-  look_again(known)
+  check_again(known)
   return -1
 end
 local full = full_until()
 if full then
-  look_again(string.format('%.0f', full))
+  check_again(string.format('%.0f', full))
   return 0
 end
 redis.call('ZADD', permits, expires, attempt)
@@ -60,5 +61,5 @@ if rate > 0 then
   redis.call('LPUSH', begun, string.format('%.0f', now))
   redis.call('PEXPIRE', begun, TTL)
 end
-look_again(expires)
+check_again(expires)
 return 1
