@@ -1,7 +1,7 @@
 //! Pulls and acknowledgements of several consumers in one call of a script.
 //!
 //! Consumers of a queue often pull and acknowledge at the same time. With ten messages for each of sixteen consumers, a
-//! message costs the fabric a third of what it costs in calls of their own.
+//! message costs the fabric about half of what it costs in calls of their own.
 
 use std::sync::Arc;
 
