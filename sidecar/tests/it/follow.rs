@@ -276,7 +276,12 @@ impl World {
     }
 
     fn restart(&mut self, lingers: bool) {
-        if self.server.borrow().state.place.position > 0 && !self.fingerprint_exists() {
+        let server = self.server.borrow();
+        // A late commit of the old process, which had read its file to the end, may still arrive before the new one claims the
+        // log. Then nothing was lost.
+        let is_lost = server.state.place.position > 0 && !server.has_late();
+        drop(server);
+        if is_lost && !self.fingerprint_exists() {
             self.gaps = self.gaps.max(self.server.borrow().state.tally.gaps + 1);
         }
         self.starts += 1;

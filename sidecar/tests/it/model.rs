@@ -72,6 +72,11 @@ impl Server {
         self.deliver_late();
     }
 
+    /// Whether requests that timed out may still be executed.
+    pub(crate) fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
     /// Requests that timed out are executed.
     pub(crate) fn deliver_late(&mut self) {
         for written in std::mem::take(&mut self.late) {
