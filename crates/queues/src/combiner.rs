@@ -3,7 +3,12 @@
 //! Nothing waits for others to arrive. The more consumers a queue has, the more of them share a call of a script, and the
 //! less each of them costs: a facet is loaded and written once per call.
 
-use std::{collections::HashMap, hash::Hash, mem, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+    mem,
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -13,8 +18,8 @@ type Waiting<I, O> = Vec<(I, oneshot::Sender<O>)>;
 /// Items that wait for the next call, by key. A key exists while a call for it is in flight.
 pub(super) struct Combiner<K, I, O> {
     waiting: Mutex<HashMap<K, Waiting<I, O>>>,
-    /// Whether an item can share a call with the given items.
-    fits: fn(&[I], &I) -> bool,
+    /// How many of the items at the front share the next call. At least one always goes.
+    cut: fn(&[I]) -> usize,
 }
 
 impl<K, I, O> Combiner<K, I, O>
@@ -23,8 +28,8 @@ where
     I: Send + 'static,
     O: Send + 'static,
 {
-    pub(super) fn new(fits: fn(&[I], &I) -> bool) -> Arc<Self> {
-        Arc::new(Self { waiting: Mutex::default(), fits })
+    pub(super) fn new(cut: fn(&[I]) -> usize) -> Arc<Self> {
+        Arc::new(Self { waiting: Mutex::default(), cut })
     }
 
     /// Sends an item and waits for its result. `run` makes a call, and returns a result for each item, in
@@ -44,7 +49,8 @@ where
         if is_idle {
             // A separate task: the consumer of the first item may disconnect while others wait for their
             // results.
-            let calls = Calls { combiner: Arc::clone(self), key, is_over: false };
+            let (items, senders) = (VecDeque::new(), VecDeque::new());
+            let calls = Calls { combiner: Arc::clone(self), key, items, senders, is_over: false };
             tokio::spawn(async move { calls.run(run).await });
         }
         result.await.ok()
@@ -55,6 +61,9 @@ where
 struct Calls<K: Eq + Hash, I, O> {
     combiner: Arc<Combiner<K, I, O>>,
     key: K,
+    /// Items of later calls, and where their results are sent.
+    items: VecDeque<I>,
+    senders: VecDeque<oneshot::Sender<O>>,
     /// Whether the key was removed. If it exists again, it belongs to another task.
     is_over: bool,
 }
@@ -76,24 +85,22 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
     /// Returns the items of the next call. If there are none, removes the key, so that the next item starts a
     /// new task.
     fn next(&mut self) -> Option<(Vec<I>, Vec<oneshot::Sender<O>>)> {
-        let mut waiting = self.combiner.waiting.lock();
-        let all = waiting.get_mut(&self.key)?;
-        if all.is_empty() {
-            waiting.remove(&self.key);
-            self.is_over = true;
-            return None;
-        }
-        let (mut items, mut senders) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
-        let mut rest = mem::take(all).into_iter();
-        for (item, sender) in rest.by_ref() {
-            if !items.is_empty() && !(self.combiner.fits)(&items, &item) {
-                all.push((item, sender));
-                break;
+        let arrived = {
+            let mut waiting = self.combiner.waiting.lock();
+            let all = waiting.get_mut(&self.key)?;
+            if all.is_empty() && self.items.is_empty() {
+                waiting.remove(&self.key);
+                self.is_over = true;
+                return None;
             }
-            items.push(item);
-            senders.push(sender);
+            mem::take(all)
+        };
+        for (item, sender) in arrived {
+            self.items.push_back(item);
+            self.senders.push_back(sender);
         }
-        all.extend(rest);
+        let count = (self.combiner.cut)(self.items.make_contiguous()).clamp(1, self.items.len());
+        let (items, senders) = (self.items.drain(..count).collect(), self.senders.drain(..count).collect());
         Some((items, senders))
     }
 }
@@ -136,7 +143,7 @@ mod tests {
 
     #[tokio::test]
     async fn items_that_arrive_during_a_call_share_the_next_ones() {
-        let numbers = Numbers::new(|items, _| items.len() < 3);
+        let numbers = Numbers::new(|items| items.len().min(3));
         let gate = Arc::new(Semaphore::new(0));
         let calls: Vec<_> = (0..6)
             .map(|item| {
@@ -164,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_consumer_that_disconnects_does_not_take_the_others_with_it() {
-        let numbers = Numbers::new(|_, _| true);
+        let numbers = Numbers::new(|items| items.len());
         let gate = Arc::new(Semaphore::new(0));
         let first = {
             let (numbers, gate) = (Arc::clone(&numbers), Arc::clone(&gate));
@@ -180,7 +187,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn no_item_is_lost_when_a_task_ends_while_another_begins() {
-        let numbers = Numbers::new(|_, _| true);
+        let numbers = Numbers::new(|items| items.len());
         let consumers = (0..8).map(|item| {
             let numbers = Arc::clone(&numbers);
             tokio::spawn(async move {
@@ -198,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_panics_is_reported_and_the_next_one_runs() {
-        let numbers = Numbers::new(|_, _| true);
+        let numbers = Numbers::new(|items| items.len());
         let failed = numbers.call("a", 1, |_| async { panic!("as the test wants") }).await;
         assert_eq!(failed, None);
         let gate = Arc::new(Semaphore::new(1));
