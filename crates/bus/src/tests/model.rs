@@ -58,7 +58,7 @@ struct Seen {
     highest: BTreeMap<String, u64>,
     gone: u64,
     /// Ranges that were reported to it.
-    told: Vec<String>,
+    gaps: Vec<String>,
 }
 
 struct Model {
@@ -200,7 +200,7 @@ impl Model {
     fn acknowledged(&mut self, taken: &Taken) {
         let seen = self.seen.get_mut(&taken.held.token).unwrap();
         seen.acknowledged.extend(taken.items.iter().map(|item| item.parse::<u64>().unwrap()));
-        seen.told.extend(taken.gaps.iter().cloned());
+        seen.gaps.extend(taken.gaps.iter().cloned());
     }
 
     async fn scrub(&mut self, worker: usize) {
@@ -258,7 +258,7 @@ impl Model {
             let missing: Vec<u64> = wanted.difference(&seen.acknowledged).copied().collect();
             assert!(seen.acknowledged.is_subset(&wanted));
             assert_eq!(missing.len() as u64, seen.gone, "{token}: missing events were dropped");
-            let mut gaps: Vec<_> = seen.told.iter().map(|gap| read_gap(gap).unwrap()).collect();
+            let mut gaps: Vec<_> = seen.gaps.iter().map(|gap| read_gap(gap).unwrap()).collect();
             for key in strings(&redis, "KEYS", &[&format!("bus:gaps:{token}:*")]).await {
                 let untold = strings(&redis, "LRANGE", &[&key, "0", "-1"]).await;
                 gaps.extend(untold.iter().map(|gap| read_gap(gap).unwrap()));

@@ -277,10 +277,10 @@ async fn pacing_is_reported_when_it_begins_and_not_at_every_failure() {
     publish(6).await;
     eventually("another announcement", || async { equal(recorder.ids("watcher").len(), 2) }).await;
     let taken = recorder.taken();
-    let mut told = taken.iter().filter(|one| one.token == "watcher").flat_map(|one| &one.batch.events);
-    let told = told.next().unwrap();
-    assert_eq!((&*told.object, &*told.url), ("signalbox:subscriber:sally", "/subscriptions"));
-    let data = told.data.as_ref().unwrap().get();
+    let mut event = taken.iter().filter(|one| one.token == "watcher").flat_map(|one| &one.batch.events);
+    let event = event.next().unwrap();
+    assert_eq!((&*event.object, &*event.url), ("signalbox:subscriber:sally", "/subscriptions"));
+    let data = event.data.as_ref().unwrap().get();
     assert!(data.contains(r#""subscriber":"sally""#) && data.contains("pause_ms"), "{data}");
 }
 
@@ -305,10 +305,10 @@ async fn a_poison_event_dies_alone_and_can_be_redriven_or_dropped() {
     eventually("the others", || async { equal(recorder.ids("s").len(), 7) }).await;
     let others: Vec<u64> = ids.iter().copied().filter(|id| *id != ids[5]).collect();
     assert_eq!(recorder.ids("s"), others);
-    let told: Vec<_> = recorder.taken().iter().flat_map(|one| one.batch.gaps.clone()).collect();
-    assert_eq!(told.len(), 1);
+    let gaps: Vec<_> = recorder.taken().iter().flat_map(|one| one.batch.gaps.clone()).collect();
+    assert_eq!(gaps.len(), 1);
     assert_eq!(
-        (told[0].first.0, told[0].last.0, told[0].count, &*told[0].reason),
+        (gaps[0].first.0, gaps[0].last.0, gaps[0].count, &*gaps[0].reason),
         (ids[5], ids[5], 1, "dead")
     );
     let page = bus.dead_letters("s", None, 10).await.unwrap();
