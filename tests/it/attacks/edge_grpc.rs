@@ -94,6 +94,8 @@ async fn an_instance_does_not_steer_the_edge_by_grpc_headers() {
                         .header("x-accel-redirect", "/steered")
                         .header("x-accel-limit-rate", "1")
                         .header("x-signalbox-error", "spoof")
+                        .header("x-signalbox-serial", "5")
+                        .header("x-signalbox-generation", "5")
                         .header("grpc-status", "0")
                         .body(())
                         .unwrap();
@@ -108,7 +110,9 @@ async fn an_instance_does_not_steer_the_edge_by_grpc_headers() {
     for _ in 0..2 {
         let (status, headers, _) = ask(h2c, "POST", "http://grpc.test/pkg.S/M", "application/grpc").await;
         assert_eq!((status, headers["grpc-status"].to_str().unwrap()), (200, "0"), "{headers:?}");
-        assert!(!headers.contains_key("x-signalbox-error"), "{headers:?}");
+        for name in ["x-signalbox-error", "x-signalbox-serial", "x-signalbox-generation"] {
+            assert!(!headers.contains_key(name), "{name}: {headers:?}");
+        }
     }
     let lines = system.log_lines_when(2).await;
     for line in &lines {
@@ -150,7 +154,7 @@ async fn an_instance_that_speaks_grpc_receives_no_claims_of_clients() {
     let request = http::Request::post("http://grpc.test/pkg.S/M").header("content-type", "application/grpc");
     let request = CLAIMS
         .iter()
-        .chain(&[("traceparent", "claimed"), ("X-Kept", "yes")])
+        .chain(&[("traceparent", "claimed"), ("tracestate", "claimed=1"), ("X-Kept", "yes")])
         .fold(request, |request, (name, value)| request.header(*name, *value));
     let mut client = client(h2c).await.ready().await.unwrap();
     let (response, _) = client.send_request(request.body(()).unwrap(), true).unwrap();
