@@ -26,26 +26,40 @@ use crate::{
 /// Maximum number of consecutive transitions. A label that reaches it pauses for a second.
 pub const MAX_MOVES: usize = 50;
 
-/// The status of a label in its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A label's status in its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelStatus))]
+#[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// At a gate.
+    /// It waits at a gate.
     Waiting,
-    /// In an action that has not succeeded yet.
+    /// Its action is under way, or waits for the next attempt.
     Acting,
-    /// The action succeeded, but the transition depends on a feed whose value is missing.
+    /// Its action is done, and the next state depends on a feed that failed.
     Choosing,
-    /// The action failed for good.
+    /// Its action failed finally, until a client retries it.
     Errored,
-    /// It pauses for a second after [`MAX_MOVES`] transitions.
+    /// It has moved fifty times in a row, and continues a second later.
     Looping,
-    /// In a state without `next`.
+    /// It is in a state without a next one.
     Ended,
+    /// It was deleted, and is never evaluated.
+    Deleted,
 }
 
 impl Status {
-    /// The name in the API.
-    #[must_use]
+    /// All statuses, in the order of their stored numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Waiting,
+        Self::Acting,
+        Self::Choosing,
+        Self::Errored,
+        Self::Looping,
+        Self::Ended,
+        Self::Deleted,
+    ];
+
+    /// The word of the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -54,42 +68,71 @@ impl Status {
             Self::Errored => "errored",
             Self::Looping => "looping",
             Self::Ended => "ended",
+            Self::Deleted => "deleted",
         }
+    }
+
+    /// Whether labels with this status have an index: those that neither rest nor are deleted.
+    pub fn has_index(self) -> bool {
+        matches!(self, Self::Acting | Self::Choosing | Self::Errored | Self::Looping)
     }
 }
 
 /// Why a label moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MoveCause))]
+#[serde(rename_all = "lowercase")]
 pub enum Cause {
-    /// The label was created.
+    /// It was created.
     Created,
-    /// Its metadata was updated.
+    /// A metadata update.
     Metadata,
-    /// A time trigger.
+    /// A time of day.
     Time,
-    /// An interval trigger.
+    /// An interval.
     Interval,
-    /// The `entry` trigger: the label had just entered the gate.
+    /// It had just entered the gate.
     Entry,
-    /// An event of a topic trigger.
+    /// An event of a topic.
     Topic,
-    /// A feed that had failed answered again.
+    /// A feed that had failed answered.
     Feed,
-    /// The action succeeded.
+    /// The action is done.
     Action,
     /// Its state was removed from the definition.
     Migrated,
-    /// An operator requested an evaluation of its gate, or the definition was changed.
+    /// It was deleted.
+    Deleted,
+    /// A client had its gate evaluated, or the definition was changed.
     Evaluated,
     /// Its action failed for good.
     Failed,
-    /// The state's deadline expired.
+    /// It was in the state for too long.
     Deadline,
+    /// A client moved it, or skipped its action.
+    Moved,
 }
 
 impl Cause {
-    /// The name in the API.
-    #[must_use]
+    /// All causes, in the order of their stored numbers.
+    pub const ALL: [Self; 14] = [
+        Self::Created,
+        Self::Metadata,
+        Self::Time,
+        Self::Interval,
+        Self::Entry,
+        Self::Topic,
+        Self::Feed,
+        Self::Action,
+        Self::Migrated,
+        Self::Deleted,
+        Self::Evaluated,
+        Self::Failed,
+        Self::Deadline,
+        Self::Moved,
+    ];
+
+    /// The word of the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -101,9 +144,11 @@ impl Cause {
             Self::Feed => "feed",
             Self::Action => "action",
             Self::Migrated => "migrated",
+            Self::Deleted => "deleted",
             Self::Evaluated => "evaluated",
             Self::Failed => "failed",
             Self::Deadline => "deadline",
+            Self::Moved => "moved",
         }
     }
 }

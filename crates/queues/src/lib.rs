@@ -66,7 +66,6 @@
 //!   housekeeping continues it. The name can be used again when the removal is complete.
 
 mod check;
-mod combiner;
 mod definition;
 mod error;
 mod handle;
