@@ -44,69 +44,47 @@ const MAX_HOLD_MS: u64 = 60_000;
 const MAX_BODY_BYTES: u64 = 1 << 50;
 
 /// The policy of a host. Every part is optional; the edge applies its default for a missing part.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// How an instance is chosen. Default: `round_robin`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,
     /// How requests are split between version types. The percentages must add up to 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = json!([{"version_type": "17", "percent": 95}, {"version_type": "18", "percent": 5}]))]
     pub shares: Option<Vec<Share>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     shares_by: Option<SharesBy>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     sticky: Option<Sticky>,
     /// Milliseconds until a new or recovered instance gets its full share of requests, 1 to 3,600,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_start_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     retries: Option<Retries>,
     /// When a failing instance is ejected temporarily; `false` disables ejection.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Ejected>)]
     ejection: Option<Ejection>,
     /// Milliseconds that a request waits for an instance while the host has none, 1 to 60,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     hold_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pause: Option<Pause>,
     /// Status, 400 to 599 → the page of an answer that the edge itself gives. Answers of instances stay as they are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     error_pages: Option<BTreeMap<String, ErrorPage>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     timeouts: Option<Timeouts>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     limits: Option<Limits>,
     /// Size limit of a request body, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     body_bytes: Option<u64>,
     /// The allowed methods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = json!(["GET", "POST"]))]
     methods: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     headers: Option<Headers>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     maintenance: Option<Maintenance>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     https: Option<Https>,
     /// Provider of the host's certificate. Default: Signalbox, if `acme.hosts` of the pacemaker covers the name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     upstream: Option<Upstream>,
     /// Whether a request may select its instance with a header.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     target_header: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     access: Option<Access>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     redirect: Option<Redirect>,
     /// The paths that lead to other hosts. The exact rule applies, otherwise the longest prefix; other paths are served by
     /// the host's own instances.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     paths: Option<Vec<PathRule>>,
 }
 
