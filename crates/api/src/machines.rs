@@ -5,6 +5,7 @@ mod flow;
 mod labels;
 mod secrets;
 mod simulate;
+mod status;
 mod tasks;
 
 pub use definitions::{
@@ -18,4 +19,5 @@ pub use labels::{
 };
 pub use secrets::{NewSecret, Secret, Secrets};
 pub use simulate::{AssumedAnswer, AssumedResponse, Simulate};
+pub use status::{Cause, Status};
 pub use tasks::{LabelFilter, LabelOperation, NewTask, Task, Tasks};

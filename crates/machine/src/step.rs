@@ -12,8 +12,6 @@
 //! The engine calls [`decide`] with the current label, commits the result, and calls again when an action is done or a
 //! feed has answered. [`crate::simulate()`] calls the same function with a simulated clock.
 
-mod status;
-
 use std::{cell::RefCell, collections::BTreeMap};
 
 use jiff::Timestamp;
@@ -24,7 +22,7 @@ use crate::{
     definition::{Gate, Kind, Machine, Next, OnError, Path, StateIndex, Trigger, Zone},
     merge,
 };
-pub use status::{Cause, Status};
+pub use signalbox_api::machines::{Cause, Status};
 
 /// Maximum number of consecutive transitions. A label that reaches it pauses for a second.
 pub const MAX_MOVES: usize = 50;
@@ -143,7 +141,6 @@ pub struct Decision {
 
 impl Decision {
     /// The label's new status; `None` if it is unchanged.
-    #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self.rest {
             Rest::Unchanged => None,
@@ -165,7 +162,6 @@ pub struct Known<'m> {
 
 impl<'m> Known<'m> {
     /// No feed has been queried yet.
-    #[must_use]
     pub fn nothing(machine: &'m Machine) -> Self {
         Self { machine, answers: BTreeMap::new() }
     }
@@ -176,7 +172,6 @@ impl<'m> Known<'m> {
     }
 
     /// Whether the feed was queried, successfully or not.
-    #[must_use]
     pub fn has(&self, feed: &str) -> bool {
         self.answers.contains_key(feed)
     }
@@ -230,14 +225,12 @@ pub fn facts<'a>(
 }
 
 /// The zone of `system.time` in the label's current state.
-#[must_use]
 pub fn gate_zone(machine: &Machine, label: &Label<'_>) -> Zone {
     let rule = machine.at(label.state).gate().map_or(machine.zone(), |gate| &gate.zone);
     rule.of(label.metadata).zone
 }
 
 /// Decides what an event does to a label at rest.
-#[must_use]
 pub fn decide(
     machine: &Machine,
     label: Label<'_>,
@@ -250,7 +243,6 @@ pub fn decide(
 
 /// Like [`decide`], for a label that made this many transitions since it last rested. Actions that succeed
 /// immediately and feeds that answer do not count as rests, so that a loop through them is detected, too.
-#[must_use]
 pub fn decide_after(
     moved: usize,
     machine: &Machine,

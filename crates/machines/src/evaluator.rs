@@ -609,8 +609,7 @@ pub(crate) fn index_digest(path: &Path, value: &Value) -> Option<u64> {
 pub(crate) fn held(work: &Work) -> Option<(Cause, Option<&str>)> {
     let held = work.held.as_deref()?;
     let (cause, trigger) = held.split_once(' ').unwrap_or((held, ""));
-    let cause = Cause::ALL.into_iter().find(|known| known.as_str() == cause);
-    Some((cause.unwrap_or(Cause::Feed), (!trigger.is_empty()).then_some(trigger)))
+    Some((Cause::from_word(cause).unwrap_or(Cause::Feed), (!trigger.is_empty()).then_some(trigger)))
 }
 
 /// The entry of a gate's time of day in the due set, and its next instant in Unix milliseconds.

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{
     assets::STAMP,
-    pages::{self, Content, Kind, PageQuery, View},
+    pages::{self, Content, Kind, View},
 };
 use crate::dashboard::Site;
 use crate::http::{
@@ -118,9 +118,8 @@ pub(super) struct Path<T>(pub(super) T);
 pub(super) async fn front(
     viewer: Viewer,
     State(app): State<Site>,
-    Query(query): Query<PageQuery>,
+    Query(view): Query<View>,
 ) -> Result<Response, Problem> {
-    let view = query.into_view(Kind::Overview);
     let content = pages::content(&app, &viewer.caller, &view, 0).await;
     framed(&app, &viewer, Some(&view), content)
 }
@@ -129,7 +128,7 @@ pub(super) async fn page(
     viewer: Viewer,
     State(app): State<Site>,
     Path(kind): Path<String>,
-    Query(query): Query<PageQuery>,
+    Query(mut view): Query<View>,
 ) -> Result<Response, Problem> {
     let Some(named) = Kind::named(&kind) else {
         let problem =
@@ -140,7 +139,7 @@ pub(super) async fn page(
             None => Err(problem),
         };
     };
-    let view = query.into_view(named);
+    view.kind = named;
     let content = pages::content(&app, &viewer.caller, &view, 0).await;
     framed(&app, &viewer, Some(&view), content)
 }

@@ -33,13 +33,11 @@ pub struct Machine {
 
 impl Machine {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The rule that gives a label's time zone.
-    #[must_use]
     pub fn zone(&self) -> &ZoneRule {
         &self.zone
     }
@@ -52,49 +50,41 @@ impl Machine {
     }
 
     /// The indexed metadata paths, by whose values labels can be found.
-    #[must_use]
     pub fn index(&self) -> &[Path] {
         &self.index
     }
 
     /// The feeds that its conditions may read.
-    #[must_use]
     pub fn feeds(&self) -> &[Feed] {
         &self.feeds
     }
 
     /// The feed of that name.
-    #[must_use]
     pub fn feed(&self, name: &str) -> Option<&Feed> {
         self.feeds.iter().find(|feed| &*feed.name == name)
     }
 
     /// The inputs: topics whose events update the metadata of labels.
-    #[must_use]
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
     }
 
     /// The headers of outgoing calls.
-    #[must_use]
     pub fn webhooks(&self) -> &[Webhook] {
         &self.webhooks
     }
 
     /// The limits of webhook addresses, by their targets.
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
     /// The limit with this target.
-    #[must_use]
     pub fn limit(&self, target: &str) -> Option<&Limit> {
         self.limits.iter().find(|limit| &*limit.target == target)
     }
 
     /// The limit that applies to attempts of an action.
-    #[must_use]
     pub fn limit_of(&self, action: &Action) -> Option<&Limit> {
         if self.limits.is_empty() {
             return None;
@@ -103,45 +93,38 @@ impl Machine {
     }
 
     /// The states in the order of the file. The first is the initial one.
-    #[must_use]
     pub fn states(&self) -> &[State] {
         &self.states
     }
 
     /// The state of that name.
-    #[must_use]
     pub fn state(&self, name: &str) -> Option<&State> {
         self.places.get(name).map(|place| self.at(*place))
     }
 
     /// The state in which labels begin.
-    #[must_use]
     pub fn initial(&self) -> &State {
         // `load` rejects a machine without states.
         &self.states[0]
     }
 
     /// The state that a transition leads to.
-    #[must_use]
     pub fn at(&self, index: StateIndex) -> &State {
         &self.states[index.0]
     }
 
     /// Source text from which [`super::load`] reads exactly this machine. It is the file itself if the file
     /// contains nothing else.
-    #[must_use]
     pub fn source(&self) -> &Arc<str> {
         &self.source
     }
 
     /// The hexadecimal SHA-256 of the machine's content; comments, order of keys and layout do not matter.
-    #[must_use]
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
     /// The names of the secrets that headers and signatures use, sorted, without repeats.
-    #[must_use]
     pub fn secrets(&self) -> Vec<&str> {
         let headers = self.webhooks.iter().flat_map(|webhook| &webhook.headers);
         let parts = headers.flat_map(|header| &header.parts);
@@ -163,7 +146,6 @@ pub struct StateIndex(pub(crate) usize);
 
 impl StateIndex {
     /// The position in [`Machine::states`].
-    #[must_use]
     pub fn position(self) -> usize {
         self.0
     }
@@ -184,25 +166,21 @@ pub struct State {
 
 impl State {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its index in the machine.
-    #[must_use]
     pub fn index(&self) -> StateIndex {
         self.index
     }
 
     /// Its kind.
-    #[must_use]
     pub fn kind(&self) -> &Kind {
         &self.kind
     }
 
     /// The gate, if the state is a gate that can open.
-    #[must_use]
     pub fn gate(&self) -> Option<&Gate> {
         match &self.kind {
             Kind::Gate(gate) => Some(gate),
@@ -211,7 +189,6 @@ impl State {
     }
 
     /// The action, if the state is an action.
-    #[must_use]
     pub fn action(&self) -> Option<&Action> {
         match &self.kind {
             Kind::Action(action) => Some(action),
@@ -220,7 +197,6 @@ impl State {
     }
 
     /// Whether labels stay in this state permanently: a gate or an action without `next`.
-    #[must_use]
     pub fn ends(&self) -> bool {
         match &self.kind {
             Kind::Gate(_) => false,
@@ -230,27 +206,23 @@ impl State {
     }
 
     /// The maximum time that labels may stay, if there is one.
-    #[must_use]
     pub fn deadline(&self) -> Option<&Deadline> {
         self.deadline.as_ref()
     }
 
     /// The limits above which the state raises an alert, if there are any.
-    #[must_use]
     pub fn alert(&self) -> Option<Alert> {
         self.alert
     }
 
     /// Whether labels in this state keep their version when another version is applied, until they leave the
     /// state.
-    #[must_use]
     pub fn keeps(&self) -> bool {
         self.keeps
     }
 
     /// Every state that labels may go to from here: by its transition, after a failure, and at its deadline.
     /// Each is listed once, in the order of the file.
-    #[must_use]
     pub fn targets(&self) -> Vec<StateIndex> {
         let failures =
             self.action().into_iter().flat_map(|action| &action.on_error).map(|failure| failure.to);
@@ -263,7 +235,6 @@ impl State {
     }
 
     /// The transition to the next state.
-    #[must_use]
     pub fn next(&self) -> Option<&Next> {
         match &self.kind {
             Kind::Gate(gate) => Some(&gate.next),
@@ -273,7 +244,6 @@ impl State {
     }
 
     /// Its content as canonical text. Equal states of two definitions have the same text.
-    #[must_use]
     pub fn says(&self) -> &str {
         &self.says
     }
@@ -307,7 +277,6 @@ pub struct Gate {
 
 impl Gate {
     /// Whether the gate is evaluated as soon as a label enters it.
-    #[must_use]
     pub fn on_entry(&self) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Entry))
     }
@@ -322,19 +291,16 @@ impl Gate {
 
     /// Whether any trigger can cause an evaluation of a label that is already at the gate, which is any
     /// trigger except `entry`.
-    #[must_use]
     pub fn looks_again(&self) -> bool {
         self.triggers.iter().any(|trigger| !matches!(trigger, Trigger::Entry))
     }
 
     /// Whether the gate has a metadata trigger.
-    #[must_use]
     pub fn on_metadata(&self) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Metadata(_)))
     }
 
     /// Whether an event of that topic triggers an evaluation.
-    #[must_use]
     pub fn on_topic(&self, topic: &str) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Topic(name) if &**name == topic))
     }
@@ -408,7 +374,6 @@ pub struct Path {
 
 impl Path {
     /// The path with these keys.
-    #[must_use]
     pub fn new(keys: Vec<Box<str>>) -> Self {
         Self { keys }
     }
@@ -422,13 +387,11 @@ impl Path {
     }
 
     /// The keys below `metadata`.
-    #[must_use]
     pub fn keys(&self) -> &[Box<str>] {
         &self.keys
     }
 
     /// The value at the path, or null if there is none. A number selects an element of a list.
-    #[must_use]
     pub fn of<'a>(&self, metadata: &'a Json) -> &'a Json {
         let mut found = metadata;
         for key in &self.keys {

@@ -200,7 +200,7 @@ impl Checker {
                 Err(error) => return Err(error),
             };
             let states = family.states().into_iter().map(|state| Index::State(state.to_owned()));
-            let statuses = Status::ALL.into_iter().filter(|status| status.has_index()).map(Index::Status);
+            let statuses = Status::ALL.iter().copied().filter(|status| status.has_index()).map(Index::Status);
             indexes.extend(states.chain(statuses).map(|index| (machine.clone(), index)));
         }
         Ok(indexes)

@@ -272,5 +272,5 @@ fn alerts(machine: &Machine, labels: &BTreeMap<String, u64>, ages: &BTreeMap<Str
 
 /// The statuses of labels that do not rest.
 fn indexed_statuses() -> Vec<&'static str> {
-    Status::ALL.into_iter().filter(|status| status.has_index()).map(Status::as_str).collect()
+    Status::ALL.iter().filter(|status| status.has_index()).map(|status| status.as_str()).collect()
 }

@@ -45,8 +45,9 @@ const PAGE_PATIENCE: Duration = Duration::from_millis(1500);
 const SOURCE_PATIENCE: Duration = Duration::from_millis(1000);
 
 /// The kinds of pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
+    #[default]
     Overview,
     /// What is wrong.
     Problems,
@@ -158,78 +159,14 @@ impl Kind {
     }
 }
 
-/// The query parameters of a page and of its stream. Others are ignored: links from elsewhere may carry some.
+/// A page with its parameters; absent ones are empty. Others are ignored: links from elsewhere may carry some.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct PageQuery {
+pub(super) struct View {
+    #[serde(skip)]
+    pub(super) kind: Kind,
     /// The page of a stream. The address of a page has it in its path.
     pub(super) page: String,
-    name: String,
-    search: String,
-    sort: String,
-    cursor: String,
-    label: String,
-    state: String,
-    status: String,
-    find: String,
-    after: String,
-    at: String,
-    range: String,
-    queue: String,
-    environment: String,
-    method: String,
-    url: String,
-    header: String,
-    address: String,
-}
-
-impl PageQuery {
-    pub(super) fn into_view(self, kind: Kind) -> View {
-        let Self {
-            page: _,
-            name,
-            search,
-            sort,
-            cursor,
-            label,
-            state,
-            status,
-            find,
-            after,
-            at,
-            range,
-            queue,
-            environment,
-            method,
-            url,
-            header,
-            address,
-        } = self;
-        let request = Typed { method, url, header, address };
-        View {
-            kind,
-            name,
-            search,
-            sort,
-            cursor,
-            label,
-            state,
-            status,
-            find,
-            after,
-            at,
-            range,
-            queue,
-            environment,
-            request,
-        }
-    }
-}
-
-/// A page with its parameters; absent parameters are empty.
-#[derive(Debug, Clone)]
-pub(super) struct View {
-    pub(super) kind: Kind,
     /// The host, queue, object or machine.
     pub(super) name: String,
     /// Which items of a list are shown, in which order, and from where.
@@ -251,12 +188,7 @@ pub(super) struct View {
     /// Where a message is, if its log entry may be gone.
     queue: String,
     environment: String,
-    request: Typed,
-}
-
-/// A request that is to be explained, as it was typed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Typed {
+    /// A request that is to be explained, as it was typed.
     method: String,
     url: String,
     header: String,
@@ -266,7 +198,7 @@ struct Typed {
 impl View {
     /// A page about something.
     pub(super) fn of(kind: Kind, name: &str) -> Self {
-        PageQuery { name: name.to_owned(), ..PageQuery::default() }.into_view(kind)
+        Self { kind, name: name.to_owned(), ..Self::default() }
     }
 
     /// The title of the window.
@@ -305,10 +237,10 @@ impl View {
             ("range", &self.range),
             ("queue", &self.queue),
             ("environment", &self.environment),
-            ("method", &self.request.method),
-            ("url", &self.request.url),
-            ("header", &self.request.header),
-            ("address", &self.request.address),
+            ("method", &self.method),
+            ("url", &self.url),
+            ("header", &self.header),
+            ("address", &self.address),
         ];
         query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
         query.finish()

@@ -71,8 +71,8 @@ fn word(job: &Job) -> &'static str {
 
 fn filter(given: LabelFilter) -> Result<Filter, Problem> {
     let status = given.status.map(|status| {
-        let known = Status::ALL.into_iter().find(|known| known.as_str() == status);
-        known.ok_or_else(|| Problem::unprocessable("invalid_filter", format!("unknown status {status:?}")))
+        let unknown = || Problem::unprocessable("invalid_filter", format!("unknown status {status:?}"));
+        Status::from_word(&status).ok_or_else(unknown)
     });
     Ok(Filter {
         state: given.state,

@@ -50,7 +50,6 @@ impl Method {
     pub const ALL: [Self; 4] = [Self::Post, Self::Put, Self::Patch, Self::Delete];
 
     /// Its name.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Post => "POST",
