@@ -116,7 +116,6 @@ extern crate self as signalbox_bus;
 mod acknowledged;
 mod attempts;
 mod backend;
-mod batcher;
 mod cache;
 mod change;
 mod check;
@@ -152,7 +151,6 @@ mod window;
 mod worker;
 
 pub use backend::{Backend, WantedBackend};
-pub use batcher::{Batched, Batcher};
 pub use change::{Change, Index, Log};
 pub use clients::ApiToken;
 pub use dead::{DeadLetter, Page};

@@ -304,7 +304,7 @@ impl<'m> Simulator<'m> {
             Status::Choosing => (simulator.rest, simulator.again) = (Rest::Choosing(String::new()), again),
             Status::Looping => (simulator.rest, simulator.again) = (Rest::Looping, again),
             Status::Acting | Status::Errored => (simulator.rest, simulator.again) = (Rest::Acting, Some(now)),
-            Status::Ended => simulator.rest = Rest::Ended,
+            Status::Ended | Status::Deleted => simulator.rest = Rest::Ended,
         }
         simulator
     }

@@ -12,6 +12,8 @@
 //! The engine calls [`decide`] with the current label, commits the result, and calls again when an action is done or a
 //! feed has answered. [`crate::simulate()`] calls the same function with a simulated clock.
 
+mod status;
+
 use std::{cell::RefCell, collections::BTreeMap};
 
 use jiff::Timestamp;
@@ -22,91 +24,10 @@ use crate::{
     definition::{Gate, Kind, Machine, Next, OnError, Path, StateIndex, Trigger, Zone},
     merge,
 };
+pub use status::{Cause, Status};
 
 /// Maximum number of consecutive transitions. A label that reaches it pauses for a second.
 pub const MAX_MOVES: usize = 50;
-
-/// The status of a label in its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Status {
-    /// At a gate.
-    Waiting,
-    /// In an action that has not succeeded yet.
-    Acting,
-    /// The action succeeded, but the transition depends on a feed whose value is missing.
-    Choosing,
-    /// The action failed for good.
-    Errored,
-    /// It pauses for a second after [`MAX_MOVES`] transitions.
-    Looping,
-    /// In a state without `next`.
-    Ended,
-}
-
-impl Status {
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Acting => "acting",
-            Self::Choosing => "choosing",
-            Self::Errored => "errored",
-            Self::Looping => "looping",
-            Self::Ended => "ended",
-        }
-    }
-}
-
-/// Why a label moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
-    /// The label was created.
-    Created,
-    /// Its metadata was updated.
-    Metadata,
-    /// A time trigger.
-    Time,
-    /// An interval trigger.
-    Interval,
-    /// The `entry` trigger: the label had just entered the gate.
-    Entry,
-    /// An event of a topic trigger.
-    Topic,
-    /// A feed that had failed answered again.
-    Feed,
-    /// The action succeeded.
-    Action,
-    /// Its state was removed from the definition.
-    Migrated,
-    /// An operator requested an evaluation of its gate, or the definition was changed.
-    Evaluated,
-    /// Its action failed for good.
-    Failed,
-    /// The state's deadline expired.
-    Deadline,
-}
-
-impl Cause {
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Metadata => "metadata",
-            Self::Time => "time",
-            Self::Interval => "interval",
-            Self::Entry => "entry",
-            Self::Topic => "topic",
-            Self::Feed => "feed",
-            Self::Action => "action",
-            Self::Migrated => "migrated",
-            Self::Evaluated => "evaluated",
-            Self::Failed => "failed",
-            Self::Deadline => "deadline",
-        }
-    }
-}
 
 /// The current state of a label.
 #[derive(Debug, Clone, Copy)]

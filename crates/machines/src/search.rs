@@ -31,25 +31,20 @@ const MAX_SCANNED: usize = 100_000;
 const MAX_SORTED: usize = 10_000;
 
 /// Which labels are meant: those for which everything that is given holds.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Filter {
     /// In this state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// With this status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
     /// Suspended, or not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
     /// Whose last failure contains this text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// In their state for at least so many seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_seconds: Option<u64>,
     /// In their state for less than so many seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub younger_than_seconds: Option<u64>,
     /// With these values of metadata, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -1,17 +1,18 @@
 //! A machine as it was understood: names resolved, conditions compiled, texts with placeholders taken apart.
 
+mod action;
+
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use jiff::civil;
 use serde_json::Value as Json;
 use signalbox_condition::{Condition, Reference};
 
 use super::{
-    outside::{Feed, HeaderPart, Input, Limit, Webhook, origin},
-    template::{Part, Template, Text},
+    outside::{Feed, HeaderPart, Input, Limit, Webhook},
     zone::ZoneRule,
 };
 use crate::schedule::Schedule;
+pub use action::{Action, Call, Failure, Method, OnFailure, Quiet, ResultPart, Retry};
 
 /// A state machine. It is immutable; a new version is another machine.
 #[derive(Debug, Clone)]
@@ -497,89 +498,6 @@ impl Next {
     }
 }
 
-/// A state that performs an action.
-#[derive(Debug, Clone)]
-pub struct Action {
-    /// The call to make.
-    pub call: Call,
-    /// The maximum duration of an attempt.
-    pub timeout: Duration,
-    /// When and how often a failed attempt is repeated.
-    pub retry: Retry,
-    /// The transition after the action; none in an end state.
-    pub next: Option<Next>,
-    /// The parts of the answer that become metadata, each with its path.
-    pub result: Vec<(Path, ResultPart)>,
-    /// The cases for an action that failed for good. The first that applies decides.
-    pub on_error: Vec<OnFailure>,
-    /// The hours in which no attempt begins.
-    pub quiet: Option<Quiet>,
-    /// The method of a webhook.
-    pub method: Method,
-    /// The body of a webhook; by default, the label and its metadata.
-    pub body: Option<Template>,
-}
-
-/// The method of a webhook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names are those of HTTP")]
-pub enum Method {
-    #[default]
-    Post,
-    Put,
-    Patch,
-    Delete,
-}
-
-impl Method {
-    /// All methods.
-    pub const ALL: [Self; 4] = [Self::Post, Self::Put, Self::Patch, Self::Delete];
-
-    /// Its name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-        }
-    }
-}
-
-/// A part of a webhook's answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ResultPart {
-    /// The HTTP status.
-    Status,
-    /// The value at this path of the JSON body. A path without keys selects the whole body.
-    Body(Path),
-}
-
-/// The state that follows an action that failed for good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnFailure {
-    /// The kinds of failure that it applies to; empty means all.
-    pub failures: Vec<Failure>,
-    /// The state that labels go to.
-    pub to: StateIndex,
-    /// The metadata path that receives `{"status", "error", "attempts"}`.
-    pub into: Option<Path>,
-}
-
-/// A kind of failure of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// An HTTP status.
-    Status(u16),
-    /// A class of statuses: 4 for `4xx`.
-    Class(u16),
-    /// No answer, or none in time.
-    NoAnswer,
-    /// The action cannot be performed: a value is missing, or the change was rejected.
-    Invalid,
-}
-
 /// Limits of a state above which an alert is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alert {
@@ -613,73 +531,5 @@ impl fmt::Display for Deadline {
             DeadlineAt::After(span) => write!(f, "deadline {}", super::units(*span)),
             DeadlineAt::At(path) => write!(f, "deadline {path}"),
         }
-    }
-}
-
-/// The call of an action.
-#[derive(Debug, Clone)]
-pub enum Call {
-    /// POST to this address.
-    Webhook(Text),
-    /// Change the route table: `{host, shares?, register?, retire?}` with placeholders.
-    Route(Template),
-    /// Publish an event: `{topic, type, url, data}` with placeholders; `type` is always there.
-    Publish(Template),
-}
-
-impl Call {
-    /// Scheme, host and port of a webhook. Placeholders cannot change them.
-    pub(super) fn origin(&self) -> Option<String> {
-        match self {
-            Self::Webhook(text) => match text.parts().first()? {
-                Part::Literal(beginning) => origin(beginning),
-                _ => None,
-            },
-            Self::Route(_) | Self::Publish(_) => None,
-        }
-    }
-
-    /// The host of a `route` action, if it contains no placeholders.
-    pub(super) fn constant_host(&self) -> Option<&str> {
-        match self {
-            Self::Route(template) => match template.get("host")? {
-                Template::Text(text) => text.constant(),
-                _ => None,
-            },
-            Self::Webhook(_) | Self::Publish(_) => None,
-        }
-    }
-}
-
-/// A time of day in which no attempt of an action begins.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Quiet {
-    /// The local time at which it begins.
-    pub from: civil::Time,
-    /// The local time at which it ends; on the next day if it is not after `from`.
-    pub to: civil::Time,
-    /// The zone of these times.
-    pub zone: ZoneRule,
-}
-
-/// The retry policy of an action.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Retry {
-    /// The maximum number of attempts, including the first.
-    pub attempts: u32,
-    /// The upper limit of the pause after the first failure.
-    pub first: Duration,
-    /// The factor by which this limit grows with each failure.
-    pub factor: f64,
-    /// The maximum of this limit.
-    pub longest: Duration,
-    /// Failures that are not retried.
-    pub except: Vec<Failure>,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        let (first, longest) = (Duration::from_secs(1), Duration::from_secs(600));
-        Self { attempts: 20, first, factor: 2.0, longest, except: Vec::new() }
     }
 }
