@@ -6,7 +6,7 @@ use crate::terminal;
 
 /// `check`, `doctor` or `upgrade --check` found a problem, or a subscriber rejected a test delivery.
 pub(crate) const BROKEN: u8 = 1;
-/// A flag, a variable or a file is invalid.
+/// A flag, a variable or a file is invalid, or a confirmation is missing.
 pub(crate) const CONFIGURATION: u8 = 64;
 /// The input is invalid (a condition, a definition, a scenario that fails), or the API rejected the request.
 pub(crate) const REFUSED: u8 = 65;
@@ -23,7 +23,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 pub(crate) const HELP: &str = "Exit codes:
   0    success; for `up` also: ended by SIGTERM
   1    `check`, `doctor` or `upgrade --check` found a problem, or a subscriber rejected a test delivery
-  64   invalid flag, variable or file
+  64   invalid flag, variable or file, or a confirmation is missing
   65   invalid input (a condition, a definition, a scenario), or the API rejected the request
   69   a required resource is in use, missing or does not respond, or an operation timed out; retry later
   70   a defect of Signalbox, or the operating system rejects files or processes

@@ -44,6 +44,8 @@ const STATS: &str = "the stats Redis";
 struct List {
     search: String,
     rows: Vec<Row>,
+    /// Whether an instance of this page has a node.
+    nodes: bool,
     next: Option<String>,
     first: Option<String>,
     /// Set if the search ended before it examined every instance.
@@ -157,9 +159,10 @@ async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Proble
     let next = app.cursors.write(caller, LIST, next).await?.map(to);
     let ids: Vec<InstanceId> = found.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
-    let rows = found.iter().zip(&live).map(|(stored, live)| row(stored, live)).collect();
+    let rows: Vec<Row> = found.iter().zip(&live).map(|(stored, live)| row(stored, live)).collect();
+    let nodes = rows.iter().any(|row| !row.node.is_empty());
     let first = (!view.cursor.is_empty()).then(|| to(String::new()));
-    render(&List { search: view.search.clone(), rows, next, first, examined })
+    render(&List { search: view.search.clone(), rows, nodes, next, first, examined })
 }
 
 fn matches(stored: &Stored, wanted: &str) -> bool {

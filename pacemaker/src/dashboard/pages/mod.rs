@@ -27,7 +27,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use crate::dashboard::Site;
+use crate::dashboard::{Site, page};
 use crate::http::{
     Problem,
     auth::{check_divided, check_whole},
@@ -39,10 +39,16 @@ pub(super) use charts::Changes;
 pub(super) use list::found;
 pub(super) use machines::Diagrams;
 
-/// A page is answered after this time, without what could not be read.
-const PAGE_PATIENCE: Duration = Duration::from_millis(1500);
+/// A page is answered this long after its request arrived, without what could not be read.
+const PAGE_PATIENCE: Duration = Duration::from_millis(1800);
 /// Of that, the time for everything that a page can do without.
-const SOURCE_PATIENCE: Duration = Duration::from_millis(1000);
+const SOURCE_PATIENCE: Duration = Duration::from_millis(1300);
+/// A server that hangs never delays a page by more than two seconds, with the time in which the caller is recognized.
+const _: () = assert!(
+    PAGE_PATIENCE.as_millis() < 2000
+        && SOURCE_PATIENCE.as_millis() < PAGE_PATIENCE.as_millis()
+        && page::PATIENCE.as_millis() < SOURCE_PATIENCE.as_millis()
+);
 
 /// The kinds of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +110,16 @@ impl Kind {
             Self::Label => "label",
             Self::Plan => "plan",
             Self::Policy => "policy",
+        }
+    }
+
+    /// The server without which there is no page, and the code of the problem if it does not respond.
+    fn server(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Host | Self::Policy | Self::Instances | Self::Routers | Self::Certificates => {
+                ("routes_unavailable", "The routes Redis")
+            }
+            _ => ("fabric_unavailable", "The fabric Redis"),
         }
     }
 
@@ -382,7 +398,8 @@ pub(super) struct Line {
     pub(super) y: Vec<Option<f64>>,
 }
 
-/// Reads and renders a page. `round` counts the refreshes of a stream: the first one reads longer periods for the charts.
+/// Reads and renders a page that was asked for at `begun`. `round` counts the refreshes of a stream: the first one reads
+/// longer periods for the charts.
 ///
 /// # Errors
 /// What to show instead: also if a server does not respond in time.
@@ -391,6 +408,7 @@ pub(super) async fn content(
     caller: &Caller,
     view: &View,
     round: u64,
+    begun: Instant,
 ) -> Result<Content, Problem> {
     // The content of a page is divided between tenants in one way, or cannot be divided.
     match view.kind {
@@ -408,8 +426,7 @@ pub(super) async fn content(
             check_whole(caller)?;
         }
     }
-    let now = Instant::now();
-    let deadline = now + SOURCE_PATIENCE;
+    let deadline = begun + SOURCE_PATIENCE;
     let page = async {
         match view.kind {
             Kind::Overview => overview::content(app, caller, view, round, deadline).await,
@@ -418,7 +435,7 @@ pub(super) async fn content(
             Kind::Host => Box::pin(host::content(app, caller, view, round, deadline)).await,
             Kind::Policy => policy::content(app, caller, view).await,
             Kind::Instances => instances::content(app, caller, view, deadline).await,
-            Kind::Routers => routers::content(app, view).await,
+            Kind::Routers => routers::content(app, view, deadline).await,
             Kind::Certificates => certificates::content(app, caller, view).await,
             Kind::Events => events::content(caller, view),
             Kind::Event => event::content(app, caller, view).await,
@@ -431,10 +448,11 @@ pub(super) async fn content(
             Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
         }
     };
-    timeout_at(now + PAGE_PATIENCE, page).await.unwrap_or_else(|_| {
+    timeout_at(begun + PAGE_PATIENCE, page).await.unwrap_or_else(|_| {
+        let (code, server) = view.kind.server();
         let detail =
-            "A Redis server that this page needs does not respond. The page is shown as soon as it does.";
-        Err(Problem::unavailable("fabric_unavailable", detail))
+            format!("{server}, which has the data of this page, does not respond. The page is shown as soon as it does.");
+        Err(Problem::unavailable(code, detail))
     })
 }
 
