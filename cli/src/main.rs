@@ -255,6 +255,27 @@ mod tests {
 
     use super::*;
 
+    /// Checks the help of a command and of all below it.
+    fn check_width(mut command: clap::Command, checked: &mut usize) {
+        let help = command.clone().term_width(80).render_help().to_string();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+        }
+        *checked += 1;
+        for below in command.get_subcommands_mut() {
+            check_width(below.clone(), checked);
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_command_fits_a_terminal_of_80_columns() {
+        let mut command = Cli::command();
+        command.build();
+        let mut checked = 0;
+        check_width(command, &mut checked);
+        assert!(checked > 100, "{checked}");
+    }
+
     /// Commands that remove something which another command restores.
     const RESTORED: &[&str] = &[
         // The same instance can be registered again, and deployments remove instances all the time.

@@ -57,6 +57,11 @@ async fn every_page_can_be_read_and_used_by_everyone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn charts_agree_with_the_api_and_work_by_keyboard() {
+    browse("dashboard_charts", "charts").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_list_works_in_a_large_installation() {
     browse("dashboard_scale", "scale").await;
 }

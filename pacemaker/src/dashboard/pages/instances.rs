@@ -72,7 +72,8 @@ struct Page {
     row: Row,
     path: String,
     weight: u32,
-    in_flight: String,
+    /// `None` if they are not counted.
+    in_flight: Option<u64>,
     times: String,
     lease: String,
     removed_in: String,
@@ -212,7 +213,7 @@ async fn instance(app: &Site, caller: &Caller, view: &View, deadline: Instant) -
         row: row(&stored, &live),
         path: segment(id.as_str()),
         weight: spec.weight,
-        in_flight: under_way.map_or_else(|| "not counted".to_owned(), |count| count.to_string()),
+        in_flight: under_way,
         times: overview::percentiles(times),
         lease: live.lease_expires_ms.map(left).unwrap_or_default(),
         removed_in: stored.record.desired.drain_deadline_ms.map(left).unwrap_or_default(),
