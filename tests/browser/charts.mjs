@@ -52,7 +52,7 @@ async function queue(page) {
     await publish(40);
     const { messages } = await api("POST", "/queues/drawn/pull", { max: 12 });
     await api("POST", "/queues/drawn/ack", { receipts: messages.slice(0, 10).map((message) => message.receipt) });
-    const { waiting, in_flight } = await api("GET", "/queues/drawn");
+    const { waiting, in_flight } = (await api("GET", "/queues/drawn")).messages;
     check(waiting === 33 && in_flight === 2, `33 wait and 2 are in flight, not ${waiting} and ${in_flight}`);
     await page.locator(`#chart-depth[aria-label="waiting ${waiting}, in flight ${in_flight}, delayed 0"]`).waitFor();
     const rates = await points(page, "rates");

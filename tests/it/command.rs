@@ -296,7 +296,7 @@ async fn a_command_that_cannot_be_undone_asks_on_a_terminal_and_needs_yes_elsewh
     let system = System::start("confirmations").await;
     let at = |words: &'static str| words.split(' ').collect::<Vec<_>>();
     for name in ["mail", "jobs"] {
-        type_in(&system, &["queues", "create", name, "none:none:none"]).await.done();
+        type_in(&system, &["queues", "create", name, "--pattern", "none:none:none"]).await.done();
     }
     type_in(&system, &at("tokens create deploy --scope read")).await.done();
     let names = async |noun: &'static str| type_in(&system, &[noun, "list", "-o", "name"]).await.done().out;

@@ -153,6 +153,7 @@ async fn every_page(system: &System) -> Vec<&'static str> {
         ("PUT", "/instances/i-1", instance),
         ("PUT", "/queues/mail", json!({"pattern": ".*:mail:.*"})),
         ("POST", "/topics/news", event),
+        ("POST", "/objects/work:1/events", json!({"data": {}, "events": [{"topic": "works", "type": "create"}]})),
     ] {
         let answer = system.api(method, path, Some(body)).await;
         assert!(answer.status < 300, "{method} {path}: {} {}", answer.status, answer.text());
