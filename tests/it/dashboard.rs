@@ -196,7 +196,13 @@ async fn every_page_is_answered_while_a_redis_server_hangs() {
         let request = Request::new("GET", "pacemaker", page).token(&system.token);
         request.send(system.pacemaker).await.unwrap_or_else(|error| panic!("{page}: {error}"))
     };
-    for part in System::REDIS {
+    let routes = |page: &str| ["/host", "/instances", "/routers"].iter().any(|name| page.contains(name));
+    for (part, name) in [
+        (System::REPLICA, ""),
+        (System::STATS, "the stats Redis does not respond"),
+        (System::PRIMARY, "he routes Redis does not respond"),
+        (System::FABRIC, "he fabric Redis does not respond"),
+    ] {
         eventually("every page", || async {
             for page in &pages {
                 let answer = get(page).await;
@@ -208,10 +214,36 @@ async fn every_page_is_answered_while_a_redis_server_hangs() {
         })
         .await;
         system.pause(part.clone());
+        let mut missing = Vec::new();
         for page in &pages {
             let answer = get(page).await;
-            println!("{part} {page} {} {:?}", answer.status, answer.text().split("role=\"alert\"").nth(2).map(|t| t.chars().take(200).collect::<String>()));
+            let (status, text) = (answer.status, answer.text());
+            let what = format!("{page} while {part} hangs: {status} {text}");
+            assert!(matches!(status, 200 | 503) && text.contains("<h1"), "{what}");
+            // Without its data, a page names the server.
+            assert!(status == 200 || text.contains(name), "{what}");
+            missing.extend((status == 503).then_some(*page));
         }
+        let expected: &dyn Fn(&str) -> bool = match &part {
+            part if *part == System::REPLICA => &|_| false,
+            part if *part == System::STATS => &|page| page == "/dashboard/routers",
+            part if *part == System::PRIMARY => &routes,
+            _ => &|page| !["/", "/dashboard/problems", "/dashboard/routers", "/dashboard/events"].contains(&page),
+        };
+        assert!(missing.iter().all(|page| expected(page)), "missing while {part} hangs: {missing:?}");
+        assert_eq!(missing.is_empty(), part == System::REPLICA, "missing while {part} hangs: {missing:?}");
+        if part == System::STATS {
+            for page in ["/", "/dashboard/host?name=a.test", "/dashboard/instances?name=i-1"] {
+                let text = get(page).await.text();
+                assert!(text.contains("No statistics: the stats Redis does not respond"), "{page}: {text}");
+            }
+        }
+        // The overview is always shown, with what is known.
+        eventually("the overview", || async {
+            let text = get("/").await.text();
+            if name.is_empty() || text.contains("not respond") || text.contains("not reached") { Ok(()) } else { Err(text) }
+        })
+        .await;
         system.resume(part);
     }
     system.stop().await;

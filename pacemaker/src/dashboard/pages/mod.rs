@@ -25,7 +25,7 @@ use std::time::Duration;
 use askama::Template;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::dashboard::{Site, page};
 use crate::http::{
@@ -43,9 +43,11 @@ pub(super) use machines::Diagrams;
 const PAGE_PATIENCE: Duration = Duration::from_millis(1800);
 /// Of that, the time for everything that a page can do without.
 const SOURCE_PATIENCE: Duration = Duration::from_millis(1300);
+/// How long a server that is asked whether it responds may take.
+const PROBE_PATIENCE: Duration = Duration::from_millis(100);
 /// A server that hangs never delays a page by more than two seconds, with the time in which the caller is recognized.
 const _: () = assert!(
-    PAGE_PATIENCE.as_millis() < 2000
+    PAGE_PATIENCE.as_millis() + PROBE_PATIENCE.as_millis() < 2000
         && SOURCE_PATIENCE.as_millis() < PAGE_PATIENCE.as_millis()
         && page::PATIENCE.as_millis() < SOURCE_PATIENCE.as_millis()
 );
@@ -110,16 +112,6 @@ impl Kind {
             Self::Label => "label",
             Self::Plan => "plan",
             Self::Policy => "policy",
-        }
-    }
-
-    /// The server without which there is no page, and the code of the problem if it does not respond.
-    fn server(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Host | Self::Policy | Self::Instances | Self::Routers | Self::Certificates => {
-                ("routes_unavailable", "The routes Redis")
-            }
-            _ => ("fabric_unavailable", "The fabric Redis"),
         }
     }
 
@@ -448,12 +440,32 @@ pub(super) async fn content(
             Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
         }
     };
-    timeout_at(begun + PAGE_PATIENCE, page).await.unwrap_or_else(|_| {
-        let (code, server) = view.kind.server();
-        let detail =
-            format!("{server}, which has the data of this page, does not respond. The page is shown as soon as it does.");
-        Err(Problem::unavailable(code, detail))
-    })
+    match timeout_at(begun + PAGE_PATIENCE, page).await {
+        Ok(Err(problem)) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            Err(silent(app).await.unwrap_or(problem))
+        }
+        Ok(content) => content,
+        Err(_) => Err(silent(app).await.unwrap_or_else(|| {
+            let detail = "A Redis server took too long. The page is shown as soon as it responds.";
+            Problem::unavailable("fabric_unavailable", detail)
+        })),
+    }
+}
+
+/// Names the servers that do not respond, if any, in place of a page.
+async fn silent(app: &Site) -> Option<Problem> {
+    let (routes, fabric) = tokio::join!(
+        timeout(PROBE_PATIENCE, app.registry.store().table_head()),
+        timeout(PROBE_PATIENCE, app.presence.all()),
+    );
+    let (code, servers) = match (matches!(routes, Ok(Ok(_))), matches!(fabric, Ok(Ok(_)))) {
+        (true, true) => return None,
+        (false, true) => ("routes_unavailable", "The routes Redis does"),
+        (true, false) => ("fabric_unavailable", "The fabric Redis does"),
+        (false, false) => ("fabric_unavailable", "The routes Redis and the fabric Redis do"),
+    };
+    let detail = format!("{servers} not respond. The page is shown as soon as its data can be read.");
+    Some(Problem::unavailable(code, detail))
 }
 
 #[derive(Debug, Template)]
