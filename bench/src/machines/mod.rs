@@ -9,7 +9,8 @@ mod parked;
 mod testbed;
 mod updating;
 
-use testbed::Machines;
+pub(crate) use parked::fill as fill_parked;
+pub(crate) use testbed::{Machines, label};
 
 use crate::session::{Output, Session};
 

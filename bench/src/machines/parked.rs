@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use signalbox_store::{Fabric, keys::machines::machines as keys};
 use tokio::time::Instant;
 
-use super::testbed::{CONNECTIONS, Machines, label, tag};
+use super::testbed::{CONNECTIONS, Machines, Run, label, tag};
 use crate::{
     process::private_memory,
     report::{Table, grouped},
@@ -39,16 +39,8 @@ const MAX_SECONDS: f64 = 6.0;
 /// slow sweep.
 const MAX_GROWTH: u64 = 128 << 20;
 
-/// Measures it.
-///
-/// # Errors
-/// When a label is not judged, or the pacemaker's memory grows with their number.
-pub(super) async fn measure(
-    session: &Session,
-    machines: &Machines,
-    output: &mut Output,
-) -> anyhow::Result<()> {
-    let labels: u64 = if session.quick { 100_000 } else { 1_000_000 };
+/// Defines the machine, and creates its first labels.
+async fn create_originals(machines: &Machines) -> anyhow::Result<Run> {
     let wait = json!({
         "gate": "parked",
         "exit_condition": "(metadata.has_recommendations and metadata.due and system.time >= 00:00) or metadata.turn = \"on\"",
@@ -59,7 +51,30 @@ pub(super) async fn measure(
         "next": "parked",
     });
     machines.define("parked", &json!([wait, turn]))?;
-    machines.create("parked", "parked", ORIGINALS, metadata).await?;
+    machines.create("parked", "parked", ORIGINALS, metadata).await
+}
+
+/// Fills the machine `parked` with labels, for lists of them: without a history.
+///
+/// # Errors
+/// When a label is missing.
+pub(crate) async fn fill(machines: &Machines, labels: u64) -> anyhow::Result<()> {
+    create_originals(machines).await?;
+    copy(&machines.fabric, labels).await?;
+    machines.expect("parked", "parked", labels)
+}
+
+/// Measures it.
+///
+/// # Errors
+/// When a label is not judged, or the pacemaker's memory grows with their number.
+pub(super) async fn measure(
+    session: &Session,
+    machines: &Machines,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let labels: u64 = if session.quick { 100_000 } else { 1_000_000 };
+    create_originals(machines).await?;
     for visit in 0..VISITS {
         let turn = if visit % 2 == 0 { "on" } else { "back" };
         let requests = machines.many("PATCH", "parked", ORIGINALS, |_| json!({"turn": turn}));

@@ -117,7 +117,7 @@ impl PageStream {
     }
 
     async fn render(&mut self) {
-        let (html, charts) = match pages::content(&self.app, &self.caller, &self.view, self.round).await {
+        let (html, charts) = match pages::content(&self.app, &self.caller, &self.view, self.round, Instant::now()).await {
             Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
             Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
         };
