@@ -139,9 +139,17 @@ impl Machines {
     /// # Errors
     /// When it is refused.
     pub(super) fn define(&self, machine: &str, states: &Value) -> anyhow::Result<()> {
+        self.define_whole(machine, &json!({"states": states}))
+    }
+
+    /// Brings a machine's definition there, with more than states.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub(super) fn define_whole(&self, machine: &str, definition: &Value) -> anyhow::Result<()> {
         let (token, path) = (self.testbed.stack.token(), format!("/state-machines/{machine}"));
         // JSON is valid YAML.
-        let definition = json!({"state_machines": {machine: {"states": states}}});
+        let definition = json!({"state_machines": {machine: definition}});
         let plan = self.testbed.call("POST", &format!("{path}/plan"), token, Some(&definition))?;
         self.testbed.call("POST", &format!("{path}/apply"), token, Some(&json!({"plan": plan["plan"]})))?;
         Ok(())
