@@ -337,11 +337,7 @@ async fn under_load<T: Send + 'static>(
 }
 
 /// Changes written to the primary by hand: the request before each of them, and when the new instance is served.
-fn changes(
-    table: &Table,
-    addresses: &Addresses,
-    limit: Limit,
-) -> anyhow::Result<(Histogram, Histogram)> {
+fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<(Histogram, Histogram)> {
     let mut primary = TcpStream::connect(addresses.primary)?;
     primary.set_nodelay(true)?;
     let login = ["AUTH", User::Operator.name(), &addresses.password].join(" ") + "\r\n";

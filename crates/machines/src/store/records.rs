@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use signalbox_bus::{Batched, Batcher};
-use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value, keys::machines as keys};
+use signalbox_store::{
+    Combiner, Error, FabricRole, Script, SharedResult, Value, from_redis_value, keys::machines as keys,
+};
 
 use super::{FabricKey, NONE, Shards};
 
@@ -16,27 +17,19 @@ const MAX_LOOPING: usize = 10_000;
 /// Maximum number of single records that one command reads.
 const MAX_READS: usize = 128;
 
-/// Reads of single records of a shard, several in one command.
-type Reads = Batcher<FabricKey, Option<Vec<u8>>>;
+/// Reads of single records by shard, several in one command.
+type Reads = Combiner<usize, FabricKey, SharedResult<Option<Vec<u8>>>>;
 
 /// Reads records and indexes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
     shards: Shards,
-    /// By shard.
-    reads: Arc<[Reads]>,
+    reads: Arc<Reads>,
 }
 
 impl Records {
-    /// Starts a task for each shard, which ends when the last clone is dropped.
     pub(crate) fn new(shards: Shards) -> Self {
-        let reads = (0..shards.count()).map(|shard| {
-            let all = shards.clone();
-            let (reads, run) = Batcher::new(MAX_READS, move |keys| read_all(all.clone(), shard, keys));
-            tokio::spawn(run);
-            reads
-        });
-        Self { reads: reads.collect(), shards }
+        Self { reads: Combiner::new(|_| MAX_READS), shards }
     }
 
     /// The shards that they are spread over.
@@ -49,7 +42,9 @@ impl Records {
         let shard = self.shards.of(machine, label);
         let key = self.shards.keys(shard).label(machine, label);
         self.shards.faults.before_call();
-        match self.reads[shard].call(key.clone()).await {
+        let shards = self.shards.clone();
+        let run = move |keys| read_all(shards.clone(), shard, keys);
+        match self.reads.call(shard, key.clone(), run).await {
             Some(Ok(record)) => Ok(record),
             // A failure that is shared is not the label's own.
             Some(Err(_)) | None => self.shards.redis(shard).command("GET").key(&key).query().await,
@@ -312,7 +307,7 @@ impl Records {
 }
 
 /// Reads single records in one command, which costs Redis and this process much less than one command for each.
-async fn read_all(shards: Shards, shard: usize, keys: Vec<FabricKey>) -> Vec<Batched<Option<Vec<u8>>>> {
+async fn read_all(shards: Shards, shard: usize, keys: Vec<FabricKey>) -> Vec<SharedResult<Option<Vec<u8>>>> {
     let command = shards.all[shard].redis().command("MGET");
     let read = keys.iter().fold(command, |command, key| command.key(key)).query().await;
     match read {
