@@ -141,8 +141,7 @@ impl Definitions {
             Some(number) => number,
             None => {
                 let number = self.versions.current(shard, machine).await?.ok_or(Error::NoSuchMachine)?;
-                let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-                known.current.insert(place, number);
+                self.note_current(machine, shard, number);
                 number
             }
         };
@@ -258,8 +257,18 @@ impl Definitions {
     /// # Errors
     /// [`Error::NoSuchMachine`], or a failure of the fabric.
     pub async fn current(&self, machine: &str) -> Result<Version, Error> {
-        self.forget(machine, 0);
-        self.of(machine, 0).await
+        // What is known stays until the answer arrives. Otherwise every change in the meantime would read it, too.
+        let Some(number) = self.versions.current(0, machine).await? else {
+            self.forget(machine, 0);
+            return Err(Error::NoSuchMachine);
+        };
+        self.note_current(machine, 0, number);
+        self.version(machine, 0, number).await
+    }
+
+    fn note_current(&self, machine: &str, shard: usize, number: u64) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.current.insert((machine.to_owned(), shard), number);
     }
 
     async fn version(&self, machine: &str, shard: usize, number: u64) -> Result<Version, Error> {

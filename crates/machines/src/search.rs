@@ -128,7 +128,8 @@ impl Search {
         let now_ms = self.clock.now_ms().await?;
         let (mut found, mut cursor) = (Found::default(), after.map(str::to_owned));
         while found.checked < MAX_CHECKED as u64 {
-            let size = limit.clamp(100, PAGE);
+            // One more than the page shows whether there is a next one.
+            let size = (limit + 1).clamp(100, PAGE);
             let names = self.names(machine, &source, cursor.as_deref(), size).await?;
             let Some(last) = names.last().cloned() else { return Ok(found) };
             let is_last = names.len() < size;
@@ -233,6 +234,10 @@ impl Search {
         source: &Source,
     ) -> Result<Option<u64>, Error> {
         let covered = match source {
+            // The source is the index of this value, if there is no other.
+            Source::Value(_) if filter.metadata.len() == 1 => {
+                Filter { metadata: filter.metadata.clone(), ..Filter::default() }
+            }
             Source::Value(_) => return Ok(None),
             Source::Status(SUSPENDED) => Filter { suspended: Some(true), ..Filter::default() },
             Source::Status(_) => Filter { status: filter.status, ..Filter::default() },
@@ -247,7 +252,7 @@ impl Search {
                 let states: Vec<&str> = states.iter().map(String::as_str).collect();
                 self.records.count_states(machine, &states).await?
             }
-            Source::Value(_) => return Ok(None),
+            Source::Value(digest) => self.records.count_value(machine, *digest).await?,
         };
         Ok(Some(counts.into_iter().sum()))
     }

@@ -333,7 +333,7 @@ impl Wanted<'_> {
         if record.status == Status::Deleted {
             return;
         }
-        for ((key, member), score) in places(self.machine, label, record) {
+        for (key, member, score) in places(self.machine, label, record) {
             let kind = key.strip_prefix(self.machine).and_then(|rest| rest.split(':').nth(1));
             let (predicate, latest_ms) = match kind {
                 Some("in" | "by" | "kept") => ("M1", None),
