@@ -45,15 +45,21 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     fill_parked(&system, labels).await?;
     let filled = begun.elapsed();
     let columns = ["page or list", "bytes", "p50 ms", "max ms", "target: < 300 ms, < 2 MB"];
-    let title =
-        format!("{} hosts, {QUEUES} queues, {} labels", grouped(thousands(hosts)), grouped(thousands(labels)));
+    let title = format!(
+        "{} hosts, {QUEUES} queues, {} labels",
+        grouped(thousands(hosts)),
+        grouped(thousands(labels))
+    );
     let mut table = Table::new(&title, &columns);
     for path in paths(hosts, labels) {
         let (token, asked) = (token.clone(), path.clone());
         let opened = spawn_blocking(move || open(pacemaker, &token, &asked)).await??;
         table.rows.push(opened.row(path));
     }
-    table.notes.push(format!("each requested {REQUESTS} times; the installation was filled in {:.0} s", filled.as_secs_f64()));
+    table.notes.push(format!(
+        "each requested {REQUESTS} times; the installation was filled in {:.0} s",
+        filled.as_secs_f64()
+    ));
     system.testbed.stack.stop().await;
     output.table(table)
 }

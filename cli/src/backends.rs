@@ -113,7 +113,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Show(One { backend, remote }) => remote.document(&path(&backend, "")).await,
         Command::Define(args) => define(*args).await,
         Command::Remove(Remove { backend, queued, sure, remote }) => {
-            let queue = queued.as_deref().map(|queued| format!(" (queued events: {queued})")).unwrap_or_default();
+            let queue =
+                queued.as_deref().map(|queued| format!(" (queued events: {queued})")).unwrap_or_default();
             sure.confirm_name(&format!("remove the backend {backend}{queue}"), &backend)?;
             let path = with_query(&path(&backend, ""), &[("queued", queued.as_deref())]);
             remote

@@ -91,7 +91,10 @@ mod tests {
     #[test]
     fn a_question_names_the_effect_and_only_a_clear_answer_confirms() {
         let (sure, shown) = answered(Answer::Yes, "y\n");
-        assert!(sure && shown.starts_with("This will delete the queue mail. It cannot be undone.\n"), "{shown}");
+        assert!(
+            sure && shown.starts_with("This will delete the queue mail. It cannot be undone.\n"),
+            "{shown}"
+        );
         assert!(answered(Answer::Yes, "YES\n").0);
         for line in ["", "\n", "n\n", "mail\n", "yo\n"] {
             assert!(!answered(Answer::Yes, line).0, "{line:?}");

@@ -97,7 +97,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Tail(args) => tail(args).await,
         Command::Publish(args) => publish(*args).await,
         Command::Initialize(Initialize { sure, remote }) => {
-            sure.confirm_name("declare that the events before are lost, and accept this fabric", "initialize")?;
+            sure.confirm_name(
+                "declare that the events before are lost, and accept this fabric",
+                "initialize",
+            )?;
             remote.change("POST", "/bus/initialize", None, |_| "the fabric accepts events".to_owned()).await
         }
     }

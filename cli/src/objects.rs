@@ -137,7 +137,10 @@ fn print(object: &ObjectState) {
         );
     }
     if object.parked {
-        row("parked", "yes: `objects unpark` retries, `objects skip` makes the next event a dead letter".to_owned());
+        row(
+            "parked",
+            "yes: `objects unpark` retries, `objects skip` makes the next event a dead letter".to_owned(),
+        );
     }
 }
 

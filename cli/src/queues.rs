@@ -336,7 +336,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             counted(&remote, count, "messages returned to the queue")
         }
         Command::DropDead(DropDead { queue, environment, id, sure, remote }) => {
-            let which = id.map_or_else(|| "all dead letters".to_owned(), |id| format!("the dead letter {id}"));
+            let which =
+                id.map_or_else(|| "all dead letters".to_owned(), |id| format!("the dead letter {id}"));
             let whose = environment.as_ref().map(|one| format!("{one} in ")).unwrap_or_default();
             sure.confirm(&format!("delete {which} of {whose}{queue}"))?;
             let count = remote.client()?.queues().drop_dead(&queue, environment.as_deref(), id).await?;

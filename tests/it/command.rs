@@ -303,7 +303,10 @@ async fn a_command_that_cannot_be_undone_asks_on_a_terminal_and_needs_yes_elsewh
 
     // In a script.
     for (arguments, effect) in [
-        ("queues remove mail", "this would delete the queue mail with all of its messages, which cannot be undone"),
+        (
+            "queues remove mail",
+            "this would delete the queue mail with all of its messages, which cannot be undone",
+        ),
         ("queues purge mail", "this would drop all waiting messages of mail"),
         ("tokens revoke deploy", "this would revoke the token deploy"),
         ("hosts remove a.test", "this would remove the host a.test with its policy"),
@@ -318,7 +321,11 @@ async fn a_command_that_cannot_be_undone_asks_on_a_terminal_and_needs_yes_elsewh
 
     // On a terminal: the name of something with contents, otherwise y.
     let said = type_at_terminal(&system, "queues remove mail", "jobs\n").await;
-    assert!(said.out.contains("This will delete the queue mail") && said.out.contains("nothing was changed"), "{}", said.out);
+    assert!(
+        said.out.contains("This will delete the queue mail") && said.out.contains("nothing was changed"),
+        "{}",
+        said.out
+    );
     assert_eq!((said.code, names("queues").await), (Some(64), "jobs\nmail\n".to_owned()));
     let said = type_at_terminal(&system, "queues remove mail", "mail\n").await;
     assert_eq!((said.code, names("queues").await), (Some(0), "jobs\n".to_owned()), "{}", said.out);

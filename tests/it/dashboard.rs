@@ -153,7 +153,11 @@ async fn every_page(system: &System) -> Vec<&'static str> {
         ("PUT", "/instances/i-1", instance),
         ("PUT", "/queues/mail", json!({"pattern": ".*:mail:.*"})),
         ("POST", "/topics/news", event),
-        ("POST", "/objects/work:1/events", json!({"data": {}, "events": [{"topic": "works", "type": "create"}]})),
+        (
+            "POST",
+            "/objects/work:1/events",
+            json!({"data": {}, "events": [{"topic": "works", "type": "create"}]}),
+        ),
     ] {
         let answer = system.api(method, path, Some(body)).await;
         assert!(answer.status < 300, "{method} {path}: {} {}", answer.status, answer.text());
@@ -228,7 +232,9 @@ async fn every_page_is_answered_while_a_redis_server_hangs() {
             part if *part == System::REPLICA => &|_| false,
             part if *part == System::STATS => &|page| page == "/dashboard/routers",
             part if *part == System::PRIMARY => &routes,
-            _ => &|page| !["/", "/dashboard/problems", "/dashboard/routers", "/dashboard/events"].contains(&page),
+            _ => &|page| {
+                !["/", "/dashboard/problems", "/dashboard/routers", "/dashboard/events"].contains(&page)
+            },
         };
         assert!(missing.iter().all(|page| expected(page)), "missing while {part} hangs: {missing:?}");
         assert_eq!(missing.is_empty(), part == System::REPLICA, "missing while {part} hangs: {missing:?}");
@@ -241,7 +247,11 @@ async fn every_page_is_answered_while_a_redis_server_hangs() {
         // The overview is always shown, with what is known.
         eventually("the overview", || async {
             let text = get("/").await.text();
-            if name.is_empty() || text.contains("not respond") || text.contains("not reached") { Ok(()) } else { Err(text) }
+            if name.is_empty() || text.contains("not respond") || text.contains("not reached") {
+                Ok(())
+            } else {
+                Err(text)
+            }
         })
         .await;
         system.resume(part);

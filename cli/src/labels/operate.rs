@@ -126,7 +126,9 @@ pub(super) async fn delete(Delete { sure, target }: Delete) -> Result<(), Failur
     match &target.label {
         Some(label) => sure.confirm(&format!("delete the label {label} of {machine}"))?,
         None if target.all => sure.confirm_name(&format!("delete all labels of {machine}"), machine)?,
-        None => sure.confirm_name(&format!("delete all labels of {machine} that match the flags"), machine)?,
+        None => {
+            sure.confirm_name(&format!("delete all labels of {machine} that match the flags"), machine)?
+        }
     }
     run("delete", None, target).await
 }

@@ -117,10 +117,11 @@ impl PageStream {
     }
 
     async fn render(&mut self) {
-        let (html, charts) = match pages::content(&self.app, &self.caller, &self.view, self.round, Instant::now()).await {
-            Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
-            Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
-        };
+        let (html, charts) =
+            match pages::content(&self.app, &self.caller, &self.view, self.round, Instant::now()).await {
+                Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
+                Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
+            };
         self.round += 1;
         // Most pages make no checkup; the count in their navigation may be a few seconds old.
         if self.round % CHECKUP_ROUNDS == 1 && self.caller.confinement().is_empty() {

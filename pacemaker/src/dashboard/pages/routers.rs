@@ -69,7 +69,8 @@ const LISTING: Listing<'static, RouterRow> = Listing {
 
 pub(super) async fn content(app: &Site, view: &View, deadline: Instant) -> Result<Content, Problem> {
     let store = app.registry.store();
-    let missing = |reason| Problem::unavailable("routes_unavailable", format!("The routers cannot be read: {reason}."));
+    let missing =
+        |reason| Problem::unavailable("routes_unavailable", format!("The routers cannot be read: {reason}."));
     let (head, reports) = tokio::join!(
         by(deadline, "the routes Redis", store.table_head()),
         by(deadline, "the stats Redis", store.routers(ROUTER_FORGOTTEN_MS)),
