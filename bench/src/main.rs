@@ -9,6 +9,7 @@ mod edge;
 mod histogram;
 mod hosts;
 mod kills;
+mod lists;
 mod load;
 mod log;
 mod machine;
@@ -77,6 +78,8 @@ enum What {
     Queues,
     /// Events of objects, in order, through the bus, HTTP backends and brokers.
     Objects,
+    /// Pages and lists of 50,000 hosts and a million labels.
+    Lists,
     /// State machines: conditions evaluated, labels moved and updated, a million waiting labels.
     Machines,
     /// All of them.
@@ -144,6 +147,9 @@ async fn measure(arguments: Arguments) -> anyhow::Result<()> {
     }
     if wanted(What::Machines) {
         Box::pin(machines::measure(&session, &mut output)).await.context("measuring machines")?;
+    }
+    if wanted(What::Lists) {
+        Box::pin(lists::measure(&session, &mut output)).await.context("measuring lists")?;
     }
     if let Some(path) = &arguments.json {
         output.write_json(path)?;

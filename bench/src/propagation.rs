@@ -156,12 +156,13 @@ async fn at_size(
     for saturated in [false, true] {
         let (state, target) = if saturated { ("saturated", SATURATED_TARGET) } else { ("idle", IDLE_TARGET) };
         let busy = saturated.then(|| load_plan(&table, addresses, limit));
-        let (served, rate) = under_load(ends, busy, {
+        let ((request, served), rate) = under_load(ends, busy, {
             let (table, addresses) = (table.clone(), addresses.clone());
             move || changes(&table, &addresses, limit)
         })
         .await?;
         let state = if saturated { format!("{state}, {rate:.0} requests/s") } else { state.to_owned() };
+        figures.push(figure(&format!("a request without a change, {state}"), &request, None));
         figures.push(figure(&format!("SADD+SREM → served, {state}"), &served, Some(target)));
         let busy = saturated.then(|| load_plan(&table, addresses, limit));
         let ((put, served), _) = under_load(ends, busy, {
@@ -335,8 +336,8 @@ async fn under_load<T: Send + 'static>(
     Ok((trials.await.context("the thread of the trials")??, rate))
 }
 
-/// Changes written to the primary by hand.
-fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<Histogram> {
+/// Changes written to the primary by hand: the request before each of them, and when the new instance is served.
+fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<(Histogram, Histogram)> {
     let mut primary = TcpStream::connect(addresses.primary)?;
     primary.set_nodelay(true)?;
     let login = ["AUTH", User::Operator.name(), &addresses.password].join(" ") + "\r\n";
@@ -347,14 +348,16 @@ fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result
         bail!("the primary rejected the login");
     }
     let mut edge = Probe::connect(addresses.edge)?;
-    let mut served = Histogram::default();
+    let (mut request, mut served) = (Histogram::default(), Histogram::default());
     let deadline = Instant::now() + limit.time;
     for trial in 0..limit.trials {
         if Instant::now() > deadline {
             break;
         }
         let host = table.host(trial % TOUCHED.min(table.len()));
+        let asked = Instant::now();
         let old = answering(&mut edge, &host)?;
+        request.record(nanos(asked.elapsed()));
         let new = another(&addresses.instances, old)?;
         let key = format!("instances:{host}");
         let change = transaction(&[
@@ -368,7 +371,7 @@ fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result
         served.record(nanos(seen - begun));
         expect_executed(&mut primary)?;
     }
-    Ok(served)
+    Ok((request, served))
 }
 
 /// Changes made over the public API: how long its answer takes, and when the new instance is served.

@@ -8,8 +8,8 @@ use signalbox_client::{
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    input::Sure,
     listing::{Cell, Listing},
     remote::Remote,
     terminal,
@@ -112,7 +112,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Show(One { backend, remote }) => remote.document(&path(&backend, "")).await,
         Command::Define(args) => define(*args).await,
-        Command::Remove(Remove { backend, queued, sure: _, remote }) => {
+        Command::Remove(Remove { backend, queued, sure, remote }) => {
+            let queue =
+                queued.as_deref().map(|queued| format!(" (queued events: {queued})")).unwrap_or_default();
+            sure.confirm_name(&format!("remove the backend {backend}{queue}"), &backend)?;
             let path = with_query(&path(&backend, ""), &[("queued", queued.as_deref())]);
             remote
                 .change("DELETE", &path, None, |_| {
@@ -148,7 +151,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             };
             remote.change("POST", &path, None, done).await
         }
-        Command::DropDead(DropDead { backend, sure: _, remote }) => {
+        Command::DropDead(DropDead { backend, sure, remote }) => {
+            sure.confirm(&format!("delete all dead letters of {backend}"))?;
             let done = |answer: &Value| format!("{} dead letters dropped", answer["dropped"]);
             remote.change("DELETE", &path(&backend, "/dead"), None, done).await
         }

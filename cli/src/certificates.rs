@@ -12,8 +12,9 @@ use signalbox_client::{
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    input::{self, Sure},
+    input,
     listing::{Cell, Listing},
     outline,
     remote::Remote,
@@ -86,7 +87,8 @@ struct Row {
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::List(listing) => listing.list(async |client| rows(&client).await, HEADS, cells).await,
-        Command::Remove(Removal { name, sure: _, remote }) => {
+        Command::Remove(Removal { name, sure, remote }) => {
+            sure.confirm(&format!("remove the certificate of {name}, and its private key"))?;
             let path = format!("/certificates/{}", segment(&name));
             remote.change("DELETE", &path, None, |_| format!("certificate of {name} removed")).await
         }

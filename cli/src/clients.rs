@@ -7,8 +7,8 @@ use serde_json::json;
 use signalbox_client::{segment, tokens::Scope};
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    input::Sure,
     listing::Listing,
     remote::{Remote, duration},
     tokens::expiry,
@@ -91,7 +91,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 .change("POST", &format!("/api_tokens/{}/rotate", segment(&name)), Some(&body), secret)
                 .await
         }
-        Command::Remove(Remove { name, sure: _, remote }) => {
+        Command::Remove(Remove { name, sure, remote }) => {
+            sure.confirm_name(&format!("remove the client {name} with its tokens"), &name)?;
             let path = format!("/api_tokens/{}", segment(&name));
             remote.change("DELETE", &path, None, |_| format!("{name} removed")).await
         }

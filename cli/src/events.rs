@@ -10,8 +10,9 @@ use signalbox_client::{
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    input::{self, Sure},
+    input,
     remote::Remote,
     terminal::{self, Progress},
 };
@@ -95,7 +96,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Tail(args) => tail(args).await,
         Command::Publish(args) => publish(*args).await,
-        Command::Initialize(Initialize { sure: _, remote }) => {
+        Command::Initialize(Initialize { sure, remote }) => {
+            sure.confirm_name(
+                "declare that the events before are lost, and accept this fabric",
+                "initialize",
+            )?;
             remote.change("POST", "/bus/initialize", None, |_| "the fabric accepts events".to_owned()).await
         }
     }

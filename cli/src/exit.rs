@@ -6,7 +6,7 @@ use crate::terminal;
 
 /// `check`, `doctor` or `upgrade --check` found a problem, or a subscriber rejected a test delivery.
 pub(crate) const BROKEN: u8 = 1;
-/// A flag, a variable or a file is invalid.
+/// A flag, a variable or a file is invalid, or a confirmation is missing.
 pub(crate) const CONFIGURATION: u8 = 64;
 /// The input is invalid (a condition, a definition, a scenario that fails), or the API rejected the request.
 pub(crate) const REFUSED: u8 = 65;
@@ -19,14 +19,18 @@ pub(crate) const DENIED: u8 = 77;
 /// Ended by Ctrl-C (128 + SIGINT), cleanly.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// The list in `--help`. docs/cli.md has the same texts.
+/// The list in `--help`, in lines of at most 80 characters. docs/cli.md has the same texts.
 pub(crate) const HELP: &str = "Exit codes:
   0    success; for `up` also: ended by SIGTERM
-  1    `check`, `doctor` or `upgrade --check` found a problem, or a subscriber rejected a test delivery
-  64   invalid flag, variable or file
-  65   invalid input (a condition, a definition, a scenario), or the API rejected the request
-  69   a required resource is in use, missing or does not respond, or an operation timed out; retry later
-  70   a defect of Signalbox, or the operating system rejects files or processes
+  1    `check`, `doctor` or `upgrade --check` found a problem, or a subscriber
+       rejected a test delivery
+  64   invalid flag, variable or file, or a confirmation is missing
+  65   invalid input (a condition, a definition, a scenario), or the API rejected
+       the request
+  69   a required resource is in use, missing or does not respond, or an
+       operation timed out; retry later
+  70   a defect of Signalbox, or the operating system rejects files or
+       processes
   77   the token is missing or unknown, or lacks a permission
   130  ended by Ctrl-C";
 

@@ -8,8 +8,9 @@ use signalbox_client::{routes::Host, segment};
 use signalbox_machine::definition::Path;
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    input::{self, Sure},
+    input,
     listing::Listing,
     remote::{Remote, duration},
     routes::Until,
@@ -203,7 +204,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 terminal::line(&format!("{text} (serial {}); draining: {drained}", switched.serial));
             })
         }
-        Command::Remove(Remove { change, sure: _ }) => {
+        Command::Remove(Remove { change, sure }) => {
+            sure.confirm_name(&format!("remove the host {} with its policy", change.host), &change.host)?;
             change.call("DELETE", "", None).await?;
             change.report(&json!({"hostname": change.host, "removed": true}), "removed")
         }

@@ -14,14 +14,6 @@ use crate::exit::Failure;
 /// The largest file that is read.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The flag of every command whose effect cannot be undone.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Sure {
-    /// Confirm; this cannot be undone
-    #[arg(long, required = true)]
-    yes: bool,
-}
-
 /// The failure of a file: its name, and what is wrong with it.
 pub(crate) fn failed(file: &Path, error: &dyn Display) -> Failure {
     let name = if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() };

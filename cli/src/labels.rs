@@ -63,7 +63,7 @@ pub(crate) enum Command {
     Move(Box<operate::MoveTo>),
     /// Delete labels
     #[command(visible_alias = "rm", alias = "remove")]
-    Delete(Box<operate::Target>),
+    Delete(Box<operate::Delete>),
 }
 
 #[derive(Debug, clap::Args)]
@@ -211,7 +211,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Suspend(target) => operate::run("suspend", None, *target).await,
         Command::Resume(target) => operate::run("resume", None, *target).await,
         Command::Move(args) => operate::move_to(*args).await,
-        Command::Delete(target) => operate::run("delete", None, *target).await,
+        Command::Delete(args) => operate::delete(*args).await,
     }
 }
 

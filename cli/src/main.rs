@@ -12,6 +12,7 @@ mod check;
 mod clients;
 mod completion;
 mod condition;
+mod confirm;
 mod contexts;
 mod deploy;
 mod discover;
@@ -253,6 +254,64 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    /// Checks the help of a command and of all below it.
+    fn check_width(mut command: clap::Command, checked: &mut usize) {
+        let help = command.clone().term_width(80).render_help().to_string();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+        }
+        *checked += 1;
+        for below in command.get_subcommands_mut() {
+            check_width(below.clone(), checked);
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_command_fits_a_terminal_of_80_columns() {
+        let mut command = Cli::command();
+        command.build();
+        let mut checked = 0;
+        check_width(command, &mut checked);
+        assert!(checked > 100, "{checked}");
+    }
+
+    /// Commands that remove something which another command restores.
+    const RESTORED: &[&str] = &[
+        // The same instance can be registered again, and deployments remove instances all the time.
+        "routes remove",
+        // The audit log has the policy.
+        "hosts reset-policy",
+        // Only on this machine.
+        "context remove",
+        // An event that is skipped is a dead letter, which can be redriven.
+        "subscribers skip",
+        "objects skip",
+        // The label stays, and can be moved.
+        "labels skip",
+    ];
+
+    #[test]
+    fn every_command_that_cannot_be_undone_asks_for_a_confirmation() {
+        let commands = Cli::command();
+        let groups = commands.get_subcommands();
+        let verbs = groups.flat_map(|group| group.get_subcommands().map(move |verb| (group, verb)));
+        let mut asking = 0;
+        for (group, verb) in verbs {
+            let name = format!("{} {}", group.get_name(), verb.get_name());
+            let has = |id| verb.get_arguments().any(|argument| argument.get_id() == id);
+            let destroys = verb.get_name().split('-').any(|word| {
+                ["remove", "delete", "revoke", "drop", "purge", "reset", "skip", "disable"].contains(&word)
+            });
+            asking += usize::from(has("yes"));
+            assert_eq!(
+                has("yes"),
+                (destroys || has("delete") || name == "events initialize") && !RESTORED.contains(&&*name),
+                "{name}"
+            );
+        }
+        assert!(asking > 15, "{asking} commands ask");
+    }
 
     #[test]
     fn the_same_verb_works_on_every_noun() {

@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Publish(Publish),
     /// Retry a parked object
     Unpark(One),
-    /// Drop the next event of an object
+    /// Skip the next event of an object; it becomes a dead letter of its backend
     Skip(Skip),
 }
 
@@ -84,7 +84,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Skip(Skip { object, id, remote }) => {
             remote.client()?.objects().skip(&object, id).await?;
-            remote.done(&json!({"skipped": id}), &format!("event {id} dropped; {object} continues"))
+            remote.done(&json!({"skipped": id}), &format!("event {id} is a dead letter; {object} continues"))
         }
         Command::Publish(args) => publish(args).await,
         Command::List(listing) => {
@@ -137,7 +137,10 @@ fn print(object: &ObjectState) {
         );
     }
     if object.parked {
-        row("parked", "yes: `objects unpark` retries, `objects skip` drops the next event".to_owned());
+        row(
+            "parked",
+            "yes: `objects unpark` retries, `objects skip` makes the next event a dead letter".to_owned(),
+        );
     }
 }
 

@@ -15,8 +15,9 @@ use signalbox_client::{
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    input::{self, Sure},
+    input,
     listing::{Cell, Listing},
     outline,
     remote::{Remote, duration},
@@ -287,18 +288,21 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Set(args) => definition::change(*args).await,
         Command::Publish(args) => publish(args).await,
         Command::Extend(args) => leases::extend(args).await,
-        Command::DropTenant(DropTenant { queue, environment, sure: _, remote }) => {
+        Command::DropTenant(DropTenant { queue, environment, sure, remote }) => {
+            sure.confirm(&format!("drop all messages of {environment} in {queue}, also those in flight"))?;
             let done = |answer: &Value| format!("{} messages dropped", answer["messages"]);
             remote
                 .change("DELETE", &path(&queue, &format!("/facets/{}", segment(&environment))), None, done)
                 .await
         }
-        Command::DropGaps(Confirmed { queue, sure: _, remote }) => {
+        Command::DropGaps(Confirmed { queue, sure, remote }) => {
+            sure.confirm(&format!("delete the record of messages that {queue} has dropped"))?;
             remote
                 .change("DELETE", &path(&queue, "/gaps"), None, |_| format!("gaps of {queue} forgotten"))
                 .await
         }
-        Command::Remove(Confirmed { queue, sure: _, remote }) => {
+        Command::Remove(Confirmed { queue, sure, remote }) => {
+            sure.confirm_name(&format!("delete the queue {queue} with all of its messages"), &queue)?;
             remote.client()?.queues().remove(&queue).await?;
             remote.done(&json!({"removed": true}), &format!("{queue} deleted"))
         }
@@ -309,7 +313,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Pull(args) => leases::pull(args).await,
         Command::Ack(args) => leases::ack(args).await,
-        Command::Purge(Purge { queue, environment, sure: _, remote }) => {
+        Command::Purge(Purge { queue, environment, sure, remote }) => {
+            match &environment {
+                Some(one) => sure.confirm(&format!("drop the waiting messages of {one} in {queue}"))?,
+                None => sure.confirm_name(&format!("drop all waiting messages of {queue}"), &queue)?,
+            }
             let count = remote.client()?.queues().purge(&queue, environment.as_deref()).await?;
             counted(&remote, count, "messages dropped")
         }
@@ -327,7 +335,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let count = remote.client()?.queues().redrive(&queue, &which).await?;
             counted(&remote, count, "messages returned to the queue")
         }
-        Command::DropDead(DropDead { queue, environment, id, sure: _, remote }) => {
+        Command::DropDead(DropDead { queue, environment, id, sure, remote }) => {
+            let which =
+                id.map_or_else(|| "all dead letters".to_owned(), |id| format!("the dead letter {id}"));
+            let whose = environment.as_ref().map(|one| format!("{one} in ")).unwrap_or_default();
+            sure.confirm(&format!("delete {which} of {whose}{queue}"))?;
             let count = remote.client()?.queues().drop_dead(&queue, environment.as_deref(), id).await?;
             counted(&remote, count, "dead letters dropped")
         }
@@ -363,8 +375,9 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let message = remote.client()?.queues().message(&queue, id, environment.as_deref()).await?;
             remote.show(&message, |message| outline::print(&json!(message)))
         }
-        Command::DropMessage(DropMessage { message, sure: _ }) => {
+        Command::DropMessage(DropMessage { message, sure }) => {
             let OneMessage { queue, id, environment, remote } = message;
+            sure.confirm(&format!("delete message {id} of {queue}"))?;
             remote.client()?.queues().drop_message(&queue, id, environment.as_deref()).await?;
             counted(&remote, 1, "messages dropped")
         }

@@ -120,7 +120,7 @@ impl System {
         let file = folder.join("run/stack.json");
         let text = fs::read_to_string(&file).map_err(|_| {
             Failure::unavailable(format!(
-                "no system runs in {}; name another system with --url or --context",
+                "no system runs in {}; start one with `signalbox up`, or name another one with --url or --context",
                 folder.display()
             ))
         })?;

@@ -13,8 +13,8 @@ use signalbox_client::{
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    input::Sure,
     listing::{Cell, Listing},
     outline,
     remote::{Remote, duration, past},
@@ -201,7 +201,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let path = format!("/subscriber/topics/{}", segment(&topic));
             remote.change("DELETE", &path, None, |_| format!("unsubscribed from {topic}")).await
         }
-        Command::Remove(Confirmed { name, sure: _, remote }) => {
+        Command::Remove(Confirmed { name, sure, remote }) => {
+            sure.confirm_name(&format!("end the subscription of {name} and drop its waiting events"), &name)?;
             remote
                 .change("DELETE", &of("/subscription", &name), None, |_| {
                     format!("subscription of {name} ended")
@@ -227,7 +228,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let redriven = remote.client()?.events().redrive(&name).await?;
             remote.done(&json!({"redriven": redriven}), &format!("redelivering {redriven} events to {name}"))
         }
-        Command::DropDead(Confirmed { name, sure: _, remote }) => {
+        Command::DropDead(Confirmed { name, sure, remote }) => {
+            sure.confirm(&format!("delete all dead letters of {name}"))?;
             let dropped = remote.client()?.events().drop_dead(&name).await?;
             remote.done(&json!({"dropped": dropped}), &format!("{dropped} events dropped"))
         }
@@ -261,7 +263,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Resume(One { name, remote }) => {
             alter(&name, &remote, &json!({"paused": false}), "deliveries continue").await
         }
-        Command::Disable(Confirmed { name, sure: _, remote }) => {
+        Command::Disable(Confirmed { name, sure, remote }) => {
+            sure.confirm(&format!("store no new events for {name} until it is enabled"))?;
             alter(&name, &remote, &json!({"disabled": true}), "subscription disabled").await
         }
         Command::Enable(One { name, remote }) => {

@@ -8,6 +8,7 @@ use serde_json::json;
 use signalbox_client::tokens::{NewToken, Rotation, Scope, Token};
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
     listing::{Cell, Listing},
     remote::{self, Remote},
@@ -25,7 +26,7 @@ pub(crate) enum Command {
     Rotate(Rotate),
     /// Revoke a token
     #[command(visible_alias = "rm", aliases = ["remove", "delete"])]
-    Revoke(One),
+    Revoke(Revoke),
 }
 
 #[derive(Debug, clap::Args)]
@@ -69,9 +70,11 @@ pub(crate) struct Rotate {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct One {
+pub(crate) struct Revoke {
     /// Name of the token
     name: String,
+    #[command(flatten)]
+    sure: Sure,
     #[command(flatten)]
     remote: Remote,
 }
@@ -109,7 +112,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let token = remote.client()?.tokens().rotate(&name, &rotation).await?;
             remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
         }
-        Command::Revoke(One { name, remote }) => {
+        Command::Revoke(Revoke { name, sure, remote }) => {
             let client = remote.client()?;
             // The API accepts any name, so that a repeated call is no error. A typing error should be one.
             if !client.tokens().list().await?.iter().any(|token| token.name == name) {
@@ -117,6 +120,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                     "nothing was revoked: unknown token {name}; `signalbox tokens list` shows all"
                 )));
             }
+            sure.confirm(&format!("revoke the token {name}"))?;
             client.tokens().revoke(&name).await?;
             remote.done(&json!({"revoked": true}), &format!("{name} revoked"))
         }

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 use signalbox_client::segment;
 
-use crate::{exit::Failure, input::Sure, listing::Listing, remote::Remote, terminal};
+use crate::{confirm::Sure, exit::Failure, listing::Listing, remote::Remote, terminal};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -61,7 +61,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 })
                 .await
         }
-        Command::Remove(Remove { topic, sure: _, remote }) => {
+        Command::Remove(Remove { topic, sure, remote }) => {
+            sure.confirm(&format!("remove the topic {topic}"))?;
             let path = format!("/topics/{}", segment(&topic));
             remote.change("DELETE", &path, None, |_| format!("{topic} removed")).await
         }

@@ -59,7 +59,6 @@ local function plain(list, log_key)
     local record = table_new(n + 2, 0)
     -- The start is random. Otherwise the workers of a router, and all routers after a change, would send their next
     -- requests to the same instance.
-    -- requests to the same instance.
     record[CURSOR] = random(n)
     record[LOG_KEY] = log_key
     for i = 1, n do

@@ -32,9 +32,7 @@ function _M.master(given)
 end
 
 function _M.worker()
-    -- The cache of a million hosts is long-lived, and requests leave almost no garbage. Collecting at 120% of the live
-    -- memory instead of 200% costs little and keeps the memory of a worker near what it holds.
-    collectgarbage("setpause", 120)
+    require("signalbox.garbage").start()
     -- Workers are forked from one master. With its random seed, all would start with the same instance of each host.
     math.randomseed(ngx.now() * 1000 + ngx.worker.pid() * 7919)
     require("signalbox.ack").join()

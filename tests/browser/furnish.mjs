@@ -15,6 +15,7 @@ const machine = (address) => `state_machines:
         next: call
 `;
 
+const longHost = "checkout.eu-west-1.staging.furnished.test";
 const client = "furnished-client--0123456789abcdef";
 
 // Returns the addresses of the pages and a function that removes what disturbs other tests.
@@ -25,6 +26,14 @@ export async function furnish() {
         hostnames: ["furnished.test", "furnished-2.test"],
         version_type_id: "7",
         node_id: "node-a",
+    });
+    // Names as long as those of real installations.
+    await api("PUT", "/instances/checkout-api-7f9c6d5b8-x2x9k", {
+        address: "127.3.0.1:8443",
+        hostnames: [longHost],
+        version_type_id: "checkout-2026.11.23-4f2a9c1",
+        node_id: "ip-10-2-31-7.eu-west-1",
+        lease_seconds: 3600,
     });
     await api("PUT", "/hosts/furnished.test", { methods: ["GET"], paths: [{ path: "/api", service: "furnished-2.test" }] });
     await api("PUT", "/queues/furnished", { pattern: ".*:furnished:.*", max_attempts: 1 });
@@ -57,6 +66,7 @@ export async function furnish() {
         problems: "/dashboard/problems",
         hosts: "/dashboard/host",
         host: "/dashboard/host?name=furnished.test",
+        "host-long": `/dashboard/host?name=${longHost}`,
         "host-explained": "/dashboard/host?name=furnished.test&url=/api/x#explain",
         policy: "/dashboard/policy?name=furnished.test",
         instances: "/dashboard/instances",
@@ -81,8 +91,8 @@ export async function furnish() {
         audit: "/dashboard/audit",
     };
     async function remove() {
-        await api("DELETE", "/instances/furnished-1");
-        for (const host of ["furnished.test", "furnished-2.test"]) await api("DELETE", `/hosts/${host}`);
+        for (const instance of ["furnished-1", "checkout-api-7f9c6d5b8-x2x9k"]) await api("DELETE", `/instances/${instance}`);
+        for (const host of ["furnished.test", "furnished-2.test", longHost]) await api("DELETE", `/hosts/${host}`);
         await api("DELETE", "/queues/furnished");
         await api("DELETE", "/tokens/furnished-token");
         [app, failing].forEach((one) => one.stop());

@@ -3,6 +3,7 @@
 import path from "node:path";
 
 import * as accessibility from "./accessibility.mjs";
+import * as charts from "./charts.mjs";
 import * as events from "./events.mjs";
 import { open, shots, start } from "./harness.mjs";
 import * as host from "./host.mjs";
@@ -17,6 +18,7 @@ import * as scale from "./scale.mjs";
 
 const suites = {
     pages: { login, overview, host, policy, events, queues, objects, machines, liveness },
+    charts: { login, charts },
     everywhere: { login, accessibility },
     scale: { login, scale },
 };

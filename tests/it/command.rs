@@ -15,7 +15,7 @@ use signalbox_stack::Part;
 use signalbox_testkit::{PATIENCE, eventually, eventually_within};
 use signalbox_tests::{system::System, upstream::App};
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::Command,
     time::Duration,
 };
@@ -264,6 +264,79 @@ async fn commands_print_what_an_operator_expects() {
     system.stop().await;
 }
 
+/// Types a command at a terminal, and an answer to its question.
+async fn type_at_terminal(system: &System, arguments: &str, answer: &str) -> Said {
+    let url = format!("http://{}", system.admin);
+    let mut command = command(&url, &system.token, &[]);
+    // `script` gives the command a terminal, and prints what the command writes there.
+    let typed = format!("exec {} {arguments}", program().display());
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--echo", "never", "--command", &typed, "/dev/null"]);
+    script.env_clear().envs(command.as_std_mut().get_envs().filter_map(|(name, value)| Some((name, value?))));
+    script.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    script.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut running = script.spawn().expect("script starts");
+    let mut input = running.stdin.take().unwrap();
+    let mut output = running.stdout.take().unwrap();
+    let mut shown = Vec::new();
+    // The answer is typed when the question is shown.
+    while !shown.ends_with(b": ") && !shown.ends_with(b"[y/N] ") {
+        let read = tokio::time::timeout(PATIENCE, output.read_buf(&mut shown)).await;
+        assert!(read.expect("a question").unwrap() > 0, "{}", String::from_utf8_lossy(&shown));
+    }
+    input.write_all(answer.as_bytes()).await.unwrap();
+    input.flush().await.unwrap();
+    tokio::time::timeout(PATIENCE, output.read_to_end(&mut shown)).await.expect("the end").unwrap();
+    let status = tokio::time::timeout(PATIENCE, running.wait()).await.expect("the end").unwrap();
+    Said { code: status.code(), out: String::from_utf8(shown).unwrap(), wrong: String::new() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_cannot_be_undone_asks_on_a_terminal_and_needs_yes_elsewhere() {
+    let system = System::start("confirmations").await;
+    let at = |words: &'static str| words.split(' ').collect::<Vec<_>>();
+    for name in ["mail", "jobs"] {
+        type_in(&system, &["queues", "create", name, "--pattern", "none:none:none"]).await.done();
+    }
+    type_in(&system, &at("tokens create deploy --scope read")).await.done();
+    let names = async |noun: &'static str| type_in(&system, &[noun, "list", "-o", "name"]).await.done().out;
+
+    // In a script.
+    for (arguments, effect) in [
+        (
+            "queues remove mail",
+            "this would delete the queue mail with all of its messages, which cannot be undone",
+        ),
+        ("queues purge mail", "this would drop all waiting messages of mail"),
+        ("tokens revoke deploy", "this would revoke the token deploy"),
+        ("hosts remove a.test", "this would remove the host a.test with its policy"),
+        ("labels delete orders --all", "this would delete all labels of orders"),
+        ("machines delete orders", "this would delete the machine orders with all of its labels"),
+    ] {
+        let said = type_in(&system, &at(arguments)).await;
+        assert!(said.code == Some(64) && said.out.is_empty(), "{arguments}: {} {}", said.out, said.wrong);
+        assert!(said.wrong.contains(effect) && said.wrong.contains("add --yes"), "{}", said.wrong);
+    }
+    assert_eq!(names("queues").await, "jobs\nmail\n");
+
+    // On a terminal: the name of something with contents, otherwise y.
+    let said = type_at_terminal(&system, "queues remove mail", "jobs\n").await;
+    assert!(
+        said.out.contains("This will delete the queue mail") && said.out.contains("nothing was changed"),
+        "{}",
+        said.out
+    );
+    assert_eq!((said.code, names("queues").await), (Some(64), "jobs\nmail\n".to_owned()));
+    let said = type_at_terminal(&system, "queues remove mail", "mail\n").await;
+    assert_eq!((said.code, names("queues").await), (Some(0), "jobs\n".to_owned()), "{}", said.out);
+    let said = type_at_terminal(&system, "tokens revoke deploy", "\n").await;
+    assert_eq!((said.code, names("tokens").await), (Some(64), "deploy\n".to_owned()), "{}", said.out);
+    let said = type_at_terminal(&system, "tokens revoke deploy", "y\n").await;
+    assert_eq!((said.code, names("tokens").await), (Some(0), String::new()), "{}", said.out);
+    type_in(&system, &at("queues rm jobs -y")).await.done();
+    system.stop().await;
+}
+
 /// A machine whose action fails, because nothing listens at its address.
 pub(super) const ORDERS: &str = "
 state_machines:
@@ -449,8 +522,8 @@ async fn an_operator_applies_a_machine_and_manages_its_labels() {
     assert!(all.code == Some(64) && all.wrong.contains("--all"), "{}", all.wrong);
     let tasks = type_in(&system, &at("machines tasks orders")).await.done().out;
     assert!(tasks.lines().any(|row| row.contains("move") && row.contains("done")), "{tasks}");
-    let unsure = type_in(&system, &at("machines delete orders")).await;
-    assert!(unsure.code == Some(64) && unsure.wrong.contains("--confirm orders"), "{}", unsure.wrong);
+    let other = type_in(&system, &at("machines delete orders --confirm deaf")).await;
+    assert!(other.code == Some(64) && other.wrong.contains("another machine"), "{}", other.wrong);
     let deleted = type_in(&system, &at("machines delete orders --confirm orders")).await.done().out;
     assert!(deleted.starts_with("delete_machine done: 2 changed"), "{deleted}");
     let gone = type_in(&system, &at("labels show orders 7")).await;

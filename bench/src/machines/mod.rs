@@ -1,4 +1,5 @@
-//! State machines: evaluated conditions, moved labels, received facts, and a million waiting labels.
+//! State machines: evaluated conditions, moved labels, received facts, a million waiting labels, and
+//! searches among them.
 //!
 //! One pacemaker and one fabric (two more pacemakers where noted), nothing pinned. After a measurement the labels and
 //! the topic of transitions are checked; it fails if a label is in a wrong state or its event is missing.
@@ -6,10 +7,12 @@
 mod evaluating;
 mod moving;
 mod parked;
+mod searching;
 mod testbed;
 mod updating;
 
-use testbed::Machines;
+pub(crate) use parked::fill as fill_parked;
+pub(crate) use testbed::{Machines, label};
 
 use crate::session::{Output, Session};
 
@@ -28,6 +31,9 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     // On a separate fabric: data of the other measurements would be counted among its bytes.
     let machines = Machines::start().await?;
     parked::measure(session, &machines, output).await?;
+    machines.testbed.stack.stop().await;
+    let machines = Machines::start().await?;
+    searching::measure(session, &machines, output).await?;
     machines.testbed.stack.stop().await;
     Ok(())
 }

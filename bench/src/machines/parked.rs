@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use signalbox_store::{Fabric, keys::machines::machines as keys};
 use tokio::time::Instant;
 
-use super::testbed::{CONNECTIONS, Machines, label, tag};
+use super::testbed::{CONNECTIONS, Machines, Run, label, tag};
 use crate::{
     process::private_memory,
     report::{Table, grouped},
@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// Labels that are made as clients make them.
-const ORIGINALS: u64 = 1_000;
+pub(super) const ORIGINALS: u64 = 1_000;
 /// One in this many transitions.
 const MOVES_ONE_IN: u64 = 100;
 /// Entries into a state until a label has all the rows that are kept.
 const VISITS: u64 = 20;
 /// Copies that are sent together.
-const TOGETHER: u64 = 1_000;
+pub(super) const TOGETHER: u64 = 1_000;
 /// The polling interval of the pacemaker's memory.
 const POLL: Duration = Duration::from_millis(10);
 /// The time limit for Redis to rewrite its log.
@@ -39,16 +39,8 @@ const MAX_SECONDS: f64 = 6.0;
 /// slow sweep.
 const MAX_GROWTH: u64 = 128 << 20;
 
-/// Measures it.
-///
-/// # Errors
-/// When a label is not judged, or the pacemaker's memory grows with their number.
-pub(super) async fn measure(
-    session: &Session,
-    machines: &Machines,
-    output: &mut Output,
-) -> anyhow::Result<()> {
-    let labels: u64 = if session.quick { 100_000 } else { 1_000_000 };
+/// Defines the machine, and creates its first labels.
+async fn create_originals(machines: &Machines) -> anyhow::Result<Run> {
     let wait = json!({
         "gate": "parked",
         "exit_condition": "(metadata.has_recommendations and metadata.due and system.time >= 00:00) or metadata.turn = \"on\"",
@@ -59,7 +51,30 @@ pub(super) async fn measure(
         "next": "parked",
     });
     machines.define("parked", &json!([wait, turn]))?;
-    machines.create("parked", "parked", ORIGINALS, metadata).await?;
+    machines.create("parked", "parked", ORIGINALS, metadata).await
+}
+
+/// Fills the machine `parked` with labels, for lists of them: without a history.
+///
+/// # Errors
+/// When a label is missing.
+pub(crate) async fn fill(machines: &Machines, labels: u64) -> anyhow::Result<()> {
+    create_originals(machines).await?;
+    copy(&machines.fabric, "parked", labels).await?;
+    machines.expect("parked", "parked", labels)
+}
+
+/// Measures it.
+///
+/// # Errors
+/// When a label is not judged, or the pacemaker's memory grows with their number.
+pub(super) async fn measure(
+    session: &Session,
+    machines: &Machines,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let labels = labels(session);
+    create_originals(machines).await?;
     for visit in 0..VISITS {
         let turn = if visit % 2 == 0 { "on" } else { "back" };
         let requests = machines.many("PATCH", "parked", ORIGINALS, |_| json!({"turn": turn}));
@@ -67,7 +82,7 @@ pub(super) async fn measure(
     }
     machines.expect("parked", "parked", ORIGINALS)?;
     let before = used_memory(&machines.fabric).await?;
-    copy(&machines.fabric, labels).await?;
+    copy(&machines.fabric, "parked", labels).await?;
     machines.expect("parked", "parked", labels)?;
     let used = used_memory(&machines.fabric).await?.saturating_sub(before);
     #[allow(clippy::cast_precision_loss)]
@@ -83,8 +98,13 @@ pub(super) async fn measure(
     Ok(())
 }
 
+/// How many labels there are.
+pub(super) fn labels(session: &Session) -> u64 {
+    if session.quick { 100_000 } else { 1_000_000 }
+}
+
 /// Half a kilobyte.
-fn metadata(number: u64) -> Value {
+pub(super) fn metadata(number: u64) -> Value {
     json!({
         "email": format!("somebody.{number:04}@mail.example.com"), "locale": "en-GB", "plan": "team",
         "seats": number % 40, "has_recommendations": true, "due": number.is_multiple_of(MOVES_ONE_IN),
@@ -119,16 +139,16 @@ async fn used_memory(fabric: &Fabric) -> anyhow::Result<u64> {
 }
 
 /// Copies the first labels' records to all that follow.
-async fn copy(fabric: &Fabric, labels: u64) -> anyhow::Result<()> {
+pub(super) async fn copy(fabric: &Fabric, machine: &str, labels: u64) -> anyhow::Result<()> {
     let tag = tag();
     let keys = keys(&tag);
-    let key = |number| keys.label("parked", &label(number));
+    let key = |number| keys.label(machine, &label(number));
     let mut reading = fabric.batch();
     for number in 0..ORIGINALS {
         reading.add("GET", &key(number), &[""; 0][..]);
     }
     let records: Vec<Vec<u8>> = reading.query().await?;
-    let index = keys.in_state("parked", "parked");
+    let index = keys.in_state(machine, "parked");
     for first in (ORIGINALS..labels).step_by(usize::try_from(TOGETHER)?) {
         let (mut writing, mut entries) = (fabric.batch(), Vec::new());
         for number in first..(first + TOGETHER).min(labels) {

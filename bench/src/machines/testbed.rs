@@ -87,8 +87,8 @@ pub(super) fn row(what: &str, runs: &[Run], target: Option<f64>) -> Vec<String> 
 }
 
 /// Everything that runs.
-pub(super) struct Machines {
-    pub(super) testbed: Testbed,
+pub(crate) struct Machines {
+    pub(crate) testbed: Testbed,
     /// Pacemakers in addition to the first.
     pub(super) others: Vec<PartHandle>,
     pub(super) fabric: Fabric,
@@ -99,7 +99,7 @@ impl Machines {
     ///
     /// # Errors
     /// When a part does not start.
-    pub(super) async fn start() -> anyhow::Result<Self> {
+    pub(crate) async fn start() -> anyhow::Result<Self> {
         let testbed = Testbed::start(&[], 0).await?;
         let fabric = Fabric::open(&testbed.stack.fabric_url(), Options::default())?;
         Ok(Self { testbed, others: Vec::new(), fabric })
@@ -139,9 +139,17 @@ impl Machines {
     /// # Errors
     /// When it is refused.
     pub(super) fn define(&self, machine: &str, states: &Value) -> anyhow::Result<()> {
+        self.define_whole(machine, &json!({"states": states}))
+    }
+
+    /// Brings a machine's definition there, with more than states.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub(super) fn define_whole(&self, machine: &str, definition: &Value) -> anyhow::Result<()> {
         let (token, path) = (self.testbed.stack.token(), format!("/state-machines/{machine}"));
         // JSON is valid YAML.
-        let definition = json!({"state_machines": {machine: {"states": states}}});
+        let definition = json!({"state_machines": {machine: definition}});
         let plan = self.testbed.call("POST", &format!("{path}/plan"), token, Some(&definition))?;
         self.testbed.call("POST", &format!("{path}/apply"), token, Some(&json!({"plan": plan["plan"]})))?;
         Ok(())
@@ -275,7 +283,7 @@ pub(super) fn tag() -> Tag {
 }
 
 /// The name of a label.
-pub(super) fn label(number: u64) -> String {
+pub(crate) fn label(number: u64) -> String {
     format!("label-{number:07}")
 }
 

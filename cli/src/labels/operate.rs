@@ -9,6 +9,7 @@ use signalbox_client::{
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
     remote::Remote,
     terminal::{self, Progress},
@@ -94,24 +95,54 @@ pub(crate) struct MoveTo {
     pub(super) target: Target,
 }
 
+/// Deletes labels.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Delete {
+    #[command(flatten)]
+    sure: Sure,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Target {
+    /// Labels are either named or described.
+    fn check(&self) -> Result<(), Failure> {
+        let described = self.all || self.which.clone().filter() != LabelFilter::default();
+        match self.label {
+            Some(_) if described => Err(Failure::configuration(
+                "name one label, or select labels with flags; the two cannot be combined",
+            )),
+            None if !described => Err(Failure::configuration(
+                "name a label, describe labels with flags such as --state, or use --all",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) async fn delete(Delete { sure, target }: Delete) -> Result<(), Failure> {
+    target.check()?;
+    let machine = &target.machine;
+    match &target.label {
+        Some(label) => sure.confirm(&format!("delete the label {label} of {machine}"))?,
+        None if target.all => sure.confirm_name(&format!("delete all labels of {machine}"), machine)?,
+        None => {
+            sure.confirm_name(&format!("delete all labels of {machine} that match the flags"), machine)?
+        }
+    }
+    run("delete", None, target).await
+}
+
 pub(super) async fn move_to(args: MoveTo) -> Result<(), Failure> {
     run("move", Some(args.to), args.target).await
 }
 
 pub(super) async fn run(operation: &str, to: Option<String>, target: Target) -> Result<(), Failure> {
+    target.check()?;
     let filter = target.which.filter();
     let client = target.remote.client()?;
     if let Some(label) = target.label {
-        if target.all || filter != LabelFilter::default() {
-            return Err(Failure::configuration(
-                "name one label, or select labels with flags; the two cannot be combined",
-            ));
-        }
         return one(&client, &target.remote, (&target.machine, &label), operation, to).await;
-    }
-    if !target.all && filter == LabelFilter::default() {
-        let hint = "name a label, describe labels with flags such as --state, or use --all";
-        return Err(Failure::configuration(hint));
     }
     let operation = operation.to_owned();
     let new = NewTask { operation, to, metadata: None, filter, rate: target.rate };

@@ -9,6 +9,7 @@ use signalbox_client::{
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
     input,
     labels::operate,
@@ -100,9 +101,11 @@ pub(crate) struct Rollback {
 pub(crate) struct Delete {
     /// Machine
     machine: String,
-    /// The name of the machine, again
-    #[arg(long, value_name = "MACHINE", default_value = "")]
-    confirm: String,
+    #[command(flatten)]
+    sure: Sure,
+    /// The name of the machine, again; the same as --yes
+    #[arg(long, value_name = "MACHINE", hide = true)]
+    confirm: Option<String>,
     /// Do not wait until all labels are deleted
     #[arg(long)]
     no_wait: bool,
@@ -276,11 +279,12 @@ pub(super) async fn rollback(args: Rollback) -> Result<(), Failure> {
 }
 
 pub(super) async fn delete(args: Delete) -> Result<(), Failure> {
-    if args.confirm != args.machine {
-        let detail =
-            format!("this deletes the machine with all of its labels; add --confirm {}", args.machine);
-        return Err(Failure::configuration(detail));
-    }
+    let sure = match &args.confirm {
+        Some(name) if *name == args.machine => Sure::already(),
+        Some(name) => return Err(Failure::configuration(format!("--confirm names another machine: {name}"))),
+        None => args.sure,
+    };
+    sure.confirm_name(&format!("delete the machine {} with all of its labels", args.machine), &args.machine)?;
     let client = args.remote.client()?;
     let task = client.machines().delete(&args.machine).await?;
     let task = if args.no_wait { task } else { operate::wait(&client, &args.machine, task).await? };

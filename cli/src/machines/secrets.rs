@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use signalbox_client::machines::Secret;
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
     input,
     listing::{Cell, Listing},
@@ -29,11 +30,13 @@ pub(crate) struct Secrets {
     #[arg(long, value_name = "NAME")]
     delete: Option<String>,
     #[command(flatten)]
+    sure: Sure,
+    #[command(flatten)]
     listing: Listing,
 }
 
 pub(super) async fn run(args: Secrets) -> Result<(), Failure> {
-    let Secrets { machine, set, address, from, delete, listing } = args;
+    let Secrets { machine, set, address, from, delete, sure, listing } = args;
     if let Some((name, address)) = set.zip(address) {
         let value = input::text(&from)?;
         let value = value.strip_suffix('\n').unwrap_or(&value);
@@ -43,6 +46,7 @@ pub(super) async fn run(args: Secrets) -> Result<(), Failure> {
         return Remote::show(&listing, &secret, |_| terminal::line(&text));
     }
     if let Some(name) = delete {
+        sure.confirm(&format!("delete the secret {name} of {machine}"))?;
         listing.client()?.machines().delete_secret(&machine, &name).await?;
         terminal::line(&format!("{name} is deleted"));
         return Ok(());

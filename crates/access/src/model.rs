@@ -191,26 +191,21 @@ impl Caller {
 }
 
 /// The stored record of a secret, under its digest. All secrets of a token have the same record apart from `until_ms`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) name: String,
     pub(super) scopes: Vec<Scope>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<Vec<HostPattern>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) environments: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) machines: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) version_types: Option<Vec<String>>,
     /// When the secret was created, in unix milliseconds.
     #[serde(default)]
     pub(super) created_ms: u64,
     /// When the token expires, in unix milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires_ms: Option<u64>,
     /// When this secret ends because a newer one has replaced it, in unix milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) until_ms: Option<u64>,
 }
 

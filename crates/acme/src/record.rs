@@ -8,36 +8,28 @@ use crate::schedule::{self, Life, Window};
 const MAX_WORDS: usize = 500;
 
 /// The stored state of a name. Times are unix seconds.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Whether a client requested the name and the check URL allowed it, so that it is not a registered host.
     #[serde(default)]
     pub(crate) on_demand: bool,
     /// The certificate in the route table.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) certificate: Option<Life>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) window: Option<Window>,
     /// When renewal information is queried next; `None` if the server provides none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ari_at: Option<u64>,
     /// An unfinished order.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) order: Option<OpenOrder>,
     /// Failed attempts since the last certificate.
     #[serde(default)]
     pub(crate) failures: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_error_at: Option<u64>,
     /// No attempt is made before this time, because the server requested a pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) not_before: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) issued_at: Option<u64>,
     /// The result of the latest attempt, until its event is published.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) news: Option<News>,
 }
 

@@ -18,6 +18,7 @@ pub enum AutomaticState {
 }
 
 /// The automatic certificate of a name.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AutomaticCertificate {
@@ -29,37 +30,30 @@ pub struct AutomaticCertificate {
     /// Whether a client asked for the name and `acme.check_url` allowed it; otherwise a host has it.
     pub on_demand: bool,
     /// When the present certificate expires, unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub not_after: Option<u64>,
     /// When it is renewed, unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub renews_at: Option<u64>,
     /// When it was obtained, unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub issued_at: Option<u64>,
     /// Failed attempts since the last certificate.
     pub failures: u32,
     /// Why the latest attempt failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// When the latest attempt failed, unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error_at: Option<u64>,
     /// When the next attempt is made after a failure, unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<u64>,
 }
 
 /// A page of names with automatic HTTPS, in order.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AutomaticCertificateList {
     /// The URL of the ACME server's directory; absent if automatic HTTPS is off.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
     /// The names.
     pub names: Vec<AutomaticCertificate>,
     /// The cursor of the next page; absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }

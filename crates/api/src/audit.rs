@@ -24,6 +24,7 @@ pub enum Kind {
 words!(Kind { Change: "change", Login: "login", Logout: "logout", Refused: "refused" });
 
 /// A record of the audit log: who changed what, and when.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "schema", schema(as = AuditRecord))]
@@ -33,16 +34,13 @@ pub struct Record {
     /// The kind of this record.
     pub kind: Kind,
     /// The name of the caller's token, or `root`. Absent for a log-in with an unknown token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
     /// The person for whom an authenticating proxy sent the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<String>,
     /// The address of the client.
     #[cfg_attr(feature = "schema", schema(example = "10.0.0.7"))]
     pub address: String,
     /// The ID of the request, as in the access log.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The method of the request.
     #[cfg_attr(feature = "schema", schema(example = "DELETE"))]
@@ -56,13 +54,10 @@ pub struct Record {
     /// The status of the answer.
     pub status: u16,
     /// The code of a refusal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// The value before the change, without secrets, if the route reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Value>,
     /// The value after the change, without secrets, as the answer shows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
 }
 

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use crate::tokens::Scope;
 
 /// An event to be published.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NewEvent {
     /// `create`, `update`, `delete` or `noop`.
@@ -19,20 +20,17 @@ pub struct NewEvent {
     /// The resource that it is about.
     pub url: String,
     /// Its object, which is the ordering key; that of the URL when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
     /// The tenant by which queues keep it apart.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// When it happened, unix milliseconds; now when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<u64>,
     /// Any JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<serde_json::Value>,
 }
 
 /// The result of one event of an array.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Published {
@@ -40,13 +38,10 @@ pub struct Published {
     #[cfg_attr(feature = "schema", schema(example = 200))]
     pub status: u16,
     /// Its id, when it was accepted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// The stable name of the error.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Cow<'static, str>>,
     /// Description of the error.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
@@ -72,6 +67,7 @@ pub struct Topic {
 }
 
 /// A subscription as every client may see it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = SubscriptionView))]
 pub struct Subscription {
@@ -92,22 +88,20 @@ pub struct Subscription {
     /// Batches that are delivered at a time.
     pub concurrency: u64,
     /// Why deliveries are stopped; subscribing again starts them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
     /// Whether deliveries are paused; events wait in the meantime.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Attempts after which a batch is dead-lettered, if not the configured number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
     /// Age in seconds at which a batch is dead-lettered, if not the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_seconds: Option<u64>,
     /// Seconds before each retry, if not the default schedule; the last repeats.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retry_seconds: Vec<u32>,
     /// The user name of deliveries; null unless the caller is the subscription's owner or root. It is always present, because
     /// Routemaster's client requires it.
+    #[serialize_always]
     pub uuid: Option<String>,
 }
 
@@ -195,15 +189,14 @@ pub struct Previous {
 }
 
 /// How to replace the secret.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = SecretRotation))]
 #[serde(deny_unknown_fields)]
 pub struct Rotation {
     /// `whsec_` and 24 to 64 bytes in base64; generated when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     /// How long the old ones still sign: 0 to 2,592,000 seconds (a day).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub overlap_seconds: Option<u64>,
 }
 
@@ -269,6 +262,7 @@ pub enum DeliveryResult {
 }
 
 /// An attempt to deliver a batch.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeliveryAttempt {
@@ -287,18 +281,14 @@ pub struct DeliveryAttempt {
     /// The result of the attempt.
     pub result: DeliveryResult,
     /// The receiver's status, if it answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// How long it took.
     pub duration_ms: u64,
     /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The beginning of the body of an answer that is not a success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
     /// When the batch is retried, in unix milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
@@ -370,6 +360,7 @@ pub struct ClientToken {
 }
 
 /// A token of a client of the bus, to be created.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = NewApiToken))]
 #[serde(deny_unknown_fields)]
@@ -377,26 +368,22 @@ pub struct NewClientToken {
     /// `[a-z0-9:_-]{1,64}`.
     pub name: String,
     /// `[a-z0-9:_-]{20,64}`; generated as `name--` and 32 hexadecimal digits when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// `publish` and `subscribe` when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scopes: Option<BTreeSet<Scope>>,
     /// When the token expires, in unix milliseconds. Without it, the token does not expire.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
 }
 
 /// Another token for a client of the bus.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ApiTokenRotation))]
 #[serde(deny_unknown_fields)]
 pub struct ClientTokenRotation {
     /// The new token, as at its creation.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Seconds for which the previous tokens stay valid, up to 30 days. An hour when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub overlap_seconds: Option<u64>,
 }
 

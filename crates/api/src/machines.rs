@@ -5,10 +5,11 @@ mod flow;
 mod labels;
 mod secrets;
 mod simulate;
+mod status;
 mod tasks;
 
 pub use definitions::{
-    Applied, Apply, KeptVersion, Machine, MachineEntry, MachineState, Machines, PassedLimit, Plan,
+    Applied, Apply, KeptVersion, LimitUse, Machine, MachineEntry, MachineState, Machines, PassedLimit, Plan,
     StateChanges, Version, VersionSource, Versions,
 };
 pub use flow::{EdgeFlow, Flow, Funnel, StateFlow, VersionFunnel};
@@ -18,4 +19,5 @@ pub use labels::{
 };
 pub use secrets::{NewSecret, Secret, Secrets};
 pub use simulate::{AssumedAnswer, AssumedResponse, Simulate};
+pub use status::{Cause, Status};
 pub use tasks::{LabelFilter, LabelOperation, NewTask, Task, Tasks};

@@ -76,16 +76,15 @@ pub struct ObjectState {
 }
 
 /// Objects that wait for an operator's decision.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ObjectList {
     /// The objects.
     pub objects: Vec<ObjectState>,
     /// The cursor of the next page; absent on the last one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// How many items match the search, on all pages together; absent if they were not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
 }
 
@@ -107,6 +106,7 @@ pub struct Skip {
 }
 
 /// A backend: where the events of objects go whose names begin with its prefix.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = BackendView))]
 pub struct Backend {
@@ -119,10 +119,8 @@ pub struct Backend {
     /// Where events are sent.
     pub callback: String,
     /// The user name of deliveries; only root sees it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// The secret that signs; only root sees it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     /// What to do with an event that fails.
     pub on_failure: OnFailure,
@@ -131,11 +129,11 @@ pub struct Backend {
     /// Objects that one pacemaker serves at a time.
     pub workers: u64,
     /// Why deliveries are stopped; null while they are not.
+    #[serialize_always]
     pub disabled: Option<String>,
     /// It was removed, and disappears as soon as nothing is queued for it.
     pub draining: bool,
     /// What is done with the queued events, if the backend was removed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queued: Option<Queued>,
     /// Objects with a queue.
     pub objects: u64,

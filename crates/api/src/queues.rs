@@ -5,6 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The definition of a queue to be created or replaced; a missing field has its default.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -14,36 +15,27 @@ pub struct NewQueue {
     #[cfg_attr(feature = "schema", schema(example = ".*:email_event:.*"))]
     pub pattern: String,
     /// How long a pulled message is leased to its consumer: 1 to 43,200 (30).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<f64>,
     /// Messages of one environment that may be in flight at a time, in each shard. No limit when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
     /// Deliveries of a message before it becomes a dead letter; 0 means no limit (20).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
     /// How long a message may wait before it is dropped: up to a year (four days).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_seconds: Option<u64>,
     /// How long a message that was released without a delay, or whose lease expired, waits before its second delivery. The
     /// time doubles with every further delivery. 0 to 43,200 (0).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff_seconds: Option<f64>,
     /// The maximum of this time: 0 to 43,200 (3,600).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backoff_seconds: Option<f64>,
     /// Messages that may wait or be delayed, in each shard. No limit when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
     /// The same, of one environment.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_waiting_per_tenant: Option<u64>,
     /// What to do with a message that would exceed these limits.
     #[serde(default)]
     pub overflow: Overflow,
     /// Messages in a turn by environment, 0 to 10,000; 0 pauses. Others have 1. When left out, the weights of the existing
     /// queue stay.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<BTreeMap<String, u32>>,
 }
 
@@ -60,42 +52,36 @@ pub enum Overflow {
 }
 
 /// Changes of a queue's definition; a missing field stays. `null` removes a limit, or the weight of an environment.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct QueuePatch {
     /// See `NewQueue`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
     /// See `NewQueue`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<f64>,
     /// See `NewQueue`.
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
     pub in_flight_limit: Option<Option<u64>>,
     /// See `NewQueue`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
     /// See `NewQueue`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_seconds: Option<u64>,
     /// See `NewQueue`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff_seconds: Option<f64>,
     /// See `NewQueue`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backoff_seconds: Option<f64>,
     /// See `NewQueue`.
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
     pub max_waiting: Option<Option<u64>>,
     /// See `NewQueue`.
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
     pub max_waiting_per_tenant: Option<Option<u64>>,
     /// See `NewQueue`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<Overflow>,
     /// Weights to change, by environment; the others stay.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -108,21 +94,19 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Res
 }
 
 /// Settings of one environment of a queue; a missing field has its default.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FacetSettings {
     /// Messages in a turn, 0 to 10,000 (1).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// Whether nothing of it is delivered (`false`).
     #[serde(default)]
     pub paused: bool,
     /// Messages that may be in flight at a time, in each shard, in place of the queue's limit; 0 means no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
     /// Messages per second, in each shard: 0.001 to 1,000,000. No limit when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_per_second: Option<f64>,
 }
 
@@ -200,16 +184,15 @@ pub struct Numbers {
 }
 
 /// Queues.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct QueueList {
     /// The queues.
     pub queues: Vec<Queue>,
     /// The cursor of the next page; absent on the last one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// How many items match the search, on all pages together; absent if they were not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
 }
 
@@ -258,29 +241,27 @@ pub struct Count {
 }
 
 /// The parameters of a pull.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PullBody))]
 #[serde(deny_unknown_fields)]
 pub struct Pull {
     /// Maximum number of messages, 1 to 1,000 (10).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
     /// How long to wait for the first, up to 30 seconds (0).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<f64>,
     /// Acknowledge the messages immediately: there are no receipts, and a consumer that dies has lost them.
     #[serde(default)]
     pub auto_ack: bool,
     /// Only messages of this environment, regardless of turns. A token that is confined to environments has to name one
     /// of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// How long these messages are leased, 1 to 43,200; the time of their queue when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<f64>,
 }
 
 /// The parameters of a pull from several queues.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -288,19 +269,15 @@ pub struct PullFrom {
     /// 1 to 16 queues, each once.
     pub queues: Vec<PullSource>,
     /// See `PullBody`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
     /// See `PullBody`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<f64>,
     /// See `PullBody`.
     #[serde(default)]
     pub auto_ack: bool,
     /// See `PullBody`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// See `PullBody`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<f64>,
 }
 
@@ -317,15 +294,14 @@ pub struct PullSource {
 }
 
 /// Which messages to read without pulling them.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PeekBody))]
 #[serde(deny_unknown_fields)]
 pub struct Peek {
     /// Only of this environment; else the next of each, in the order of their turns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// Maximum number of messages, 1 to 1,000 (10).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
 }
 
@@ -340,13 +316,12 @@ pub struct Purge {
 }
 
 /// A message. `J` is a piece of JSON: the server writes borrowed text, a client reads values.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Message<J> {
     /// Acknowledges, releases or extends it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub receipt: Option<String>,
     /// Its queue, if it was pulled from several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     /// Its id.
     pub id: u64,
@@ -358,23 +333,19 @@ pub struct Message<J> {
     /// Its name; of events of the bus the topic.
     pub name: J,
     /// Any JSON.
+    #[serialize_always]
     pub payload: Option<J>,
     /// In place of a payload that JSON readers may reject: its text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_text: Option<String>,
     /// Deliveries so far.
     pub attempt: u32,
     /// When the lease expires, unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_until_ms: Option<u64>,
     /// Of events of the bus.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<J>,
     /// Of events of the bus.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<J>,
     /// Of events of the bus.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<J>,
 }
 
@@ -410,20 +381,19 @@ pub enum MessageState {
 }
 
 /// A message in its queue. `M` is the message.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredMessage<M> {
     /// Where it is.
     pub state: MessageState,
     /// When its delay or its lease ends, unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
     /// When it was dead-lettered, unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub died_ms: Option<u64>,
     /// `nacked`, `expired` or `rejected`: how the last delivery of a dead letter ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The message as a pull would have shown it.
+    #[serialize_always]
     pub message: Option<M>,
 }
 
@@ -457,18 +427,16 @@ pub struct DeadPage<M> {
 }
 
 /// Which dead letters are returned to their queue.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Redrive {
     /// Only of this environment.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// Only these messages, up to 1,000.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<u64>>,
     /// How many become available per second, from now: 0.1 to 1,000,000. All now when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_per_second: Option<f64>,
 }
 
@@ -530,22 +498,19 @@ pub struct Extend {
 }
 
 /// The result of one receipt.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Outcome {
     /// The receipt.
     pub receipt: String,
     /// `acked`, `already_acked`, `back`, `delayed`, `dead`, `extended`; absent when it settled nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Cow<'static, str>>,
     /// When the lease expires now, unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_until_ms: Option<u64>,
     /// `invalid_receipt`, `receipt_of_other_queue`, `receipt_used`, `receipt_expired`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Cow<'static, str>>,
     /// The problem.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 

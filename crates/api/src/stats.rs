@@ -112,34 +112,30 @@ pub struct Bucket {
 pub type Point = (u64, u64);
 
 /// The range of a history, as a query string.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct History {
     /// The metric; `requests` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// The first unix second; five minutes before `end` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
     /// The unix second after the range; now by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<u64>,
     /// Seconds of a point, 1 to 86400; chosen by the length of the range by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
 }
 
 /// The period of a histogram, as a query string.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct Period {
     /// The first unix second; five minutes before `end` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
     /// The unix second after the period; now by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<u64>,
 }
 

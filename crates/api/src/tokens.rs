@@ -45,6 +45,7 @@ impl AsRef<str> for Scope {
 }
 
 /// A token to be created.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -55,36 +56,31 @@ pub struct NewToken {
     /// At least one.
     pub scopes: Vec<Scope>,
     /// Confine the token to these hosts: `shop.example`, or `*.shop.example` for everything below.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<String>>,
     /// Confine the token to messages of these environments.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub environments: Option<Vec<String>>,
     /// Confine the token to these state machines.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<Vec<String>>,
     /// Let the token register instances under these version types only: `shop-1`, or `shop-*` for all that begin with `shop-`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version_types: Option<Vec<String>>,
     /// When the token expires, in unix milliseconds. Without it, the token does not expire.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
 }
 
 /// A new secret for a token.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = TokenRotation))]
 #[serde(deny_unknown_fields)]
 pub struct Rotation {
     /// For how many seconds the secrets before stay valid, up to 30 days; 0 ends them immediately. An hour if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub overlap_seconds: Option<u64>,
     /// When the new secret expires, in unix milliseconds. As the secret before if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
 }
 
 /// A token; the token itself is shown only when it is created.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = TokenView))]
 pub struct Token {
@@ -93,43 +89,35 @@ pub struct Token {
     /// Its permissions.
     pub scopes: Vec<Scope>,
     /// The hosts that it is confined to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<String>>,
     /// The environments that it is confined to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub environments: Option<Vec<String>>,
     /// The state machines that it is confined to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<Vec<String>>,
     /// The version types under which it registers instances.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version_types: Option<Vec<String>>,
     /// When its newest secret was created, in unix milliseconds.
     pub created_at_ms: u64,
     /// When it expires, in unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
     /// When it was last used, in unix milliseconds, to about two minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_used_at_ms: Option<u64>,
     /// When each secret that a rotation has replaced ends, in unix milliseconds; absent if no such secret is valid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced_until_ms: Vec<u64>,
     /// The secret that clients send.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
 }
 
 /// Tokens.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TokenList {
     /// The tokens, without their secrets.
     pub tokens: Vec<Token>,
     /// The cursor of the next page; absent on the last one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// How many items match the search, on all pages together; absent if they were not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
 }

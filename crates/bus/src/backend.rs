@@ -10,6 +10,7 @@ use super::{Error, Handle, OnFailure, Options, Queued, Registry};
 use signalbox_egress::Secret;
 
 /// An HTTP backend.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
     /// The prefix of its objects' names.
@@ -23,7 +24,6 @@ pub struct Backend {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
     /// User name and secrets, encrypted. In memory only if they cannot be decrypted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sealed: Option<String>,
     /// The treatment of an event that fails.
     pub on_failure: OnFailure,
@@ -32,7 +32,6 @@ pub struct Backend {
     /// Objects that one pacemaker serves at a time.
     pub workers: u64,
     /// Why deliveries are stopped (the callback answered 410). Defining the backend again starts them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
     /// It was removed, and disappears once its queues are empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -3,6 +3,8 @@
 //! The bus does not interpret labels; it passes these arguments to the fragment of the publish script that does
 //! (`scripts/labels.lua`), so that a label's transition and its event are one atomic step.
 
+use crate::EventId;
+
 /// A change of a label: the record that must exist, and the record that replaces it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
@@ -18,6 +20,8 @@ pub struct Change {
     pub tail: Vec<u8>,
     /// After how many milliseconds the record is forgotten.
     pub ttl_ms: Option<u64>,
+    /// The id of the label's last event, if it had any. The bus does not remember the events of labels.
+    pub prev: Option<EventId>,
     /// The changes of the indexes.
     pub indexes: Vec<Index>,
     /// What is appended to the label's log.

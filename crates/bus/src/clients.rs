@@ -13,6 +13,7 @@ const MAX_SECRETS: usize = 4;
 const API_TOKENS: usize = 10_000;
 
 /// A client with a token of the bus.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiToken {
     /// The client's name.
@@ -22,10 +23,8 @@ pub struct ApiToken {
     /// SHA-256 of each of its tokens in hexadecimal → when the token ends, in unix milliseconds; `None` if it does not.
     pub secrets: BTreeMap<String, Option<u64>>,
     /// The token itself, if the system is configured to list tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<String>,
     /// The same, encrypted. In memory only if it cannot be decrypted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sealed: Option<String>,
 }
 

@@ -29,7 +29,7 @@
 //! * **IDs** increase within a shard: `max(last + 64, ms · 6400 + shard)`, where `ms` counts milliseconds since 2024. They
 //!   are numbers below 2^53, and Lua prints them with `%.0f` only. Each event names the previous event of its object
 //!   (`prev`) and the previous one of its object in the same topic (`tprev`). `bus:objects` has these last ids, so that
-//!   both cost one read and one write for a whole call. It consists of two hashes that rotate. An object
+//!   both cost one read and one write for a whole call. (The last ID of a label is in its record.) It consists of two hashes that rotate. An object
 //!   without new events is removed only after `object_seconds`, or after `objects` other objects have had events. Both
 //!   are longer than the maximum age of a batch.
 //! * **The log** holds each body once, in segments of ten seconds of IDs, `bus:log:<segment>`. Dividing an ID yields
@@ -116,7 +116,6 @@ extern crate self as signalbox_bus;
 mod acknowledged;
 mod attempts;
 mod backend;
-mod batcher;
 mod cache;
 mod change;
 mod check;
@@ -152,7 +151,6 @@ mod window;
 mod worker;
 
 pub use backend::{Backend, WantedBackend};
-pub use batcher::{Batched, Batcher};
 pub use change::{Change, Index, Log};
 pub use clients::ApiToken;
 pub use dead::{DeadLetter, Page};

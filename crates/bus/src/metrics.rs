@@ -8,7 +8,7 @@
 use std::{fmt, time::Duration};
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode_registry},
+    encoding::text::encode_registry,
     metrics::{
         counter::{ConstCounter, Counter},
         family::Family,
@@ -21,32 +21,17 @@ use prometheus_client::{
 use super::{Credentials, Gauges, Refusal, SubscriberGauges};
 use signalbox_egress::Outcome;
 
+/// The labels of a metric with their values.
+type Words<const N: usize> = [(&'static str, &'static str); N];
+/// The labels of a metric with values that are names.
+type Names<const N: usize> = [(&'static str, String); N];
+
 const PREFIX: &str = "signalbox_bus";
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Result {
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct State {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Topic {
-    topic: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Subscriber {
-    subscriber: String,
-}
 
 /// Deliveries of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Deliveries {
-    results: Family<Result, Counter>,
+    results: Family<Words<1>, Counter>,
     seconds: Histogram,
 }
 
@@ -62,7 +47,7 @@ impl Deliveries {
             Outcome::Failed { .. } => "failed",
             Outcome::Gone => "gone",
         };
-        self.results.get_or_create(&Result { result }).inc();
+        self.results.get_or_create(&[("result", result)]).inc();
         self.seconds.observe(elapsed.as_secs_f64());
     }
 }
@@ -72,7 +57,7 @@ impl Deliveries {
 pub struct Metrics {
     /// The outcomes of deliveries.
     pub deliveries: Deliveries,
-    published: Family<Result, Counter>,
+    published: Family<Words<1>, Counter>,
 }
 
 impl Default for Metrics {
@@ -83,7 +68,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts one event of a publisher.
-    pub fn published<T>(&self, result: &std::result::Result<T, Refusal>) {
+    pub fn published<T>(&self, result: &Result<T, Refusal>) {
         let result = match result {
             Ok(_) => "accepted",
             Err(Refusal::Claimed) => "claimed",
@@ -100,19 +85,19 @@ impl Metrics {
             Err(Refusal::Unavailable) => "unavailable",
             Err(Refusal::Uninitialized) => "uninitialized",
         };
-        self.published.get_or_create(&Result { result }).inc();
+        self.published.get_or_create(&[("result", result)]).inc();
     }
 
     /// Counts one invalid event.
     pub fn invalid(&self) {
-        self.published.get_or_create(&Result { result: "invalid" }).inc();
+        self.published.get_or_create(&[("result", "invalid")]).inc();
     }
 
     /// The text of all metrics. Without `gauges`, when the fabric does not answer, only those of this process.
     ///
     /// # Errors
     /// Never, as strings take everything.
-    pub fn encode(&self, gauges: Option<&Gauges>) -> std::result::Result<String, fmt::Error> {
+    pub fn encode(&self, gauges: Option<&Gauges>) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register(
             "published_events",
@@ -140,26 +125,26 @@ impl Metrics {
 /// The fabric's counters, as of now.
 fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
     let by_subscriber = |read: fn(&SubscriberGauges) -> Option<u64>| {
-        let family = Family::<Subscriber, Gauge>::default();
+        let family = Family::<Names<1>, Gauge>::default();
         for (name, numbers) in &gauges.subscribers {
             if let Some(value) = read(numbers) {
-                let label = Subscriber { subscriber: name.clone() };
+                let label = [("subscriber", name.clone())];
                 family.get_or_create(&label).set(i64::try_from(value).unwrap_or(i64::MAX));
             }
         }
         family
     };
-    let (sent, failed) = (Family::<Subscriber, Counter>::default(), Family::<Subscriber, Counter>::default());
+    let (sent, failed) = (Family::<Names<1>, Counter>::default(), Family::<Names<1>, Counter>::default());
     for (name, numbers) in &gauges.subscribers {
-        let label = Subscriber { subscriber: name.clone() };
+        let label = [("subscriber", name.clone())];
         sent.get_or_create(&label).inc_by(numbers.sent);
         failed.get_or_create(&label).inc_by(numbers.failed);
     }
     registry.register("subscriber_sent_events", "Events delivered to the subscriber", sent);
     registry.register("subscriber_failed_attempts", "Failed attempts to deliver to the subscriber", failed);
-    let accepted = Family::<Topic, Counter>::default();
+    let accepted = Family::<Names<1>, Counter>::default();
     for (name, events) in &gauges.topics {
-        accepted.get_or_create(&Topic { topic: name.clone() }).inc_by(*events);
+        accepted.get_or_create(&[("topic", name.clone())]).inc_by(*events);
     }
     registry.register("topic_events", "Events accepted of the topic", accepted);
     let mut gauge = |name: &str, help: &str, read| registry.register(name, help, by_subscriber(read));
@@ -182,21 +167,21 @@ fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
         |n| n.last_attempted_ms.map(|ms| ms / 1000),
     );
 
-    let jobs = Family::<State, Gauge>::default();
+    let jobs = Family::<Words<1>, Gauge>::default();
     for (state, count) in [
         ("instant", gauges.jobs_instant),
         ("scheduled", gauges.jobs_scheduled),
         ("pending", gauges.jobs_pending),
     ] {
-        jobs.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        jobs.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     registry.register("jobs", "Delivery jobs, by state", jobs);
     let log_bytes = i64::try_from(gauges.log_bytes).unwrap_or(i64::MAX);
     registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(log_bytes));
     let Credentials { clear, encrypted, locked, .. } = gauges.credentials;
-    let credentials = Family::<State, Gauge>::default();
+    let credentials = Family::<Words<1>, Gauge>::default();
     for (state, count) in [("clear", clear), ("encrypted", encrypted), ("locked", locked)] {
-        credentials.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        credentials.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     registry.register(
         "credentials",

@@ -129,9 +129,7 @@ impl<D: Deliverer> Bus<D> {
             tasks.spawn(housekeeping::recover(Arc::clone(core), Arc::clone(store), shutdown.clone()));
             if core.options.deliver {
                 let busy: Busy = Arc::new(Mutex::default());
-                let (acks, acknowledging) = worker::acks(store);
-                tasks.spawn(acknowledging);
-                tasks.spawn(Fetcher::new(core, store, &self.deliverer, acks, &busy).run(shutdown.clone()));
+                tasks.spawn(Fetcher::new(core, store, &self.deliverer, &busy).run(shutdown.clone()));
                 tasks.spawn(worker::beat(Arc::clone(core), Arc::clone(store), busy, shutdown.clone()));
                 tasks.spawn(replay::run(Arc::clone(core), Arc::clone(store), shutdown.clone()));
             }

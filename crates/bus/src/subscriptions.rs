@@ -48,6 +48,7 @@ pub struct Wanted {
 }
 
 /// A client's subscription.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
     /// The client.
@@ -72,19 +73,15 @@ pub struct Subscription {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
     /// User name and secrets, encrypted. In memory only if they cannot be decrypted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sealed: Option<String>,
     /// Why deliveries are stopped (the callback answered 410). Subscribing again starts them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
     /// Whether deliveries are paused. Events wait in the meantime.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Attempts after which a batch is exhausted; `bus.max_attempts` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
     /// Age at which a batch is exhausted; `bus.max_age_seconds` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_seconds: Option<u64>,
     /// Seconds before each retry, of which the last repeats; increasing pauses when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -92,7 +89,6 @@ pub struct Subscription {
     /// The subscribed topics.
     pub topics: BTreeSet<String>,
     /// The environments that the client's token is confined to: events of others are not delivered. `None` delivers all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environments: Option<BTreeSet<String>>,
 }
 

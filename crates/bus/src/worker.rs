@@ -21,10 +21,8 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-mod acks;
 mod delivery;
 
-pub(super) use acks::{Acks, acks};
 use delivery::Delivery;
 
 use super::{
@@ -75,7 +73,6 @@ pub(super) struct Fetcher<D> {
     core: Arc<Core>,
     store: Arc<Store>,
     deliverer: Arc<D>,
-    acks: Acks,
     busy: Busy,
     idle: Vec<String>,
     /// Deliveries that count as workers, and those that no longer do.
@@ -97,13 +94,7 @@ pub(super) struct Fetcher<D> {
 }
 
 impl<D: Deliverer> Fetcher<D> {
-    pub(super) fn new(
-        core: &Arc<Core>,
-        store: &Arc<Store>,
-        deliverer: &Arc<D>,
-        acks: Acks,
-        busy: &Busy,
-    ) -> Self {
+    pub(super) fn new(core: &Arc<Core>, store: &Arc<Store>, deliverer: &Arc<D>, busy: &Busy) -> Self {
         let workers = core.options.workers.div_ceil(core.stores.len()).max(1);
         let most = workers * HELD;
         // Deliveries that become slow are not in the slow share yet. Some more names keep them from using up those of
@@ -114,7 +105,6 @@ impl<D: Deliverer> Fetcher<D> {
             core: Arc::clone(core),
             store: Arc::clone(store),
             deliverer: Arc::clone(deliverer),
-            acks,
             busy: Arc::clone(busy),
             // The last is taken first, so the same few names are used while there is little to do.
             idle: (0..all).rev().map(name).collect(),
@@ -227,7 +217,6 @@ impl<D: Deliverer> Fetcher<D> {
             core: Arc::clone(&self.core),
             store: Arc::clone(&self.store),
             deliverer: Arc::clone(&self.deliverer),
-            acks: self.acks.clone(),
             shutdown: shutdown.clone(),
         };
         let notes = self.notes.0.clone();

@@ -46,14 +46,6 @@ impl Objects<'_> {
         self.0.get("/backends").await
     }
 
-    /// One backend.
-    ///
-    /// # Errors
-    /// `unknown_backend`.
-    pub async fn backend(&self, name: &str) -> Result<Backend, Error> {
-        self.0.get(&format!("/backends/{}", segment(name))).await
-    }
-
     /// The dead letters of a backend.
     pub async fn dead(&self, backend: &str) -> Result<Vec<DeadEvent>, Error> {
         self.0.get(&format!("/backends/{}/dead", segment(backend))).await

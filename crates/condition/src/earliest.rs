@@ -45,7 +45,6 @@ const MAX_TURNS: usize = 500;
 
 impl Condition {
     /// The earliest time, from that of `facts` on, at which the condition can be true if only time passes.
-    #[must_use]
     pub fn earliest(&self, facts: &Facts<'_>) -> Earliest {
         let mut turns = Turns::default();
         turns.of_program(&self.program, facts);

@@ -72,37 +72,31 @@ pub struct Error {
 
 impl Error {
     /// The line, counted from 1. CR, LF and CR LF each end one.
-    #[must_use]
     pub fn line(&self) -> usize {
         self.place.line
     }
 
     /// The column, counted from 1 in characters.
-    #[must_use]
     pub fn column(&self) -> usize {
         self.place.column
     }
 
     /// The number of characters that the problem covers in its line, at least 1.
-    #[must_use]
     pub fn length(&self) -> usize {
         self.place.length
     }
 
     /// The problem.
-    #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
     /// A suggestion.
-    #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 
     /// `{"line", "column", "length", "message", "hint"}`; the hint may be null.
-    #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
             "line": self.line(), "column": self.column(), "length": self.length(),

@@ -63,7 +63,6 @@ impl Condition {
     }
 
     /// The first part that could not be evaluated: `line 2: a string and a number have no order`.
-    #[must_use]
     pub fn error_of(&self, verdict: &Verdict) -> Option<String> {
         verdict.mishap.map(|mishap| self.describe(mishap))
     }

@@ -105,7 +105,6 @@ pub enum Source {
 
 impl Condition {
     /// Evaluates the condition in full and returns every value; tests of feeds that were not queried are unknown.
-    #[must_use]
     pub fn explain(&self, facts: &Facts<'_>) -> Explanation {
         let tree = Explainer { condition: self, facts }.program(&self.program, true);
         let formula = Formula::of(&self.program, facts);
@@ -204,7 +203,6 @@ fn source(root: &Root) -> Source {
 
 impl Explanation {
     /// `{"tree", "blocking", "fewest"}`, as in `docs/conditions.md`.
-    #[must_use]
     pub fn to_json(&self) -> Json {
         let changes = |changes: &[Change]| changes.iter().map(Change::to_json).collect::<Json>();
         json!({
@@ -223,7 +221,6 @@ impl Change {
 
 impl Node {
     /// `{"kind", "text", "result", "reached"}` with `parts`, or with `operands` and an optional `error`.
-    #[must_use]
     pub fn to_json(&self) -> Json {
         let kind = match self.shape {
             Shape::And => "and",

@@ -74,7 +74,6 @@ impl std::fmt::Debug for Facts<'_> {
 
 impl<'a> Facts<'a> {
     /// Facts as of `now`; `zone` is that of `system.time`, `system.date` and `system.weekday`.
-    #[must_use]
     pub fn new(
         metadata: &'a Json,
         feeds: &'a dyn Feeds,
@@ -93,13 +92,11 @@ impl<'a> Facts<'a> {
     }
 
     /// The time on the wall clock.
-    #[must_use]
     pub fn local(&self) -> &Local {
         self.local.get_or_init(|| Local::at(self.now, self.zone))
     }
 
     /// The same facts at another time.
-    #[must_use]
     pub fn at(&self, now: Timestamp) -> Self {
         Self::new(self.metadata, self.feeds, self.visit, now, self.zone)
     }
@@ -115,7 +112,6 @@ pub struct Local {
 
 impl Local {
     /// The reading at a time in a zone.
-    #[must_use]
     pub fn at(now: Timestamp, zone: &TimeZone) -> Self {
         let local = zone.to_datetime(now);
         Self { time: TimeOfDay::of(local.time()), date: date(local.date()), weekday: local.weekday() }

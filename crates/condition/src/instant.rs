@@ -7,7 +7,6 @@ use jiff::{Timestamp, civil, tz::Offset};
 /// programs that specify RFC 3339.
 ///
 /// A leap second is read as the second before it. Digits beyond the nanosecond are dropped.
-#[must_use]
 pub fn instant(text: &str) -> Option<Timestamp> {
     let (date, rest) = text.split_at_checked(10)?;
     let (time, rest) = rest.strip_prefix(['T', 't'])?.split_at_checked(8)?;

@@ -81,7 +81,6 @@ impl Condition {
     }
 
     /// The original text.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }

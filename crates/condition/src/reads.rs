@@ -84,7 +84,6 @@ impl Condition {
 
     /// Whether the result can change merely because time passes: it reads the time, the date, the weekday or
     /// now, or it contains `passed since`.
-    #[must_use]
     pub fn reads_clock(&self) -> bool {
         self.reads.clock
     }

@@ -49,20 +49,17 @@ impl Reference {
     }
 
     /// The path with quotes only where they are necessary.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.path.text
     }
 
     /// The keys below `metadata`, if it is a metadata path.
-    #[must_use]
     pub fn metadata_keys(&self) -> Option<Vec<Box<str>>> {
         let keys = || self.path.keys.iter().map(|key| key.name.clone()).collect();
         (self.path.root == Root::Metadata).then(keys)
     }
 
     /// The feed that it reads, if any.
-    #[must_use]
     pub fn feed(&self) -> Option<&str> {
         match &self.path.root {
             Root::Feed(name) => Some(name),
@@ -71,7 +68,6 @@ impl Reference {
     }
 
     /// Whether its value changes merely because time passes.
-    #[must_use]
     pub fn reads_clock(&self) -> bool {
         matches!(self.path.root, Root::System(System::Time | System::Date | System::Now | System::Weekday))
     }
@@ -105,26 +101,22 @@ impl Reference {
 }
 
 /// Whether two values are equal by the rules of `=`: numbers by value, all others by type and content.
-#[must_use]
 pub fn same(left: &Json, right: &Json) -> bool {
     Value::from(left).equals(right.into())
 }
 
 /// The seconds of a duration like `1d2h30m5s`. `None` for an invalid duration, or one that is too long.
-#[must_use]
 pub fn duration(text: &str) -> Option<u64> {
     literal::duration(text).flatten().and_then(|seconds| u64::try_from(seconds).ok())
 }
 
 /// Parses a time of day in the notation of conditions: `9:05`, `18:30` or `18:30:15`.
-#[must_use]
 pub fn time_of_day(text: &str) -> Option<civil::Time> {
     TimeOfDay::parse_literal(text).map(TimeOfDay::civil)
 }
 
 /// The position and length of the condition's first comment, in bytes. `None` also if a syntax error precedes
 /// it.
-#[must_use]
 pub fn comment(text: &str) -> Option<(usize, usize)> {
     let mut lexer = Lexer::new(text);
     let mut behind = 0;
@@ -143,7 +135,6 @@ pub fn comment(text: &str) -> Option<(usize, usize)> {
 }
 
 /// Formats keys as a path, with quotes only where they are necessary.
-#[must_use]
 pub fn path_text(keys: &[Box<str>]) -> String {
     print::path(&keys.iter().map(|key| key.to_string()).collect::<Vec<_>>())
 }

@@ -53,7 +53,6 @@ pub(crate) fn shown(c: char) -> String {
 }
 
 /// The most similar candidate, if at most a third of the word would have to change.
-#[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     // A word of this length is not a typing error, and the distance takes quadratic time.

@@ -15,7 +15,6 @@ pub enum Truth {
 
 impl Truth {
     /// True or unknown is true; false or unknown is unknown.
-    #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::True, _) | (_, Self::True) => Self::True,
@@ -25,13 +24,11 @@ impl Truth {
     }
 
     /// False and unknown is false; true and unknown is unknown.
-    #[must_use]
     pub fn and(self, other: Self) -> Self {
         !((!self).or(!other))
     }
 
     /// Whether the value opens a gate.
-    #[must_use]
     pub fn holds(self) -> bool {
         self == Self::True
     }

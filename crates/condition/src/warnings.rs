@@ -18,7 +18,6 @@ use crate::{
 impl Condition {
     /// The warnings, in text order: tests that are never true, paths that are always null, and a condition
     /// whose value never changes.
-    #[must_use]
     pub fn warnings(&self) -> Vec<Error> {
         let mut found = Vec::new();
         each_test(&self.program, &mut |test| {

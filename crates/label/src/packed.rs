@@ -418,7 +418,7 @@ mod tests {
     /// A record stores a status and a cause as their places in these lists.
     #[test]
     fn the_stored_numbers_of_statuses_and_causes_do_not_change() {
-        let statuses = Status::ALL.map(Status::as_str);
+        let statuses: Vec<&str> = Status::words().collect();
         assert_eq!(statuses, ["waiting", "acting", "choosing", "errored", "looping", "ended", "deleted"]);
         assert_eq!(
             json!(Cause::ALL),

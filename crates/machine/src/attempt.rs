@@ -43,7 +43,6 @@ pub enum Verdict {
 
 /// Decides what follows an attempt. `attempts` counts this attempt, too. `chance`, from 0 to 1, selects a
 /// point within the jittered pause.
-#[must_use]
 pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Verdict {
     let asked = match outcome {
         Outcome::Status { code: 200..=299, .. } => return Verdict::Done,
@@ -63,7 +62,6 @@ pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Ver
 
 impl Failure {
     /// Whether this kind of failure includes the outcome.
-    #[must_use]
     pub fn covers(self, outcome: Outcome) -> bool {
         match (self, outcome) {
             (Self::Status(status), Outcome::Status { code, .. }) => status == code,
@@ -77,7 +75,6 @@ impl Failure {
 impl Action {
     /// The `on_error` case that applies when the action failed for good. `None`: the label stays in the
     /// state, errored.
-    #[must_use]
     pub fn after(&self, outcome: Outcome) -> Option<&OnFailure> {
         let applies = |case: &&OnFailure| {
             case.failures.is_empty() || case.failures.iter().any(|failure| failure.covers(outcome))
@@ -117,7 +114,6 @@ impl Action {
 
 impl OnFailure {
     /// The metadata update that describes a failure, if the case has an `into` path.
-    #[must_use]
     pub fn update(&self, outcome: Outcome, error: &str, attempts: u32) -> Option<Json> {
         let status = match outcome {
             Outcome::Status { code, .. } => Some(code),
@@ -130,7 +126,6 @@ impl OnFailure {
 
 impl Outcome {
     /// A short name of the failure: its status, `no_answer` or `invalid`.
-    #[must_use]
     pub fn word(self) -> String {
         match self {
             Self::Status { code, .. } => code.to_string(),
@@ -141,7 +136,6 @@ impl Outcome {
 }
 
 /// The longest pause after the attempt with this number.
-#[must_use]
 pub fn bound(retry: &Retry, attempts: u32) -> Duration {
     let exponent = i32::try_from(attempts.saturating_sub(1)).unwrap_or(i32::MAX);
     let seconds = retry.first.as_secs_f64() * retry.factor.powi(exponent);
@@ -150,7 +144,6 @@ pub fn bound(retry: &Retry, attempts: u32) -> Duration {
 
 /// The pause before a feed is queried again after consecutive failures: one second, doubled with each
 /// failure, at most five minutes.
-#[must_use]
 pub fn feed_wait(failures: u32) -> Duration {
     Duration::from_secs(1 << failures.saturating_sub(1).min(9)).min(MAX_FEED_WAIT)
 }

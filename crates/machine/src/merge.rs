@@ -72,14 +72,12 @@ fn as_object(value: &mut Json) -> &mut Map<String, Json> {
 }
 
 /// The update that merges `data` at a path.
-#[must_use]
 pub fn at_path(path: &Path, data: Json) -> Json {
     path.keys().iter().rev().fold(data, |value, key| Json::Object(Map::from_iter([(key.to_string(), value)])))
 }
 
 /// Whether an update affects a path: it contains the path, or replaces a value above it with something other
 /// than an object.
-#[must_use]
 pub fn mentions(update: &Json, path: &Path) -> bool {
     let mut found = update;
     for key in path.keys() {

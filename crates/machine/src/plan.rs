@@ -23,7 +23,6 @@ pub struct States {
 }
 
 /// Compares the states of two versions, by name.
-#[must_use]
 pub fn states(old: &Machine, new: &Machine) -> States {
     let outside = Outside::between(old, new);
     let changed = |was: &State, is: &State| was.says() != is.says() || outside.matters(was, is);
@@ -36,7 +35,6 @@ pub fn states(old: &Machine, new: &Machine) -> States {
 
 /// The states of either version whose labels have to be updated when `new` replaces `old`: the changed ones,
 /// or all if the indexed paths differ.
-#[must_use]
 pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
     if old.index() == new.index() {
         return states(old, new).changed;
@@ -46,7 +44,6 @@ pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
 
 /// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC`, `webhooks` and `limits`, in
 /// this order.
-#[must_use]
 pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let outside = Outside::between(old, new);
     let zone = outside.zone.then(|| "timezone".to_owned());
@@ -150,7 +147,6 @@ pub enum Outlook {
 /// Whether a label in the state of that name would move if its gate were evaluated now, under `new`.
 ///
 /// `label.state` is not used: state indexes of two versions are not comparable, but names are.
-#[must_use]
 pub fn outlook(new: &Machine, state: &str, label: Label<'_>, feeds: &dyn Feeds, now: Timestamp) -> Outlook {
     let Some(state) = new.state(state) else { return Outlook::Removed };
     if !matches!(state.kind(), Kind::Gate(_)) {

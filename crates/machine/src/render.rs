@@ -25,7 +25,6 @@ pub enum Unfilled {
 
 impl Unfilled {
     /// A stable identifier for programs.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             Self::Missing(_) => "missing_fact",
@@ -308,7 +307,6 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
 
 /// The idempotency token that all attempts of a visit share: the hexadecimal SHA-256 of machine, label,
 /// incarnation, visit and state, separated by NUL.
-#[must_use]
 pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &str) -> String {
     let text = format!("{machine}\0{label}\0{incarnation}\0{visit}\0{state}");
     HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
@@ -317,7 +315,6 @@ pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &s
 impl Webhook {
     /// Whether an address begins with the prefix, or contains a match of the regular expression. A prefix
     /// never matches only a part of a host name.
-    #[must_use]
     pub fn applies_to(&self, url: &str) -> bool {
         match &self.pattern {
             Some(pattern) => pattern.0.is_match(url),
@@ -328,7 +325,6 @@ impl Webhook {
 
 /// Whether an address begins with `prefix`. A prefix never matches only a part of a host name. An address
 /// with `..` in its path never matches, because its receiver may resolve it to a path outside of the prefix.
-#[must_use]
 pub fn is_below(prefix: &str, url: &str) -> bool {
     let Some(rest) = url.strip_prefix(prefix) else { return false };
     let whole_authority = prefix.split_once("://").is_some_and(|(_, rest)| rest.contains(['/', '?', '#']));
@@ -350,7 +346,6 @@ impl Header {
 
 impl Machine {
     /// The names of all secrets that a call to an address needs, sorted, without repeats.
-    #[must_use]
     pub fn secrets_for(&self, url: &str) -> Vec<&str> {
         let parts = self.headers_for(url).into_iter().flat_map(|header| &header.parts);
         let in_headers = parts.filter_map(|part| match part {
@@ -365,7 +360,6 @@ impl Machine {
 
     /// The name of the secret that signs webhooks to an address: that of the entry with the longest matching
     /// prefix.
-    #[must_use]
     pub fn secret_for(&self, url: &str) -> Option<&str> {
         let applying = self.webhooks().iter().filter(|entry| entry.secret.is_some() && entry.applies_to(url));
         applying.max_by_key(|entry| entry.prefix.len())?.secret.as_deref()
@@ -373,7 +367,6 @@ impl Machine {
 
     /// The headers for a call to an address. Of two with the same name, the one with the longer prefix is
     /// sent.
-    #[must_use]
     pub fn headers_for(&self, url: &str) -> Vec<&Header> {
         let mut applying: Vec<&Webhook> =
             self.webhooks().iter().filter(|entry| entry.applies_to(url)).collect();

@@ -83,7 +83,6 @@ const MONTHS: [&str; 12] = [
 
 impl Schedule {
     /// A schedule for every day at this time.
-    #[must_use]
     pub fn daily(time: civil::Time) -> Self {
         Self { times: vec![time], days: Days::EVERY, text: clock(time).into() }
     }
@@ -164,7 +163,6 @@ impl Schedule {
     }
 
     /// The first time after `after`. `None` at the end of the calendar.
-    #[must_use]
     pub fn next(&self, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
         let today = zone.to_datetime(after).date();
         let (mut found, mut ahead) = (None::<Timestamp>, MAX_DAYS);
@@ -184,7 +182,6 @@ impl Schedule {
     }
 
     /// The last time at or before `at`. `None` at the beginning of the calendar.
-    #[must_use]
     pub fn last(&self, zone: &TimeZone, at: Timestamp) -> Option<Timestamp> {
         let today = zone.to_datetime(at).date();
         let (mut found, mut back) = (None::<Timestamp>, MAX_DAYS);
@@ -211,7 +208,6 @@ impl Schedule {
     }
 
     /// An identifier without spaces. Equal schedules of a gate have the same one.
-    #[must_use]
     pub fn key(&self) -> String {
         match (&*self.times, &self.days) {
             ([time], days) if *days == Days::EVERY && !self.text.starts_with("cron") => time.to_string(),

@@ -133,7 +133,6 @@ pub enum End {
 
 impl End {
     /// The name in the API.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Until => "until",
@@ -162,7 +161,6 @@ pub struct Simulation {
 
 impl Simulation {
     /// `{"steps":[{"at","from","to","cause","trigger"?}…],"end","feed"?,"state","status","since"}`.
-    #[must_use]
     pub fn to_json(&self, machine: &Machine) -> Json {
         let mut json = json!({
             "steps": self.steps.iter().map(Step::to_json).collect::<Json>(),
@@ -194,7 +192,6 @@ impl Simulation {
 
 impl Step {
     /// The step as it is in [`Simulation::to_json`].
-    #[must_use]
     pub fn to_json(&self) -> Json {
         let mut json = match &self.what {
             What::Moves { from, to, cause, trigger } => {
@@ -214,7 +211,6 @@ impl Step {
 
 /// Simulates a label from `now` until `until`, its end, or until nothing more can happen. `facts` is an
 /// optional metadata update that is merged first, as a PATCH would.
-#[must_use]
 pub fn simulate(
     machine: &Machine,
     start: Start,
@@ -270,7 +266,6 @@ enum Then {
 
 impl<'m> Simulator<'m> {
     /// Begins a simulation at `now`.
-    #[must_use]
     pub fn new(machine: &'m Machine, start: Start, assumed: &Assumed, now: Timestamp) -> Self {
         let mut simulator = Self {
             machine,
@@ -304,7 +299,7 @@ impl<'m> Simulator<'m> {
             Status::Choosing => (simulator.rest, simulator.again) = (Rest::Choosing(String::new()), again),
             Status::Looping => (simulator.rest, simulator.again) = (Rest::Looping, again),
             Status::Acting | Status::Errored => (simulator.rest, simulator.again) = (Rest::Acting, Some(now)),
-            Status::Ended => simulator.rest = Rest::Ended,
+            Status::Ended | Status::Deleted => simulator.rest = Rest::Ended,
         }
         simulator
     }
@@ -334,19 +329,16 @@ impl<'m> Simulator<'m> {
     }
 
     /// The label as it is now.
-    #[must_use]
     pub fn label(&self) -> &Start {
         &self.label
     }
 
     /// The simulated time.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
     /// The steps so far.
-    #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -576,7 +568,6 @@ fn borrowed(label: &Start) -> Label<'_> {
 
 impl Start {
     /// A label that has just been created with this metadata.
-    #[must_use]
     pub fn fresh(machine: &Machine, name: &str, metadata: Json, now: Timestamp) -> Self {
         Self {
             name: name.to_owned(),

@@ -22,91 +22,10 @@ use crate::{
     definition::{Gate, Kind, Machine, Next, OnError, Path, StateIndex, Trigger, Zone},
     merge,
 };
+pub use signalbox_api::machines::{Cause, Status};
 
 /// Maximum number of consecutive transitions. A label that reaches it pauses for a second.
 pub const MAX_MOVES: usize = 50;
-
-/// The status of a label in its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Status {
-    /// At a gate.
-    Waiting,
-    /// In an action that has not succeeded yet.
-    Acting,
-    /// The action succeeded, but the transition depends on a feed whose value is missing.
-    Choosing,
-    /// The action failed for good.
-    Errored,
-    /// It pauses for a second after [`MAX_MOVES`] transitions.
-    Looping,
-    /// In a state without `next`.
-    Ended,
-}
-
-impl Status {
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Acting => "acting",
-            Self::Choosing => "choosing",
-            Self::Errored => "errored",
-            Self::Looping => "looping",
-            Self::Ended => "ended",
-        }
-    }
-}
-
-/// Why a label moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
-    /// The label was created.
-    Created,
-    /// Its metadata was updated.
-    Metadata,
-    /// A time trigger.
-    Time,
-    /// An interval trigger.
-    Interval,
-    /// The `entry` trigger: the label had just entered the gate.
-    Entry,
-    /// An event of a topic trigger.
-    Topic,
-    /// A feed that had failed answered again.
-    Feed,
-    /// The action succeeded.
-    Action,
-    /// Its state was removed from the definition.
-    Migrated,
-    /// An operator requested an evaluation of its gate, or the definition was changed.
-    Evaluated,
-    /// Its action failed for good.
-    Failed,
-    /// The state's deadline expired.
-    Deadline,
-}
-
-impl Cause {
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Metadata => "metadata",
-            Self::Time => "time",
-            Self::Interval => "interval",
-            Self::Entry => "entry",
-            Self::Topic => "topic",
-            Self::Feed => "feed",
-            Self::Action => "action",
-            Self::Migrated => "migrated",
-            Self::Evaluated => "evaluated",
-            Self::Failed => "failed",
-            Self::Deadline => "deadline",
-        }
-    }
-}
 
 /// The current state of a label.
 #[derive(Debug, Clone, Copy)]
@@ -222,7 +141,6 @@ pub struct Decision {
 
 impl Decision {
     /// The label's new status; `None` if it is unchanged.
-    #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self.rest {
             Rest::Unchanged => None,
@@ -244,7 +162,6 @@ pub struct Known<'m> {
 
 impl<'m> Known<'m> {
     /// No feed has been queried yet.
-    #[must_use]
     pub fn nothing(machine: &'m Machine) -> Self {
         Self { machine, answers: BTreeMap::new() }
     }
@@ -255,7 +172,6 @@ impl<'m> Known<'m> {
     }
 
     /// Whether the feed was queried, successfully or not.
-    #[must_use]
     pub fn has(&self, feed: &str) -> bool {
         self.answers.contains_key(feed)
     }
@@ -309,14 +225,12 @@ pub fn facts<'a>(
 }
 
 /// The zone of `system.time` in the label's current state.
-#[must_use]
 pub fn gate_zone(machine: &Machine, label: &Label<'_>) -> Zone {
     let rule = machine.at(label.state).gate().map_or(machine.zone(), |gate| &gate.zone);
     rule.of(label.metadata).zone
 }
 
 /// Decides what an event does to a label at rest.
-#[must_use]
 pub fn decide(
     machine: &Machine,
     label: Label<'_>,
@@ -329,7 +243,6 @@ pub fn decide(
 
 /// Like [`decide`], for a label that made this many transitions since it last rested. Actions that succeed
 /// immediately and feeds that answer do not count as rests, so that a loop through them is detected, too.
-#[must_use]
 pub fn decide_after(
     moved: usize,
     machine: &Machine,

@@ -25,7 +25,6 @@ pub struct Local {
 impl ZoneRule {
     /// The zone of a label with this metadata. If the metadata names none or an unknown one, it is the
     /// default.
-    #[must_use]
     pub fn of(&self, metadata: &Json) -> Local {
         match self {
             Self::Fixed(zone) => Local { zone: zone.clone(), instead_of: None, own: false },
@@ -40,7 +39,6 @@ impl ZoneRule {
     }
 
     /// The zone of labels that do not name one.
-    #[must_use]
     pub fn default(&self) -> &Zone {
         match self {
             Self::Fixed(zone) | Self::Metadata { default: zone, .. } => zone,
@@ -51,7 +49,6 @@ impl ZoneRule {
 impl Daily {
     /// Whether a trigger time that is processed late is still valid: the last scheduled time is within the
     /// grace period.
-    #[must_use]
     pub fn still_counts(&self, zone: &TimeZone, now: Timestamp) -> bool {
         self.schedule.last(zone, now).is_some_and(|last| {
             let passed = now.as_nanosecond() - last.as_nanosecond();
@@ -63,7 +60,6 @@ impl Daily {
 impl Quiet {
     /// The end of the quiet hours that contain this time, for a label with this metadata; `None` outside of
     /// them. If a clock change repeats the end, it is the first occurrence.
-    #[must_use]
     pub fn until(&self, metadata: &Json, at: Timestamp) -> Option<Timestamp> {
         let zone = self.zone.of(metadata).zone;
         let local = zone.rules().to_datetime(at);
@@ -80,7 +76,6 @@ impl Quiet {
 }
 
 /// The first time of an interval after `after`: the entry plus a positive multiple of the interval.
-#[must_use]
 pub fn next_interval(entered: Timestamp, every: Duration, after: Timestamp) -> Option<Timestamp> {
     let every = i128::try_from(every.as_nanos()).ok()?.max(1);
     let (entered, after) = (entered.as_nanosecond(), after.as_nanosecond());
@@ -95,7 +90,6 @@ fn interval_from(entered: Timestamp, every: Duration, from: Timestamp) -> Option
 
 impl Path {
     /// The time in the metadata at this path: an RFC 3339 text, or Unix seconds.
-    #[must_use]
     pub fn moment(&self, metadata: &Json) -> Option<Timestamp> {
         match self.of(metadata) {
             Json::String(text) => signalbox_condition::instant(text),
@@ -107,7 +101,6 @@ impl Path {
 
 impl State {
     /// When the state's deadline expires for a label.
-    #[must_use]
     pub fn deadline_of(&self, entered: Timestamp, metadata: &Json) -> Option<Timestamp> {
         match &self.deadline()?.when {
             DeadlineAt::After(span) => entered.checked_add(*span).ok(),
@@ -122,7 +115,6 @@ impl Gate {
     /// only an update can make the condition true.
     ///
     /// `facts` holds the values of the present time. An evaluation at that time is assumed to be done.
-    #[must_use]
     pub fn next_interval(
         &self,
         facts: &Facts<'_>,
@@ -147,7 +139,6 @@ impl Gate {
     }
 
     /// The next time trigger for a label with this metadata, and its time.
-    #[must_use]
     pub fn next_daily(&self, metadata: &Json, now: Timestamp) -> Option<(usize, Timestamp)> {
         let next = |daily: &Daily| daily.schedule.next(daily.zone.of(metadata).zone.rules(), now);
         self.daily().filter_map(|(n, daily)| Some((n, next(daily)?))).min_by_key(|(_, at)| *at)

@@ -41,7 +41,6 @@ pub struct Why {
 /// A feed that was not queried counts as unknown: query those of [`signalbox_condition::Condition::feeds`]
 /// first. `again` is the time at which a label continues that pauses after many transitions or waits for a
 /// failed feed.
-#[must_use]
 pub fn why(
     machine: &Machine,
     label: &Label<'_>,
@@ -122,13 +121,11 @@ fn next_look(
 
 impl Why {
     /// Whether the label is never evaluated again without an update or event for one of its triggers.
-    #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.next.is_none() && !self.has_interval && self.deadline.is_none()
     }
 
     /// `{"condition","result","tree","blocking","fewest","earliest","next","triggers","timezone","stuck"?}`.
-    #[must_use]
     pub fn to_json(&self) -> Json {
         let mut json = self.explanation.to_json();
         let truth = match self.explanation.truth {

@@ -29,14 +29,14 @@ pub struct Answer {
 
 impl Answer {
     /// The answer that describes a record.
-    pub(crate) fn of(record: &Record) -> Self {
+    pub(crate) fn of(record: Record) -> Self {
         Self {
             state: record.state.to_string(),
             status: record.status,
             since_ms: record.entered_ms,
             visit: record.visit,
             revision: record.revision,
-            metadata: Some(record.metadata.clone()),
+            metadata: Some(record.metadata),
             repeated: false,
         }
     }

@@ -109,7 +109,7 @@ impl Parts {
         let shards = Shards::new(&fabric, shards, hooks.faults.clone());
         let clock = Clock::new(hooks.clock, shards.clone());
         let metrics = Metrics::default();
-        let (records, due) = (Records(shards.clone()), DueSet(shards.clone()));
+        let (records, due) = (Records::new(shards.clone()), DueSet(shards.clone()));
         let versions = Versions(shards.clone());
         let definitions = Definitions::new(versions.clone());
         let sweep_entries = SweepEntries::new(due.clone(), clock.clone());
@@ -238,6 +238,7 @@ impl Parts {
                 definitions: self.definitions.clone(),
                 records: self.records.clone(),
                 due: self.due.clone(),
+                permits: Permits(self.shards.clone()),
                 feeds: Arc::clone(&self.feeds),
                 clock: self.clock.clone(),
                 metrics: self.metrics.clone(),

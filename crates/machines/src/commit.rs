@@ -1,15 +1,14 @@
 //! Writes a label: the record, its indexes, its times and its events change in one step of the label's shard.
 
-use std::collections::BTreeMap;
-
-use serde_json::{json, value::to_raw_value};
+use serde::Serialize;
+use serde_json::value::to_raw_value;
 
 use signalbox_bus::{self as bus, Change, EventId, Index, Kind, Log, NewEvent, Refusal};
 
 use crate::{
     faults::Faults,
     log::{Line, Retention},
-    record::{HEADER, Record, Row, Status},
+    record::{Cause, HEADER, Record, Row, Status},
     store::{Due, object, queue},
 };
 
@@ -21,10 +20,18 @@ const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 /// The index of suspended labels, among those of statuses.
 pub(crate) const SUSPENDED: &str = "suspended";
 
-/// The entries of a label in indexes: key after `machine:` and member → score.
-pub(crate) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(String, String), u64> {
-    let mut places = BTreeMap::new();
-    let mut add = |key: String, member: String, score| places.insert((key, member), score);
+/// An entry of a label in an index: the key after `machine:`, the member, and its score.
+pub(crate) type Place = (String, String, u64);
+
+/// The entries of a label in indexes, each with another key.
+pub(crate) fn places(machine: &str, label: &str, record: &Record) -> Vec<Place> {
+    // Most labels are in two indexes.
+    let mut places = Vec::with_capacity(2);
+    let mut add = |key: String, member: String, score| {
+        if !places.iter().any(|place: &Place| place.0 == key) {
+            places.push((key, member, score));
+        }
+    };
     if record.status == Status::Deleted {
         add(format!("{machine}:gone"), label.to_owned(), record.entered_ms);
         return places;
@@ -61,29 +68,38 @@ pub(crate) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(S
 /// The difference between the index entries of two records.
 fn indexes(machine: &str, label: &str, before: Option<&Record>, after: &Record) -> Vec<Index> {
     let mut old = before.map(|before| places(machine, label, before)).unwrap_or_default();
-    let new = places(machine, label, after);
     let mut changes = Vec::new();
-    for ((key, member), score) in new {
-        let place = (key, member);
-        if old.remove(&place) != Some(score) {
-            changes.push(Index { key: place.0, member: place.1, score: Some(score) });
+    for (key, member, score) in places(machine, label, after) {
+        let known = old.iter().position(|known| known.0 == key).map(|at| old.swap_remove(at).2);
+        if known != Some(score) {
+            changes.push(Index { key, member, score: Some(score) });
         }
     }
-    changes.extend(old.into_keys().map(|(key, member)| Index { key, member, score: None }));
+    changes.extend(old.into_iter().map(|(key, member, _)| Index { key, member, score: None }));
     changes
 }
 
-/// The event of a row of history. It never contains metadata.
+/// The data of a move's event. It never contains metadata.
+#[derive(Serialize)]
+struct Moved<'a> {
+    cause: Cause,
+    from: Option<&'a str>,
+    incarnation: u32,
+    label: &'a str,
+    machine: &'a str,
+    to: Option<&'a str>,
+    visit: u64,
+}
+
+/// The event of a row of history.
 fn event(machine: &str, label: &str, incarnation: u32, row: &Row) -> NewEvent {
     let kind = match (&row.from, &row.to) {
         (None, _) => Kind::Create,
         (_, None) => Kind::Delete,
         _ => Kind::Update,
     };
-    let data = json!({
-        "machine": machine, "label": label, "from": row.from, "to": row.to, "cause": row.cause,
-        "visit": row.visit, "incarnation": incarnation,
-    });
+    let (from, to) = (row.from.as_deref(), row.to.as_deref());
+    let data = Moved { cause: row.cause, from, incarnation, label, machine, to, visit: row.visit };
     NewEvent {
         kind,
         url: format!("urn:signalbox:machine:{machine}:{}", escaped(label)),
@@ -160,6 +176,7 @@ impl Committer {
             version,
             head,
             tail: after.tail(rows),
+            prev: before.and_then(|before| before.history.last()).map(|row| EventId(row.event)),
             ttl_ms: (after.status == Status::Deleted).then_some(TOMBSTONE_MS),
             indexes: indexes(machine, label, before, after),
             log: self.log(lines, &trimmed),

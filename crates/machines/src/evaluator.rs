@@ -219,7 +219,7 @@ impl<'a> Evaluator<'a> {
     /// Evaluates the gate of a label that waits.
     fn evaluate(&self, record: &mut Record, turn: &mut Turn) {
         if record.status == Status::Waiting {
-            let again = Event::Again { cause: step::Cause::Evaluated, trigger: None };
+            let again = Event::Again { cause: Cause::Evaluated, trigger: None };
             self.decide(record, again, turn);
         }
     }
@@ -236,7 +236,7 @@ impl<'a> Evaluator<'a> {
             Status::Waiting if record.work.facts => {
                 record.work.facts = false;
                 if self.state(record).and_then(State::gate).is_some_and(|gate| gate.on_metadata()) {
-                    let again = Event::Again { cause: step::Cause::Metadata, trigger: None };
+                    let again = Event::Again { cause: Cause::Metadata, trigger: None };
                     self.decide(record, again, turn);
                 }
             }
@@ -274,7 +274,7 @@ impl<'a> Evaluator<'a> {
         Some(step::Label {
             name: self.label,
             state: self.state(record)?.index(),
-            status: record.status.of_step(),
+            status: record.status,
             metadata: &record.metadata,
             entered: instant(record.entered_ms),
             previous_state: record.previous_state(),
@@ -291,7 +291,7 @@ impl<'a> Evaluator<'a> {
         let work = &record.work;
         let stays = decision.moves.is_empty()
             && decision.facts_waiting == work.facts
-            && decision.status().is_none_or(|status| Status::from_step(status) == record.status)
+            && decision.status().is_none_or(|status| status == record.status)
             && match decision.rest {
                 Rest::Unchanged => true,
                 // `rest` would set only what is set already.
@@ -316,7 +316,7 @@ impl<'a> Evaluator<'a> {
         turn.evaluations += decision.evaluations as u64;
         for (n, step) in decision.moves.iter().enumerate() {
             let to = self.machine().at(step.to);
-            self.row(record, to, Cause::from_step(step.cause), step.trigger.as_deref(), turn);
+            self.row(record, to, step.cause, step.trigger.as_deref(), turn);
             turn.steps += 1;
             let next = self.on(to.name());
             if next.version.number != self.version.number {
@@ -363,10 +363,10 @@ impl<'a> Evaluator<'a> {
 
     fn rest(&self, record: &mut Record, decision: &Decision, turn: &mut Turn) {
         if let Some(status) = decision.status() {
-            record.status = Status::from_step(status);
+            record.status = status;
         }
         let held = || {
-            let cause = decision.cause.map_or("entry", step::Cause::as_str);
+            let cause = decision.cause.map_or("entry", Cause::as_str);
             Some(format!("{cause} {}", decision.trigger.as_deref().unwrap_or_default()).into())
         };
         let work = &mut record.work;
@@ -502,7 +502,7 @@ impl<'a> Evaluator<'a> {
         let fits = match (state.gate(), state.action()) {
             // A label that looped before an action does not wait at a gate.
             (Some(_), _) if record.status == Status::Looping => {
-                held(&record.work).is_some_and(|(cause, _)| cause != step::Cause::Action)
+                held(&record.work).is_some_and(|(cause, _)| cause != Cause::Action)
             }
             (Some(gate), _) if record.status == Status::Waiting => {
                 // An update that came before may satisfy the new condition.
@@ -606,11 +606,10 @@ pub(crate) fn index_digest(path: &Path, value: &Value) -> Option<u64> {
 }
 
 /// The cause for which a gate must be evaluated that could not be evaluated before.
-pub(crate) fn held(work: &Work) -> Option<(step::Cause, Option<&str>)> {
+pub(crate) fn held(work: &Work) -> Option<(Cause, Option<&str>)> {
     let held = work.held.as_deref()?;
     let (cause, trigger) = held.split_once(' ').unwrap_or((held, ""));
-    let cause = STEP_CAUSES.into_iter().find(|known| known.as_str() == cause);
-    Some((cause.unwrap_or(step::Cause::Feed), (!trigger.is_empty()).then_some(trigger)))
+    Some((Cause::from_word(cause).unwrap_or(Cause::Feed), (!trigger.is_empty()).then_some(trigger)))
 }
 
 /// The entry of a gate's time of day in the due set, and its next instant in Unix milliseconds.
@@ -649,18 +648,3 @@ pub(crate) fn unix_ms(at: Timestamp) -> u64 {
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
-
-const STEP_CAUSES: [step::Cause; 12] = [
-    step::Cause::Created,
-    step::Cause::Metadata,
-    step::Cause::Time,
-    step::Cause::Interval,
-    step::Cause::Entry,
-    step::Cause::Topic,
-    step::Cause::Feed,
-    step::Cause::Action,
-    step::Cause::Migrated,
-    step::Cause::Evaluated,
-    step::Cause::Failed,
-    step::Cause::Deadline,
-];

@@ -366,7 +366,7 @@ impl LabelStore {
                 Status::Errored | Status::Ended | Status::Deleted => true,
             };
             if rests || Instant::now() >= deadline {
-                return Ok(Answer::of(&record));
+                return Ok(Answer::of(record));
             }
             sleep(pause).await;
             pause = (pause * 2).min(MAX_POLL);

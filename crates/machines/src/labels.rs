@@ -172,10 +172,10 @@ impl Labels {
         }
         let done = self.store.change_keyed((machine, label), &FeedAnswers::default(), request, edit).await?;
         self.runner.follow(machine, label, &done);
-        let record = done.record.as_ref().ok_or(Error::NoSuchLabel)?;
+        let record = done.record.ok_or(Error::NoSuchLabel)?;
         if !done.changed
             && let Some(request) = request
-            && let Some(first) = request.answer_in(record)?
+            && let Some(first) = request.answer_in(&record)?
         {
             return Ok(first);
         }
@@ -252,7 +252,7 @@ impl Labels {
         let answers = FeedAnswers::default();
         let done = self.store.change_keyed((machine, label), &answers, request, edit).await?;
         self.runner.follow(machine, label, &done);
-        let answer = done.record.as_ref().map(Answer::of);
+        let answer = done.record.map(Answer::of);
         Ok(Operated { changed: done.changed, answer })
     }
 }

@@ -7,41 +7,21 @@ use std::{
 };
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode_registry},
+    encoding::text::encode_registry,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
 use crate::actions::Outcome;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Result {
-    result: &'static str,
-}
+/// The labels of a metric with their values.
+type Words<const N: usize> = [(&'static str, &'static str); N];
+/// The labels of a metric with values that are names.
+type Names<const N: usize> = [(&'static str, String); N];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InState {
-    machine: String,
-    state: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WithStatus {
-    machine: String,
-    status: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Stuck {
-    machine: String,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Passed {
-    machine: String,
-    state: String,
-    limit: &'static str,
+/// The labels of a machine's metric that has another label, too.
+fn of(machine: &str, label: &'static str, value: &str) -> Names<2> {
+    [("machine", machine.to_owned()), (label, value.to_owned())]
 }
 
 /// The names of a machine and of one of its states.
@@ -68,6 +48,8 @@ pub(crate) struct Numbers {
     pub(crate) ages: Vec<(String, String, u64)>,
     /// Limits that are exceeded: machine, state, limit.
     pub(crate) alerts: Vec<(String, String, &'static str)>,
+    /// Labels that wait for the limit of an address: machine, address, count.
+    pub(crate) limits: Vec<(String, String, u64)>,
     /// Labels that nothing will evaluate again: machine, reason, count.
     pub(crate) stuck: Vec<(String, &'static str, u64)>,
 }
@@ -77,13 +59,13 @@ pub(crate) struct Numbers {
 pub(crate) struct Metrics {
     evaluations: Counter,
     moves: Counter,
-    actions: Family<Result, Counter>,
-    feeds: Family<Result, Counter>,
-    inputs: Family<Result, Counter>,
+    actions: Family<Words<1>, Counter>,
+    feeds: Family<Words<1>, Counter>,
+    inputs: Family<Words<1>, Counter>,
     sweeps: Counter,
     unreadable: Counter,
-    entries: Family<InState, Counter>,
-    stays: Family<InState, Histogram, fn() -> Histogram>,
+    entries: Family<Names<2>, Counter>,
+    stays: Family<Names<2>, Histogram, fn() -> Histogram>,
     /// The machines and states that have metrics of their own.
     series: Arc<Mutex<HashSet<MachineState>>>,
 }
@@ -124,25 +106,25 @@ impl Metrics {
     }
 
     /// The labels of a metric: a fixed number of states have their own.
-    fn place(&self, machine: &Arc<str>, state: &Arc<str>) -> InState {
+    fn place(&self, machine: &Arc<str>, state: &Arc<str>) -> Names<2> {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let place = (Arc::clone(machine), Arc::clone(state));
         if series.contains(&place) || (series.len() < MAX_SERIES && series.insert(place)) {
-            return InState { machine: machine.to_string(), state: state.to_string() };
+            return of(machine, "state", state);
         }
-        InState { machine: "other".to_owned(), state: "other".to_owned() }
+        of("other", "state", "other")
     }
 
     pub(crate) fn acted(&self, outcome: &Outcome) {
-        self.actions.get_or_create(&Result { result: outcome.word() }).inc();
+        self.actions.get_or_create(&[("result", outcome.word())]).inc();
     }
 
     pub(crate) fn fed(&self, result: &'static str) {
-        self.feeds.get_or_create(&Result { result }).inc();
+        self.feeds.get_or_create(&[("result", result)]).inc();
     }
 
     pub(crate) fn took(&self, result: &'static str) {
-        self.inputs.get_or_create(&Result { result }).inc();
+        self.inputs.get_or_create(&[("result", result)]).inc();
     }
 
     pub(crate) fn skipped_unreadable(&self) {
@@ -154,7 +136,7 @@ impl Metrics {
     }
 
     /// The text for `/metrics`, without an end mark.
-    pub(crate) fn encode(&self, numbers: Option<&Numbers>) -> std::result::Result<String, std::fmt::Error> {
+    pub(crate) fn encode(&self, numbers: Option<&Numbers>) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("signalbox_machines");
         registry.register("evaluations", "Conditions evaluated", self.evaluations.clone());
         registry.register("moves", "Committed moves of labels", self.moves.clone());
@@ -179,15 +161,13 @@ impl Metrics {
         );
         if let Some(numbers) = numbers {
             numbers.register_limits(&mut registry);
-            let states = Family::<InState, Gauge>::default();
+            let states = Family::<Names<2>, Gauge>::default();
             for (machine, state, count) in &numbers.states {
-                let place = InState { machine: machine.clone(), state: state.clone() };
-                states.get_or_create(&place).set(gauge(*count));
+                states.get_or_create(&of(machine, "state", state)).set(gauge(*count));
             }
-            let statuses = Family::<WithStatus, Gauge>::default();
+            let statuses = Family::<Names<2>, Gauge>::default();
             for (machine, status, count) in &numbers.statuses {
-                let place = WithStatus { machine: machine.clone(), status };
-                statuses.get_or_create(&place).set(gauge(*count));
+                statuses.get_or_create(&of(machine, "status", status)).set(gauge(*count));
             }
             registry.register("labels", "Labels, by machine and state", states);
             registry.register("busy_labels", "Labels that do not rest, by machine and status", statuses);
@@ -202,10 +182,9 @@ impl Metrics {
                 "How long the oldest of them has been due",
                 single(numbers.lag_seconds),
             );
-            let stuck = Family::<Stuck, Gauge>::default();
+            let stuck = Family::<Names<2>, Gauge>::default();
             for (machine, reason, count) in &numbers.stuck {
-                let of = Stuck { machine: machine.clone(), reason };
-                stuck.get_or_create(&of).set(gauge(*count));
+                stuck.get_or_create(&of(machine, "reason", reason)).set(gauge(*count));
             }
             registry.register(
                 "stuck_labels",
@@ -220,20 +199,26 @@ impl Metrics {
 
 impl Numbers {
     fn register_limits(&self, registry: &mut Registry) {
-        let ages = Family::<InState, Gauge>::default();
+        let ages = Family::<Names<2>, Gauge>::default();
         for (machine, state, seconds) in &self.ages {
-            let place = InState { machine: machine.clone(), state: state.clone() };
-            ages.get_or_create(&place).set(gauge(*seconds));
+            ages.get_or_create(&of(machine, "state", state)).set(gauge(*seconds));
         }
         registry.register(
             "oldest_label_seconds",
             "How long the oldest label has been in a state that has an alert by age",
             ages,
         );
-        let alerts = Family::<Passed, Gauge>::default();
+        let alerts = Family::<Names<3>, Gauge>::default();
         for (machine, state, limit) in &self.alerts {
-            alerts.get_or_create(&Passed { machine: machine.clone(), state: state.clone(), limit }).set(1);
+            let labels =
+                [("machine", machine.clone()), ("state", state.clone()), ("limit", (*limit).to_owned())];
+            alerts.get_or_create(&labels).set(1);
         }
+        let waiting = Family::<Names<2>, Gauge>::default();
+        for (machine, target, count) in &self.limits {
+            waiting.get_or_create(&of(machine, "target", target)).set(gauge(*count));
+        }
+        registry.register("limited_labels", "Labels that wait for the limit of an address", waiting);
         registry.register("passed_limits", "Limits of states that are exceeded: 1 each", alerts);
     }
 }

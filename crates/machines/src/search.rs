@@ -31,25 +31,20 @@ const MAX_SCANNED: usize = 100_000;
 const MAX_SORTED: usize = 10_000;
 
 /// Which labels are meant: those for which everything that is given holds.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Filter {
     /// In this state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// With this status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
     /// Suspended, or not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
     /// Whose last failure contains this text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// In their state for at least so many seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_seconds: Option<u64>,
     /// In their state for less than so many seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub younger_than_seconds: Option<u64>,
     /// With these values of metadata, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -133,7 +128,8 @@ impl Search {
         let now_ms = self.clock.now_ms().await?;
         let (mut found, mut cursor) = (Found::default(), after.map(str::to_owned));
         while found.checked < MAX_CHECKED as u64 {
-            let size = limit.clamp(100, PAGE);
+            // One more than the page shows whether there is a next one.
+            let size = (limit + 1).clamp(100, PAGE);
             let names = self.names(machine, &source, cursor.as_deref(), size).await?;
             let Some(last) = names.last().cloned() else { return Ok(found) };
             let is_last = names.len() < size;
@@ -238,6 +234,10 @@ impl Search {
         source: &Source,
     ) -> Result<Option<u64>, Error> {
         let covered = match source {
+            // The source is the index of this value, if there is no other.
+            Source::Value(_) if filter.metadata.len() == 1 => {
+                Filter { metadata: filter.metadata.clone(), ..Filter::default() }
+            }
             Source::Value(_) => return Ok(None),
             Source::Status(SUSPENDED) => Filter { suspended: Some(true), ..Filter::default() },
             Source::Status(_) => Filter { status: filter.status, ..Filter::default() },
@@ -252,7 +252,7 @@ impl Search {
                 let states: Vec<&str> = states.iter().map(String::as_str).collect();
                 self.records.count_states(machine, &states).await?
             }
-            Source::Value(_) => return Ok(None),
+            Source::Value(digest) => self.records.count_value(machine, *digest).await?,
         };
         Ok(Some(counts.into_iter().sum()))
     }

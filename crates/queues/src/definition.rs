@@ -30,6 +30,7 @@ const MAX_WAITING: u64 = 1_000_000_000;
 const RATES: (f64, f64) = (0.001, 1_000_000.0);
 
 /// The definition of a queue.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
     /// A regular expression over `environment:type:name`. The queue accepts the messages that it matches as a
@@ -38,7 +39,6 @@ pub struct Definition {
     /// How long a pulled message is leased to its consumer.
     pub lease_ms: u64,
     /// Maximum number of messages of one facet in flight (in each shard); no limit if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
     /// Maximum number of deliveries before a message becomes a dead letter; 0 for no limit.
     pub max_attempts: u32,
@@ -51,10 +51,8 @@ pub struct Definition {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_backoff_ms: u64,
     /// Maximum number of messages that wait or are delayed (in each shard); no limit if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
     /// The same limit for one facet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting_per_tenant: Option<u64>,
     /// The action for messages that would exceed these limits.
     #[serde(default)]
@@ -87,16 +85,15 @@ pub enum Overflow {
 }
 
 /// Settings of one environment in a queue, apart from its weight.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     /// Whether delivery is paused for the environment.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Maximum number of messages in flight (in each shard); it replaces the queue's limit. 0 for no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
     /// Messages per 1,000 seconds (in each shard); no limit if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
 }
 

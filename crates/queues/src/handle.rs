@@ -1,32 +1,15 @@
 //! The interface of the queues, for consumers and operators.
 
-use std::{
-    borrow::Cow,
-    future::poll_fn,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::Poll,
-    time::Duration,
-};
+use std::sync::{Arc, atomic::AtomicUsize};
 
-use rand::RngExt as _;
-use signalbox_daemon::traces::{self, Cause};
-use tokio::{
-    sync::futures::Notified,
-    time::{Instant, timeout_at},
-};
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
 use super::{
-    Definition, Error, Options, Pulled, Receipt, Taken,
+    Definition, Error, Options, Taken,
     metrics::Metrics,
-    shared_calls::{PullKey, SharedCalls},
-    store::{Consumer, DeadCall, DeadLetter, DeadTaken, PullCall, PullReply, Store},
-    waiting::{Notice, Waiting},
+    shared_calls::SharedCalls,
+    store::{DeadCall, DeadLetter, DeadTaken, Store},
+    waiting::Waiting,
 };
 use signalbox_store::{Clock, Fabric, Shard};
 
@@ -36,37 +19,6 @@ pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
 /// Maximum number of dead letters that one call reads.
 const DEAD_PART: u64 = 500;
-/// Maximum number of calls in one pull that deliver nothing although there are messages: they dropped expired
-/// messages, or other consumers got the messages.
-const EMPTY_CALLS: usize = 20;
-
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
-/// The parameters of a pull.
-#[derive(Debug, Clone, Copy)]
-pub struct PullRequest<'a> {
-    /// Maximum number of messages.
-    pub most: usize,
-    /// How long to wait for the first message.
-    pub wait: Duration,
-    /// Whether the messages are acknowledged when they are pulled.
-    pub auto_ack: bool,
-    /// If set, only messages of this environment are pulled, regardless of turns.
-    pub environment: Option<&'a str>,
-    /// The duration of the leases; that of the queue if absent.
-    pub lease_ms: Option<u64>,
-}
-
-/// A queue to pull from.
-#[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
-    /// Its name.
-    pub queue: &'a str,
-    /// The revision of its definition that the caller knows.
-    pub revision: u64,
-    /// The queue's share of the messages relative to the other queues of the pull. At least 1.
-    pub weight: u32,
-}
 
 /// Which dead letters to redrive or to drop.
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,15 +31,6 @@ pub struct DeadLetters<'a> {
     pub drop: bool,
     /// Messages to redrive per 1,000 seconds; all immediately if absent.
     pub rate: Option<u64>,
-}
-
-/// The result of a pull.
-#[derive(Debug, Clone, Default)]
-pub struct Handed {
-    /// The messages with their receipts, in the order of delivery.
-    pub messages: Vec<(Receipt, Taken)>,
-    /// Milliseconds until a message may become available, if none is available now and the time is known.
-    pub next_due_in_ms: Option<u64>,
 }
 
 /// A page of a list.
@@ -106,7 +49,7 @@ pub(crate) struct Inner {
     pub(super) shared_calls: SharedCalls,
     pub(super) metrics: Metrics,
     /// The shard that the next pull starts with.
-    turn: AtomicUsize,
+    pub(super) turn: AtomicUsize,
     /// Canceled to end waiting pulls.
     pub(super) closing: CancellationToken,
 }
@@ -168,213 +111,6 @@ impl Handle {
     /// The settings.
     pub fn options(&self) -> &Options {
         &self.inner.options
-    }
-
-    /// Pulls messages of one or several queues. If none is available, it waits for the first up to
-    /// `request.wait`.
-    ///
-    /// Within a queue, messages are delivered in the order of turns. Between queues, each gets a share of
-    /// `most` by its weight; other queues use what one leaves.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; also if the fabric does not answer. Then
-    /// messages may have been leased without reaching the consumer. They become available again when their
-    /// leases expire.
-    pub async fn pull(&self, sources: &[Source<'_>], request: PullRequest<'_>) -> Result<Handed, Error> {
-        let inner = &*self.inner;
-        let places: Vec<_> =
-            sources.iter().map(|source| waiting_place(source.queue, request.environment)).collect();
-        if request.wait.is_zero() {
-            return self.pull_once(sources, &places, request).await;
-        }
-        let deadline = Instant::now() + request.wait;
-        let acquire = |place: &Cow<'_, str>| inner.waiting.acquire(place, inner.options.waiting_pulls);
-        let slots: Vec<_> = places.iter().map(acquire).collect::<Option<_>>().ok_or(Error::Busy)?;
-        let mut notice = None;
-        loop {
-            // It subscribes before it queries, so that no notification in between is missed.
-            let mut woken: Vec<_> = slots.iter().map(|slot| Box::pin(slot.notify.notified())).collect();
-            for one in &mut woken {
-                one.as_mut().enable();
-            }
-            let handed = self.pull_once(sources, &places, request).await?;
-            if let Some(notice) = notice.take() {
-                Notice::acted(notice);
-            }
-            if !handed.messages.is_empty() {
-                return Ok(handed);
-            }
-            let woken = tokio::select! {
-                woken = timeout_at(deadline, first(&mut woken)) => woken.ok(),
-                () = inner.closing.cancelled() => None,
-            };
-            match woken.and_then(|place| slots.get(place)) {
-                Some(slot) => notice = Some(Notice::of(slot)),
-                None => return Ok(handed),
-            }
-        }
-    }
-
-    /// Makes one round over the queues. Wakes the next consumer of each queue that seems to have more
-    /// messages.
-    async fn pull_once(
-        &self,
-        sources: &[Source<'_>],
-        places: &[Cow<'_, str>],
-        request: PullRequest<'_>,
-    ) -> Result<Handed, Error> {
-        let mut sum = Handed::default();
-        let mut left = Left { messages: request.most, bytes: self.inner.options.pull_bytes };
-        let mut more = vec![true; sources.len()];
-        for (place, share) in shares(sources, request.most) {
-            let (Some(source), Some(more)) = (sources.get(place), more.get_mut(place)) else { continue };
-            let most = share.min(left.messages);
-            if most == 0 || left.bytes == 0 || !*more {
-                continue;
-            }
-            let (handed, has_more) = match self.pull_traced(*source, most, left.bytes, request).await {
-                Ok(pulled) => pulled,
-                // The consumer gets the messages of an earlier queue; the next pull will report this error.
-                Err(_) if !sum.messages.is_empty() => break,
-                Err(error) => return Err(error),
-            };
-            *more = has_more;
-            left.take(&handed);
-            sum.next_due_in_ms = [sum.next_due_in_ms, handed.next_due_in_ms].into_iter().flatten().min();
-            sum.messages.extend(handed.messages);
-        }
-        for (place, _) in places.iter().zip(more).filter(|(_, more)| *more) {
-            self.inner.waiting.wake(place);
-        }
-        if !sum.messages.is_empty() {
-            sum.next_due_in_ms = None;
-        }
-        Ok(sum)
-    }
-
-    /// Makes one round over the shards of a queue, in a span. Also returns whether more messages seem to be
-    /// available now.
-    async fn pull_traced(
-        &self,
-        source: Source<'_>,
-        most: usize,
-        most_bytes: usize,
-        request: PullRequest<'_>,
-    ) -> Result<(Handed, bool), Error> {
-        let span = traces::pull(source.queue);
-        let pulled = self.pull_round(source, most, most_bytes, request).instrument(span.clone()).await;
-        if let Ok((handed, _)) = &pulled
-            && !span.is_none()
-        {
-            let causes: Vec<Cause> =
-                handed.messages.iter().filter_map(|(_, taken)| Cause::at_end_of(&taken.body)).collect();
-            traces::pulled(&span, handed.messages.len(), &causes);
-        }
-        pulled
-    }
-
-    async fn pull_round(
-        &self,
-        source: Source<'_>,
-        most: usize,
-        most_bytes: usize,
-        request: PullRequest<'_>,
-    ) -> Result<(Handed, bool), Error> {
-        let inner = &*self.inner;
-        let queue = source.queue;
-        let shards = inner.stores.len();
-        // Each pull starts with the next shard, so that no shard is preferred.
-        let first = inner.turn.fetch_add(1, Ordering::Relaxed);
-        let nonce = nonce();
-        let (mut handed, mut more) = (Handed::default(), false);
-        let mut left = Left { messages: most, bytes: most_bytes };
-        for shard in (0..shards).map(|n| (first + n) % shards) {
-            if left.messages == 0 || left.bytes == 0 {
-                // The shard was not checked, so it may have messages.
-                more = true;
-                break;
-            }
-            let consumer = Consumer { most: left.messages, nonce: nonce.clone() };
-            let pulled = match self.pull_shard(shard, source, request, consumer, left.bytes).await {
-                Ok(pulled) => pulled,
-                // The consumer gets the messages of an earlier shard; the next pull will report this error.
-                Err(_) if !handed.messages.is_empty() => break,
-                Err(error) => return Err(error),
-            };
-            if pulled.lost > 0 {
-                tracing::error!(queue, lost = pulled.lost, "bodies of queued messages missing in the log");
-            }
-            more |= pulled.more;
-            let due_in = pulled.next_due_ms.map(|due| due.saturating_sub(pulled.now_ms));
-            handed.next_due_in_ms = [handed.next_due_in_ms, due_in].into_iter().flatten().min();
-            for taken in pulled.messages {
-                self.count_dwell(queue, pulled.now_ms, &taken);
-                left.messages -= 1;
-                left.bytes = left.bytes.saturating_sub(taken.body.len());
-                let receipt = Receipt {
-                    queue: queue.to_owned(),
-                    shard,
-                    id: taken.id,
-                    attempt: taken.attempt,
-                    until_ms: pulled.until_ms,
-                    nonce: nonce.clone(),
-                };
-                handed.messages.push((receipt, taken));
-            }
-        }
-        inner.metrics.pulled(queue, handed.messages.len(), request.auto_ack);
-        Ok((handed, more))
-    }
-
-    /// Pulls from a shard, and repeats the call while nothing is delivered although there are messages.
-    async fn pull_shard(
-        &self,
-        shard: usize,
-        source: Source<'_>,
-        request: PullRequest<'_>,
-        consumer: Consumer,
-        most_bytes: usize,
-    ) -> Result<Pulled, Error> {
-        let Source { queue, revision, .. } = source;
-        let (inner, store) = (&*self.inner, &self.inner.stores[shard]);
-        let PullRequest { auto_ack, lease_ms, .. } = request;
-        let mut calls = 1;
-        loop {
-            let reply = if let Some(environment) = request.environment {
-                let call = PullCall {
-                    queue,
-                    consumers: std::slice::from_ref(&consumer),
-                    most_bytes,
-                    auto_ack,
-                    revision,
-                    environment: Some(environment),
-                    wait_ms: wait_ms(request.wait),
-                    lease_ms,
-                };
-                store.pull(call).await?
-            } else {
-                let key = PullKey { shard, queue: queue.to_owned(), revision, auto_ack, lease_ms };
-                inner.shared_calls.pull(store, key, consumer.clone(), most_bytes).await?
-            };
-            let pulled = match reply {
-                PullReply::Pulled(pulled) => pulled,
-                PullReply::Gone => return Err(Error::NoSuchQueue),
-                PullReply::Behind => return Err(Error::Behind),
-            };
-            if !pulled.again || calls == EMPTY_CALLS {
-                return Ok(pulled);
-            }
-            calls += 1;
-        }
-    }
-
-    fn count_dwell(&self, queue: &str, now_ms: u64, taken: &Taken) {
-        if taken.attempt == 1 {
-            let accepted_ms = ID_EPOCH_MS + taken.id / IDS_PER_MS;
-            let noisy = taken.backlog > self.inner.options.noisy_backlog;
-            let dwell = Duration::from_millis(now_ms.saturating_sub(accepted_ms));
-            self.inner.metrics.dwelt(queue, noisy, dwell.as_secs_f64());
-        }
     }
 
     /// Reads waiting messages without leasing them: the first of one environment, or the next of each in the
@@ -500,106 +236,5 @@ impl Handle {
             .inspect_err(|error| tracing::debug!(%error, "statistics of queues not read"))
             .map(|numbers| queues.iter().cloned().zip(numbers).collect::<Vec<_>>());
         self.inner.metrics.encode(self.inner.waiting.count(), numbers.as_deref().ok())
-    }
-}
-
-/// The name under which a pull waits: the queue, or `queue|environment` for a pull of one environment.
-/// Neither part can contain `|`.
-fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> Cow<'a, str> {
-    match environment {
-        Some(environment) => format!("{queue}|{environment}").into(),
-        None => queue.into(),
-    }
-}
-
-/// The number of messages that a pull may still deliver.
-#[derive(Debug, Clone, Copy)]
-struct Left {
-    messages: usize,
-    bytes: usize,
-}
-
-impl Left {
-    fn take(&mut self, handed: &Handed) {
-        self.messages = self.messages.saturating_sub(handed.messages.len());
-        let bytes: usize = handed.messages.iter().map(|(_, taken)| taken.body.len()).sum();
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-}
-
-/// The order in which a pull visits queues, and how many messages it takes at each visit: first the share of
-/// each queue, in a random order by weight, then the remaining messages, in the same order.
-fn shares(sources: &[Source<'_>], most: usize) -> Vec<(usize, usize)> {
-    if sources.len() == 1 {
-        return vec![(0, most)];
-    }
-    let mut rng = rand::rng();
-    let weight = |source: &Source<'_>| f64::from(source.weight.max(1));
-    // Of exponentially distributed numbers, each queue draws the smallest with a probability that is
-    // proportional to its weight.
-    let draw = |source: &Source<'_>, uniform: f64| -uniform.max(f64::MIN_POSITIVE).ln() / weight(source);
-    let mut order: Vec<(f64, usize)> =
-        sources.iter().enumerate().map(|(place, one)| (draw(one, rng.random()), place)).collect();
-    order.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let total: f64 = sources.iter().map(weight).sum();
-    // Rounded down. The first queues of the order get one more until nothing remains.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-    let part = |place: usize| (most as f64 * weight(&sources[place]) / total) as usize;
-    let rest = most - order.iter().map(|(_, place)| part(*place)).sum::<usize>().min(most);
-    let parts =
-        order.iter().enumerate().map(|(n, (_, place))| (*place, part(*place) + usize::from(n < rest)));
-    parts.chain(order.iter().map(|(_, place)| (*place, most))).collect()
-}
-
-/// Waits for the first of several notifications; returns its place.
-async fn first(notified: &mut [Pin<Box<Notified<'_>>>]) -> usize {
-    poll_fn(|context| {
-        let ready = notified.iter_mut().position(|one| one.as_mut().poll(context).is_ready());
-        ready.map_or(Poll::Pending, Poll::Ready)
-    })
-    .await
-}
-
-/// How long the scripts record a waiting pull: somewhat longer than it waits.
-fn wait_ms(wait: Duration) -> u64 {
-    if wait.is_zero() {
-        return 0;
-    }
-    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX / 2).saturating_add(10_000)
-}
-
-/// Random characters for a pull, which make its receipts impossible to guess.
-fn nonce() -> String {
-    let mut rng = rand::rng();
-    (0..16).map(|_| char::from(DIGITS[rng.random_range(0..DIGITS.len())])).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_pulls_have_the_same_nonce() {
-        let nonces: std::collections::BTreeSet<String> = (0..1000).map(|_| nonce()).collect();
-        assert_eq!(nonces.len(), 1000);
-        assert!(nonces.iter().all(|nonce| nonce.len() == 16 && !nonce.contains('~')));
-    }
-
-    #[test]
-    fn each_queue_gets_its_part_of_a_pull() {
-        let source = |weight| Source { queue: "q", revision: 0, weight };
-        let sources = [source(3), source(1), source(1)];
-        for _ in 0..100 {
-            let visits = shares(&sources, 10);
-            let mut parts: Vec<(usize, usize)> = visits[..3].to_vec();
-            parts.sort_unstable();
-            assert_eq!(parts, [(0, 6), (1, 2), (2, 2)]);
-            assert_eq!(visits[3..].iter().map(|(_, most)| *most).collect::<Vec<_>>(), [10; 3]);
-        }
-        // Each queue is first with a probability proportional to its weight: 3,000 draws, six standard
-        // deviations.
-        let firsts = (0..3_000).filter(|_| shares(&sources, 1)[0] == (0, 1)).count();
-        assert!((1_640..=1_960).contains(&firsts), "{firsts} of 3,000");
-        assert_eq!(shares(&sources[..1], 7), [(0, 7)]);
     }
 }

@@ -66,7 +66,6 @@
 //!   housekeeping continues it. The name can be used again when the removal is complete.
 
 mod check;
-mod combiner;
 mod definition;
 mod error;
 mod handle;
@@ -76,6 +75,7 @@ mod metrics;
 mod numbers;
 mod options;
 mod pattern;
+mod pull;
 mod receipt;
 mod settle;
 mod shared_calls;
@@ -89,12 +89,13 @@ pub use definition::{
     milliseconds,
 };
 pub use error::Error;
-pub use handle::{DeadLetters, Handed, Handle, Page, PullRequest, Source};
+pub use handle::{DeadLetters, Handle, Page};
 pub use matcher::{Matchable, Matcher};
 pub use message::Change;
 pub use numbers::{DropGap, FacetStatus, QueueNumbers};
 pub use options::Options;
 pub use pattern::Flaw as PatternFlaw;
+pub use pull::{Handed, PullRequest, Source};
 pub use receipt::{Malformed, Receipt};
 pub use settle::Settled;
 pub use store::{Configured, DeadLetter, FACETS_LUA, Place, Pulled, Store, Stored, Taken};

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode_registry},
+    encoding::text::encode_registry,
     metrics::{
         counter::Counter,
         family::Family,
@@ -18,6 +18,14 @@ use prometheus_client::{
 };
 
 use super::QueueNumbers;
+
+/// The labels of a metric with values that are names.
+type Names<const N: usize> = [(&'static str, String); N];
+
+/// The labels of a queue's metric that has another label, too.
+fn of(queue: &str, label: &'static str, value: &str) -> Names<2> {
+    [("queue", queue.to_owned()), (label, value.to_owned())]
+}
 
 const PREFIX: &str = "signalbox_queues";
 
@@ -35,35 +43,12 @@ const RESULTS: [&str; 10] = [
     "auto_acked",
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Counted {
-    queue: String,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Dwelt {
-    queue: String,
-    tenant: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Held {
-    queue: String,
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
-    queue: String,
-}
-
 /// All counters of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
-    pulls: Family<Counted, Counter>,
-    messages: Family<Counted, Counter>,
-    dwell: Family<Dwelt, Histogram, fn() -> Histogram>,
+    pulls: Family<Names<2>, Counter>,
+    messages: Family<Names<2>, Counter>,
+    dwell: Family<Names<2>, Histogram, fn() -> Histogram>,
 }
 
 impl Default for Metrics {
@@ -82,7 +67,7 @@ impl Metrics {
     /// Counts a pull that returned this many messages.
     pub(super) fn pulled(&self, queue: &str, messages: usize, auto_ack: bool) {
         let result = if messages == 0 { "empty" } else { "messages" };
-        self.pulls.get_or_create(&Counted { queue: queue.to_owned(), result }).inc();
+        self.pulls.get_or_create(&of(queue, "result", result)).inc();
         if auto_ack {
             self.settled(queue, "auto_acked", messages as u64);
         }
@@ -91,24 +76,24 @@ impl Metrics {
     /// Counts settled messages by their result.
     pub(super) fn settled(&self, queue: &str, result: &'static str, messages: u64) {
         if messages > 0 {
-            self.messages.get_or_create(&Counted { queue: queue.to_owned(), result }).inc_by(messages);
+            self.messages.get_or_create(&of(queue, "result", result)).inc_by(messages);
         }
     }
 
     /// Counts how long a message had waited when it was delivered for the first time.
     pub(super) fn dwelt(&self, queue: &str, noisy: bool, seconds: f64) {
         let tenant = if noisy { "noisy" } else { "quiet" };
-        self.dwell.get_or_create(&Dwelt { queue: queue.to_owned(), tenant }).observe(seconds);
+        self.dwell.get_or_create(&of(queue, "tenant", tenant)).observe(seconds);
     }
 
     /// Removes the metrics of a deleted queue.
     pub(super) fn forget(&self, queue: &str) {
         for result in RESULTS {
-            self.pulls.remove(&Counted { queue: queue.to_owned(), result });
-            self.messages.remove(&Counted { queue: queue.to_owned(), result });
+            self.pulls.remove(&of(queue, "result", result));
+            self.messages.remove(&of(queue, "result", result));
         }
         for tenant in ["noisy", "quiet"] {
-            self.dwell.remove(&Dwelt { queue: queue.to_owned(), tenant });
+            self.dwell.remove(&of(queue, "tenant", tenant));
         }
     }
 
@@ -141,21 +126,20 @@ impl Metrics {
 
 /// Registers the current values of the fabric's counters.
 fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) {
-    let (held, facets) = (Family::<Held, Gauge>::default(), Family::<Of, Gauge>::default());
-    let moved = Family::<Held, Counter>::default();
+    let (held, facets) = (Family::<Names<2>, Gauge>::default(), Family::<Names<1>, Gauge>::default());
+    let moved = Family::<Names<2>, Counter>::default();
     for (queue, numbers) in numbers {
         let gauge = |state, count: u64| {
-            let label = Held { queue: queue.clone(), state };
-            held.get_or_create(&label).set(i64::try_from(count).unwrap_or(i64::MAX));
+            held.get_or_create(&of(queue, "state", state)).set(i64::try_from(count).unwrap_or(i64::MAX));
         };
         gauge("waiting", numbers.waiting);
         gauge("in_flight", numbers.in_flight);
         gauge("delayed", numbers.delayed);
         gauge("dead", numbers.dead);
         let count = i64::try_from(numbers.facets).unwrap_or(i64::MAX);
-        facets.get_or_create(&Of { queue: queue.clone() }).set(count);
+        facets.get_or_create(&[("queue", queue.clone())]).set(count);
         for (state, count) in numbers.moved() {
-            moved.get_or_create(&Held { queue: queue.clone(), state }).inc_by(count);
+            moved.get_or_create(&of(queue, "state", state)).inc_by(count);
         }
     }
     registry.register("messages", "Messages in the queue, by state", held);

@@ -5,9 +5,10 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use signalbox_store::{Combiner, SharedResult};
+
 use super::{
     Error, Pulled,
-    combiner::Combiner,
     store::{Acked, Consumer, Held, PullCall, PullReply, Store},
 };
 
@@ -16,8 +17,6 @@ use super::{
 const SHARED_PULL: usize = 200;
 /// Maximum number of receipts that a shared call acknowledges.
 const SHARED_ACK: usize = 500;
-
-type Shared<T> = Result<T, Arc<signalbox_store::Error>>;
 
 /// Pulls with the same key can share a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -45,8 +44,8 @@ struct AckKey {
 
 /// The calls that consumers of this process share.
 pub(super) struct SharedCalls {
-    pulls: Arc<Combiner<PullKey, Pull, Shared<PullReply>>>,
-    acks: Arc<Combiner<AckKey, Vec<Held>, Shared<Vec<Acked>>>>,
+    pulls: Arc<Combiner<PullKey, Pull, SharedResult<PullReply>>>,
+    acks: Arc<Combiner<AckKey, Vec<Held>, SharedResult<Vec<Acked>>>>,
 }
 
 impl Default for SharedCalls {
@@ -116,7 +115,7 @@ fn cut_acks(acks: &[Vec<Held>]) -> usize {
     acks.iter().take_while(fits).count()
 }
 
-async fn pull_together(store: &Store, key: &PullKey, pulls: Vec<Pull>) -> Vec<Shared<PullReply>> {
+async fn pull_together(store: &Store, key: &PullKey, pulls: Vec<Pull>) -> Vec<SharedResult<PullReply>> {
     // The lowest limit applies, so that any distribution of the messages fits each consumer.
     let most_bytes = pulls.iter().map(|pull| pull.most_bytes).min().unwrap_or_default();
     let consumers: Vec<Consumer> = pulls.into_iter().map(|pull| pull.consumer).collect();
@@ -159,7 +158,7 @@ fn divide(pulled: Pulled, consumers: &[Consumer]) -> Vec<Pulled> {
     consumers.iter().enumerate().map(part).collect()
 }
 
-async fn ack_together(store: &Store, queue: &str, acks: Vec<Vec<Held>>) -> Vec<Shared<Vec<Acked>>> {
+async fn ack_together(store: &Store, queue: &str, acks: Vec<Vec<Held>>) -> Vec<SharedResult<Vec<Acked>>> {
     let sizes: Vec<usize> = acks.iter().map(Vec::len).collect();
     match store.ack(queue, &acks.concat()).await {
         Ok(found) => {

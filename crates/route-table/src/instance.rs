@@ -63,6 +63,7 @@ impl fmt::Display for InstanceId {
 }
 
 /// A validated description in canonical form: two descriptions with the same meaning are equal.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// Where nginx connects to the instance.
@@ -72,24 +73,18 @@ pub struct Spec {
     /// The key under which its requests are counted.
     pub version_type_id: Label,
     /// The version that it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_id: Option<Label>,
     /// The application that it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_id: Option<Label>,
     /// The workspace of its application.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<Label>,
     /// The machine that it runs on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<Label>,
     /// Its share of the requests relative to other instances, 0 to 1000.
     pub weight: u32,
     /// The instance is removed after this many seconds without a heartbeat; `None` disables the lease.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
     /// The active health check, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
 }
 

@@ -3,40 +3,30 @@
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
-/// The labels of a family that has one member at most, and none while there is nothing to report.
-type NoLabels = [(&'static str, &'static str); 0];
+/// The labels of a metric with their values.
+type Words<const N: usize> = [(&'static str, &'static str); N];
 
 /// The metrics of the route table. Cheap to clone; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
-    changes: Family<Kind, Counter>,
-    expired: Family<Kind, Counter>,
-    waits: Family<Outcome, Counter>,
-    reconciliations: Family<Outcome, Counter>,
+    changes: Family<Words<1>, Counter>,
+    expired: Family<Words<1>, Counter>,
+    waits: Family<Words<1>, Counter>,
+    reconciliations: Family<Words<1>, Counter>,
     reseeds: Counter,
-    announced: Family<Kind, Counter>,
-    checks: Family<Outcome, Counter>,
+    announced: Family<Words<1>, Counter>,
+    checks: Family<Words<1>, Counter>,
     outstanding: Gauge,
     foreign: Gauge,
     silent: Gauge,
     certificates: Gauge,
     certificates_expired: Gauge,
-    certificate_days: Family<NoLabels, Gauge<f64, AtomicU64>>,
+    /// It has one member at most, and none while there is nothing to report.
+    certificate_days: Family<Words<0>, Gauge<f64, AtomicU64>>,
 }
 
 impl Metrics {
@@ -60,21 +50,21 @@ impl Metrics {
 
     /// Counts an operation on the route table.
     pub fn count_change(&self, kind: &'static str) {
-        self.changes.get_or_create(&Kind { kind }).inc();
+        self.changes.get_or_create(&[("kind", kind)]).inc();
     }
 
     pub(crate) fn expired(&self, kind: &'static str) {
-        self.expired.get_or_create(&Kind { kind }).inc();
+        self.expired.get_or_create(&[("kind", kind)]).inc();
     }
 
     /// Counts a request that waited for the routers.
     pub fn waited(&self, outcome: &'static str) {
-        self.waits.get_or_create(&Outcome { outcome }).inc();
+        self.waits.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn reconciled(&self, ok: bool) {
         let outcome = if ok { "ok" } else { "failed" };
-        self.reconciliations.get_or_create(&Outcome { outcome }).inc();
+        self.reconciliations.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn reseeded(&self) {
@@ -82,12 +72,12 @@ impl Metrics {
     }
 
     pub(crate) fn announced(&self, kind: &'static str) {
-        self.announced.get_or_create(&Kind { kind }).inc();
+        self.announced.get_or_create(&[("kind", kind)]).inc();
     }
 
     pub(crate) fn checked(&self, passed: bool) {
         let outcome = if passed { "passed" } else { "failed" };
-        self.checks.get_or_create(&Outcome { outcome }).inc();
+        self.checks.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn outstanding(&self, count: usize) {

@@ -35,6 +35,7 @@ pub trait Sink: Send + Sync + 'static {
 }
 
 /// The body: the event as subscribers of the bus receive it, then its object and the gaps before it.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Body<'a> {
     topic: &'a str,
@@ -42,12 +43,9 @@ struct Body<'a> {
     kind: &'static str,
     url: &'a str,
     t: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a RawValue>,
     id: EventId,
-    #[serde(skip_serializing_if = "Option::is_none")]
     prev: Option<EventId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     tprev: Option<EventId>,
     object: &'a str,
     environment: &'a str,

@@ -6,7 +6,7 @@
 use std::{fmt, time::Duration};
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode_registry},
+    encoding::text::encode_registry,
     metrics::{
         counter::{ConstCounter, Counter},
         family::Family,
@@ -19,27 +19,17 @@ use prometheus_client::{
 use super::handle::{BackendStatus, Numbers};
 use signalbox_egress::Outcome;
 
+/// The labels of a metric with their values.
+type Words<const N: usize> = [(&'static str, &'static str); N];
+/// The labels of a metric with values that are names.
+type Names<const N: usize> = [(&'static str, String); N];
+
 const PREFIX: &str = "signalbox_sequencer";
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Result {
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct State {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Backend {
-    backend: String,
-}
 
 /// Counts the attempts of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Calls {
-    results: Family<Result, Counter>,
+    results: Family<Words<1>, Counter>,
     seconds: Histogram,
 }
 
@@ -57,7 +47,7 @@ impl Calls {
             Outcome::Failed { .. } => "failed",
             Outcome::Gone => "gone",
         };
-        self.results.get_or_create(&Result { result }).inc();
+        self.results.get_or_create(&[("result", result)]).inc();
         self.seconds.observe(elapsed.as_secs_f64());
     }
 
@@ -66,7 +56,7 @@ impl Calls {
     ///
     /// # Errors
     /// Never, because writing to a string cannot fail.
-    pub fn encode(&self, numbers: Option<&Numbers>) -> std::result::Result<String, fmt::Error> {
+    pub fn encode(&self, numbers: Option<&Numbers>) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register("calls", "Attempts to send an event to a backend, by result", self.results.clone());
         registry.register(
@@ -85,24 +75,24 @@ impl Calls {
 /// Registers the current values of the fabric's counters.
 fn register_fabric(registry: &mut Registry, numbers: &Numbers) {
     let by_backend = |value: fn(&BackendStatus) -> u64| {
-        let family = Family::<Backend, Gauge>::default();
+        let family = Family::<Names<1>, Gauge>::default();
         for one in &numbers.backends {
             let count = i64::try_from(value(one)).unwrap_or(i64::MAX);
-            family.get_or_create(&Backend { backend: one.name.clone() }).set(count);
+            family.get_or_create(&[("backend", one.name.clone())]).set(count);
         }
         family
     };
     registry.register("queued_objects", "Objects with events for a backend", by_backend(|one| one.objects));
     registry.register("queued_events", "Events that wait for a backend", by_backend(|one| one.events));
     registry.register("dead_events", "Dead letters of a backend", by_backend(|one| one.dead));
-    let objects = Family::<State, Gauge>::default();
+    let objects = Family::<Words<1>, Gauge>::default();
     for (state, count) in [
         ("ready", numbers.backends.iter().map(|one| one.ready).sum()),
         ("leased", numbers.leased),
         ("retry", numbers.retry),
         ("parked", numbers.parked),
     ] {
-        objects.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        objects.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     registry.register("objects", "Objects with a queue, by state", objects);
     for (name, count) in &numbers.counters {

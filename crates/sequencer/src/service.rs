@@ -60,9 +60,7 @@ impl<S: Sink> Sequencer<S> {
         let tasks = TaskTracker::new();
         for store in &self.shared.stores {
             let holding: Holding = Arc::new(Mutex::default());
-            let (batcher, writer) = worker::commits(store, self.shared.options.lease_ms);
-            tasks.spawn(writer);
-            tasks.spawn(Fetcher::new(&self.shared, store, &holding, batcher).run(shutdown.clone()));
+            tasks.spawn(Fetcher::new(&self.shared, store, &holding).run(shutdown.clone()));
             tasks.spawn(worker::beat(Arc::clone(&self.shared), Arc::clone(store), holding, shutdown.clone()));
         }
         tasks.close();

@@ -1,9 +1,10 @@
 //! The only part of the sequencer that talks to Redis: one function for each script, and the plain reads.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use signalbox_store::{
-    Clock, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, Subscription, Value, from_redis_value,
+    Clock, Combiner, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, SharedResult, Subscription,
+    Value, from_redis_value,
     keys::{bus, objects},
 };
 
@@ -43,6 +44,8 @@ const NONE: &[&str] = &[];
 pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
 /// How long the id of the last event sent is kept, in milliseconds.
 const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
+/// Maximum number of commits in one call. Each takes one command, so this limits the duration of a call.
+const MAX_COMMITS: usize = 64;
 /// Maximum number of objects to examine, and of events to drop, in one call of the removal script.
 const CLEARED: (usize, usize) = (100, 500);
 
@@ -199,11 +202,19 @@ pub(super) type Suspicion = (String, String, String);
 pub(super) struct Store {
     shard: Shard,
     clock: Clock,
+    commits: Arc<Combiner<(), Commit, SharedResult<Committed>>>,
+}
+
+async fn commit_all(store: Arc<Store>, commits: Vec<Commit>, lease_ms: u64) -> Vec<SharedResult<Committed>> {
+    match store.commit(&commits, lease_ms).await {
+        Ok(replies) => replies.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(Arc::new(error)); commits.len()],
+    }
 }
 
 impl Store {
     pub(super) fn new(shard: Shard, clock: Clock) -> Self {
-        Self { shard, clock }
+        Self { shard, clock, commits: Combiner::new(|_| MAX_COMMITS) }
     }
 
     pub(super) fn shard(&self) -> &Shard {
@@ -271,6 +282,18 @@ impl Store {
         }
         let replies: Vec<Vec<Value>> = call.run(self.redis()).await?;
         Ok(replies.into_iter().map(read_committed).collect())
+    }
+
+    /// Like [`Self::commit`], in a call that is shared with the other visits that commit now.
+    pub(super) async fn commit_together(
+        self: &Arc<Self>,
+        commit: Commit,
+        lease_ms: u64,
+    ) -> SharedResult<Committed> {
+        let store = Arc::clone(self);
+        let run = move |commits| commit_all(Arc::clone(&store), commits, lease_ms);
+        // The process ends, or the call panicked. The lease expires.
+        self.commits.call((), commit, run).await.unwrap_or(Ok(Committed::Lost))
     }
 
     /// Ends a lease without a commit. Returns false if another worker has it now.

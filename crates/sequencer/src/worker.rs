@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rand::RngExt as _;
-use signalbox_store::{Kind, Notice};
+use signalbox_store::{Kind, Notice, SharedResult};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, sleep_until},
@@ -26,7 +26,7 @@ use super::{
     store::{Commit, Committed, Failed, Held, Store, Taken, Turn},
     verdict::{self, Verdict},
 };
-use signalbox_bus::{self as bus, Backend, Batched, Batcher, Event, Gap, Queued, Registry, Retry};
+use signalbox_bus::{self as bus, Backend, Event, Gap, Queued, Registry, Retry};
 use signalbox_egress::Outcome;
 
 /// The longest time between two checks for ready objects.
@@ -37,28 +37,6 @@ const PART: usize = 100;
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to record a result that the fabric rejects. After that the lease expires.
 const BROKEN_TRIES: u32 = 10;
-
-/// Maximum number of commits in one call. Each takes one command, so this limits the duration of a call.
-const MAX_COMMITS: usize = 64;
-
-/// The channel to which the visits of a shard send their commits.
-pub(super) type Commits = Batcher<Commit, Committed>;
-
-/// The batcher of a shard's commits, with the task that runs it.
-pub(super) fn commits(store: &Arc<Store>, lease_ms: u64) -> (Commits, impl Future<Output = ()> + use<>) {
-    let store = Arc::clone(store);
-    Batcher::new(MAX_COMMITS, move |commits| commit_all(Arc::clone(&store), commits, lease_ms))
-}
-
-async fn commit_all(store: Arc<Store>, commits: Vec<Commit>, lease_ms: u64) -> Vec<Batched<Committed>> {
-    match store.commit(&commits, lease_ms).await {
-        Ok(replies) => replies.into_iter().map(Ok).collect(),
-        Err(error) => {
-            let error = Arc::new(error);
-            commits.iter().map(|_| Err(Arc::clone(&error))).collect()
-        }
-    }
-}
 
 /// The leases of this process in a shard, by worker. The heartbeats extend them.
 pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
@@ -80,7 +58,6 @@ pub(super) struct Shared<S> {
 pub(super) struct Fetcher<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
-    batcher: Commits,
     holding: Holding,
     /// Backends that had fewer ready objects than free workers at the last check. Objects that became ready
     /// since then were announced.
@@ -100,16 +77,10 @@ pub(super) struct Fetcher<S> {
 }
 
 impl<S: Sink> Fetcher<S> {
-    pub(super) fn new(
-        shared: &Arc<Shared<S>>,
-        store: &Arc<Store>,
-        holding: &Holding,
-        batcher: Commits,
-    ) -> Self {
+    pub(super) fn new(shared: &Arc<Shared<S>>, store: &Arc<Store>, holding: &Holding) -> Self {
         Self {
             shared: Arc::clone(shared),
             store: Arc::clone(store),
-            batcher,
             holding: Arc::clone(holding),
             dry: HashSet::new(),
             workers: HashMap::new(),
@@ -226,7 +197,6 @@ impl<S: Sink> Fetcher<S> {
             let visit = Visit {
                 shared: Arc::clone(&self.shared),
                 store: Arc::clone(&self.store),
-                batcher: self.batcher.clone(),
                 backend: registry.backends.get(&name).cloned(),
                 shutdown: shutdown.clone(),
             };
@@ -311,7 +281,6 @@ impl<S: Sink> Fetcher<S> {
 struct Visit<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
-    batcher: Commits,
     backend: Option<Backend>,
     shutdown: CancellationToken,
 }
@@ -450,13 +419,12 @@ impl<S: Sink> Visit<S> {
         }
     }
 
-    async fn settle_once(&self, held: &Held, id: u64, settle: &Settle) -> Batched<Committed> {
+    async fn settle_once(&self, held: &Held, id: u64, settle: &Settle) -> SharedResult<Committed> {
         let options = &self.shared.options;
         match settle {
             Settle::Commit { reported, more } => {
                 let commit = Commit { held: held.clone(), id, reported: *reported, more: *more };
-                // The task ends after the last visit. If it ended early, the lease expires.
-                self.batcher.call(commit).await.unwrap_or(Ok(Committed::Lost))
+                self.store.commit_together(commit, options.lease_ms).await
             }
             Settle::Fail { failed, why } => {
                 let fail = self.store.fail(held, id, failed, why, options.dead_events);

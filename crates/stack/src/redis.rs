@@ -128,6 +128,7 @@ fn configuration(role: &Role, port: u16, folder: &Path, max_memory: u64, secrets
                 text,
                 "replicaof 127.0.0.1 {primary_port}\ninclude {}\nreplica-read-only yes\n\
                  replica-serve-stale-data yes\n\
+                 # The primary expires keys, so there is little periodic work. An idle router should rarely wake up.\nhz 2\n\
                  # A Sentinel must never promote a router's replica.\nreplica-priority 0\n\
                  unixsocket {}\nunixsocketperm 660\n",
                 quoted(&secrets.replication_file()),

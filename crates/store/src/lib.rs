@@ -8,11 +8,13 @@
 //!
 //! * [`Redis`]: a cheap-to-clone connection that always reconnects and fails fast while the server is unavailable;
 //! * [`Script`]: an atomic operation in Lua, called by digest and reloaded if the server does not have it;
+//! * [`Combiner`]: calls of a script that several callers share;
 //! * [`Subscription`]: pub/sub as a stream of notices that reports when messages may have been missed;
 //! * [`keys`]: the only place that defines key names, each with its type, lifetime, writer and readers.
 
 mod address;
 mod clock;
+mod combiner;
 mod connection;
 mod error;
 mod key;
@@ -27,6 +29,7 @@ mod wire;
 
 pub use address::{redacted, with_login, without_login};
 pub use clock::Clock;
+pub use combiner::{Combiner, SharedResult};
 pub use connection::{Batch, Command, Options, Redis};
 pub use error::{Error, Kind};
 pub use key::{FabricSpace, Key, RoutesSpace, StatsSpace};

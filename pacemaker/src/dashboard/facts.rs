@@ -37,6 +37,25 @@ pub(super) struct Group {
     pub(super) all: String,
 }
 
+/// Checks that were skipped for the same reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SkippedTogether {
+    pub(super) checks: Vec<&'static str>,
+    pub(super) reason: String,
+}
+
+/// Skipped checks by reason, in their order.
+pub(super) fn skipped_together(skipped: &[diagnosis::Skipped]) -> Vec<SkippedTogether> {
+    let mut together: Vec<SkippedTogether> = Vec::new();
+    for one in skipped {
+        match together.iter_mut().find(|same| same.reason == one.reason) {
+            Some(same) => same.checks.push(one.check),
+            None => together.push(SkippedTogether { checks: vec![one.check], reason: one.reason.clone() }),
+        }
+    }
+    together
+}
+
 /// A finding in a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {

@@ -8,11 +8,11 @@ use axum::{
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Redirect, Response},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     assets::STAMP,
-    pages::{self, Content, Kind, PageQuery, View},
+    pages::{self, Content, Kind, View},
 };
 use crate::dashboard::Site;
 use crate::http::{
@@ -26,8 +26,8 @@ use signalbox_access::Caller;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// How long it may take to find out who is asking. With the time for the page itself, it is less than two seconds.
-const PATIENCE: Duration = Duration::from_millis(900);
+/// How long it may take to find out who is asking.
+pub(super) const PATIENCE: Duration = Duration::from_millis(900);
 
 /// The caller of a page.
 #[derive(Debug, Clone)]
@@ -37,6 +37,8 @@ pub(super) struct Viewer {
     pub(super) credential: Credential,
     /// `None` for a client that sends its token with each request.
     pub(super) session: Option<Session>,
+    /// When the request arrived.
+    pub(super) begun: Instant,
 }
 
 impl FromRequestParts<Site> for Viewer {
@@ -47,17 +49,20 @@ impl FromRequestParts<Site> for Viewer {
         let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
         let browser = accepted.contains("text/html") && !parts.headers.contains_key(header::AUTHORIZATION);
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-        let read = timeout(PATIENCE, Reader::from_request_parts(parts, app)).await.unwrap_or_else(|_| {
+        let begun = Instant::now();
+        let read = async {
+            let Reader { caller, credential } = Reader::from_request_parts(parts, app).await?;
+            let session = app.sessions.of(&parts.headers).await?;
+            Ok(Self { caller, credential, session, begun })
+        };
+        let read = timeout_at(begun + PATIENCE, read).await.unwrap_or_else(|_| {
             Err(Problem::unavailable(
                 "fabric_unavailable",
                 "The fabric Redis, which has the sessions, does not respond.",
             ))
         });
         match read {
-            Ok(Reader { caller, credential }) => {
-                let session = app.sessions.of(&parts.headers).await.map_err(IntoResponse::into_response)?;
-                Ok(Self { caller, credential, session })
-            }
+            Ok(viewer) => Ok(viewer),
             Err(problem) if browser && problem.status() == StatusCode::UNAUTHORIZED => {
                 let next: String = url::form_urlencoded::byte_serialize(target.as_bytes()).collect();
                 Err(Redirect::to(&format!("/dashboard/login?next={next}")).into_response())
@@ -118,10 +123,9 @@ pub(super) struct Path<T>(pub(super) T);
 pub(super) async fn front(
     viewer: Viewer,
     State(app): State<Site>,
-    Query(query): Query<PageQuery>,
+    Query(view): Query<View>,
 ) -> Result<Response, Problem> {
-    let view = query.into_view(Kind::Overview);
-    let content = pages::content(&app, &viewer.caller, &view, 0).await;
+    let content = pages::content(&app, &viewer.caller, &view, 0, viewer.begun).await;
     framed(&app, &viewer, Some(&view), content)
 }
 
@@ -129,7 +133,7 @@ pub(super) async fn page(
     viewer: Viewer,
     State(app): State<Site>,
     Path(kind): Path<String>,
-    Query(query): Query<PageQuery>,
+    Query(mut view): Query<View>,
 ) -> Result<Response, Problem> {
     let Some(named) = Kind::named(&kind) else {
         let problem =
@@ -140,8 +144,8 @@ pub(super) async fn page(
             None => Err(problem),
         };
     };
-    let view = query.into_view(named);
-    let content = pages::content(&app, &viewer.caller, &view, 0).await;
+    view.kind = named;
+    let content = pages::content(&app, &viewer.caller, &view, 0, viewer.begun).await;
     framed(&app, &viewer, Some(&view), content)
 }
 

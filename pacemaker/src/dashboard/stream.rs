@@ -22,7 +22,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::{
     page::Viewer,
-    pages::{self, Kind, PageQuery, View},
+    pages::{self, Kind, View},
 };
 use crate::dashboard::Site;
 use crate::http::{Problem, Query, auth::Credential, slots::Slot};
@@ -55,10 +55,10 @@ struct PageStream {
 pub(super) async fn stream(
     viewer: Viewer,
     State(app): State<Site>,
-    Query(query): Query<PageQuery>,
+    Query(mut view): Query<View>,
 ) -> Result<Response, Problem> {
-    let kind = Kind::named(&query.page)
-        .ok_or_else(|| Problem::not_found("unknown_page", format!("Unknown page `{}`.", query.page)))?;
+    view.kind = Kind::named(&view.page)
+        .ok_or_else(|| Problem::not_found("unknown_page", format!("Unknown page `{}`.", view.page)))?;
     let place = app.dashboard.streams.take(&viewer.caller)?;
     let mut refresh = interval(REFRESH_INTERVAL);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -66,7 +66,7 @@ pub(super) async fn stream(
         app,
         caller: viewer.caller,
         credential: viewer.credential,
-        view: query.into_view(kind),
+        view,
         refresh,
         round: 0,
         html: String::new(),
@@ -117,10 +117,11 @@ impl PageStream {
     }
 
     async fn render(&mut self) {
-        let (html, charts) = match pages::content(&self.app, &self.caller, &self.view, self.round).await {
-            Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
-            Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
-        };
+        let (html, charts) =
+            match pages::content(&self.app, &self.caller, &self.view, self.round, Instant::now()).await {
+                Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
+                Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
+            };
         self.round += 1;
         // Most pages make no checkup; the count in their navigation may be a few seconds old.
         if self.round % CHECKUP_ROUNDS == 1 && self.caller.confinement().is_empty() {

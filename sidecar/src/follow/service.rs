@@ -16,13 +16,13 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use signalbox_store::Kind;
 use tokio::time::Instant;
 
-use super::{Error, Follower, Step};
+use super::{CHECK_INTERVAL, Error, Follower, Step};
 use crate::{
     commit::{Store, Tally},
     rotate::{self, Rotator},
 };
 
-/// The maximum time between two polls, and the time between two windows of a follower without a backlog.
+/// The time between two windows of a follower without a backlog, and between two polls without filesystem notifications.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The minimum pause after a long window, so that Redis can serve other clients.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -170,7 +170,7 @@ pub fn start<S: Store + Send + 'static>(store: S, options: Options) -> std::io::
     let path = options.access_log;
     let thread = thread::Builder::new().name("follow".into()).spawn(move || {
         let watcher = hints(&path, &service.wake);
-        service.run();
+        service.run(if watcher.is_some() { CHECK_INTERVAL } else { POLL_INTERVAL });
         drop(watcher);
     })?;
     Ok(Handle { watch, wake, thread })
@@ -199,7 +199,8 @@ struct Service<S> {
 }
 
 impl<S: Store> Service<S> {
-    fn run(mut self) {
+    /// Follows the log until it is stopped or fenced. Without hints, it polls after `idle`.
+    fn run(mut self, idle: Duration) {
         let started = Instant::now();
         let mut rested = Duration::ZERO;
         loop {
@@ -228,11 +229,8 @@ impl<S: Store> Service<S> {
                 // for twice as long.
                 (false, false) => {
                     let took = started.elapsed().saturating_sub(rested);
-                    let rest = if committed {
-                        POLL_INTERVAL.saturating_sub(took).max(MIN_PAUSE)
-                    } else {
-                        POLL_INTERVAL
-                    };
+                    let rest =
+                        if committed { POLL_INTERVAL.saturating_sub(took).max(MIN_PAUSE) } else { idle };
                     self.wake.rest(rest, !committed);
                     rested = started.elapsed();
                 }

@@ -55,7 +55,7 @@ pub(crate) fn view(automatic: Automatic) -> AutomaticCertificate {
 /// With the state of each certificate, and why it could not be obtained or renewed.
 #[utoipa::path(get, path = "/acme/names", tag = "certificates", params(PageQuery), responses(
     (status = 200, body = AutomaticCertificateList),
-    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem)))]
+    (status = "default", description = "422 invalid_cursor, invalid_limit")))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -89,11 +89,9 @@ async fn list(
 }
 
 /// Show a name with automatic HTTPS
-#[utoipa::path(get, path = "/acme/names/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
-    responses(
-    (status = 200, body = AutomaticCertificate), (status = 403, description = "host_not_allowed", body = Problem),
-    (status = 404, description = "no_automatic_https", body = Problem),
-    (status = 422, description = "invalid_hostname", body = Problem)))]
+#[utoipa::path(get, path = "/acme/names/{server_name}", tag = "certificates", responses(
+    (status = 200, body = AutomaticCertificate),
+    (status = "default", description = "403 host_not_allowed | 404 no_automatic_https | 422 invalid_hostname")))]
 async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -107,13 +105,10 @@ async fn get(
 ///
 /// An attempt is made as soon as possible, whatever the schedule. The present certificate is served until another one has been
 /// obtained. The call can be repeated.
-#[utoipa::path(post, path = "/acme/names/{server_name}/renew", tag = "certificates",
-    params(("server_name" = String, Path)), responses(
+#[utoipa::path(post, path = "/acme/names/{server_name}/renew", tag = "certificates", responses(
     (status = 202, description = "Requested"),
-    (status = 403, description = "host_not_allowed", body = Problem),
-    (status = 404, description = "no_automatic_https", body = Problem),
-    (status = 409, description = "automatic_https_off", body = Problem),
-    (status = 422, description = "invalid_hostname", body = Problem)))]
+    (status = "default", description = "403 host_not_allowed | 404 no_automatic_https | 409 automatic_https_off | \
+        422 invalid_hostname")))]
 async fn renew(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

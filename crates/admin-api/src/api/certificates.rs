@@ -66,12 +66,10 @@ fn view(
     params(("server_name" = String, Path, description = "A name, `*.example.org`, or `*`"), WaitQuery),
     request_body = NewCertificate, responses(
     (status = 200, description = "Replaced, or unchanged", body = ChangedCertificate),
-    (status = 201, description = "Created", body = ChangedCertificate),
-    (status = 409, description = "no_edge_key: the pacemaker has no `edge_key_file`; foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, \
-        name_not_covered, certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, \
-        invalid_body, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+    (status = 201, description = "Created", body = ChangedCertificate), Refused, NotConverged,
+    (status = "default", description = "409 no_edge_key: the pacemaker has no `edge_key_file`; foreign_key | \
+        422 invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, name_not_covered, \
+        certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, invalid_body, invalid_wait")))]
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -98,11 +96,9 @@ async fn put(
 /// Show a certificate
 ///
 /// With its chain, and without its private key, which cannot be read.
-#[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
-    responses(
-    (status = 200, body = Certificate), (status = 403, description = "host_not_allowed", body = Problem),
-    (status = 404, description = "unknown_certificate", body = Problem),
-    (status = 422, description = "invalid_hostname", body = Problem)))]
+#[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", responses(
+    (status = 200, body = Certificate),
+    (status = "default", description = "403 host_not_allowed | 404 unknown_certificate | 422 invalid_hostname")))]
 async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -117,8 +113,7 @@ async fn get(
 ///
 /// In the order of their names. A page of a search may be short and still have a `next`: then more names have to be examined.
 #[utoipa::path(get, path = "/certificates", tag = "certificates", params(PageQuery), responses(
-    (status = 200, body = CertificateList),
-    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem)))]
+    (status = 200, body = CertificateList), (status = "default", description = "422 invalid_cursor, invalid_limit")))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -156,12 +151,9 @@ async fn list(
 ///
 /// Handshakes for the name then get a matching wildcard certificate, or the listener's default. The call can be
 /// repeated.
-#[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates",
-    params(("server_name" = String, Path), WaitQuery), responses(
-    Removed,
-    (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+#[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates", params(WaitQuery), responses(
+    Removed, Refused, NotConverged,
+    (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

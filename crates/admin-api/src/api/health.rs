@@ -29,8 +29,8 @@ async fn live() -> Answer<Live> {
 /// Check whether changes are possible
 ///
 /// The stats Redis is listed but not required: without it only waiting for routers fails.
-#[utoipa::path(get, path = "/health/ready", tag = "health", security(()), responses(
-    (status = 200, body = Ready), (status = 503, body = Ready)))]
+#[utoipa::path(get, path = "/health/ready", tag = "health", security(()), responses((status = 200, body = Ready),
+    (status = 503, body = Ready)))]
 async fn ready(State(app): State<App>) -> Response {
     let store = app.registry.store();
     let up = store.ping(PATIENCE).await;
@@ -53,8 +53,7 @@ async fn ready(State(app): State<App>) -> Response {
 /// Without a token only for the admin listener: connections from the networks of `login.fronts`. Others need the scope `read`.
 #[utoipa::path(get, path = "/metrics", tag = "health", security((), ("bearer" = [])), responses(
     (status = 200, body = String, content_type = "application/openmetrics-text"),
-    (status = 401, description = "token_required, token_unknown", body = Problem),
-    (status = 403, description = "scope_missing, confined_token", body = Problem)))]
+    (status = "default", description = "401 token_required, token_unknown | 403 scope_missing, confined_token")))]
 async fn metrics(_: MetricsReader, State(app): State<App>) -> Result<Response, Problem> {
     let failed =
         |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");

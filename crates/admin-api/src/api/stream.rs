@@ -66,8 +66,7 @@ struct Asked {
 /// it has not; `event: end` reports why the stream ends (`slow_reader`, `shutdown`, `token_revoked`).
 #[utoipa::path(get, path = "/events", tag = "live", params(Asked), responses(
     (status = 200, body = String, content_type = "text/event-stream"),
-    (status = 422, description = "invalid_pattern, invalid_last_event_id", body = Problem),
-    (status = 503, description = "too_many_streams", body = Problem)))]
+    (status = "default", description = "422 invalid_pattern, invalid_last_event_id | 503 too_many_streams")))]
 async fn events(
     caller: Confined<ReadAll, Environments>,
     credential: Credential,

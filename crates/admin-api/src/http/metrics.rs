@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text::encode_registry},
+    encoding::{DescriptorEncoder, EncodeMetric as _, text::encode_registry},
     metrics::{
         counter::{ConstCounter, Counter},
         family::Family,
@@ -16,16 +16,8 @@ use prometheus_client::{
 };
 use signalbox_daemon::traces::Counts;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answer {
-    method: &'static str,
-    class: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Limit {
-    code: &'static str,
-}
+/// The labels of a metric with their values.
+type Words<const N: usize> = [(&'static str, &'static str); N];
 
 #[derive(Debug)]
 struct Spans(Counts);
@@ -51,15 +43,15 @@ impl Collector for Spans {
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    requests: Family<Answer, Counter>,
+    requests: Family<Words<2>, Counter>,
     request_seconds: Histogram,
-    limited: Family<Limit, Counter>,
+    limited: Family<Words<1>, Counter>,
 }
 
 impl Metrics {
     /// Metrics of this process, with those of the subsystems that count themselves.
     pub fn new(spans: Counts, routing: &signalbox_routing::Metrics, acme: &signalbox_acme::Metrics) -> Self {
-        let requests = Family::<Answer, Counter>::default();
+        let requests = Family::<Words<2>, Counter>::default();
         let request_seconds = Histogram::new(exponential_buckets(0.000_5, 2.0, 18));
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register_collector(Box::new(Spans(spans)));
@@ -73,7 +65,7 @@ impl Metrics {
             "Time to answer, including waiting for routers",
             request_seconds.clone(),
         );
-        let limited = Family::<Limit, Counter>::default();
+        let limited = Family::<Words<1>, Counter>::default();
         registry.register(
             "limited_requests",
             "Requests rejected because of a limit, by error code",
@@ -92,7 +84,7 @@ impl Metrics {
 
     /// Counts a request that would have exceeded a limit.
     pub fn limited(&self, code: &'static str) {
-        self.limited.get_or_create(&Limit { code }).inc();
+        self.limited.get_or_create(&[("code", code)]).inc();
     }
 
     /// Counts a response.
@@ -104,7 +96,7 @@ impl Metrics {
             4 => "4xx",
             _ => "5xx",
         };
-        self.requests.get_or_create(&Answer { method, class }).inc();
+        self.requests.get_or_create(&[("method", method), ("class", class)]).inc();
         self.request_seconds.observe(seconds);
     }
 }

@@ -82,6 +82,8 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
     let parts = path.split(['/', '{', '}', '.']).filter(|part| !part.is_empty());
     let name = std::iter::once(method).chain(parts).collect::<Vec<_>>().join("_");
     operation["operationId"] = Value::String(name);
+    parameters(path, operation);
+    errors(operation);
     common(path, operation);
     for (status, answer) in operation["responses"].as_object_mut().into_iter().flatten() {
         let Some(answer) = answer.as_object_mut() else { continue };
@@ -98,6 +100,30 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
         {
             content.insert("application/problem+json".to_owned(), json);
         }
+    }
+}
+
+/// Adds the parts of the path that the handler does not declare: they are text.
+fn parameters(path: &str, operation: &mut Value) {
+    let declared = operation.get_mut("parameters").map(Value::take).unwrap_or_default();
+    let declared = declared.as_array().map_or(&[][..], Vec::as_slice);
+    let names = path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+    let missing = names.filter(|name| declared.iter().all(|one| one["name"] != *name));
+    let text = |name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
+    let all: Vec<Value> = missing.map(text).chain(declared.iter().cloned()).collect();
+    if !all.is_empty() {
+        operation["parameters"] = all.into();
+    }
+}
+
+/// Divides the errors of an operation, which a handler declares as one text:
+/// `404 unknown_queue | 422 out_of_range, invalid_environment`.
+fn errors(operation: &mut Value) {
+    let Some(responses) = operation["responses"].as_object_mut() else { return };
+    let Some(declared) = responses.remove("default") else { return };
+    for error in declared["description"].as_str().unwrap_or_default().split(" | ") {
+        let (status, codes) = error.split_once(' ').unwrap_or((error, ""));
+        add(responses, status, codes);
     }
 }
 
@@ -243,6 +269,23 @@ mod tests {
         let publish = &document["paths"]["/topics/{name}"]["post"]["responses"];
         let codes = publish["403"]["description"].as_str().unwrap();
         assert!(codes.contains("scope_missing") && codes.contains("topic_claimed"), "{codes}");
+    }
+
+    #[test]
+    fn a_path_and_the_errors_of_an_operation_are_described_in_parts() {
+        let document: Value =
+            serde_json::from_str(&crate::router::document(utoipa::openapi::OpenApi::default())).unwrap();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for operation in operations.as_object().unwrap().values() {
+                let mut statuses = operation["responses"].as_object().unwrap().keys();
+                assert!(statuses.all(|status| status.parse::<u16>().is_ok()), "{path}: {operation}");
+                let declared = operation["parameters"].as_array().into_iter().flatten();
+                let parts = declared.filter(|one| one["in"] == "path").count();
+                assert_eq!(parts, path.matches('{').count(), "{path}: {operation}");
+            }
+        }
+        let responses = &document["paths"]["/queues/{name}/dead/redrive"]["post"]["responses"];
+        assert_eq!(responses["404"]["description"], "unknown_queue");
     }
 
     /// Routes without a description are not in the document.

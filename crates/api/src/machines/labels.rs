@@ -107,6 +107,7 @@ pub struct Activity {
 }
 
 /// Something that happened to a label. Members that do not apply to its kind are absent.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -118,56 +119,39 @@ pub struct ActivityLine {
     /// `move`, `attempt`, `operation` or `metadata`.
     pub kind: String,
     /// Of a move: the state before.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Of a move: the state after.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Of a move: why.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Of a move: details of the cause.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
     /// Of a move: the version of the definition.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
     /// Of a move: the id of its event.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<u64>,
     /// Of an attempt: the state.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Of an attempt: its number.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// Of an attempt: `done`, `failed`, `refused`, or `unknown` if the process that made it has ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// Of an attempt: the status of the answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Of an attempt: how long it took.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// Of an attempt: the beginning of the answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
     /// Of an attempt: why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Of an operation: its word.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
     /// Of an operation or a change of metadata: the token, topic or state that it comes from.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// Of a change of metadata: the change, as JSON Merge Patch.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub change: Option<Value>,
     /// Of a change of metadata that is too large to be stored: its size.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<usize>,
 }
 
@@ -215,6 +199,7 @@ pub struct Results {
 }
 
 /// A page of labels.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LabelPage {
@@ -223,13 +208,10 @@ pub struct LabelPage {
     /// The path under which a label is created with POST.
     pub create: String,
     /// The cursor of the next page; absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// How many labels match, if asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
     /// Whether `total` is all; otherwise there may be more.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub total_is_exact: Option<bool>,
 }
 

@@ -34,18 +34,17 @@ fn ok() -> u16 {
 }
 
 /// Assumptions of a simulation.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Simulate {
     /// How far to look ahead: `30d`.
-    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "for")]
     pub span: Option<String>,
     /// Or until when, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
     /// A metadata update at the start.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<Value>,
     /// Values of feeds; null for one that fails.

@@ -6,28 +6,23 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Which labels are meant: those for which everything that is given holds.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LabelFilter {
     /// In this state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// With this status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
     pub status: Option<String>,
     /// Suspended, or not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
     /// Whose last failure contains this text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// In their state for at least this long: `2h`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than: Option<String>,
     /// In their state for less than this: `2h`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub younger_than: Option<String>,
     /// With these values of metadata, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -36,6 +31,7 @@ pub struct LabelFilter {
 }
 
 /// An operation on a label.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -43,15 +39,14 @@ pub struct LabelOperation {
     /// `retry`, `evaluate`, `skip`, `cancel`, `suspend`, `resume`, `move`, `set` or `delete`.
     pub operation: String,
     /// The state to move to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// The metadata to merge.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<Value>,
 }
 
 /// An operation on many labels.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -59,20 +54,18 @@ pub struct NewTask {
     /// As for one label.
     pub operation: String,
     /// The state to move to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// The metadata to merge.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<Value>,
     /// Which labels. `{}` are all.
     pub filter: LabelFilter,
     /// Labels per second at most, 1 to 10,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
 
 /// A task: an operation on many labels, or the deletion of a machine.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineTask))]
 pub struct Task {
@@ -83,7 +76,6 @@ pub struct Task {
     /// For which labels.
     pub filter: LabelFilter,
     /// Labels per second at most.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
     /// The token that it was started with.
     pub by: String,
@@ -104,7 +96,6 @@ pub struct Task {
     /// Labels that could not be changed.
     pub failed: u64,
     /// The last failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 

@@ -3,17 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 /// The routing decision for a host.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Explanation {
     /// The host.
     pub host: String,
     /// The name in the table that decides; null when none does.
+    #[serialize_always]
     pub matched: Option<String>,
     /// The result of a request.
     pub answer: Answer,
     /// The key under which it is counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub log_key: Option<String>,
     /// The candidate names, most specific first. The first that exists decides, whatever it contains.
     pub candidates: Vec<Candidate>,
@@ -27,10 +28,8 @@ pub struct Explanation {
     /// The addresses of the name that decides.
     pub instances: Vec<Explained>,
     /// The result of the request that was described by `header`, `cookie` or `address`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Choice>,
     /// What the `path` leads to, if one was given. Answer, instances, shares and algorithm are those of its service then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<ExplainedPath>,
     /// What the edge checks before it chooses an instance, in this order: `pause`, `addresses`, `https`, `redirect`, `maintenance`,
     /// `methods`, `limits`, `basic`, `forward`, `body_bytes`.
@@ -87,19 +86,17 @@ pub enum StepResult {
 }
 
 /// What a path leads to.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExplainedPath {
     /// The path of the rule that applies; absent when none does, and the host itself serves the path.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// Whether the rule is for this path only.
     pub exact: bool,
     /// The host that the path leads to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// The name in the table that serves it; absent when none does.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
     /// The normalized path that the instance receives.
     pub sent: String,
@@ -118,21 +115,19 @@ pub struct Candidate {
 }
 
 /// An address and whether it gets requests.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Explained {
     /// The address.
     pub address: String,
     /// The id of its instance; absent for an entry made by hand.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Its version type.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version_type_id: Option<String>,
     /// Whether it gets requests.
     pub usable: bool,
     /// Why it does not: `draining`, `unhealthy`, `weight_zero`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Its weight.
     pub weight: f64,
@@ -141,7 +136,6 @@ pub struct Explained {
     /// ejection at a router for a while; `/edge/outliers` of a router shows these.
     pub chance: f64,
     /// The active part of its weight during slow start; absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_start: Option<f64>,
     /// Whether its health check fails, which is ignored when the host fails open.
     pub unhealthy: bool,
@@ -162,16 +156,15 @@ pub struct ExplainedShare {
 }
 
 /// The choice of an instance for one request.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = RequestChoice))]
 pub struct Choice {
     /// The rule that decides.
     pub by: By,
     /// The instance, when it is certain. A router that has ejected it chooses another in the meantime.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The version type that the request names, or that its session has.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version_type: Option<String>,
     /// Where it can go, most likely first.
     pub among: Vec<Chance>,

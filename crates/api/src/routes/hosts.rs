@@ -32,16 +32,15 @@ pub struct Host {
 }
 
 /// A page of hosts.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HostList {
     /// The hosts.
     pub hosts: Vec<Host>,
     /// The cursor of the next page; absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// How many items match the search, on all pages together; absent if they were not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
 }
 

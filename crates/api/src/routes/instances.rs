@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::words::words;
 
 /// An instance to be registered.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -22,26 +23,23 @@ pub struct NewInstance {
     #[cfg_attr(feature = "schema", schema(example = "17"))]
     pub version_type_id: String,
     /// The version that it runs.
-    #[serde(default, deserialize_with = "optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "optional_text")]
     pub version_id: Option<String>,
     /// The application that it is a copy of.
-    #[serde(default, deserialize_with = "optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "optional_text")]
     pub application_id: Option<String>,
     /// The workspace of its application.
-    #[serde(default, deserialize_with = "optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "optional_text")]
     pub workspace_id: Option<String>,
     /// The machine that it runs on.
-    #[serde(default, deserialize_with = "optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "optional_text")]
     pub node_id: Option<String>,
     /// Its share of the requests relative to other instances, 0 to 1000; with 0 it gets none unless all have 0 (1).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(example = 1))]
     pub weight: Option<u32>,
     /// The instance is removed after this many seconds without a heartbeat, 1 to 86,400.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
     /// Its health check.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
     /// Whether a new instance gets no requests until it is resumed or its version type is promoted. With a health check it
     /// is unhealthy until its first checks have passed. An instance that is registered again stays as it is.
@@ -97,23 +95,21 @@ fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<St
 }
 
 /// An active health check: of HTTP by `path`, or whether a connection is accepted by `tcp`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Health {
     /// The path that is requested with GET.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(example = "/health"))]
     pub path: Option<String>,
     /// Whether accepting a connection is enough. Then there is no `path`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tcp: bool,
     /// The statuses that are good: numbers, and ranges as text (`"200-399"`, the default).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<Object>>, example = json!(["200-299", 304])))]
     pub status: Option<Vec<Statuses>>,
     /// A text that the first 64 KiB of the answer must contain, 1 to 256 bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
     /// Seconds between two checks, 1 to 3600.
     #[serde(default = "Health::default_interval_seconds")]
@@ -227,6 +223,7 @@ pub enum State {
 words!(State { Active: "active", Standby: "standby", Draining: "draining" });
 
 /// An instance. What the route table knows of it is absent while the routes primary does not answer.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = InstanceView))]
 pub struct Instance {
@@ -243,59 +240,43 @@ pub struct Instance {
     #[cfg_attr(feature = "schema", schema(example = "17"))]
     pub version_type_id: String,
     /// The version that it runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version_id: Option<String>,
     /// The application that it is a copy of.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub application_id: Option<String>,
     /// The workspace of its application.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
     /// The machine that it runs on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node_id: Option<String>,
     /// Its share of the requests relative to other instances.
     pub weight: u32,
     /// The instance is removed after this many seconds without a heartbeat; absent without a lease.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
     /// Its health check.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
     /// Whether it gets new requests.
     pub state: State,
     /// When a draining instance is removed, in unix milliseconds of the routes primary's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_deadline_ms: Option<u64>,
     /// Rises with each change of any instance.
     pub revision: u64,
     /// Its open requests, as the routers reported within the last seconds. Absent where the edge does not count them:
     /// they are counted for hosts whose policy has p2c, or anything else that takes requests off the hot path.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<u64>,
     /// Whether this revision is in the table.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub routed: Option<bool>,
     /// When the lease expires without a heartbeat, in unix milliseconds of the routes primary's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_expires_ms: Option<u64>,
     /// Whether its checks pass. Absent without a health check.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub healthy: Option<bool>,
     /// The result of the check that made it unhealthy.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy_because: Option<String>,
     /// When its health changed last, in unix milliseconds of the routes primary's clock; absent until the first change.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub health_since_ms: Option<u64>,
     /// Faults reported since it was registered.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<u64>,
     /// The message of the latest fault.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_fault: Option<String>,
     /// When it was reported, in unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_fault_ms: Option<u64>,
 }
 
@@ -329,14 +310,13 @@ pub struct ChangedInstance {
 }
 
 /// A renewed lease.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HeartbeatView))]
 pub struct Heartbeat {
     /// The length of the lease; absent when the instance has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u64>,
     /// When it expires, in unix milliseconds of the routes primary's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_expires_ms: Option<u64>,
 }
 

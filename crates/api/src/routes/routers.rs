@@ -20,30 +20,27 @@ pub struct Convergence {
 }
 
 /// A router that reported in the last minute.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = RouterView))]
 pub struct Router {
     /// The name of its node.
     pub node: String,
     /// The address of its admin listener.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The serial that all of its workers have acknowledged.
     pub serial: u64,
     /// The epoch of the table that it follows.
     pub epoch: String,
     /// Changes that it has not seen yet; absent while it follows another table.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub behind_by: Option<u64>,
     /// Milliseconds since its last report. It reports every second.
     pub age_ms: u64,
     /// Whether it reports.
     pub state: Liveness,
     /// The time from a change by this pacemaker to the router's acknowledgement.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub propagation: Option<Propagation>,
     /// Why it rejects the table.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm: Option<String>,
     /// The serial that each of its workers has acknowledged.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]

@@ -8,6 +8,7 @@ use super::{BatchContents, Event};
 use crate::EventId;
 
 /// An event of the array. `gap` is not here: it belongs to one subscriber, this part is shared by all.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Item<'a> {
     topic: &'a str,
@@ -15,15 +16,11 @@ struct Item<'a> {
     kind: &'static str,
     url: &'a str,
     t: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a RawValue>,
     id: EventId,
-    #[serde(skip_serializing_if = "Option::is_none")]
     prev: Option<EventId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     tprev: Option<EventId>,
     /// The ordering key, if it is not the URL: `prev` and the order refer to its events.
-    #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<&'a str>,
 }
 

@@ -7,94 +7,125 @@
 --
 -- The words of a change: machine (empty when the group has no change; then there are no others), the header that the
 -- record must have (empty: the record must not exist), the version of the definition that must be current (empty: any),
--- the record before the ID, the record after it, ms after which it expires (empty: no expiry), the number of index
--- entries, and for each of these the key after `machine:`, the member, and its score (empty: it is removed); then the
+-- the record before the ID, the record after it, ms after which it expires (empty: no expiry), the ID of the label's last
+-- event (empty: none), the number of index entries, and for each of these the key after `machine:`, the member, and its score (empty: it is removed); then the
 -- number of lines for the label's log (`object:machine:<machine>:<label>:log`), and, unless it is 0, how many lines the log
 -- keeps, ms after which it expires, and the lines.
+--
+-- Most of a call's changes concern the same few indexes, and a command costs more than its members. So records and
+-- index entries are collected, and written together at the end. A change is only the position of its words.
 
 local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'
-local due_key = machines .. 'due'
 -- Length of a header in bytes: format, incarnation, visit, revision.
 local HEADER = 21
+-- Maximum number of members or records in one command. Lua can pass a few thousand arguments.
+local MAX_TOGETHER = 1000
 
-local pending, versions, seen, wake = {}, {}, {}, nil
+local pending, versions = {}, {}
+local indexes, index_list, records = {}, {}, {}
 
-local function expect(kind, key)
-  if not seen[key] then
-    lanes.expect(kind, key)
-    seen[key] = true
+-- The index with this key after `machine:`, what is to be added to it and removed from it, and the last score that this
+-- call gives to each member (empty: removed). Only reads.
+local function open_index(name)
+  local index = indexes[name]
+  if not index then
+    index = { key = machines .. name, adds = {}, removes = {}, scores = {} }
+    lanes.expect('zset', index.key)
+    indexes[name], index_list[#index_list + 1] = index, index
   end
+  return index
 end
 
--- Reads the lines for the log from the word at `at`. Returns them, or nil, and the position of the next word.
-local function read_log(at, object)
-  local words, lines = ARGV, tonumber(ARGV[at])
-  if lines == 0 then return nil, at + 1 end
-  local log = { key = lanes.objects .. object .. ':log', keep = words[at + 1], ttl = words[at + 2] }
-  log.lines = { unpack(words, at + 3, at + 2 + lines) }
-  return log, at + 3 + lines
-end
-
--- Reads the words of a change. Returns it, and the position of the next word. The index entries stay one flat array.
+-- Reads the words of a change. Returns it, and the position of the next word.
 function labels.read(at, object)
   local words = ARGV
   if words[at] == '' then return nil, at + 1 end
-  local ends = at + 7 + 3 * words[at + 6]
-  local change = {
-    key = lanes.objects .. object .. ':data', machine = words[at], expected = words[at + 1], version = words[at + 2],
-    head = words[at + 3], tail = words[at + 4], ttl = words[at + 5], entries = { unpack(words, at + 7, ends - 1) },
-  }
-  change.log, ends = read_log(ends, object)
-  return change, ends
+  local log, prev = at + 8 + 3 * words[at + 7], words[at + 6]
+  local lines = tonumber(words[log])
+  local change = { key = lanes.objects .. object, at = at, log = log, lines = lines, prev = prev ~= '' and prev }
+  return change, lines == 0 and log + 1 or log + 3 + lines
 end
 
 -- Whether the label has the state that the change expects, including earlier changes in this call. Only reads.
 function labels.fits(change)
-  if change.version ~= '' then
-    local current = versions[change.machine]
+  local words, at, key = ARGV, change.at, change.key
+  local machine, version = words[at], words[at + 2]
+  if version ~= '' then
+    local current = versions[machine]
     if current == nil then
-      current = redis.call('GET', machines .. change.machine .. ':current')
-      versions[change.machine] = current
+      current = redis.call('GET', machines .. machine .. ':current')
+      versions[machine] = current
     end
-    if current ~= change.version then return false end
+    if current ~= version then return false end
   end
-  local header = pending[change.key] or redis.call('GETRANGE', change.key, 0, HEADER - 1)
-  if header ~= change.expected then return false end
-  local entries = change.entries
-  for at = 1, #entries, 3 do expect('zset', machines .. entries[at]) end
-  if change.log then expect('list', change.log.key) end
-  pending[change.key] = string.sub(change.head, 1, HEADER)
+  local header = pending[key] or redis.call('GETRANGE', key .. ':data', 0, HEADER - 1)
+  if header ~= words[at + 1] then return false end
+  for entry = at + 8, change.log - 1, 3 do open_index(words[entry]) end
+  pending[key] = string.sub(words[at + 3], 1, HEADER)
   return true
 end
 
--- Writes an accepted change; `id` is that of its first event, or 0.
-function labels.write(change, id)
-  local record, entries = change.head .. struct.pack('>I8', id) .. change.tail, change.entries
-  if change.ttl ~= '' then
-    redis.call('SET', change.key, record, 'PX', change.ttl)
+local function write_records()
+  if #records > 0 then redis.call('MSET', unpack(records)) end
+  records = {}
+end
+
+local function write_index(index)
+  if #index.removes > 0 then redis.call('ZREM', index.key, unpack(index.removes)) end
+  if #index.adds > 0 then redis.call('ZADD', index.key, unpack(index.adds)) end
+  index.adds, index.removes = {}, {}
+end
+
+-- Collects an entry of an index. A member that was collected before has an earlier change in this call, which is written
+-- first.
+local function put_entry(index, member, score)
+  local scores = index.scores
+  if scores[member] or #index.removes >= MAX_TOGETHER or #index.adds >= 2 * MAX_TOGETHER then write_index(index) end
+  scores[member] = score
+  if score == '' then
+    index.removes[#index.removes + 1] = member
   else
-    redis.call('SET', change.key, record)
-  end
-  for at = 1, #entries, 3 do
-    local key, member, score = machines .. entries[at], entries[at + 1], entries[at + 2]
-    if score == '' then
-      redis.call('ZREM', key, member)
-    else
-      redis.call('ZADD', key, score, member)
-      -- Workers sleep until the earliest due time. An earlier one is published to them.
-      if key == due_key and redis.call('ZRANK', key, member) == 0 then wake = score end
-    end
-  end
-  local log = change.log
-  if log then
-    redis.call('RPUSH', log.key, unpack(log.lines))
-    redis.call('LTRIM', log.key, -log.keep, -1)
-    redis.call('PEXPIRE', log.key, log.ttl)
+    local adds = index.adds
+    local n = #adds
+    adds[n + 1], adds[n + 2] = score, member
   end
 end
 
--- Must be called last: it wakes sleeping workers, once per call.
+-- Appends to the log of a label. Another type of the key only costs the log its lines.
+local function write_log(change)
+  local words, key, at = ARGV, change.key .. ':log', change.log
+  local keep, length = tonumber(words[at + 1]), redis.pcall('RPUSH', key, unpack(words, at + 3, at + 2 + change.lines))
+  if type(length) ~= 'number' then return end
+  if length > keep then redis.call('LTRIM', key, -keep, -1) end
+  redis.call('PEXPIRE', key, words[at + 2])
+end
+
+-- Writes an accepted change, or collects it; `id` is that of its first event, or 0.
+function labels.write(change, id)
+  local words, at = ARGV, change.at
+  local key, record, ttl = change.key .. ':data', words[at + 3] .. struct.pack('>I8', id) .. words[at + 4], words[at + 5]
+  if ttl ~= '' then
+    -- An earlier change of this label is written before.
+    write_records()
+    redis.call('SET', key, record, 'PX', ttl)
+  else
+    local n = #records
+    records[n + 1], records[n + 2] = key, record
+    if n + 2 >= 2 * MAX_TOGETHER then write_records() end
+  end
+  for entry = at + 8, change.log - 1, 3 do put_entry(indexes[words[entry]], words[entry + 1], words[entry + 2]) end
+  if change.lines > 0 then write_log(change) end
+end
+
+-- Must be called last: it writes what is collected, and wakes sleeping workers, once per call. Workers sleep until the
+-- earliest due time. An earlier one is published to them.
 function labels.finish()
-  if wake then redis.call('PUBLISH', machines .. 'wake', wake) end
+  write_records()
+  for i = 1, #index_list do write_index(index_list[i]) end
+  local due = indexes.due
+  if not due then return end
+  local first = redis.call('ZRANGE', due.key, 0, 0)[1]
+  local score = first and due.scores[first]
+  if score and score ~= '' then redis.call('PUBLISH', machines .. 'wake', score) end
 end

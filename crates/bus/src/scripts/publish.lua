@@ -265,20 +265,26 @@ local function expect_touched(lanes, facets, log, clients, queues)
   end
 end
 
--- Assigns to each group the memory of its object. Returns the names of the objects, the memories by name, and whether
--- any object has a backend.
+-- The memory of a group that changes a label. The pacemaker knows the label's last event from the label's record, which
+-- is as it expects if the group is accepted. A label's object has events of one topic only, and no backend.
+local function label_memory(change)
+  return { id = change.prev, of_label = true, changed = false }
+end
+
+-- Assigns to each group the memory of its object. Returns the names of the objects whose memories are stored, these
+-- memories by name, and whether any object has a backend.
 local function collect(groups)
   local names, memories, with_backends = {}, {}, false
   for g = 1, #groups do
     local group = groups[g]
     local object = group.object
-    local memory = memories[object]
+    local memory = group.change and label_memory(group.change) or memories[object]
     if not memory then
       memory = { id = false, topics = {}, order = {}, changed = false }
       memories[object] = memory
       names[#names + 1] = object
     end
-    if group.backend ~= '' then
+    if group.backend ~= '' and not group.change then
       memory.backend = group.backend
       with_backends = true
     end
@@ -309,6 +315,7 @@ end
 
 -- Reads all memories in one call, then the missing ones from the older hash.
 local function read_memories(names, memories)
+  if #names == 0 then return end
   local missing = fill(memories, names, redis.call('HMGET', keys.objects, unpack(names)))
   if #missing > 0 and redis.call('HLEN', keys.old_objects) > 0 then
     fill(memories, missing, redis.call('HMGET', keys.old_objects, unpack(missing)))
@@ -341,7 +348,7 @@ end
 -- Opens the queues of objects, if any object of the call has a backend or any object of the shard has waiting events.
 local function open_backends(lanes, open_objects, names, memories, with_backends)
   local queued_key = lanes.objects .. 'queued'
-  if not with_backends and redis.call('EXISTS', queued_key) == 0 then return nil end
+  if #names == 0 or not with_backends and redis.call('EXISTS', queued_key) == 0 then return nil end
   local objects = open_objects()
   objects.at(lanes.objects)
   read_backends(objects, queued_key, names, memories)

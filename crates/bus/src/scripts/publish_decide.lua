@@ -15,11 +15,15 @@ local function number(event, memory, ids, reply)
   ids.last, ids.last_text, ids.accepted = last, id, ids.accepted + 1
   memory.id, memory.changed = id, true
   if topic then
-    local name = topic.name
-    tprev = memory.topics[name]
-    if not tprev then memory.order[#memory.order + 1] = name end
-    memory.topics[name] = id
     topic.count = topic.count + 1
+    if memory.of_label then
+      tprev = prev
+    else
+      local name = topic.name
+      tprev = memory.topics[name]
+      if not tprev then memory.order[#memory.order + 1] = name end
+      memory.topics[name] = id
+    end
   end
   event.id = id
   -- A single concatenation creates only one string.

@@ -45,7 +45,7 @@ local function write_memories(names, memories)
       n = n + 2
     end
   end
-  redis.call('HSET', keys.objects, unpack(fields))
+  if n > 0 then redis.call('HSET', keys.objects, unpack(fields)) end
 end
 
 -- Stores the bodies, and updates the counters.

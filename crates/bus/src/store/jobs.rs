@@ -1,6 +1,10 @@
 //! The life of a job: taken, acknowledged, returned, buried, scrubbed.
 
-use signalbox_store::{Error, FabricRole, FromRedisValue, Script, Value, from_redis_value};
+use std::sync::Arc;
+
+use signalbox_store::{
+    Error, FabricRole, FromRedisValue, Kind, Script, SharedResult, Value, from_redis_value,
+};
 
 use super::{LANES, Store};
 use crate::{EventId, Gap};
@@ -18,6 +22,9 @@ static SKIP: Script<FabricRole> = Script::composed("skip", &[include_str!("../sc
 static OLDEST: Script<FabricRole> =
     Script::composed("oldest", &[include_str!("../scripts/oldest.lua"), LANES]);
 static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../scripts/audit.lua"), LANES]);
+
+/// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
+pub(super) const MAX_ACKS: usize = 32;
 
 #[cfg(test)]
 pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
@@ -103,6 +110,23 @@ pub(crate) enum Nacked {
     PacingBegins,
 }
 
+/// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged
+/// alone.
+async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
+    match store.ack(&acks).await {
+        Ok(held) => held.into_iter().map(Ok).collect(),
+        Err(error) if error.kind() == Kind::Broken && acks.len() > 1 => {
+            let mut results = Vec::with_capacity(acks.len());
+            for ack in &acks {
+                let result = store.ack(std::slice::from_ref(ack)).await;
+                results.push(result.map(|held| held == [true]).map_err(Arc::new));
+            }
+            results
+        }
+        Err(error) => vec![Err(Arc::new(error)); acks.len()],
+    }
+}
+
 impl Store {
     /// Takes a job for each of `workers`, as far as there are any.
     pub(crate) async fn acquire(&self, workers: &[String], promote: usize) -> Result<Turn, Error> {
@@ -128,6 +152,14 @@ impl Store {
             call = held_words(call, held).arg(*timeout_ms).arg(*events).arg(gaps.len()).arg(gaps);
         }
         Ok(call.run::<Vec<i64>>(self.redis()).await?.into_iter().map(|held| held == 1).collect())
+    }
+
+    /// Like [`Self::ack`], in a call that is shared with the other deliveries that end now.
+    pub(crate) async fn ack_together(self: &Arc<Self>, ack: Ack) -> SharedResult<bool> {
+        let store = Arc::clone(self);
+        let run = move |acks| ack_all(Arc::clone(&store), acks);
+        // The process ends, or the call panicked. Another worker delivers the batch again.
+        self.acks.call((), ack, run).await.unwrap_or(Ok(false))
     }
 
     /// The batch was not delivered.

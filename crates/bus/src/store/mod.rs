@@ -6,8 +6,11 @@ mod memory;
 mod publish;
 mod registry;
 
+use std::sync::Arc;
+
 use signalbox_store::{
-    Call, Clock, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys,
+    Call, Clock, Combiner, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, SharedResult,
+    Subscription, keys,
 };
 
 pub(super) use jobs::{Ack, Held, Nack, Nacked, Taken, Turn, read_gap};
@@ -23,6 +26,7 @@ pub(super) struct Store {
     clock: Clock,
     /// The nine keys that every script of the lanes begins with.
     lanes: [Key<FabricSpace>; 9],
+    acks: Arc<Combiner<(), Ack, SharedResult<bool>>>,
 }
 
 impl Store {
@@ -39,7 +43,7 @@ impl Store {
             bus.workers(),
             bus.counters(),
         ];
-        Self { shard, clock, lanes }
+        Self { shard, clock, lanes, acks: Combiner::new(|_| jobs::MAX_ACKS) }
     }
 
     pub(super) fn shard(&self) -> &Shard {

@@ -279,6 +279,7 @@ fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
         Cow::Borrowed(change.head.as_slice()),
         Cow::Borrowed(change.tail.as_slice()),
         owned(text(change.ttl_ms)),
+        owned(text(change.prev.map(|EventId(id)| id))),
         owned(change.indexes.len().to_string()),
     ];
     for index in &change.indexes {

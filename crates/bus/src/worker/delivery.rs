@@ -3,14 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::json;
-use signalbox_store::Kind;
+use signalbox_store::{Kind, SharedResult};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Acks, DeliverySlot};
+use super::DeliverySlot;
 use crate::{
     BatchContents, Deliverer, Event, EventId, Subscription,
-    batcher::Batched,
     core::Core,
     shares::Ended,
     store::{Ack, Held, Nack, Nacked, SEGMENT_IDS, Store, Taken, read_gap},
@@ -39,7 +38,6 @@ pub(super) struct Delivery<D> {
     pub(super) core: Arc<Core>,
     pub(super) store: Arc<Store>,
     pub(super) deliverer: Arc<D>,
-    pub(super) acks: Acks,
     pub(super) shutdown: CancellationToken,
 }
 
@@ -355,15 +353,12 @@ impl<D: Deliverer> Delivery<D> {
         taken: &Taken,
         timeout_ms: u64,
         settle: &Settle,
-    ) -> Batched<bool> {
+    ) -> SharedResult<bool> {
         let options = &self.core.options;
         match settle {
             Settle::Ack { events } => {
                 let (held, gaps) = (held.clone(), taken.gaps.clone());
-                let acked = self.acks.call(Ack { held, timeout_ms, events: *events, gaps }).await;
-                // The task ends after the last delivery. If it is gone nevertheless, another worker delivers the batch
-                // again.
-                acked.unwrap_or(Ok(false))
+                self.store.ack_together(Ack { held, timeout_ms, events: *events, gaps }).await
             }
             Settle::Nack(nack) => {
                 let nacked = self.store.nack(held, nack, &self.core.rng.seed()).await.map_err(Arc::new)?;

@@ -79,7 +79,6 @@ pub fn load_with<'a>(
 }
 
 /// Formats a duration as definitions write it: `1h30m`.
-#[must_use]
 pub fn units(duration: Duration) -> String {
     let mut seconds = duration.as_secs();
     let mut text = String::new();

@@ -1,17 +1,18 @@
 //! A machine as it was understood: names resolved, conditions compiled, texts with placeholders taken apart.
 
+mod action;
+
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use jiff::civil;
 use serde_json::Value as Json;
 use signalbox_condition::{Condition, Reference};
 
 use super::{
-    outside::{Feed, HeaderPart, Input, Limit, Webhook, origin},
-    template::{Part, Template, Text},
+    outside::{Feed, HeaderPart, Input, Limit, Webhook},
     zone::ZoneRule,
 };
 use crate::schedule::Schedule;
+pub use action::{Action, Call, Failure, Method, OnFailure, Quiet, ResultPart, Retry};
 
 /// A state machine. It is immutable; a new version is another machine.
 #[derive(Debug, Clone)]
@@ -32,13 +33,11 @@ pub struct Machine {
 
 impl Machine {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The rule that gives a label's time zone.
-    #[must_use]
     pub fn zone(&self) -> &ZoneRule {
         &self.zone
     }
@@ -51,49 +50,41 @@ impl Machine {
     }
 
     /// The indexed metadata paths, by whose values labels can be found.
-    #[must_use]
     pub fn index(&self) -> &[Path] {
         &self.index
     }
 
     /// The feeds that its conditions may read.
-    #[must_use]
     pub fn feeds(&self) -> &[Feed] {
         &self.feeds
     }
 
     /// The feed of that name.
-    #[must_use]
     pub fn feed(&self, name: &str) -> Option<&Feed> {
         self.feeds.iter().find(|feed| &*feed.name == name)
     }
 
     /// The inputs: topics whose events update the metadata of labels.
-    #[must_use]
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
     }
 
     /// The headers of outgoing calls.
-    #[must_use]
     pub fn webhooks(&self) -> &[Webhook] {
         &self.webhooks
     }
 
     /// The limits of webhook addresses, by their targets.
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
     /// The limit with this target.
-    #[must_use]
     pub fn limit(&self, target: &str) -> Option<&Limit> {
         self.limits.iter().find(|limit| &*limit.target == target)
     }
 
     /// The limit that applies to attempts of an action.
-    #[must_use]
     pub fn limit_of(&self, action: &Action) -> Option<&Limit> {
         if self.limits.is_empty() {
             return None;
@@ -102,45 +93,38 @@ impl Machine {
     }
 
     /// The states in the order of the file. The first is the initial one.
-    #[must_use]
     pub fn states(&self) -> &[State] {
         &self.states
     }
 
     /// The state of that name.
-    #[must_use]
     pub fn state(&self, name: &str) -> Option<&State> {
         self.places.get(name).map(|place| self.at(*place))
     }
 
     /// The state in which labels begin.
-    #[must_use]
     pub fn initial(&self) -> &State {
         // `load` rejects a machine without states.
         &self.states[0]
     }
 
     /// The state that a transition leads to.
-    #[must_use]
     pub fn at(&self, index: StateIndex) -> &State {
         &self.states[index.0]
     }
 
     /// Source text from which [`super::load`] reads exactly this machine. It is the file itself if the file
     /// contains nothing else.
-    #[must_use]
     pub fn source(&self) -> &Arc<str> {
         &self.source
     }
 
     /// The hexadecimal SHA-256 of the machine's content; comments, order of keys and layout do not matter.
-    #[must_use]
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
     /// The names of the secrets that headers and signatures use, sorted, without repeats.
-    #[must_use]
     pub fn secrets(&self) -> Vec<&str> {
         let headers = self.webhooks.iter().flat_map(|webhook| &webhook.headers);
         let parts = headers.flat_map(|header| &header.parts);
@@ -162,7 +146,6 @@ pub struct StateIndex(pub(crate) usize);
 
 impl StateIndex {
     /// The position in [`Machine::states`].
-    #[must_use]
     pub fn position(self) -> usize {
         self.0
     }
@@ -183,25 +166,21 @@ pub struct State {
 
 impl State {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its index in the machine.
-    #[must_use]
     pub fn index(&self) -> StateIndex {
         self.index
     }
 
     /// Its kind.
-    #[must_use]
     pub fn kind(&self) -> &Kind {
         &self.kind
     }
 
     /// The gate, if the state is a gate that can open.
-    #[must_use]
     pub fn gate(&self) -> Option<&Gate> {
         match &self.kind {
             Kind::Gate(gate) => Some(gate),
@@ -210,7 +189,6 @@ impl State {
     }
 
     /// The action, if the state is an action.
-    #[must_use]
     pub fn action(&self) -> Option<&Action> {
         match &self.kind {
             Kind::Action(action) => Some(action),
@@ -219,7 +197,6 @@ impl State {
     }
 
     /// Whether labels stay in this state permanently: a gate or an action without `next`.
-    #[must_use]
     pub fn ends(&self) -> bool {
         match &self.kind {
             Kind::Gate(_) => false,
@@ -229,27 +206,23 @@ impl State {
     }
 
     /// The maximum time that labels may stay, if there is one.
-    #[must_use]
     pub fn deadline(&self) -> Option<&Deadline> {
         self.deadline.as_ref()
     }
 
     /// The limits above which the state raises an alert, if there are any.
-    #[must_use]
     pub fn alert(&self) -> Option<Alert> {
         self.alert
     }
 
     /// Whether labels in this state keep their version when another version is applied, until they leave the
     /// state.
-    #[must_use]
     pub fn keeps(&self) -> bool {
         self.keeps
     }
 
     /// Every state that labels may go to from here: by its transition, after a failure, and at its deadline.
     /// Each is listed once, in the order of the file.
-    #[must_use]
     pub fn targets(&self) -> Vec<StateIndex> {
         let failures =
             self.action().into_iter().flat_map(|action| &action.on_error).map(|failure| failure.to);
@@ -262,7 +235,6 @@ impl State {
     }
 
     /// The transition to the next state.
-    #[must_use]
     pub fn next(&self) -> Option<&Next> {
         match &self.kind {
             Kind::Gate(gate) => Some(&gate.next),
@@ -272,7 +244,6 @@ impl State {
     }
 
     /// Its content as canonical text. Equal states of two definitions have the same text.
-    #[must_use]
     pub fn says(&self) -> &str {
         &self.says
     }
@@ -306,7 +277,6 @@ pub struct Gate {
 
 impl Gate {
     /// Whether the gate is evaluated as soon as a label enters it.
-    #[must_use]
     pub fn on_entry(&self) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Entry))
     }
@@ -321,19 +291,16 @@ impl Gate {
 
     /// Whether any trigger can cause an evaluation of a label that is already at the gate, which is any
     /// trigger except `entry`.
-    #[must_use]
     pub fn looks_again(&self) -> bool {
         self.triggers.iter().any(|trigger| !matches!(trigger, Trigger::Entry))
     }
 
     /// Whether the gate has a metadata trigger.
-    #[must_use]
     pub fn on_metadata(&self) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Metadata(_)))
     }
 
     /// Whether an event of that topic triggers an evaluation.
-    #[must_use]
     pub fn on_topic(&self, topic: &str) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Topic(name) if &**name == topic))
     }
@@ -407,7 +374,6 @@ pub struct Path {
 
 impl Path {
     /// The path with these keys.
-    #[must_use]
     pub fn new(keys: Vec<Box<str>>) -> Self {
         Self { keys }
     }
@@ -421,13 +387,11 @@ impl Path {
     }
 
     /// The keys below `metadata`.
-    #[must_use]
     pub fn keys(&self) -> &[Box<str>] {
         &self.keys
     }
 
     /// The value at the path, or null if there is none. A number selects an element of a list.
-    #[must_use]
     pub fn of<'a>(&self, metadata: &'a Json) -> &'a Json {
         let mut found = metadata;
         for key in &self.keys {
@@ -497,89 +461,6 @@ impl Next {
     }
 }
 
-/// A state that performs an action.
-#[derive(Debug, Clone)]
-pub struct Action {
-    /// The call to make.
-    pub call: Call,
-    /// The maximum duration of an attempt.
-    pub timeout: Duration,
-    /// When and how often a failed attempt is repeated.
-    pub retry: Retry,
-    /// The transition after the action; none in an end state.
-    pub next: Option<Next>,
-    /// The parts of the answer that become metadata, each with its path.
-    pub result: Vec<(Path, ResultPart)>,
-    /// The cases for an action that failed for good. The first that applies decides.
-    pub on_error: Vec<OnFailure>,
-    /// The hours in which no attempt begins.
-    pub quiet: Option<Quiet>,
-    /// The method of a webhook.
-    pub method: Method,
-    /// The body of a webhook; by default, the label and its metadata.
-    pub body: Option<Template>,
-}
-
-/// The method of a webhook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names are those of HTTP")]
-pub enum Method {
-    #[default]
-    Post,
-    Put,
-    Patch,
-    Delete,
-}
-
-impl Method {
-    /// All methods.
-    pub const ALL: [Self; 4] = [Self::Post, Self::Put, Self::Patch, Self::Delete];
-
-    /// Its name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-        }
-    }
-}
-
-/// A part of a webhook's answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ResultPart {
-    /// The HTTP status.
-    Status,
-    /// The value at this path of the JSON body. A path without keys selects the whole body.
-    Body(Path),
-}
-
-/// The state that follows an action that failed for good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnFailure {
-    /// The kinds of failure that it applies to; empty means all.
-    pub failures: Vec<Failure>,
-    /// The state that labels go to.
-    pub to: StateIndex,
-    /// The metadata path that receives `{"status", "error", "attempts"}`.
-    pub into: Option<Path>,
-}
-
-/// A kind of failure of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// An HTTP status.
-    Status(u16),
-    /// A class of statuses: 4 for `4xx`.
-    Class(u16),
-    /// No answer, or none in time.
-    NoAnswer,
-    /// The action cannot be performed: a value is missing, or the change was rejected.
-    Invalid,
-}
-
 /// Limits of a state above which an alert is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alert {
@@ -613,73 +494,5 @@ impl fmt::Display for Deadline {
             DeadlineAt::After(span) => write!(f, "deadline {}", super::units(*span)),
             DeadlineAt::At(path) => write!(f, "deadline {path}"),
         }
-    }
-}
-
-/// The call of an action.
-#[derive(Debug, Clone)]
-pub enum Call {
-    /// POST to this address.
-    Webhook(Text),
-    /// Change the route table: `{host, shares?, register?, retire?}` with placeholders.
-    Route(Template),
-    /// Publish an event: `{topic, type, url, data}` with placeholders; `type` is always there.
-    Publish(Template),
-}
-
-impl Call {
-    /// Scheme, host and port of a webhook. Placeholders cannot change them.
-    pub(super) fn origin(&self) -> Option<String> {
-        match self {
-            Self::Webhook(text) => match text.parts().first()? {
-                Part::Literal(beginning) => origin(beginning),
-                _ => None,
-            },
-            Self::Route(_) | Self::Publish(_) => None,
-        }
-    }
-
-    /// The host of a `route` action, if it contains no placeholders.
-    pub(super) fn constant_host(&self) -> Option<&str> {
-        match self {
-            Self::Route(template) => match template.get("host")? {
-                Template::Text(text) => text.constant(),
-                _ => None,
-            },
-            Self::Webhook(_) | Self::Publish(_) => None,
-        }
-    }
-}
-
-/// A time of day in which no attempt of an action begins.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Quiet {
-    /// The local time at which it begins.
-    pub from: civil::Time,
-    /// The local time at which it ends; on the next day if it is not after `from`.
-    pub to: civil::Time,
-    /// The zone of these times.
-    pub zone: ZoneRule,
-}
-
-/// The retry policy of an action.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Retry {
-    /// The maximum number of attempts, including the first.
-    pub attempts: u32,
-    /// The upper limit of the pause after the first failure.
-    pub first: Duration,
-    /// The factor by which this limit grows with each failure.
-    pub factor: f64,
-    /// The maximum of this limit.
-    pub longest: Duration,
-    /// Failures that are not retried.
-    pub except: Vec<Failure>,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        let (first, longest) = (Duration::from_secs(1), Duration::from_secs(600));
-        Self { attempts: 20, first, factor: 2.0, longest, except: Vec::new() }
     }
 }

@@ -62,7 +62,6 @@ impl StatsOf {
     ];
 
     /// The name in the definition.
-    #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, of)| *of == self).map_or("", |(name, _)| name)
     }

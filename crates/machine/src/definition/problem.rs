@@ -32,7 +32,6 @@ pub struct Problem {
 
 impl Problem {
     /// `{"file", "line", "column", "length", "message", "hint"}`; the hint may be null.
-    #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
             "file": &*self.file, "line": self.line, "column": self.column, "length": self.length,

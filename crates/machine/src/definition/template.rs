@@ -47,7 +47,6 @@ pub(crate) struct BadText {
 
 impl Text {
     /// The parts in their order.
-    #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
@@ -141,7 +140,6 @@ fn placeholder(name: &str, at: usize, length: usize) -> Result<Option<Part>, Bad
 
 impl Template {
     /// The value below a key of an object.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&Template> {
         match self {
             Self::Object(entries) => entries.iter().find(|(name, _)| &**name == key).map(|(_, value)| value),

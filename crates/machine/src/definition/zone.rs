@@ -29,7 +29,6 @@ pub struct Zone {
 
 impl Zone {
     /// The zone with this name in the time zone database.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         // `Etc/Unknown` is a placeholder. A text that begins with a slash or a dot would be read as a file
         // name.
@@ -39,19 +38,16 @@ impl Zone {
     }
 
     /// UTC.
-    #[must_use]
     pub fn utc() -> Self {
         Self { name: "UTC".into(), zone: TimeZone::UTC }
     }
 
     /// Its name in the time zone database.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its rules.
-    #[must_use]
     pub fn rules(&self) -> &TimeZone {
         &self.zone
     }

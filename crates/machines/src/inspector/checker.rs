@@ -200,7 +200,7 @@ impl Checker {
                 Err(error) => return Err(error),
             };
             let states = family.states().into_iter().map(|state| Index::State(state.to_owned()));
-            let statuses = Status::ALL.into_iter().filter(|status| status.has_index()).map(Index::Status);
+            let statuses = Status::ALL.iter().copied().filter(|status| status.has_index()).map(Index::Status);
             indexes.extend(states.chain(statuses).map(|index| (machine.clone(), index)));
         }
         Ok(indexes)
@@ -333,7 +333,7 @@ impl Wanted<'_> {
         if record.status == Status::Deleted {
             return;
         }
-        for ((key, member), score) in places(self.machine, label, record) {
+        for (key, member, score) in places(self.machine, label, record) {
             let kind = key.strip_prefix(self.machine).and_then(|rest| rest.split(':').nth(1));
             let (predicate, latest_ms) = match kind {
                 Some("in" | "by" | "kept") => ("M1", None),

@@ -497,7 +497,7 @@ async fn expect(world: &World, label: &Tracked<'_>, published: &[Value], outside
     let (_, state) = &path[path.len() - 1];
     let there = world.machines.records.in_state(0, M, state, None, 10).await.unwrap();
     assert!(there.contains(name), "{name} is not among those in {state}");
-    for status in Status::ALL.into_iter().filter(|status| status.has_index()) {
+    for status in Status::ALL.iter().copied().filter(|status| status.has_index()) {
         let busy = world.machines.records.with_status(0, M, status.as_str(), None, 10).await.unwrap();
         assert!(!busy.contains(name), "{name} is {}", status.as_str());
     }

@@ -8,6 +8,7 @@ use super::support::{M, Receiver, World, machine};
 use crate::{
     Error, Filter, Operation, TaskState,
     record::{Cause, Status},
+    search::Total,
 };
 
 const GATES: &str = "
@@ -193,6 +194,13 @@ async fn labels_are_found_by_state_age_error_and_indexed_metadata() {
     assert_eq!((rest.labels.len(), rest.next), (15, None));
     // A value that is not indexed.
     assert_eq!(world.machines.search.count(M, &with("deep.x", json!(1))).await.unwrap().count, 125);
+    // A page of all that match has no next one, and an index is counted without reading its labels.
+    let whole = world.machines.search.page(M, &with("plan", json!("pro")), None, 25).await.unwrap();
+    assert_eq!((whole.labels.len(), whole.next, whole.checked), (25, None, 25));
+    let count = async |filter| world.machines.search.count(M, &filter).await.unwrap();
+    assert_eq!(count(with("plan", json!("pro"))).await, Total { count: 25, exact: true });
+    let both = Filter { suspended: Some(true), ..with("plan", json!("pro")) };
+    assert_eq!(count(both).await.count, 0);
     // The index follows the metadata.
     world.send_update("l000", json!({"plan": "free"})).await;
     assert_eq!(world.found(with("plan", json!("pro"))).await.len(), 24);

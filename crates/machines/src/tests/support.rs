@@ -268,7 +268,7 @@ fn pacemaker(
         client,
         faults: fuses,
         stopped,
-        records: Records(all.clone()),
+        records: Records::new(all.clone()),
         versions: Versions(all.clone()),
         due: DueSet(all.clone()),
         taken: TakenEvents(all),

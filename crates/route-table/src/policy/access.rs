@@ -24,19 +24,16 @@ const MAX_BCRYPT_COST: u32 = 6;
 pub(crate) const HIDDEN: &str = "(hidden)";
 
 /// Who may use a host or a path. Every part that is present must admit the request.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Access {
     /// Networks or addresses of clients; others are rejected with 403.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = json!(["10.0.0.0/8"]))]
     allow: Option<Vec<String>>,
     /// Networks or addresses that are rejected even if `allow` contains them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     deny: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     basic: Option<Basic>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     forward: Option<Forward>,
 }
 
@@ -54,6 +51,7 @@ pub(crate) struct Basic {
 }
 
 /// An application that decides which requests pass.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Forward {
@@ -61,7 +59,6 @@ pub(crate) struct Forward {
     #[schema(example = "auth.internal")]
     service: String,
     /// The path that is requested. Default: `/`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     /// Headers of the request that the application receives, in addition to Authorization, Cookie and Accept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -71,10 +68,8 @@ pub(crate) struct Forward {
     #[schema(example = json!(["X-User"]))]
     copy: Vec<String>,
     /// Seconds for which a positive answer is used again for an equal request, 1 to 3600. Default: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     cache_seconds: Option<u64>,
     /// Milliseconds to wait for the answer, 1 to 60,000. Default: 2000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout_ms: Option<u64>,
 }
 

@@ -13,18 +13,16 @@ const MAX_VALUES: usize = 1000;
 const MAX_TTL_SECONDS: u64 = 365 * 86_400;
 
 /// How an instance is chosen.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Balance {
     pub(crate) algorithm: Algorithm,
     /// For `hash`: requests with equal values of this header go to the same instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     header: Option<String>,
     /// For `hash`: requests with equal values of this cookie go to the same instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     cookie: Option<String>,
     /// For `hash`: requests of one client address go to the same instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<bool>,
 }
 
@@ -122,17 +120,15 @@ pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {
 }
 
 /// Lets a request select its version type with a header, a cookie, or either.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SharesBy {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "X-Version")]
     header: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "version")]
     cookie: Option<String>,
     /// Value of the header or cookie → version type. Other values choose nothing. Without it, a value is the version type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<BTreeMap<String, String>>, example = json!({"acme": "18"}))]
     values: Option<BTreeMap<String, Label>>,
 }
@@ -158,14 +154,13 @@ impl SharesBy {
 }
 
 /// Session affinity by a cookie that the edge sets.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sticky {
     /// Name of the cookie. Default: `signalbox`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     cookie: Option<String>,
     /// Lifetime of the cookie, 1 to 31,536,000. Default: until the browser closes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     ttl_seconds: Option<u64>,
 }
 

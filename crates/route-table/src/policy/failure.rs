@@ -15,17 +15,15 @@ const MAX_PAGES: usize = 10;
 const MAX_PAGE_BYTES: usize = 8192;
 
 /// Retries at other instances.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Retries {
     /// Attempts including the first, 1 to 100. Default: one per instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     attempts: Option<u64>,
     /// Retry budget: retries per 100 requests, 0 to 100. Default: 20.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     budget_percent: Option<u64>,
     /// No attempt starts later than this many milliseconds after the request arrived, 1 to 3,600,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout_ms: Option<u64>,
 }
 
@@ -46,17 +44,15 @@ pub(crate) enum Ejection {
 }
 
 /// Outlier ejection with exponential backoff.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ejected {
     /// Consecutive failures, 1 to 1000. Default: 5.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     failures: Option<u64>,
     /// Duration of the first ejection, 1 to 3,600,000. Default: 1000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     first_ms: Option<u64>,
     /// Maximum duration, 1 to 86,400,000. Default: 60,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     longest_ms: Option<u64>,
 }
 
@@ -107,17 +103,15 @@ impl<'de> Deserialize<'de> for Ejection {
 }
 
 /// Timeouts towards instances in milliseconds, 1 to 86,400,000 each.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Timeouts {
     /// To establish a connection.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     connect_ms: Option<u64>,
     /// Between two reads of the response.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     read_ms: Option<u64>,
     /// Between two writes of the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     send_ms: Option<u64>,
 }
 
@@ -130,14 +124,13 @@ impl Timeouts {
 }
 
 /// Requests wait, for example during a migration of a database.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
     /// Milliseconds that a request waits before it is answered 503, 1 to 60,000. Default: 30,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     wait_ms: Option<u64>,
     /// Requests that wait at one worker; further ones are answered 503 immediately, 0 to 4096. Default: 1000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     most: Option<u64>,
 }
 

@@ -42,16 +42,16 @@ pub(super) const RESERVED: [&str; 23] = [
 ];
 
 /// Limits for the clients of a host.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     requests: Option<RequestLimit>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     connections: Option<ConnectionLimit>,
 }
 
 /// Rate limit.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestLimit {
@@ -59,9 +59,7 @@ pub(crate) struct RequestLimit {
     #[schema(value_type = f64, example = 100)]
     per_second: Number,
     /// Requests allowed in a burst above the rate, 0 to 1,000,000. Default: the requests of one second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<By>,
 }
 
@@ -149,14 +147,13 @@ pub(super) fn check_methods(methods: &mut Vec<String>) -> Result<(), Invalid> {
 }
 
 /// Header changes.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Headers {
     /// Changes of the request that the instance receives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     request: Option<HeaderChanges>,
     /// Changes of the response that the client receives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     response: Option<HeaderChanges>,
 }
 
@@ -208,22 +205,18 @@ impl HeaderChanges {
 }
 
 /// A fixed response to every request; no instance is called.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Maintenance {
     /// Status, 200 to 599. Default: 503.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     status: Option<u64>,
     /// Body of the response, at most 8192 bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     body: Option<String>,
     /// Default: `text/plain; charset=utf-8`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     content_type: Option<String>,
     /// `Retry-After` in seconds, 0 to 31,536,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     except_header: Option<Except>,
 }
 
@@ -274,18 +267,15 @@ pub(crate) enum Https {
 }
 
 /// How the edge connects to instances.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     tls: Option<bool>,
     /// The name for SNI and verification. Default: the request's host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     server_name: Option<String>,
     /// Whether to verify the certificate. Default: true.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     verify: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     protocol: Option<Protocol>,
 }
 

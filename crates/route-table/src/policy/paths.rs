@@ -11,6 +11,7 @@ const MAX_RULES: usize = 256;
 const MAX_PATH: usize = 1024;
 
 /// A rule for paths below the host.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathRule {
@@ -22,17 +23,14 @@ pub struct PathRule {
     matched: Match,
     /// The host whose instances serve the path; without it the host's own. Its choice of instances applies; limits and access are those of the host
     /// that the client asks for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "orders.internal")]
     service: Option<String>,
     /// Whether the instance receives the path without the prefix, and the prefix as `X-Forwarded-Prefix`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     strip: bool,
     /// Who may use the path, in place of the host's `access`. `{}` admits every client.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     access: Option<Access>,
     /// Where requests for the path are redirected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     redirect: Option<Redirect>,
 }
 

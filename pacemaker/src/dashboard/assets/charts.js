@@ -46,6 +46,9 @@
         return splits.map((x) => (long ? day(x) : clock(x)));
     };
 
+    // With seconds, as the legend shows it.
+    const moment = (chart) => (x) => `${chart.to - chart.from > DAY ? `${day(x)} ` : ""}${new Date(x * 1000).toLocaleTimeString([], { hourCycle: "h23" })}`;
+
     // A vertical line for each change, below the lines of the chart.
     const marks = (plot) => {
         const { ctx, bbox } = plot;
@@ -97,6 +100,44 @@
         if (plot.select.width > 0) zoomed = true;
     };
 
+    // The moment that the keyboard has selected, in all charts; otherwise the legends show the newest values.
+    let selected = null;
+    const follow = (plot) => {
+        if (selected === null) return;
+        const left = plot.valToPos(selected, "x");
+        if (Math.abs(left - plot.cursor.left) > 0.5) plot.setCursor({ left, top: 0 }, true, false);
+    };
+
+    // Screen readers read the values at the cursor.
+    const spoken = document.createElement("span");
+    spoken.className = "hidden";
+    spoken.setAttribute("role", "status");
+    document.body.append(spoken);
+
+    const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+
+    // Moves the cursor of all charts from point to point of the chart with the focus.
+    function move(event) {
+        const { data, chart } = [...charts.values()].find(({ element }) => element === event.currentTarget) ?? {};
+        const [x, ...lines] = data ?? [[]];
+        const step = STEPS[event.key];
+        if (!x.length || (step === undefined && event.key !== "Escape")) return;
+        event.preventDefault();
+        if (step === undefined) {
+            selected = null;
+            charts.forEach(({ plot }) => plot.setCursor({ left: -10, top: -10 }, true, false));
+            spoken.textContent = "";
+            return;
+        }
+        const last = x.length - 1;
+        const from = selected === null ? last + 1 : x.findLastIndex((at) => at <= selected);
+        const place = Math.min(Math.max(from + step, 0), last);
+        selected = x[place];
+        charts.forEach(({ plot }) => follow(plot));
+        const values = chart.lines.map(({ label }, line) => `${label} ${value(chart.unit)(null, lines[line][place])}`);
+        spoken.textContent = `${moment(chart)(selected)}: ${values.join(", ")}`;
+    }
+
     // Shows the whole range, also where there are no data: so all charts of the page show the same time.
     const whole = ({ plot, chart }) => plot.setScale("x", { min: chart.from, max: chart.to });
 
@@ -117,12 +158,14 @@
         return {
             width: Math.max(element.clientWidth, 200),
             height: HEIGHT,
+            // The last time of the axis needs space on the right.
+            padding: [null, 18, null, null],
             // All charts of the page show the same moment.
             cursor: { y: false, sync: { key: "time" } },
-            hooks: { drawAxes: [marks], draw: [newest], setCursor: [newest, named], setSelect: [zoom] },
+            hooks: { drawAxes: [marks], draw: [follow, newest], setCursor: [newest, named], setSelect: [zoom] },
             axes: [{ ...axis, space: 70, size: 34, values: moments }, { ...vertical, size: 52, values: (_, splits) => splits.map((y) => (y === null ? "" : short(y))) }],
             scales: { x: { range: (_, low, high) => [low ?? 0, high ?? 1] }, y: chart.log ? logarithmic : linear },
-            series: [{ value: (_, x) => (x ? `${chart.to - chart.from > DAY ? `${day(x)} ` : ""}${new Date(x * 1000).toLocaleTimeString([], { hourCycle: "h23" })}` : "–") }, ...series],
+            series: [{ value: (_, x) => (x ? moment(chart)(x) : "–") }, ...series],
         };
     }
 
@@ -133,6 +176,7 @@
             return `${line.label} ${value(chart.unit)(null, known.at(-1))}`;
         });
         element.setAttribute("role", "img");
+        element.tabIndex = 0;
         element.setAttribute("aria-label", last.join(", "));
     }
 
@@ -145,14 +189,14 @@
         let plot = before && before.element === element && before.names === names ? before.plot : null;
         if (!plot) {
             element.replaceChildren();
+            element.addEventListener("keydown", move);
             plot = new uPlot(options(element, chart), data, element);
             plot.over.addEventListener("dblclick", () => {
                 zoomed = false;
                 charts.forEach(whole);
             });
         }
-        // Lines on zero would say nothing.
-        element.toggleAttribute("data-empty", !data.slice(1).some((line) => line.some((y) => y)));
+        element.toggleAttribute("data-empty", !data.slice(1).some((line) => line.some((y) => y !== null)));
         plot.marks = chart.marks;
         plot.setData(data, false);
         const drawn = { element, names, plot, data, chart };

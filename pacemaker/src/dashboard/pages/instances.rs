@@ -44,6 +44,8 @@ const STATS: &str = "the stats Redis";
 struct List {
     search: String,
     rows: Vec<Row>,
+    /// Whether an instance of this page has a node.
+    nodes: bool,
     next: Option<String>,
     first: Option<String>,
     /// Set if the search ended before it examined every instance.
@@ -70,7 +72,8 @@ struct Page {
     row: Row,
     path: String,
     weight: u32,
-    in_flight: String,
+    /// `None` if they are not counted.
+    in_flight: Option<u64>,
     times: String,
     lease: String,
     removed_in: String,
@@ -157,9 +160,10 @@ async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Proble
     let next = app.cursors.write(caller, LIST, next).await?.map(to);
     let ids: Vec<InstanceId> = found.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
-    let rows = found.iter().zip(&live).map(|(stored, live)| row(stored, live)).collect();
+    let rows: Vec<Row> = found.iter().zip(&live).map(|(stored, live)| row(stored, live)).collect();
+    let nodes = rows.iter().any(|row| !row.node.is_empty());
     let first = (!view.cursor.is_empty()).then(|| to(String::new()));
-    render(&List { search: view.search.clone(), rows, next, first, examined })
+    render(&List { search: view.search.clone(), rows, nodes, next, first, examined })
 }
 
 fn matches(stored: &Stored, wanted: &str) -> bool {
@@ -209,7 +213,7 @@ async fn instance(app: &Site, caller: &Caller, view: &View, deadline: Instant) -
         row: row(&stored, &live),
         path: segment(id.as_str()),
         weight: spec.weight,
-        in_flight: under_way.map_or_else(|| "not counted".to_owned(), |count| count.to_string()),
+        in_flight: under_way,
         times: overview::percentiles(times),
         lease: live.lease_expires_ms.map(left).unwrap_or_default(),
         removed_in: stored.record.desired.drain_deadline_ms.map(left).unwrap_or_default(),

@@ -25,9 +25,9 @@ use std::time::Duration;
 use askama::Template;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::dashboard::Site;
+use crate::dashboard::{Site, page};
 use crate::http::{
     Problem,
     auth::{check_divided, check_whole},
@@ -39,14 +39,23 @@ pub(super) use charts::Changes;
 pub(super) use list::found;
 pub(super) use machines::Diagrams;
 
-/// A page is answered after this time, without what could not be read.
-const PAGE_PATIENCE: Duration = Duration::from_millis(1500);
+/// A page is answered this long after its request arrived, without what could not be read.
+const PAGE_PATIENCE: Duration = Duration::from_millis(1800);
 /// Of that, the time for everything that a page can do without.
-const SOURCE_PATIENCE: Duration = Duration::from_millis(1000);
+const SOURCE_PATIENCE: Duration = Duration::from_millis(1300);
+/// How long a server that is asked whether it responds may take.
+const PROBE_PATIENCE: Duration = Duration::from_millis(100);
+/// A server that hangs never delays a page by more than two seconds, with the time in which the caller is recognized.
+const _: () = assert!(
+    PAGE_PATIENCE.as_millis() + PROBE_PATIENCE.as_millis() < 2000
+        && SOURCE_PATIENCE.as_millis() < PAGE_PATIENCE.as_millis()
+        && page::PATIENCE.as_millis() < SOURCE_PATIENCE.as_millis()
+);
 
 /// The kinds of pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
+    #[default]
     Overview,
     /// What is wrong.
     Problems,
@@ -158,78 +167,14 @@ impl Kind {
     }
 }
 
-/// The query parameters of a page and of its stream. Others are ignored: links from elsewhere may carry some.
+/// A page with its parameters; absent ones are empty. Others are ignored: links from elsewhere may carry some.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct PageQuery {
+pub(super) struct View {
+    #[serde(skip)]
+    pub(super) kind: Kind,
     /// The page of a stream. The address of a page has it in its path.
     pub(super) page: String,
-    name: String,
-    search: String,
-    sort: String,
-    cursor: String,
-    label: String,
-    state: String,
-    status: String,
-    find: String,
-    after: String,
-    at: String,
-    range: String,
-    queue: String,
-    environment: String,
-    method: String,
-    url: String,
-    header: String,
-    address: String,
-}
-
-impl PageQuery {
-    pub(super) fn into_view(self, kind: Kind) -> View {
-        let Self {
-            page: _,
-            name,
-            search,
-            sort,
-            cursor,
-            label,
-            state,
-            status,
-            find,
-            after,
-            at,
-            range,
-            queue,
-            environment,
-            method,
-            url,
-            header,
-            address,
-        } = self;
-        let request = Typed { method, url, header, address };
-        View {
-            kind,
-            name,
-            search,
-            sort,
-            cursor,
-            label,
-            state,
-            status,
-            find,
-            after,
-            at,
-            range,
-            queue,
-            environment,
-            request,
-        }
-    }
-}
-
-/// A page with its parameters; absent parameters are empty.
-#[derive(Debug, Clone)]
-pub(super) struct View {
-    pub(super) kind: Kind,
     /// The host, queue, object or machine.
     pub(super) name: String,
     /// Which items of a list are shown, in which order, and from where.
@@ -251,12 +196,7 @@ pub(super) struct View {
     /// Where a message is, if its log entry may be gone.
     queue: String,
     environment: String,
-    request: Typed,
-}
-
-/// A request that is to be explained, as it was typed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Typed {
+    /// A request that is to be explained, as it was typed.
     method: String,
     url: String,
     header: String,
@@ -266,7 +206,7 @@ struct Typed {
 impl View {
     /// A page about something.
     pub(super) fn of(kind: Kind, name: &str) -> Self {
-        PageQuery { name: name.to_owned(), ..PageQuery::default() }.into_view(kind)
+        Self { kind, name: name.to_owned(), ..Self::default() }
     }
 
     /// The title of the window.
@@ -305,10 +245,10 @@ impl View {
             ("range", &self.range),
             ("queue", &self.queue),
             ("environment", &self.environment),
-            ("method", &self.request.method),
-            ("url", &self.request.url),
-            ("header", &self.request.header),
-            ("address", &self.request.address),
+            ("method", &self.method),
+            ("url", &self.url),
+            ("header", &self.header),
+            ("address", &self.address),
         ];
         query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
         query.finish()
@@ -382,7 +322,8 @@ pub(super) struct Line {
     pub(super) y: Vec<Option<f64>>,
 }
 
-/// Reads and renders a page. `round` counts the refreshes of a stream: the first one reads longer periods for the charts.
+/// Reads and renders a page that was asked for at `begun`. `round` counts the refreshes of a stream: the first one reads
+/// longer periods for the charts.
 ///
 /// # Errors
 /// What to show instead: also if a server does not respond in time.
@@ -391,6 +332,7 @@ pub(super) async fn content(
     caller: &Caller,
     view: &View,
     round: u64,
+    begun: Instant,
 ) -> Result<Content, Problem> {
     // The content of a page is divided between tenants in one way, or cannot be divided.
     match view.kind {
@@ -408,8 +350,7 @@ pub(super) async fn content(
             check_whole(caller)?;
         }
     }
-    let now = Instant::now();
-    let deadline = now + SOURCE_PATIENCE;
+    let deadline = begun + SOURCE_PATIENCE;
     let page = async {
         match view.kind {
             Kind::Overview => overview::content(app, caller, view, round, deadline).await,
@@ -418,7 +359,7 @@ pub(super) async fn content(
             Kind::Host => Box::pin(host::content(app, caller, view, round, deadline)).await,
             Kind::Policy => policy::content(app, caller, view).await,
             Kind::Instances => instances::content(app, caller, view, deadline).await,
-            Kind::Routers => routers::content(app, view).await,
+            Kind::Routers => routers::content(app, view, deadline).await,
             Kind::Certificates => certificates::content(app, caller, view).await,
             Kind::Events => events::content(caller, view),
             Kind::Event => event::content(app, caller, view).await,
@@ -431,11 +372,32 @@ pub(super) async fn content(
             Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
         }
     };
-    timeout_at(now + PAGE_PATIENCE, page).await.unwrap_or_else(|_| {
-        let detail =
-            "A Redis server that this page needs does not respond. The page is shown as soon as it does.";
-        Err(Problem::unavailable("fabric_unavailable", detail))
-    })
+    match timeout_at(begun + PAGE_PATIENCE, page).await {
+        Ok(Err(problem)) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            Err(silent(app).await.unwrap_or(problem))
+        }
+        Ok(content) => content,
+        Err(_) => Err(silent(app).await.unwrap_or_else(|| {
+            let detail = "A Redis server took too long. The page is shown as soon as it responds.";
+            Problem::unavailable("fabric_unavailable", detail)
+        })),
+    }
+}
+
+/// Names the servers that do not respond, if any, in place of a page.
+async fn silent(app: &Site) -> Option<Problem> {
+    let (routes, fabric) = tokio::join!(
+        timeout(PROBE_PATIENCE, app.registry.store().table_head()),
+        timeout(PROBE_PATIENCE, app.presence.all()),
+    );
+    let (code, servers) = match (matches!(routes, Ok(Ok(_))), matches!(fabric, Ok(Ok(_)))) {
+        (true, true) => return None,
+        (false, true) => ("routes_unavailable", "The routes Redis does"),
+        (true, false) => ("fabric_unavailable", "The fabric Redis does"),
+        (false, false) => ("fabric_unavailable", "The routes Redis and the fabric Redis do"),
+    };
+    let detail = format!("{servers} not respond. The page is shown as soon as its data can be read.");
+    Some(Problem::unavailable(code, detail))
 }
 
 #[derive(Debug, Template)]

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use askama::Template;
-use signalbox_diagnosis::Skipped;
 use tokio::time::Instant;
 
 use super::{
@@ -17,7 +16,7 @@ use crate::{
     dashboard::{
         Site,
         checkup::{Checkup, MAX_VERSION_TYPES, by},
-        facts::{self, Group},
+        facts::{self, Group, SkippedTogether},
         format,
         store::{Latencies, Range, Sums, Times},
     },
@@ -47,7 +46,8 @@ struct Page {
     groups: Vec<Group>,
     more_groups: usize,
     /// Checks that were not performed.
-    skipped: Vec<Skipped>,
+    skipped: Vec<SkippedTogether>,
+    skipped_checks: usize,
     /// The traffic of the last minute, or why it cannot be read.
     total: Result<Numbers, String>,
     /// The busiest hosts, or why they cannot be read.
@@ -152,7 +152,8 @@ pub(super) async fn content(
         critical,
         more_groups: groups.len().saturating_sub(MAX_GROUPS),
         groups: groups.into_iter().take(MAX_GROUPS).collect(),
-        skipped: checkup.diagnosis.skipped.clone(),
+        skipped: facts::skipped_together(&checkup.diagnosis.skipped),
+        skipped_checks: checkup.diagnosis.skipped.len(),
         hosts: checkup.hosts.as_ref().map_err(Clone::clone).map(|_| hosts(&checkup, latencies.as_deref())),
         all_hosts: thousands(checkup.hosts.as_ref().map_or(0, Vec::len)),
         whole: checkup.routers.is_some(),

@@ -1,14 +1,13 @@
 //! Everything that is wrong, by kind. `signalbox doctor` finds the same, and more about its own machine.
 
 use askama::Template;
-use signalbox_diagnosis::Skipped;
 use tokio::time::Instant;
 
 use super::{Content, View, render, thousands};
 use crate::{
     dashboard::{
         Site,
-        facts::{self, Group},
+        facts::{self, Group, SkippedTogether},
     },
     http::Problem,
 };
@@ -26,7 +25,7 @@ struct Page {
     total: String,
     /// Whether only one kind is shown.
     alone: bool,
-    skipped: Vec<Skipped>,
+    skipped: Vec<SkippedTogether>,
 }
 
 pub(super) async fn content(
@@ -44,7 +43,7 @@ pub(super) async fn content(
         total: thousands(checkup.diagnosis.findings.len()),
         groups,
         alone,
-        skipped: checkup.diagnosis.skipped.clone(),
+        skipped: facts::skipped_together(&checkup.diagnosis.skipped),
     };
     Ok(Content { html: render(&page)?, charts: Vec::new() })
 }

@@ -1,6 +1,7 @@
 //! The routers: which serial each serves, and how long changes take to arrive.
 
 use askama::Template;
+use tokio::time::Instant;
 
 use super::{
     Content, View,
@@ -8,7 +9,11 @@ use super::{
     render,
 };
 use crate::{
-    dashboard::{Site, checkup::Head, format},
+    dashboard::{
+        Site,
+        checkup::{Head, by},
+        format,
+    },
     http::{
         Problem,
         list::{Listing, SortKey},
@@ -62,11 +67,17 @@ const LISTING: Listing<'static, RouterRow> = Listing {
     ],
 };
 
-pub(super) async fn content(app: &Site, view: &View) -> Result<Content, Problem> {
+pub(super) async fn content(app: &Site, view: &View, deadline: Instant) -> Result<Content, Problem> {
     let store = app.registry.store();
-    let (lineage, serial, _) = store.table_head().await?;
+    let missing =
+        |reason| Problem::unavailable("routes_unavailable", format!("The routers cannot be read: {reason}."));
+    let (head, reports) = tokio::join!(
+        by(deadline, "the routes Redis", store.table_head()),
+        by(deadline, "the stats Redis", store.routers(ROUTER_FORGOTTEN_MS)),
+    );
+    let (lineage, serial, _) = head.map_err(missing)?;
     let head = Head { epoch: lineage.split(' ').next().unwrap_or("").to_owned(), serial };
-    let rows = store.routers(ROUTER_FORGOTTEN_MS).await?.iter().map(|one| row(app, one, &head)).collect();
+    let rows = reports.map_err(missing)?.iter().map(|one| row(app, one, &head)).collect();
     let query = list::query(view, "node");
     let page = LISTING.page(rows, &query)?;
     let list = List::new(view, &query, &page, "Router, state or address", &HEADINGS);

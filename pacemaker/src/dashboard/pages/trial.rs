@@ -1,6 +1,6 @@
 //! What a typed request would get: method, URL, a header and the client's address, answered step by step.
 
-use super::{Typed, View};
+use super::View;
 use crate::{
     api::routing::{line, visible_explanation},
     dashboard::Site,
@@ -37,30 +37,29 @@ pub(super) struct Row {
 }
 
 pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Hostname) -> Trial {
-    let typed = &view.request;
-    let method = if typed.method.is_empty() { "GET" } else { &typed.method };
-    let answer = if typed.url.is_empty() {
+    let method = if view.method.is_empty() { "GET" } else { &view.method };
+    let answer = if view.url.is_empty() {
         Ok(Vec::new())
     } else {
         steps(app, caller, view, method, hostname).await.map_err(|problem| problem.detail().to_owned())
     };
-    let url = if typed.url.is_empty() { format!("http://{hostname}/") } else { typed.url.clone() };
+    let url = if view.url.is_empty() { format!("http://{hostname}/") } else { view.url.clone() };
     Trial {
         methods: METHODS.into_iter().map(|one| (one, one == method)).collect(),
-        command: command(&url, hostname.as_str(), typed),
+        command: command(&url, hostname.as_str(), view),
         url,
-        header: typed.header.clone(),
-        address: typed.address.clone(),
+        header: view.header.clone(),
+        address: view.address.clone(),
         answer,
     }
 }
 
 /// The same question as a command.
-fn command(url: &str, hostname: &str, typed: &Typed) -> String {
+fn command(url: &str, hostname: &str, view: &View) -> String {
     // The command has no page whose host a path could belong to.
     let url = if url.starts_with('/') { format!("http://{hostname}{url}") } else { url.to_owned() };
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
-    let flags = [("--header", &typed.header), ("--address", &typed.address)];
+    let flags = [("--header", &view.header), ("--address", &view.address)];
     let given = flags.into_iter().filter(|(_, value)| !value.trim().is_empty());
     let given = given.flat_map(|(flag, value)| [flag.to_owned(), quoted(value.trim())]);
     let words = ["signalbox routes explain".to_owned(), quoted(&url)].into_iter().chain(given);
@@ -90,15 +89,14 @@ async fn steps(
     method: &str,
     hostname: &Hostname,
 ) -> Result<Vec<Row>, Problem> {
-    let typed = &view.request;
-    let (scheme, host, path) = parts(&typed.url, hostname.as_str());
+    let (scheme, host, path) = parts(&view.url, hostname.as_str());
     let host = signalbox_route_table::host_of(host);
     let asked_host = Hostname::parse(&host)?;
     if !caller.may_touch(&asked_host) {
         return Err(signalbox_routing::Error::HostNotAllowed { hostname: host }.into());
     }
     let some = |text: &str| (!text.trim().is_empty()).then(|| text.trim().to_owned());
-    let (header, address) = (some(&typed.header), some(&typed.address));
+    let (header, address) = (some(&view.header), some(&view.address));
     // The form has one field for all headers that matter; a Cookie header has its own meaning.
     let cookie = header.as_deref().and_then(|line| line.split_once(':'));
     let cookie =
@@ -223,8 +221,8 @@ mod tests {
 
     #[test]
     fn the_command_names_the_host_of_a_path() {
-        let typed = Typed { address: "192.0.2.1".to_owned(), ..Typed::default() };
-        let shown = command("/x", "a.test", &typed);
+        let view = View { address: "192.0.2.1".to_owned(), ..View::default() };
+        let shown = command("/x", "a.test", &view);
         assert_eq!(shown, "signalbox routes explain 'http://a.test/x' --address '192.0.2.1'");
     }
 

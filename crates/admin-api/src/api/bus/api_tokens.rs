@@ -59,9 +59,8 @@ async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<C
 ///
 /// Topics are claimed by the client, and it has at most one subscription. Making the same one again changes nothing.
 #[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewClientToken, responses(
-    (status = 201, body = ClientToken), (status = 400, description = "invalid_api_token", body = Problem),
-    (status = 403, description = "limit_reached", body = Problem),
-    (status = 409, description = "token_exists", body = Problem)))]
+    (status = 201, body = ClientToken),
+    (status = "default", description = "400 invalid_api_token | 403 limit_reached | 409 token_exists")))]
 async fn create(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -100,12 +99,10 @@ async fn create(
 ///
 /// The answer shows another token. The previous tokens stay valid for a while, so that the client can change over. Its topics
 /// and its subscription stay.
-#[utoipa::path(post, path = "/api_tokens/{name}/rotate", tag = "bus", params(("name" = String, Path)),
-    request_body = ClientTokenRotation, responses(
-    (status = 200, body = ClientToken), (status = 400, description = "invalid_api_token", body = Problem),
-    (status = 403, description = "limit_reached", body = Problem),
-    (status = 404, description = "unknown_api_token", body = Problem),
-    (status = 409, description = "token_exists, ambiguous_name", body = Problem)))]
+#[utoipa::path(post, path = "/api_tokens/{name}/rotate", tag = "bus", request_body = ClientTokenRotation, responses(
+    (status = 200, body = ClientToken),
+    (status = "default", description = "400 invalid_api_token | 403 limit_reached | 404 unknown_api_token | \
+        409 token_exists, ambiguous_name")))]
 async fn rotate(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -145,8 +142,7 @@ async fn rotate(
 ///
 /// Its subscription ends with them. If several clients have the name, all are deleted. Repeating it is no error. The name can
 /// also be a token if `bus.legacy_token_list` is on; access logs contain it then.
-#[utoipa::path(delete, path = "/api_tokens/{name}", tag = "bus", params(("name" = String, Path)), responses(
-    (status = 204)))]
+#[utoipa::path(delete, path = "/api_tokens/{name}", tag = "bus", responses((status = 204)))]
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -163,8 +159,8 @@ async fn remove(
 /// Delete a client's tokens by one of them
 ///
 /// As by name, for callers that know the token only. A token must not be part of a path, which is logged.
-#[utoipa::path(delete, path = "/api_tokens", tag = "bus", request_body = OldClientToken, responses(
-    (status = 204), (status = 400, description = "invalid_api_token", body = Problem)))]
+#[utoipa::path(delete, path = "/api_tokens", tag = "bus", request_body = OldClientToken, responses((status = 204),
+    (status = "default", description = "400 invalid_api_token")))]
 async fn remove_by_token(
     _: Whole<RootOnly>,
     State(app): State<App>,

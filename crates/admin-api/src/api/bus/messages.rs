@@ -136,11 +136,9 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
 /// message's ID; in an array, each position has its own key.
 #[utoipa::path(post, path = "/messages", tag = "queues", params(Idempotency), request_body = Object, responses(
     (status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
-    (status = 400, description = "invalid_message, too_many_events, invalid_idempotency_key", body = Problem),
-    (status = 403, description = "environment_missing", body = Problem),
-    (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 429, description = "queue_limit_reached, environment_limit_reached", body = Problem),
-    (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
+    (status = "default", description = "400 invalid_message, too_many_events, invalid_idempotency_key | \
+        403 environment_missing | 422 idempotency_conflict | 429 queue_limit_reached, environment_limit_reached | \
+        503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,

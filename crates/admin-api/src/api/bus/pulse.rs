@@ -25,15 +25,14 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 /// Show the current time
-#[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses(
-    (status = 200, body = Pong)))]
+#[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses((status = 200, body = Pong)))]
 pub(super) async fn ping(State(app): State<App>) -> Answer<Pong> {
     Answer(Pong { pong: app.bus.now_ms() })
 }
 
 /// Check whether the event bus reaches its Redis
-#[utoipa::path(get, path = "/pulse", tag = "bus", responses(
-    (status = 204), (status = 500, description = "no_pulse", body = Problem)))]
+#[utoipa::path(get, path = "/pulse", tag = "bus", responses((status = 204),
+    (status = "default", description = "500 no_pulse")))]
 async fn pulse(caller: Result<Anyone, Problem>, State(app): State<App>) -> Result<StatusCode, Problem> {
     let no_pulse = |problem: Problem| {
         let away = problem.status().is_server_error();

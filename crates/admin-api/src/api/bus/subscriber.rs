@@ -112,9 +112,8 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 }
 
 /// Show the signing secret
-#[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
-    (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem),
-    (status = 503, description = "credentials_locked", body = Problem)))]
+#[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses((status = 200, body = Secrets),
+    (status = "default", description = "404 unknown_subscription | 503 credentials_locked")))]
 async fn secret(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -128,9 +127,9 @@ async fn secret(
 /// Replace the signing secret
 ///
 /// Deliveries are signed with the new and the old secret until the overlap ends. The body is optional.
-#[utoipa::path(post, path = "/subscriber/secret", tag = "bus", params(Whose), request_body = Option<Rotation>, responses(
-    (status = 200, body = Secrets), (status = 400, description = "invalid_secret", body = Problem),
-    (status = 404, description = "unknown_subscription", body = Problem)))]
+#[utoipa::path(post, path = "/subscriber/secret", tag = "bus", params(Whose), request_body = Option<Rotation>,
+    responses((status = 200, body = Secrets),
+    (status = "default", description = "400 invalid_secret | 404 unknown_subscription")))]
 async fn rotate_secret(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -173,8 +172,8 @@ async fn rotate_secret(
 ///
 /// Delivers one event of the topic `signalbox.test` immediately, signed and authorized like all deliveries, and
 /// returns the result. It is not counted and not retried. If it succeeds, pauses after failed deliveries end.
-#[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
-    (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
+#[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses((status = 200, body = Tested),
+    (status = "default", description = "404 unknown_subscription")))]
 async fn test(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -209,8 +208,8 @@ async fn test(
 /// Retry now
 ///
 /// Ends the pauses after failed deliveries. A test delivery that succeeds and subscribing again do the same.
-#[utoipa::path(post, path = "/subscriber/retry", tag = "bus", params(Whose), responses(
-    (status = 200, body = Retried), (status = 404, description = "unknown_subscription", body = Problem)))]
+#[utoipa::path(post, path = "/subscriber/retry", tag = "bus", params(Whose), responses((status = 200, body = Retried),
+    (status = "default", description = "404 unknown_subscription")))]
 async fn retry(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -262,8 +261,8 @@ fn dead_view(letter: signalbox_bus::DeadLetter) -> Option<DeadLetter> {
 
 /// List the dead letters
 #[utoipa::path(get, path = "/subscriber/dead", tag = "bus", params(Part), responses(
-    (status = 200, body = DeadLetters), (status = 400, description = "out_of_range", body = Problem),
-    (status = 404, description = "unknown_subscription", body = Problem)))]
+    (status = 200, body = DeadLetters),
+    (status = "default", description = "400 out_of_range | 404 unknown_subscription")))]
 async fn dead(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -283,7 +282,7 @@ async fn dead(
 
 /// Deliver the dead letters again
 #[utoipa::path(post, path = "/subscriber/dead/redrive", tag = "bus", params(Whose), responses(
-    (status = 200, body = Redriven), (status = 404, description = "unknown_subscription", body = Problem)))]
+    (status = 200, body = Redriven), (status = "default", description = "404 unknown_subscription")))]
 async fn redrive(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -295,7 +294,7 @@ async fn redrive(
 
 /// Delete the dead letters
 #[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
-    (status = 200, body = Dropped), (status = 404, description = "unknown_subscription", body = Problem)))]
+    (status = 200, body = Dropped), (status = "default", description = "404 unknown_subscription")))]
 async fn drop_dead(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -311,8 +310,7 @@ async fn drop_dead(
 /// IDs. A replay that is in progress is replaced.
 #[utoipa::path(post, path = "/subscriber/replay", tag = "bus", params(Whose), request_body = Replay, responses(
     (status = 202, description = "Begun", body = Replay),
-    (status = 400, description = "invalid_replay, out_of_range", body = Problem),
-    (status = 404, description = "unknown_subscription", body = Problem)))]
+    (status = "default", description = "400 invalid_replay, out_of_range | 404 unknown_subscription")))]
 async fn replay(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,

@@ -43,8 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// to 64; default `bus.concurrency`) and `on_exhausted` (`dead` or `block`). A token that is confined to environments gets
 /// only their events, and none of the topics `signalbox.*`. Also available as `/subscriber`.
 #[utoipa::path(method(post, put), path = "/subscription", tag = "bus", request_body = Object, responses(
-    (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
-    (status = 403, description = "limit_reached", body = Problem)))]
+    (status = 204), (status = "default", description = "400 invalid_subscription | 403 limit_reached")))]
 pub(super) async fn subscribe(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -124,8 +123,8 @@ pub(super) fn random_hex() -> String {
 /// End the subscription
 ///
 /// Waiting events are dropped. Root ends the subscription of any client. Also as `/subscriber`.
-#[utoipa::path(delete, path = "/subscription", tag = "bus", params(Whose), responses(
-    (status = 204), (status = 404, description = "unknown_subscription", body = Problem)))]
+#[utoipa::path(delete, path = "/subscription", tag = "bus", params(Whose), responses((status = 204),
+    (status = "default", description = "404 unknown_subscription")))]
 pub(super) async fn unsubscribe(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -141,8 +140,8 @@ pub(super) async fn unsubscribe(
 /// Unsubscribe from one topic
 ///
 /// Also available below `/subscription`.
-#[utoipa::path(delete, path = "/subscriber/topics/{topic}", tag = "bus", params(("topic" = String, Path)), responses(
-    (status = 204), (status = 404, description = "unknown_subscription, unknown_topic", body = Problem)))]
+#[utoipa::path(delete, path = "/subscriber/topics/{topic}", tag = "bus", responses((status = 204),
+    (status = "default", description = "404 unknown_subscription, unknown_topic")))]
 pub(super) async fn unsubscribe_topic(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -174,7 +173,7 @@ pub(super) const LISTING: Listing<'static, Subscription> = Listing {
 /// available as `/subscribers`.
 #[utoipa::path(get, path = "/subscriptions", tag = "bus", params(ListQuery), responses(
     (status = 200, body = Vec<Subscription>),
-    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
+    (status = "default", description = "422 invalid_sort, invalid_limit, invalid_cursor")))]
 pub(super) async fn list(
     caller: Whole<ReadBus>,
     State(app): State<App>,

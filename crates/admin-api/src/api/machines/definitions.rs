@@ -38,10 +38,9 @@ impl Body for Apply {}
 /// Plan a definition
 ///
 /// The body is YAML and contains this machine (other machines in it are ignored). Nothing changes.
-#[utoipa::path(post, path = "/state-machines/{machine}/plan", tag = "machines", params(("machine" = String, Path)),
-    request_body(content = String, content_type = "application/yaml"), responses(
-    (status = 200, body = Plan),
-    (status = 422, description = "invalid_definition: every problem with its place", body = Problem)))]
+#[utoipa::path(post, path = "/state-machines/{machine}/plan", tag = "machines",
+    request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = Plan),
+    (status = "default", description = "422 invalid_definition: every problem with its place")))]
 async fn plan(
     _: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -92,13 +91,12 @@ async fn plan(
 /// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. The token
 /// needs what the definition uses, too: `routes` for `route` actions, with all hosts that they may change, `publish` for
 /// `publish` actions, `subscribe` for `inputs`, and `read` for feeds of `stats`.
-#[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", params(("machine" = String, Path)),
-    request_body = Apply, responses(
-    (status = 200, body = Applied), (status = 404, description = "unknown_plan", body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed, environment_missing, machine_not_allowed",
-        body = Problem),
-    (status = 409, description = "definition_changed, apply_under_way, machine_being_deleted", body = Problem),
-    (status = 422, description = "unmapped_state, invalid_map, unknown_field, missing_field, invalid_body", body = Problem)))]
+#[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", request_body = Apply, responses(
+    (status = 200, body = Applied),
+    (status = "default", description = "404 unknown_plan | \
+        403 scope_missing, host_not_allowed, environment_missing, machine_not_allowed | \
+        409 definition_changed, apply_under_way, machine_being_deleted | \
+        422 unmapped_state, invalid_map, unknown_field, missing_field, invalid_body")))]
 async fn apply(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -152,9 +150,8 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
 }
 
 /// List the versions of a machine
-#[utoipa::path(get, path = "/state-machines/{machine}/versions", tag = "machines", params(("machine" = String, Path)),
-    responses(
-    (status = 200, body = Versions), (status = 404, description = "unknown_machine", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/versions", tag = "machines", responses(
+    (status = 200, body = Versions), (status = "default", description = "404 unknown_machine")))]
 async fn versions(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -176,9 +173,8 @@ async fn versions(
 ///
 /// Includes its text.
 #[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", tag = "machines",
-    params(("machine" = String, Path), ("version" = u64, Path)), responses(
-    (status = 200, body = VersionSource),
-    (status = 404, description = "unknown_machine, unknown_version", body = Problem)))]
+    params(("version" = u64, Path)), responses((status = 200, body = VersionSource),
+    (status = "default", description = "404 unknown_machine, unknown_version")))]
 async fn version(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,

@@ -22,8 +22,8 @@ use crate::http::{
     path::Path,
 };
 use signalbox_api::machines::{
-    Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
-    PassedLimit, Simulate,
+    Activity, AssumedAnswer, AssumedResponse, History, LimitUse, Machine, MachineEntry, MachineState,
+    Machines, PassedLimit, Simulate,
 };
 use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
@@ -57,15 +57,14 @@ async fn list(
 }
 
 /// Show a machine
-#[utoipa::path(get, path = "/state-machines/{machine}", tag = "machines", params(("machine" = String, Path)),
-    responses(
-    (status = 200, body = Machine), (status = 404, description = "unknown_machine", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}", tag = "machines", responses((status = 200, body = Machine),
+    (status = "default", description = "404 unknown_machine")))]
 async fn show(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Machine>, Problem> {
-    let Counts { version, labels, kept, busy, stuck, alerts } =
+    let Counts { version, labels, kept, busy, stuck, alerts, limits } =
         app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
@@ -91,6 +90,12 @@ async fn show(
         most: alert.most,
     };
     let alerts = alerts.into_iter().map(passed).collect();
+    let used = |limit: signalbox_machines::Limited| LimitUse {
+        target: limit.target,
+        waiting: limit.waiting,
+        in_progress: limit.in_progress,
+    };
+    let limits = limits.into_iter().map(used).collect();
     Ok(Answer(Machine {
         name,
         version: version.number,
@@ -100,16 +105,16 @@ async fn show(
         kept: views::kept(kept),
         stuck,
         alerts,
+        limits,
     }))
 }
 
 /// Show a label's history
 ///
 /// The last twenty transitions, also of a label that was deleted within the last thirty days.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/history", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), responses(
-    (status = 200, body = History), (status = 422, description = "invalid_label_name", body = Problem),
-    (status = 404, description = "unknown_machine, unknown_label", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/history", tag = "machines", responses(
+    (status = 200, body = History),
+    (status = "default", description = "422 invalid_label_name | 404 unknown_machine, unknown_label")))]
 async fn history(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -135,11 +140,10 @@ pub(crate) struct Part {
 /// Transitions, attempts of actions with their answers, operations with the token, and changes of metadata, the newest first;
 /// also of a label that was deleted within the last thirty days. `machines.history_hours` and `machines.history_lines` set how
 /// much is stored.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/activity", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path), Part), responses(
-    (status = 200, body = Activity),
-    (status = 422, description = "invalid_label_name, invalid_limit, invalid_cursor", body = Problem),
-    (status = 404, description = "unknown_machine, unknown_label", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/activity", tag = "machines", params(Part),
+    responses((status = 200, body = Activity),
+    (status = "default", description = "422 invalid_label_name, invalid_limit, invalid_cursor | \
+        404 unknown_machine, unknown_label")))]
 async fn activity(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -159,11 +163,10 @@ async fn activity(
 /// The gate's condition as a tree with the value of every operand, the parts that block it, the smallest changes that
 /// would open it, the earliest time at which it could open without a change, and the next evaluation. Feeds are
 /// queried.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/why", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), responses(
-    (status = 200, body = Object), (status = 422, description = "invalid_label_name", body = Problem),
-    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/why", tag = "machines", responses(
+    (status = 200, body = Object),
+    (status = "default", description = "422 invalid_label_name | 404 unknown_machine, unknown_label | \
+        410 label_deleted")))]
 async fn why(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -175,11 +178,10 @@ async fn why(
 /// Show a label's expected route
 ///
 /// The result of a simulation without assumptions, over one year.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), responses(
-    (status = 200, body = Object), (status = 422, description = "invalid_label_name", body = Problem),
-    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", tag = "machines", responses(
+    (status = 200, body = Object),
+    (status = "default", description = "422 invalid_label_name | 404 unknown_machine, unknown_label | \
+        410 label_deleted")))]
 async fn route(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -199,12 +201,9 @@ async fn route(
 /// With assumed metadata, feed answers and webhook answers; `for` (or `until`) sets the period. At most 1,000 steps.
 /// Nothing changes.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/simulate", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), request_body = Simulate,
-    responses(
-    (status = 200, body = Object),
-    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem),
-    (status = 422, description = "invalid_span, invalid_assumption, invalid_label_name, unknown_field", body = Problem)))]
+    request_body = Simulate, responses((status = 200, body = Object),
+    (status = "default", description = "404 unknown_machine, unknown_label | 410 label_deleted | \
+        422 invalid_span, invalid_assumption, invalid_label_name, unknown_field")))]
 async fn simulate(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,

@@ -28,8 +28,8 @@ fn view(secret: machines::Secret) -> Secret {
 /// List the secrets of a machine
 ///
 /// Without their values. The machine need not exist.
-#[utoipa::path(get, path = "/state-machines/{machine}/secrets", tag = "machines", params(("machine" = String, Path)),
-    responses((status = 200, body = Secrets), (status = 404, description = "unknown_machine", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/secrets", tag = "machines", responses(
+    (status = 200, body = Secrets), (status = "default", description = "404 unknown_machine")))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -44,10 +44,10 @@ async fn list(
 /// Headers and signatures of the definition's webhooks use it as `${NAME}`. It is stored encrypted, is sent only to addresses
 /// that begin with `address`, and cannot be read. The machine need not exist yet.
 #[utoipa::path(put, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines",
-    params(("machine" = String, Path), ("secret" = String, Path, example = "WAREHOUSE_TOKEN")), request_body = NewSecret, responses(
-    (status = 200, body = Secret), (status = 404, description = "unknown_machine", body = Problem),
-    (status = 409, description = "no_edge_key", body = Problem),
-    (status = 422, description = "invalid_secret, too_many_secrets, unknown_field, missing_field, invalid_body", body = Problem)))]
+    params(("secret" = String, Path, example = "WAREHOUSE_TOKEN")), request_body = NewSecret, responses(
+    (status = 200, body = Secret),
+    (status = "default", description = "404 unknown_machine | 409 no_edge_key | \
+        422 invalid_secret, too_many_secrets, unknown_field, missing_field, invalid_body")))]
 async fn set(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -66,10 +66,9 @@ async fn set(
 /// Delete a secret of a machine
 ///
 /// Calls that need it fail, and are retried.
-#[utoipa::path(delete, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines",
-    params(("machine" = String, Path), ("secret" = String, Path)), responses(
+#[utoipa::path(delete, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines", responses(
     (status = 204, description = "Deleted, or did not exist"),
-    (status = 404, description = "unknown_machine", body = Problem)))]
+    (status = "default", description = "404 unknown_machine")))]
 async fn delete(
     _: OfMachine<ManageMachines>,
     State(app): State<App>,

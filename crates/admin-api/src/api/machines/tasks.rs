@@ -71,8 +71,8 @@ fn word(job: &Job) -> &'static str {
 
 fn filter(given: LabelFilter) -> Result<Filter, Problem> {
     let status = given.status.map(|status| {
-        let known = Status::ALL.into_iter().find(|known| known.as_str() == status);
-        known.ok_or_else(|| Problem::unprocessable("invalid_filter", format!("unknown status {status:?}")))
+        let unknown = || Problem::unprocessable("invalid_filter", format!("unknown status {status:?}"));
+        Status::from_word(&status).ok_or_else(unknown)
     });
     Ok(Filter {
         state: given.state,
@@ -120,13 +120,11 @@ fn view(task: signalbox_machines::Task) -> Task {
 /// done; `cancel` its retries; `suspend` and `resume`; `move` to a state (`to`); `set` metadata; `delete`. The history names
 /// the token.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/operations", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), request_body = LabelOperation, responses(
-    (status = 200, body = Changed), (status = 204, description = "The label was deleted"),
-    (status = 404, description = "unknown_machine, unknown_label, unknown_state", body = Problem),
-    (status = 409, description = "label_not_errored, label_not_acting", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem),
-    (status = 422, description = "invalid_operation, invalid_metadata, invalid_label_name, unknown_field", body = Problem),
-    (status = 503, description = "fabric_full, busy", body = Problem)))]
+    request_body = LabelOperation, responses((status = 200, body = Changed),
+    (status = 204, description = "The label was deleted"),
+    (status = "default", description = "404 unknown_machine, unknown_label, unknown_state | \
+        409 label_not_errored, label_not_acting | 410 label_deleted | \
+        422 invalid_operation, invalid_metadata, invalid_label_name, unknown_field | 503 fabric_full, busy")))]
 async fn operate(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -146,13 +144,11 @@ async fn operate(
 ///
 /// Applies an operation to all labels that match a filter, in the background. With an `Idempotency-Key`, a repeat returns the
 /// task that was started first.
-#[utoipa::path(post, path = "/state-machines/{machine}/tasks", tag = "machines", params(("machine" = String, Path)),
-    request_body = NewTask, responses(
+#[utoipa::path(post, path = "/state-machines/{machine}/tasks", tag = "machines", request_body = NewTask, responses(
     (status = 202, body = Task),
-    (status = 404, description = "unknown_machine, unknown_state", body = Problem),
-    (status = 409, description = "too_many_tasks", body = Problem),
-    (status = 422, description = "invalid_operation, invalid_filter, invalid_rate, invalid_idempotency_key, \
-        idempotency_conflict, unknown_field, missing_field, invalid_body", body = Problem)))]
+    (status = "default", description = "404 unknown_machine, unknown_state | 409 too_many_tasks | \
+        422 invalid_operation, invalid_filter, invalid_rate, invalid_idempotency_key, idempotency_conflict, \
+        unknown_field, missing_field, invalid_body")))]
 async fn start(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -174,8 +170,8 @@ async fn start(
 /// List the tasks of a machine
 ///
 /// The newest first; also of a machine that was deleted. A task is listed for a week after its end.
-#[utoipa::path(get, path = "/state-machines/{machine}/tasks", tag = "machines", params(("machine" = String, Path)),
-    responses((status = 200, body = Tasks), (status = 404, description = "unknown_machine", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/tasks", tag = "machines", responses(
+    (status = 200, body = Tasks), (status = "default", description = "404 unknown_machine")))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -186,9 +182,8 @@ async fn list(
 }
 
 /// Show a task
-#[utoipa::path(get, path = "/state-machines/{machine}/tasks/{task}", tag = "machines",
-    params(("machine" = String, Path), ("task" = String, Path)), responses(
-    (status = 200, body = Task), (status = 404, description = "unknown_machine, unknown_task", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines/{machine}/tasks/{task}", tag = "machines", responses(
+    (status = 200, body = Task), (status = "default", description = "404 unknown_machine, unknown_task")))]
 async fn show(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -200,10 +195,9 @@ async fn show(
 /// Cancel a task
 ///
 /// It ends before its next page of labels. What it has changed remains. The deletion of a machine cannot be canceled.
-#[utoipa::path(delete, path = "/state-machines/{machine}/tasks/{task}", tag = "machines",
-    params(("machine" = String, Path), ("task" = String, Path)), responses(
-    (status = 200, body = Task), (status = 404, description = "unknown_machine, unknown_task", body = Problem),
-    (status = 409, description = "machine_being_deleted", body = Problem)))]
+#[utoipa::path(delete, path = "/state-machines/{machine}/tasks/{task}", tag = "machines", responses(
+    (status = 200, body = Task),
+    (status = "default", description = "404 unknown_machine, unknown_task | 409 machine_being_deleted")))]
 async fn cancel(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -225,11 +219,10 @@ pub(crate) struct Confirmation {
 ///
 /// With all of its labels and versions. The machine is gone immediately; a task deletes its labels. `confirm` repeats the
 /// name.
-#[utoipa::path(delete, path = "/state-machines/{machine}", tag = "machines",
-    params(("machine" = String, Path), Confirmation), responses(
-    (status = 202, body = Task), (status = 404, description = "unknown_machine", body = Problem),
-    (status = 409, description = "apply_under_way, too_many_tasks", body = Problem),
-    (status = 422, description = "invalid_confirm", body = Problem)))]
+#[utoipa::path(delete, path = "/state-machines/{machine}", tag = "machines", params(Confirmation), responses(
+    (status = 202, body = Task),
+    (status = "default", description = "404 unknown_machine | 409 apply_under_way, too_many_tasks | \
+        422 invalid_confirm")))]
 async fn delete_machine(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
 use signalbox_api::machines::{ActivityLine, Changed, KeptVersion, Label, LabelRow, Move};
 use signalbox_machines::{Answer, Entry, Line, Record, Row, instant};
 
@@ -54,16 +53,12 @@ pub(super) fn row((name, record): (String, Record)) -> LabelRow {
 }
 
 pub(super) fn moved(row: Row) -> Move {
-    let cause = match json!(row.cause) {
-        Value::String(word) => word,
-        other => other.to_string(),
-    };
     Move {
         visit: row.visit,
         at: moment(row.at_ms),
         from: row.from.map(|state| state.to_string()),
         to: row.to.map(|state| state.to_string()),
-        cause,
+        cause: row.cause.as_str().to_owned(),
         trigger: row.trigger.map(|trigger| trigger.to_string()),
         version: row.version,
         event: row.event,

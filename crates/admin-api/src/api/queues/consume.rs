@@ -114,12 +114,10 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<P
 /// "payload", "attempt", "lease_until_ms"}], "next_due_in_ms"}`; events of the bus also have `url`, `object` and
 /// `timestamp`, and their topic as name. The last member is the time until the next lease or delay ends, if no message
 /// is available now. A payload that readers of JSON may reject is `payload_text`, a string, in place of `payload`.
-#[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", params(("name" = String, Path)),
-    request_body = Option<Pull>, responses(
-    (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field, invalid_environment", body = Problem),
-    (status = 503, description = "too_many_waiting", body = Problem)))]
+#[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", request_body = Option<Pull>, responses(
+    (status = 200, body = Object),
+    (status = "default", description = "403 environment_missing | 404 unknown_queue | \
+        422 out_of_range, unknown_field, invalid_environment | 503 too_many_waiting")))]
 async fn pull(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
@@ -140,11 +138,10 @@ async fn pull(
 /// that of its own pulls. The answer is that of a pull from one queue; each message has its `queue`, whose calls settle its
 /// receipt.
 #[utoipa::path(post, path = "/messages/pull", tag = "queues", request_body = PullFrom, responses(
-    (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field, invalid_environment, invalid_queues", body = Problem),
-    (status = 429, description = "token_limit_reached", body = Problem),
-    (status = 503, description = "too_many_waiting", body = Problem)))]
+    (status = 200, body = Object),
+    (status = "default", description = "403 environment_missing | 404 unknown_queue | \
+        422 out_of_range, unknown_field, invalid_environment, invalid_queues | 429 token_limit_reached | \
+        503 too_many_waiting")))]
 async fn pull_from(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
@@ -281,8 +278,8 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 ///
 /// The messages are removed. Returns a result for each receipt, in order; if none settled anything, the error of the
 /// first, with `results`. A repeat within some minutes returns `already_acked`.
-#[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
-    request_body = Receipts, responses((status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", request_body = Receipts, responses(
+    (status = 200, body = Outcomes), NotSettled))]
 async fn ack(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -298,8 +295,8 @@ async fn ack(
 ///
 /// They become available before others of their environment, after `delay_seconds`; without it after the backoff of the
 /// queue, or immediately if it has none. A message that was delivered `max_attempts` times becomes a dead letter.
-#[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
-    request_body = Nack, responses((status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", request_body = Nack, responses(
+    (status = 200, body = Outcomes), NotSettled))]
 async fn nack(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -315,8 +312,8 @@ async fn nack(
 /// Reject messages
 ///
 /// They become dead letters, however often they were delivered.
-#[utoipa::path(post, path = "/queues/{name}/reject", tag = "queues", params(("name" = String, Path)),
-    request_body = Receipts, responses((status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/reject", tag = "queues", request_body = Receipts, responses(
+    (status = 200, body = Outcomes), NotSettled))]
 async fn reject(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -329,8 +326,8 @@ async fn reject(
 }
 
 /// Extend leases
-#[utoipa::path(post, path = "/queues/{name}/extend", tag = "queues", params(("name" = String, Path)),
-    request_body = Extend, responses((status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/extend", tag = "queues", request_body = Extend, responses(
+    (status = 200, body = Outcomes), NotSettled))]
 async fn extend(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,

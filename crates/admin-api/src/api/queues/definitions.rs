@@ -160,9 +160,8 @@ fn note_before(app: &App, notes: &Notes, name: &str) {
 /// Sorted by `name`, `waiting`, `in_flight`, `delayed` or `dead`; a search covers names and patterns. Without `limit`, the
 /// answer contains all of them. For a token that is confined to environments, `weights`, `facets` and `messages` are those of
 /// its environments, without dead letters.
-#[utoipa::path(get, path = "/queues", tag = "queues", params(ListQuery), responses(
-    (status = 200, body = QueueList),
-    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
+#[utoipa::path(get, path = "/queues", tag = "queues", params(ListQuery), responses((status = 200, body = QueueList),
+    (status = "default", description = "422 invalid_sort, invalid_limit, invalid_cursor")))]
 async fn list(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -206,8 +205,8 @@ pub(crate) async fn all(app: &App, environments: Option<&[String]>) -> Result<Ve
 ///
 /// For a token that is confined to environments, `weights`, `facets` and `messages` are those of its environments, without
 /// dead letters.
-#[utoipa::path(get, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 200, body = Queue), (status = 404, description = "unknown_queue", body = Problem)))]
+#[utoipa::path(get, path = "/queues/{name}", tag = "queues", responses((status = 200, body = Queue),
+    (status = "default", description = "404 unknown_queue")))]
 async fn get(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -228,15 +227,12 @@ async fn get(
 /// answer are stored in the queue if its pattern matches, whichever pacemaker accepts them; weights, pauses and limits are
 /// in effect from then on. With `If-Match` only the definition with that `ETag` is replaced, with `If-None-Match: *` the
 /// queue must not exist.
-#[utoipa::path(put, path = "/queues/{name}", tag = "queues", params(("name" = String, Path, example = "email_events")),
-    request_body = NewQueue, responses(
+#[utoipa::path(put, path = "/queues/{name}", tag = "queues",
+    params(("name" = String, Path, example = "email_events")), request_body = NewQueue, responses(
     (status = 200, description = "The queue existed", body = Queue), (status = 201, body = Queue),
-    (status = 400, description = "invalid_precondition", body = Problem),
-    (status = 403, description = "limit_reached", body = Problem),
-    (status = 412, description = "queue_changed", body = Problem),
-    (status = 422, description = "invalid_queue_name, invalid_pattern (with `position`), out_of_range, \
-        invalid_weights, unknown_field", body = Problem),
-    (status = 503, description = "queue_ending, busy", body = Problem)))]
+    (status = "default", description = "400 invalid_precondition | 403 limit_reached | 412 queue_changed | \
+        422 invalid_queue_name, invalid_pattern (with `position`), out_of_range, invalid_weights, unknown_field | \
+        503 queue_ending, busy")))]
 async fn put(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -260,15 +256,12 @@ async fn put(
 /// Change parts of a queue's definition
 ///
 /// A missing field stays as it is. `null` removes a limit, or the weight of an environment.
-#[utoipa::path(patch, path = "/queues/{name}", tag = "queues", params(("name" = String, Path, example = "email_events")),
-    request_body = QueuePatch, responses(
+#[utoipa::path(patch, path = "/queues/{name}", tag = "queues",
+    params(("name" = String, Path, example = "email_events")), request_body = QueuePatch, responses(
     (status = 200, body = Queue),
-    (status = 400, description = "invalid_precondition", body = Problem),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 412, description = "queue_changed", body = Problem),
-    (status = 422, description = "invalid_pattern (with `position`), out_of_range, invalid_weights, unknown_field",
-        body = Problem),
-    (status = 503, description = "queue_ending, busy", body = Problem)))]
+    (status = "default", description = "400 invalid_precondition | 404 unknown_queue | 412 queue_changed | \
+        422 invalid_pattern (with `position`), out_of_range, invalid_weights, unknown_field | \
+        503 queue_ending, busy")))]
 async fn patch(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -291,8 +284,8 @@ async fn patch(
 /// Delete a queue with all its messages
 ///
 /// Messages that are accepted after the answer are not stored in it.
-#[utoipa::path(delete, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 204), (status = 404, description = "unknown_queue", body = Problem)))]
+#[utoipa::path(delete, path = "/queues/{name}", tag = "queues", responses((status = 204),
+    (status = "default", description = "404 unknown_queue")))]
 async fn remove(
     _: Whole<UseQueues>,
     State(app): State<App>,

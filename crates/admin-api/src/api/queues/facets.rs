@@ -56,10 +56,9 @@ async fn view(app: &App, queue: &str, environment: &str, definition: &Definition
 /// List the environments that have messages in a queue
 ///
 /// Ordered by name. A token confined to environments sees only its own.
-#[utoipa::path(get, path = "/queues/{name}/facets", tag = "queues", params(("name" = String, Path), PageQuery), responses(
+#[utoipa::path(get, path = "/queues/{name}/facets", tag = "queues", params(PageQuery), responses(
     (status = 200, body = FacetPage),
-    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
-    (status = 404, description = "unknown_queue", body = Problem)))]
+    (status = "default", description = "422 invalid_cursor, invalid_limit | 404 unknown_queue")))]
 async fn facets(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -81,10 +80,8 @@ async fn facets(
 /// Show an environment of a queue
 ///
 /// Its settings and counts of messages, also if it has none.
-#[utoipa::path(get, path = "/queues/{name}/facets/{environment}", tag = "queues",
-    params(("name" = String, Path), ("environment" = String, Path)), responses(
-    (status = 200, body = Facet), (status = 404, description = "unknown_queue", body = Problem),
-    (status = 422, description = "invalid_environment", body = Problem)))]
+#[utoipa::path(get, path = "/queues/{name}/facets/{environment}", tag = "queues", responses(
+    (status = 200, body = Facet), (status = "default", description = "404 unknown_queue | 422 invalid_environment")))]
 async fn facet(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -119,14 +116,10 @@ async fn set(
 ///
 /// A missing field gets its default. Nothing of other environments changes, and a new definition of the queue keeps what
 /// is set here.
-#[utoipa::path(put, path = "/queues/{name}/facets/{environment}", tag = "queues",
-    params(("name" = String, Path), ("environment" = String, Path)), request_body = FacetSettings, responses(
-    (status = 200, body = Facet),
-    (status = 400, description = "invalid_precondition", body = Problem),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 412, description = "queue_changed", body = Problem),
-    (status = 422, description = "invalid_environment, invalid_weights, out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "queue_ending, busy", body = Problem)))]
+#[utoipa::path(put, path = "/queues/{name}/facets/{environment}", tag = "queues", request_body = FacetSettings,
+    responses((status = 200, body = Facet),
+    (status = "default", description = "400 invalid_precondition | 404 unknown_queue | 412 queue_changed | \
+        422 invalid_environment, invalid_weights, out_of_range, unknown_field | 503 queue_ending, busy")))]
 async fn set_facet(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -143,14 +136,10 @@ async fn set_facet(
 ///
 /// A missing field stays as it is, and `null` sets the default: `{"paused": true}` pauses an environment and changes
 /// nothing else.
-#[utoipa::path(patch, path = "/queues/{name}/facets/{environment}", tag = "queues",
-    params(("name" = String, Path), ("environment" = String, Path)), request_body = FacetPatch, responses(
-    (status = 200, body = Facet),
-    (status = 400, description = "invalid_precondition", body = Problem),
-    (status = 404, description = "unknown_queue", body = Problem),
-    (status = 412, description = "queue_changed", body = Problem),
-    (status = 422, description = "invalid_environment, invalid_weights, out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "queue_ending, busy", body = Problem)))]
+#[utoipa::path(patch, path = "/queues/{name}/facets/{environment}", tag = "queues", request_body = FacetPatch,
+    responses((status = 200, body = Facet),
+    (status = "default", description = "400 invalid_precondition | 404 unknown_queue | 412 queue_changed | \
+        422 invalid_environment, invalid_weights, out_of_range, unknown_field | 503 queue_ending, busy")))]
 async fn change_facet(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -170,10 +159,8 @@ async fn change_facet(
 /// Drop all messages of an environment
 ///
 /// Includes waiting, delayed and in-flight messages: their receipts settle nothing afterwards.
-#[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", tag = "queues",
-    params(("name" = String, Path), ("environment" = String, Path)), responses(
-    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
-    (status = 422, description = "invalid_environment", body = Problem)))]
+#[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", tag = "queues", responses(
+    (status = 200, body = Count), (status = "default", description = "404 unknown_queue | 422 invalid_environment")))]
 async fn drop_facet(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,

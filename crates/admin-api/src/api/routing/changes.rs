@@ -73,20 +73,16 @@ impl WaitQuery {
 /// Repeating the call changes nothing and publishes no event, but renews the lease. An address belongs to one
 /// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it). With
 /// `If-Match` only the instance with that `ETag` of `GET` is replaced.
-#[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery),
-    request_body = NewInstance, responses(
-    (status = 200, description = "Updated, or unchanged", body = ChangedInstance),
-    (status = 201, description = "Registered", body = ChangedInstance),
-    (status = 403, description = "host_not_allowed, version_type_not_allowed, address_taken", body = Problem),
-    (status = 400, description = "invalid_precondition", body = Problem),
-    (status = 409, description = "foreign_key", body = Problem),
-    (status = 412, description = "instance_changed", body = Problem),
-    (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
-        invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
-        too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
-    (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` shows whether the \
-        change will still be applied", body = Problem),
-    NotConverged))]
+#[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(WaitQuery), request_body = NewInstance,
+    responses((status = 200, description = "Updated, or unchanged", body = ChangedInstance),
+    (status = 201, description = "Registered", body = ChangedInstance), NotConverged,
+    (status = "default", description = "403 host_not_allowed, version_type_not_allowed, address_taken | \
+        400 invalid_precondition | 409 foreign_key | 412 instance_changed | \
+        422 invalid_id, invalid_address, address_not_allowed, reserved_address, invalid_hostname, \
+        invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, too_many_instances, \
+        unknown_field, missing_field, invalid_body, invalid_wait | \
+        503 routes_unavailable, routes_resyncing, \
+        contended. `recorded` shows whether the change will still be applied")))]
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -164,13 +160,12 @@ pub(super) struct BulkResult {
 }
 
 /// The result for one item.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct ItemResult {
     /// The same as for a separate request.
     status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<ChangedInstance>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Problem>,
 }
 
@@ -178,10 +173,10 @@ pub(super) struct ItemResult {
 ///
 /// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a separate change with its own
 /// result; an invalid one does not affect the others. They are applied in order.
-#[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>, responses(
-    (status = 200, body = BulkResult),
-    (status = 422, description = "invalid_body, too_many_items, invalid_wait", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
+#[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>,
+    responses((status = 200, body = BulkResult),
+    (status = "default", description = "422 invalid_body, too_many_items, invalid_wait | \
+        504 not_converged, no_router, convergence_unknown: the changes were applied")))]
 async fn put_many(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -231,9 +226,8 @@ fn first_state(new: &NewInstance) -> State {
 /// Remove an instance
 ///
 /// The call can be repeated.
-#[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
-    Removed,
-    (status = 422, description = "invalid_id, invalid_wait", body = Problem), Refused, NotConverged))]
+#[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(WaitQuery), responses(Removed, Refused,
+    NotConverged, (status = "default", description = "422 invalid_id, invalid_wait")))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -251,9 +245,8 @@ async fn remove(
 /// Renew an instance's lease
 ///
 /// 404 means that the instance is not registered, or no longer: register it again.
-#[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
-    (status = 200, body = Heartbeat), (status = 422, description = "invalid_id", body = Problem),
-    NoInstance, Refused))]
+#[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", responses(
+    (status = 200, body = Heartbeat), NoInstance, Refused, (status = "default", description = "422 invalid_id")))]
 async fn heartbeat(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -286,11 +279,10 @@ pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
 ///
 /// It gets no new requests, finishes those in progress, and is removed at the deadline. Repeating the call moves the
 /// deadline.
-#[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
-    request_body = Option<Drain>, responses(
-    (status = 200, body = ChangedInstance),
-    (status = 422, description = "invalid_id, invalid_deadline, invalid_wait, unknown_field, invalid_body", body = Problem),
-    NoInstance, Refused, NotConverged))]
+#[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(WaitQuery),
+    request_body = Option<Drain>, responses((status = 200, body = ChangedInstance), NoInstance, Refused, NotConverged,
+    (status = "default", description = "422 invalid_id, invalid_deadline, invalid_wait, unknown_field, \
+        invalid_body")))]
 async fn drain(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -307,9 +299,9 @@ async fn drain(
 }
 
 /// Cancel a drain
-#[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
-    (status = 200, body = ChangedInstance),
-    (status = 422, description = "invalid_id, invalid_wait", body = Problem), NoInstance, Refused, NotConverged))]
+#[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(WaitQuery), responses(
+    (status = 200, body = ChangedInstance), NoInstance, Refused, NotConverged,
+    (status = "default", description = "422 invalid_id, invalid_wait")))]
 async fn resume(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -327,12 +319,11 @@ async fn resume(
 /// Drain every instance of a node
 ///
 /// For a token that is not confined: the hosts of all tenants share a node.
-#[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
-    request_body = Option<Drain>, responses(
-    (status = 200, body = DrainedNode), (status = 403, body = Problem),
-    (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
-    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
+#[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(WaitQuery), request_body = Option<Drain>,
+    responses((status = 200, body = DrainedNode), (status = 403, body = Problem),
+    (status = "default", description = "422 invalid_label, invalid_deadline, invalid_wait | \
+        503 routes_unavailable, routes_resyncing | \
+        504 not_converged, no_router, convergence_unknown: the changes were applied")))]
 async fn drain_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -349,11 +340,11 @@ async fn drain_node(
 /// Cancel the drain of a node
 ///
 /// Every instance of it gets requests again. For a token that is not confined.
-#[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+#[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(WaitQuery), responses(
     (status = 200, body = DrainedNode), (status = 403, body = Problem),
-    (status = 422, description = "invalid_label, invalid_wait", body = Problem),
-    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
+    (status = "default", description = "422 invalid_label, invalid_wait | \
+        503 routes_unavailable, routes_resyncing | \
+        504 not_converged, no_router, convergence_unknown: the changes were applied")))]
 async fn resume_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -383,11 +374,10 @@ impl Body for Fault {}
 /// Report a fault of an instance
 ///
 /// The fault is counted and the latest one is stored. The instance stays in the table.
-#[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", params(("id" = String, Path)),
-    request_body = Fault, responses(
-    (status = 200, body = Faults),
-    (status = 422, description = "invalid_id, invalid_message, unknown_field, missing_field, invalid_body", body = Problem),
-    NoInstance, Refused))]
+#[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", request_body = Fault, responses(
+    (status = 200, body = Faults), NoInstance, Refused,
+    (status = "default", description = "422 invalid_id, invalid_message, unknown_field, missing_field, \
+        invalid_body")))]
 async fn report_fault(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

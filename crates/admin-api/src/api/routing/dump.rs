@@ -60,7 +60,7 @@ pub(super) struct DumpQuery {
 /// scope `routes`.
 #[utoipa::path(get, path = "/routes/dump", tag = "routes", params(DumpQuery), responses(
     (status = 200, content((Object = "application/json"), (String = "text/plain"))),
-    (status = 503, description = "routes_unavailable", body = Problem)))]
+    (status = "default", description = "503 routes_unavailable")))]
 pub(super) async fn dump(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,

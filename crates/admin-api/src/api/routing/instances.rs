@@ -86,8 +86,8 @@ impl Filter {
 /// examined. A token confined to hosts sees the instances that it may change.
 #[utoipa::path(get, path = "/instances", tag = "instances", params(ListQuery), responses(
     (status = 200, body = InstanceList),
-    (status = 422, description = "invalid_cursor, invalid_limit, invalid_hostname, invalid_label", body = Problem),
-    (status = 503, description = "routes_unavailable", body = Problem)))]
+    (status = "default", description = "422 invalid_cursor, invalid_limit, invalid_hostname, invalid_label | \
+        503 routes_unavailable")))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -174,10 +174,8 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
 /// Show an instance
 ///
 /// `ETag` is its revision.
-#[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
-    (status = 200, body = Instance), (status = 403, description = "host_not_allowed", body = Problem),
-    (status = 404, description = "unknown_instance", body = Problem),
-    (status = 422, description = "invalid_id", body = Problem)))]
+#[utoipa::path(get, path = "/instances/{id}", tag = "instances", responses((status = 200, body = Instance),
+    (status = "default", description = "403 host_not_allowed | 404 unknown_instance | 422 invalid_id")))]
 async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,

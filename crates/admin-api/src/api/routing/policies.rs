@@ -61,14 +61,11 @@ pub(super) fn without_passwords(policy: &Policy) -> Policy {
 /// Replaces the whole policy: missing fields get the edge's defaults. A policy can be set before the first instance is
 /// registered, stays when the last one is removed, and is removed with the host. Weights belong to instances. With `If-Match`
 /// only the policy with that `ETag` of `GET` is replaced, with `If-None-Match: *` the host must not have a policy.
-#[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
-    request_body = Policy, responses(
-    (status = 200, body = RuledHost), (status = 400, description = "invalid_precondition", body = Problem),
-    (status = 409, description = "foreign_key", body = Problem),
-    (status = 412, description = "policy_changed", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), automatic_https_off, \
-        unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+#[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(WaitQuery), request_body = Policy, responses(
+    (status = 200, body = RuledHost), Refused, NotConverged,
+    (status = "default", description = "400 invalid_precondition | 409 foreign_key | 412 policy_changed | \
+        422 invalid_hostname, invalid_policy (`field` says which), automatic_https_off, unknown_field, \
+        missing_field, invalid_body, invalid_wait")))]
 pub(super) async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -115,12 +112,11 @@ impl Body for Paths {}
 ///
 /// Replaces the rules for paths; the rest of the host's policy stays. The exact rule for a path applies, otherwise that of
 /// the longest prefix. Other paths are served by the host's own instances. The token must cover the host and every service.
-#[utoipa::path(put, path = "/hosts/{hostname}/paths", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
-    request_body = Paths, responses(
-    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, missing_field, \
-        invalid_body, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+#[utoipa::path(put, path = "/hosts/{hostname}/paths", tag = "hosts", params(WaitQuery), request_body = Paths,
+    responses((status = 200, body = RuledHost), Refused, NotConverged,
+    (status = "default", description = "409 foreign_key | \
+        422 invalid_hostname, invalid_policy (`field` says which), unknown_field, missing_field, invalid_body, \
+        invalid_wait")))]
 async fn put_paths(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -139,10 +135,8 @@ async fn put_paths(
 /// Remove the rules for paths of a host
 ///
 /// Its own instances serve all paths then. The rest of its policy stays. The call can be repeated.
-#[utoipa::path(delete, path = "/hosts/{hostname}/paths", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    Removed,
-    (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+#[utoipa::path(delete, path = "/hosts/{hostname}/paths", tag = "hosts", params(WaitQuery), responses(Removed, Refused,
+    NotConverged, (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
 async fn remove_paths(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -160,10 +154,9 @@ async fn remove_paths(
 /// Remove a host's policy
 ///
 /// Its instances then serve it with the edge's defaults. The call can be repeated.
-#[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    Removed,
-    (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+#[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(WaitQuery), responses(Removed,
+    Refused, NotConverged,
+    (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -184,12 +177,10 @@ impl Body for Pause {}
 ///
 /// Its requests wait until it is resumed, or are answered 503 after a time. The rest of its policy stays. The call can be
 /// repeated.
-#[utoipa::path(put, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
-    request_body = Pause, responses(
-    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, invalid_body, \
-        invalid_wait", body = Problem),
-    Refused, NotConverged))]
+#[utoipa::path(put, path = "/hosts/{hostname}/pause", tag = "hosts", params(WaitQuery), request_body = Pause,
+    responses((status = 200, body = RuledHost), Refused, NotConverged,
+    (status = "default", description = "409 foreign_key | \
+        422 invalid_hostname, invalid_policy (`field` says which), unknown_field, invalid_body, invalid_wait")))]
 async fn pause(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -208,10 +199,8 @@ async fn pause(
 /// Resume a host
 ///
 /// Its waiting requests continue. The call can be repeated.
-#[utoipa::path(delete, path = "/hosts/{hostname}/pause", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    Removed,
-    (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
+#[utoipa::path(delete, path = "/hosts/{hostname}/pause", tag = "hosts", params(WaitQuery), responses(Removed, Refused,
+    NotConverged, (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
 async fn resume(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -243,14 +232,12 @@ impl Body for Switch {}
 /// Its instances of this version type receive requests from now on; then those of other versions are drained, with all
 /// the names that they serve. Traffic splits between versions are removed from the policy. Nothing is changed unless
 /// the version has a healthy instance, and one for each name that would otherwise have none. The call can be repeated.
-#[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
-    request_body = Switch, responses(
-    (status = 200, body = SwitchedHost),
-    (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` says \
-        which names), foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, \
-        invalid_body, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+#[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(WaitQuery), request_body = Switch,
+    responses((status = 200, body = SwitchedHost), Refused, NotConverged,
+    (status = "default", description = "409 no_instance_of_version, version_unhealthy, \
+        version_incomplete (`hostnames` says which names), foreign_key | \
+        422 invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, invalid_body, \
+        invalid_wait")))]
 async fn switch(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

@@ -57,10 +57,9 @@ pub(super) struct ExplainQuery {
 /// instances these are.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
-    (status = 403, description = "host_not_allowed", body = Problem),
-    (status = 422, description = "invalid_host, invalid_target, invalid_header, invalid_cookie, \
-        invalid_address, invalid_method, invalid_scheme", body = Problem),
-    (status = 503, description = "routes_unavailable", body = Problem)))]
+    (status = "default", description = "403 host_not_allowed | \
+        422 invalid_host, invalid_target, invalid_header, invalid_cookie, invalid_address, invalid_method, \
+        invalid_scheme | 503 routes_unavailable")))]
 async fn explain_host(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -128,9 +127,8 @@ pub fn visible_explanation(explanation: Explanation, caller: &Caller) -> Explana
 ///
 /// The routers that reported in the last minute. A router that has been silent for three seconds is shown as silent
 /// and still waited for; after ten it is excluded: changes count as converged without it.
-#[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
-    (status = 200, body = Convergence),
-    (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]
+#[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses((status = 200, body = Convergence),
+    (status = "default", description = "503 routes_unavailable, stats_unavailable")))]
 async fn convergence(
     _: Whole<ReadRoutes>,
     AppState(app): AppState<App>,

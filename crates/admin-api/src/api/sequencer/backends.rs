@@ -59,8 +59,7 @@ async fn list(caller: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<V
 
 /// Show a backend
 #[utoipa::path(get, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
-    responses(
-    (status = 200, body = Backend), (status = 404, description = "unknown_backend", body = Problem)))]
+    responses((status = 200, body = Backend), (status = "default", description = "404 unknown_backend")))]
 async fn show(
     caller: Whole<ReadAll>,
     State(app): State<App>,
@@ -92,11 +91,8 @@ async fn note_before(app: &App, notes: &Notes, name: &str) -> Result<(), Problem
 /// else), `on_failure` (`block`, `skip`, `park`), `max_attempts` (10), `workers` (4): the objects that one pacemaker
 /// serves at a time. Defining it again starts deliveries that a 410 stopped.
 #[utoipa::path(put, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
-    request_body = Object, responses(
-    (status = 200, body = Backend), (status = 201, body = Backend),
-    (status = 400, description = "invalid_backend", body = Problem),
-    (status = 403, description = "limit_reached", body = Problem),
-    (status = 409, description = "prefix_taken", body = Problem)))]
+    request_body = Object, responses((status = 200, body = Backend), (status = 201, body = Backend),
+    (status = "default", description = "400 invalid_backend | 403 limit_reached | 409 prefix_taken")))]
 async fn put(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -129,9 +125,8 @@ pub(crate) struct Removal {
 /// that is being sent at this moment is dropped with the others, although it may have arrived. From now on the backend
 /// accepts no new objects. The answer is 204 when it is gone; 202 when it will be removed automatically as soon as its
 /// queues are empty. The call can be repeated, also with another value.
-#[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(("name" = String, Path), Removal), responses(
-    (status = 202), (status = 204), (status = 404, description = "unknown_backend", body = Problem),
-    (status = 409, description = "backend_not_empty", body = Problem)))]
+#[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(Removal), responses((status = 202),
+    (status = 204), (status = "default", description = "404 unknown_backend | 409 backend_not_empty")))]
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -159,8 +154,8 @@ async fn remove(
 /// List a backend's dead letters
 ///
 /// The latest thousand, oldest first.
-#[utoipa::path(get, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 200, body = Vec<DeadEvent>), (status = 400, description = "invalid_backend", body = Problem)))]
+#[utoipa::path(get, path = "/backends/{name}/dead", tag = "objects", responses((status = 200, body = Vec<DeadEvent>),
+    (status = "default", description = "400 invalid_backend")))]
 async fn dead(
     _: Whole<ReadAll>,
     State(app): State<App>,
@@ -177,8 +172,8 @@ async fn dead(
 }
 
 /// Delete a backend's dead letters
-#[utoipa::path(delete, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 200, body = Dropped), (status = 400, description = "invalid_backend", body = Problem)))]
+#[utoipa::path(delete, path = "/backends/{name}/dead", tag = "objects", responses((status = 200, body = Dropped),
+    (status = "default", description = "400 invalid_backend")))]
 async fn drop_dead(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -191,10 +186,9 @@ async fn drop_dead(
 ///
 /// Each is queued behind the other events of its object, with its original ID and `"redriven": true`, since later ones
 /// arrived before it. Events that become dead letters in the meantime stay. The call can be repeated.
-#[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 200, body = RedrivenEvents), (status = 400, description = "invalid_backend", body = Problem),
-    (status = 404, description = "unknown_backend", body = Problem),
-    (status = 503, description = "busy", body = Problem)))]
+#[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", responses(
+    (status = 200, body = RedrivenEvents),
+    (status = "default", description = "400 invalid_backend | 404 unknown_backend | 503 busy")))]
 async fn redrive(
     _: Whole<RootOnly>,
     State(app): State<App>,

@@ -69,11 +69,9 @@ fn view(object: String, status: ObjectStatus) -> ObjectState {
 #[utoipa::path(post, path = "/objects/{object}/events", tag = "objects",
     params(("object" = String, Path, example = "work:1")), request_body = Object, responses(
     (status = 202, body = Accepted),
-    (status = 400, description = "invalid_object, invalid_event, invalid_topic, too_many_events, invalid_idempotency_key", body = Problem),
-    (status = 403, description = "reserved_object, topic_claimed, limit_reached", body = Problem),
-    (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 429, description = "object_queue_full", body = Problem),
-    (status = 503, description = "fabric_full, fabric_read_only, busy", body = Problem)))]
+    (status = "default", description = "400 invalid_object, invalid_event, invalid_topic, too_many_events, \
+        invalid_idempotency_key | 403 reserved_object, topic_claimed, limit_reached | 422 idempotency_conflict | \
+        429 object_queue_full | 503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
@@ -110,7 +108,7 @@ pub async fn parked(app: &App, query: &ListQuery) -> Result<Page<(String, u64)>,
 /// Objects that wait for an operator's decision, `unpark` or `skip`. Sorted by `parked_since` or `object`.
 #[utoipa::path(get, path = "/objects", tag = "objects", params(ListQuery), responses(
     (status = 200, body = ObjectList),
-    (status = 422, description = "invalid_sort, invalid_limit, invalid_cursor", body = Problem)))]
+    (status = "default", description = "422 invalid_sort, invalid_limit, invalid_cursor")))]
 async fn list(
     _: Whole<ReadAll>,
     State(app): State<App>,
@@ -128,10 +126,9 @@ async fn list(
 }
 
 /// Show an object
-#[utoipa::path(get, path = "/objects/{object}", tag = "objects", params(("object" = String, Path, example = "work:1")),
-    responses(
-    (status = 200, body = ObjectState), (status = 400, description = "invalid_object", body = Problem),
-    (status = 404, description = "unknown_object", body = Problem)))]
+#[utoipa::path(get, path = "/objects/{object}", tag = "objects",
+    params(("object" = String, Path, example = "work:1")), responses((status = 200, body = ObjectState),
+    (status = "default", description = "400 invalid_object | 404 unknown_object")))]
 async fn show(
     _: Whole<ReadAll>,
     State(app): State<App>,
@@ -151,9 +148,8 @@ async fn show(
 ///
 /// For an object that is parked or waits for a retry: the event at the head is retried now, with a new count of
 /// attempts.
-#[utoipa::path(post, path = "/objects/{object}/unpark", tag = "objects", params(("object" = String, Path)), responses(
-    (status = 204), (status = 404, description = "no_queue", body = Problem),
-    (status = 409, description = "nothing_to_decide, in_flight", body = Problem)))]
+#[utoipa::path(post, path = "/objects/{object}/unpark", tag = "objects", responses((status = 204),
+    (status = "default", description = "404 no_queue | 409 nothing_to_decide, in_flight")))]
 async fn unpark(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -167,12 +163,9 @@ async fn unpark(
 /// For an object that is parked or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a
 /// dead letter of its backend, and the object's next event reports the gap. The ID is required, so that a repeat of a
 /// request whose answer was lost skips no other event.
-#[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", params(("object" = String, Path)),
-    request_body = Skip, responses(
-    (status = 204), (status = 400, description = "invalid_object", body = Problem),
-    (status = 422, description = "missing_field, invalid_body, unknown_field", body = Problem),
-    (status = 404, description = "no_queue", body = Problem),
-    (status = 409, description = "nothing_to_decide, in_flight, another_event", body = Problem)))]
+#[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", request_body = Skip, responses((status = 204),
+    (status = "default", description = "400 invalid_object | 422 missing_field, invalid_body, unknown_field | \
+        404 no_queue | 409 nothing_to_decide, in_flight, another_event")))]
 async fn skip(
     _: Whole<RootOnly>,
     State(app): State<App>,

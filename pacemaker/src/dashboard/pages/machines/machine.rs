@@ -176,7 +176,7 @@ struct VersionRow {
 
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
-    let Counts { version, labels: counts, kept, busy, stuck, alerts: _ } =
+    let Counts { version, labels: counts, kept, busy, stuck, .. } =
         app.machines.inspector.overview.counts(name).await?;
     let now_ms = app.machines.inspector.overview.now_ms().await?;
     let failed = app.machines.label_store.list(name, &[], Some(Status::Errored), None, MAX_ERRORED).await?;
@@ -272,7 +272,7 @@ fn state_row(
 
 fn filter(version: &Version, view: &View) -> Filter {
     let states = version.machine.states().iter().map(State::name);
-    let live = Status::ALL.into_iter().filter(|status| *status != Status::Deleted).map(Status::as_str);
+    let live = Status::words().filter(|word| *word != Status::Deleted.as_str());
     let given = [("state", &view.state), ("status", &view.status)];
     let given: Vec<(&str, &String)> = given.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     let each = |text: &dyn Fn(&str, &str) -> String, between: &str| {
@@ -310,7 +310,7 @@ async fn labels(
     view: &View,
 ) -> Result<(Vec<(String, Record)>, Option<String>), Problem> {
     let name = &view.name;
-    let status = Status::ALL.into_iter().find(|status| status.as_str() == view.status);
+    let status = Status::from_word(&view.status);
     let all = || version.machine.states().iter().map(State::name).collect();
     let states: Vec<&str> = if view.state.is_empty() { all() } else { vec![&view.state] };
     let matches = |(label, record): &(String, Record)| {

@@ -1,7 +1,7 @@
 //! Combines calls: what arrives for a key while a call for this key is in flight shares the next call.
 //!
-//! Nothing waits for others to arrive. The more consumers a queue has, the more of them share a call of a script, and the
-//! less each of them costs: a facet is loaded and written once per call.
+//! Nothing waits for others to arrive. The busier a process is, the more items share a call of a script, and the less each
+//! of them costs.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,12 +13,17 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::Error;
+
+/// The result for one item. An error that concerns all items of a call is shared.
+pub type SharedResult<T> = Result<T, Arc<Error>>;
+
 type Waiting<I, O> = Vec<(I, oneshot::Sender<O>)>;
 
 /// Items that wait for the next call, by key. A key exists while a call for it is in flight.
-pub(super) struct Combiner<K, I, O> {
+#[derive(Debug)]
+pub struct Combiner<K, I, O> {
     waiting: Mutex<HashMap<K, Waiting<I, O>>>,
-    /// How many of the items at the front share the next call. At least one always goes.
     cut: fn(&[I]) -> usize,
 }
 
@@ -28,13 +33,14 @@ where
     I: Send + 'static,
     O: Send + 'static,
 {
-    pub(super) fn new(cut: fn(&[I]) -> usize) -> Arc<Self> {
+    /// A combiner. `cut` returns how many of the waiting items share the next call; at least one always does.
+    pub fn new(cut: fn(&[I]) -> usize) -> Arc<Self> {
         Arc::new(Self { waiting: Mutex::default(), cut })
     }
 
     /// Sends an item and waits for its result. `run` makes a call, and returns a result for each item, in
-    /// their order. Returns `None` if the process is shutting down.
-    pub(super) async fn call<F, R>(self: &Arc<Self>, key: K, item: I, run: F) -> Option<O>
+    /// their order. Returns `None` if the call panicked or the process is shutting down.
+    pub async fn call<F, R>(self: &Arc<Self>, key: K, item: I, run: F) -> Option<O>
     where
         F: Fn(Vec<I>) -> R + Send + 'static,
         R: Future<Output = Vec<O>> + Send,
