@@ -185,7 +185,7 @@ local function by_pattern(request)
         set(request, "edge_cold", "1", 1)
     end
     local port = text(request, "edge_given_port")
-    if port then
+    if port and port ~= "" then
         set(request, "edge_direct_port", port, #port)
     end
     if text(request, "edge_grpc") == "1" then

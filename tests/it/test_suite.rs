@@ -1,4 +1,4 @@
-//! The configuration of the tests themselves: what `.config/nextest.toml` names exists, and a test that passed only on a
+//! The configuration of the tests themselves: what `.config/nextest.toml` and the comparison name exists, and a test that passed only on a
 //! retry is reported.
 
 use std::{
@@ -59,6 +59,30 @@ fn every_test_that_nextest_is_configured_for_exists() {
     for package in arguments(&filters, "package").into_iter().chain(arguments(&filters, "rdeps")) {
         let manifests = fs::read_to_string(root().join("Cargo.toml")).unwrap();
         assert!(manifests.contains(&format!("{package} = {{ path")), "no package `{package}`");
+    }
+}
+
+#[test]
+fn every_test_that_the_comparison_names_exists() {
+    let page = fs::read_to_string(root().join("docs/comparison.md")).unwrap();
+    let is_name = |text: &&str| {
+        text.matches('_').count() >= 3
+            && text.chars().all(|one| one.is_ascii_lowercase() || "_0123456789".contains(one))
+    };
+    let quoted: Vec<&str> = page.split('`').skip(1).step_by(2).collect();
+    let mut files = Vec::new();
+    sources(&root(), &mut files);
+    let names: Vec<&str> = quoted.iter().copied().filter(is_name).collect();
+    assert!(names.len() > 25, "only {names:?}: the page is not read as it is written");
+    for name in names {
+        let function = format!("fn {name}(");
+        assert!(
+            files.iter().any(|(_, text)| text.contains(&function)),
+            "docs/comparison.md: no test `{name}`"
+        );
+    }
+    for path in quoted.into_iter().filter(|path| path.contains("tests/") || path.ends_with(".rs")) {
+        assert!(root().join(path).exists(), "docs/comparison.md: no file `{path}`");
     }
 }
 

@@ -135,8 +135,9 @@ impl Response {
     /// # Panics
     /// When it is none.
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error} in the body of a {}: {}", self.status, self.text()))
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("answered {} without JSON ({error}): {}", self.status, self.text())
+        })
     }
 
     /// The value of `X-Signalbox-Error`; empty without it.

@@ -9,7 +9,7 @@ mod status;
 mod tasks;
 
 pub use definitions::{
-    Applied, Apply, KeptVersion, Machine, MachineEntry, MachineState, Machines, PassedLimit, Plan,
+    Applied, Apply, KeptVersion, LimitUse, Machine, MachineEntry, MachineState, Machines, PassedLimit, Plan,
     StateChanges, Version, VersionSource, Versions,
 };
 pub use flow::{EdgeFlow, Flow, Funnel, StateFlow, VersionFunnel};

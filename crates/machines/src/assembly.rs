@@ -238,6 +238,7 @@ impl Parts {
                 definitions: self.definitions.clone(),
                 records: self.records.clone(),
                 due: self.due.clone(),
+                permits: Permits(self.shards.clone()),
                 feeds: Arc::clone(&self.feeds),
                 clock: self.clock.clone(),
                 metrics: self.metrics.clone(),

@@ -118,10 +118,16 @@ pub struct Definitions {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Machine and shard → the active version.
-    current: HashMap<(String, usize), u64>,
+    /// Machine → shard → the active version.
+    current: HashMap<String, BTreeMap<usize, u64>>,
     /// Machine → versions that were read recently.
     versions: HashMap<String, Vec<Version>>,
+}
+
+impl Known {
+    fn version(&self, machine: &str, number: u64) -> Option<Version> {
+        self.versions.get(machine)?.iter().find(|version| version.number == number).cloned()
+    }
 }
 
 impl Definitions {
@@ -136,15 +142,12 @@ impl Definitions {
     /// The version that is active in a shard, as far as this process knows. A commit under another version is refused;
     /// then [`Self::forget`] makes the next call read the fabric.
     pub(crate) async fn of(&self, machine: &str, shard: usize) -> Result<Version, Error> {
-        let place = (machine.to_owned(), shard);
-        let number = match self.known(|known| known.current.get(&place).copied()) {
-            Some(number) => number,
-            None => {
-                let number = self.versions.current(shard, machine).await?.ok_or(Error::NoSuchMachine)?;
-                self.note_current(machine, shard, number);
-                number
-            }
-        };
+        let active = |known: &Known| known.version(machine, *known.current.get(machine)?.get(&shard)?);
+        if let Some(version) = self.known(active) {
+            return Ok(version);
+        }
+        let number = self.versions.current(shard, machine).await?.ok_or(Error::NoSuchMachine)?;
+        self.note_current(machine, shard, number);
         self.version(machine, shard, number).await
     }
 
@@ -235,7 +238,9 @@ impl Definitions {
     /// Forgets which version is active in a shard.
     pub(crate) fn forget(&self, machine: &str, shard: usize) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.current.remove(&(machine.to_owned(), shard));
+        if let Some(current) = known.current.get_mut(machine) {
+            current.remove(&shard);
+        }
     }
 
     /// Forgets all active versions, and the versions themselves: a server that lost the last version may have given its
@@ -268,15 +273,11 @@ impl Definitions {
 
     fn note_current(&self, machine: &str, shard: usize, number: u64) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.current.insert((machine.to_owned(), shard), number);
+        known.current.entry(machine.to_owned()).or_default().insert(shard, number);
     }
 
     async fn version(&self, machine: &str, shard: usize, number: u64) -> Result<Version, Error> {
-        let found = self.known(|known| {
-            let mut versions = known.versions.get(machine)?.iter();
-            versions.find(|version| version.number == number).cloned()
-        });
-        if let Some(version) = found {
+        if let Some(version) = self.known(|known| known.version(machine, number)) {
             return Ok(version);
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;

@@ -141,8 +141,8 @@ pub use feeds::Health;
 pub use flow::{Conversion, FlowReader, FlowReport, KEPT_HOURS, StateFlow};
 pub use handle::Handle;
 pub use inspector::{
-    Alert, Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Limit, Overview,
-    Planner, Preview, Wake, Waking,
+    Alert, Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Limit, Limited,
+    Overview, Planner, Preview, Wake, Waking,
 };
 pub use label_store::LabelStore;
 pub use labels::{Labels, Operated, Operation, Update, is_label_name};

@@ -48,6 +48,8 @@ pub(crate) struct Numbers {
     pub(crate) ages: Vec<(String, String, u64)>,
     /// Limits that are exceeded: machine, state, limit.
     pub(crate) alerts: Vec<(String, String, &'static str)>,
+    /// Labels that wait for the limit of an address: machine, address, count.
+    pub(crate) limits: Vec<(String, String, u64)>,
     /// Labels that nothing will evaluate again: machine, reason, count.
     pub(crate) stuck: Vec<(String, &'static str, u64)>,
 }
@@ -212,6 +214,11 @@ impl Numbers {
                 [("machine", machine.clone()), ("state", state.clone()), ("limit", (*limit).to_owned())];
             alerts.get_or_create(&labels).set(1);
         }
+        let waiting = Family::<Names<2>, Gauge>::default();
+        for (machine, target, count) in &self.limits {
+            waiting.get_or_create(&of(machine, "target", target)).set(gauge(*count));
+        }
+        registry.register("limited_labels", "Labels that wait for the limit of an address", waiting);
         registry.register("passed_limits", "Limits of states that are exceeded: 1 each", alerts);
     }
 }

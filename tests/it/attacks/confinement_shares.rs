@@ -32,6 +32,8 @@ async fn one_token_does_not_take_all_streams() {
             assert_eq!(stream.status, 200, "{target} {number}");
             held.push(stream);
         }
+        let one_more = Stream::open(system.pacemaker, &greedy, target, None).await;
+        assert_eq!(one_more.status, 429, "one token holds more than {own} streams of {target}");
         let refused = Request::get(&system.pacemaker.to_string(), target).token(&greedy);
         let refused = refused.send(system.pacemaker).await.unwrap();
         assert_eq!(

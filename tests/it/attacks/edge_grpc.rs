@@ -12,6 +12,8 @@ use signalbox_tests::{
 };
 use tokio::net::TcpStream;
 
+use super::edge_headers::CLAIMS;
+
 /// An edge with a listener for HTTP/2 without TLS.
 async fn start(name: &str) -> (System, SocketAddr, Reservation) {
     let mut ports = Reservation::default();
@@ -111,6 +113,72 @@ async fn an_instance_does_not_steer_the_edge_by_grpc_headers() {
     let lines = system.log_lines_when(2).await;
     for line in &lines {
         assert_eq!((&line["method"], &line["uri"]), (&"POST".into(), &"/pkg.S/M".into()), "{line}");
+    }
+    instance.abort();
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_speaks_grpc_receives_no_claims_of_clients() {
+    let (system, h2c, _ports) = start("attack-grpc-claims").await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // It answers with the head of each request.
+    let instance = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let mut head = String::new();
+                    for (name, value) in request.headers() {
+                        head += &format!("{name}: {}\n", value.to_str().unwrap());
+                    }
+                    let response = http::Response::builder()
+                        .header("content-type", "application/grpc")
+                        .body(())
+                        .unwrap();
+                    let mut body = respond.send_response(response, false).unwrap();
+                    body.send_data(Bytes::from(head), true).unwrap();
+                }
+            });
+        }
+    });
+    system.cli::<()>(System::PRIMARY, &format!("SADD instances:grpc.test {address}")).await;
+    system.cli::<()>(System::PRIMARY, r#"SET policy:grpc.test {"upstream":{"protocol":"grpc"}}"#).await;
+    system.settle().await;
+    let request = http::Request::post("http://grpc.test/pkg.S/M").header("content-type", "application/grpc");
+    let request = CLAIMS
+        .iter()
+        .chain(&[("traceparent", "claimed"), ("X-Kept", "yes")])
+        .fold(request, |request, (name, value)| request.header(*name, *value));
+    let mut client = client(h2c).await.ready().await.unwrap();
+    let (response, _) = client.send_request(request.body(()).unwrap(), true).unwrap();
+    let (mut body, mut bytes) = (response.await.unwrap().into_body(), Vec::new());
+    while let Some(piece) = body.data().await {
+        bytes.extend(piece.unwrap());
+    }
+    let head = String::from_utf8(bytes).unwrap();
+    let received = |name: &str| {
+        let values = head.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        values.collect::<Vec<_>>()
+    };
+    assert_eq!(received("x-kept"), ["yes"], "{head}");
+    for wrong in ["6.6.6.6", "claimed", ": 666\n", "https", ": on\n"] {
+        assert!(!head.contains(wrong), "{wrong} in {head}");
+    }
+    for (name, value) in [
+        ("host", "grpc.test"),
+        ("x-forwarded-host", "grpc.test"),
+        ("x-forwarded-for", "127.0.0.1"),
+        ("x-forwarded-proto", "http"),
+        ("x-forwarded-port", "80"),
+        ("x-real-ip", "127.0.0.1"),
+    ] {
+        assert_eq!(received(name), [value], "{name}: {head}");
+    }
+    for name in ["x-request-id", "traceparent", "cdn-loop"] {
+        assert_eq!(received(name).len(), 1, "{name}: {head}");
     }
     instance.abort();
     system.stop().await;

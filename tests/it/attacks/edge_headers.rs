@@ -18,7 +18,7 @@ use super::raw::Raw;
 use crate::fuzz::edge::{DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM, connection};
 
 /// Headers by which proxies report what they know about the client.
-const CLAIMS: [(&str, &str); 16] = [
+pub(super) const CLAIMS: [(&str, &str); 18] = [
     ("X-Forwarded-For", "6.6.6.6"),
     ("X-Forwarded-Proto", "https"),
     ("X-Forwarded-Host", "claimed.test"),
@@ -35,6 +35,9 @@ const CLAIMS: [(&str, &str); 16] = [
     ("X-Signalbox-Target", "claimed"),
     ("X-Signalbox-Error", "claimed"),
     ("X-Signalbox-Accept", "claimed"),
+    ("X-Signalbox-Serial", "claimed"),
+    // CGI would turn it into the environment variable HTTP_PROXY.
+    ("Proxy", "claimed"),
 ];
 
 fn claiming(host: &str) -> Request {
@@ -128,6 +131,7 @@ async fn headers_that_connection_names_stay_on_the_connection() {
             "{echo}"
         );
         assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
+        assert_eq!(received(&echo, "X-Forwarded-Port"), ["80"], "{echo}");
         assert!(echo.ends_with("\r\n\r\nbody"), "{echo}");
     }
     // An upgrade to anything but WebSocket ends at the edge, with the settings that belong to it.
@@ -235,7 +239,8 @@ async fn a_host_header_with_an_invalid_port_is_rejected() {
 async fn an_instance_cannot_pass_for_the_edge() {
     let system = System::edge_only("attack-spoof").await;
     let app = Raw::saying(
-        "HTTP/1.1 500 Oops\r\nX-Signalbox-Error: spoof\r\nX-Signalbox-Serial: 5\r\nX-Kept: 1\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 500 Oops\r\nX-Signalbox-Error: spoof\r\nX-Signalbox-Serial: 5\r\nX-Kept: 1\r\n\
+         X-Accel-Redirect: /steered\r\nX-Accel-Limit-Rate: 1\r\nContent-Length: 0\r\n\r\n",
     )
     .await;
     for host in ["app.test", "ruled.test"] {

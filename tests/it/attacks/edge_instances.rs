@@ -77,7 +77,9 @@ async fn an_answer_that_nginx_cannot_forward_becomes_one_of_the_edge() {
             system.settle().await;
             for method in ["GET", "HEAD", "POST"] {
                 let before = app.connections();
-                let response = Request::new(method, &host, "/").send(system.edge).await.unwrap();
+                let response = Request::new(method, &host, "/").send(system.edge).await;
+                let response =
+                    response.unwrap_or_else(|error| panic!("{method} {host}: no complete answer: {error}"));
                 assert_eq!(
                     (response.status, response.reason()),
                     (502, code),

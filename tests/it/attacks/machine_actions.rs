@@ -65,6 +65,11 @@ async fn acted(system: &System, machine: &str, label: &str) -> Value {
     found.into_inner().unwrap()
 }
 
+/// Why the action of a label was rejected.
+fn rejection(label: &Value) -> &str {
+    label["error"].as_str().unwrap_or_else(|| panic!("the action was not rejected: {label}"))
+}
+
 async fn instance(system: &System, id: &str) -> Value {
     call(system, &system.token, "GET", &format!("/instances/{id}"), &Value::Null).await.json()
 }
@@ -97,20 +102,20 @@ async fn metadata_moves_no_host_and_no_instance_that_the_definition_does_not_nam
 
     // A host that the definition does not name.
     let label = create("host", "bank.test", json!(["127.0.0.1:6661"])).await;
-    assert!(label["error"].as_str().unwrap().contains("does not allow"), "{label}");
+    assert!(rejection(&label).contains("does not allow"), "{label}");
     let after = call(&system, &system.token, "GET", "/hosts/bank.test", &Value::Null).await.json();
     assert_eq!(after, bank, "the action changed a policy");
     // Host names of an instance.
     let names = json!([{"id": "bank-1", "address": "127.0.0.1:6662", "hostnames": ["*", "bank.test"]}]);
     let label = create("names", "shop.localhost", names).await;
-    assert!(label["error"].as_str().unwrap().contains("does not allow"), "{label}");
+    assert!(rejection(&label).contains("does not allow"), "{label}");
     // The ID of an instance of another owner.
     let label = create("id", "shop.localhost", json!([{"id": "bank-1", "address": "127.0.0.1:6663"}])).await;
     assert_eq!(label["error"], Value::Null, "{label}");
     assert_eq!(instance(&system, "machine:canary:id:bank-1").await["address"], "127.0.0.1:6663");
     // The address of an instance of another owner, although the definition covers its host.
     let label = create("address", "shop.localhost", json!(["127.0.0.1:7002"])).await;
-    assert!(label["error"].as_str().unwrap().contains("address"), "{label}");
+    assert!(rejection(&label).contains("address"), "{label}");
     // Two labels with the same version do not overwrite each other's instances.
     create("first", "shop.localhost", json!(["127.0.0.1:6664"])).await;
     create("second", "shop.localhost", json!(["127.0.0.1:6665"])).await;
@@ -119,7 +124,7 @@ async fn metadata_moves_no_host_and_no_instance_that_the_definition_does_not_nam
     // Signalbox itself.
     let own = format!("127.0.0.1:{}", system.pacemaker.port());
     let label = create("own", "shop.localhost", json!([own])).await;
-    assert!(label["error"].as_str().unwrap().contains("Signalbox"), "{label}");
+    assert!(rejection(&label).contains("Signalbox"), "{label}");
 
     assert_eq!([instance(&system, "bank-1").await, instance(&system, "shop-1").await], before);
     system.stop().await;
@@ -234,7 +239,7 @@ async fn webhooks_and_feeds_use_http_only_where_the_operator_allows_it() {
     let label = json!({"metadata": {}});
     assert_eq!(call(&system, &system.token, "POST", "/state-machines/m/labels/l", &label).await.status, 201);
     let acted = acted(&system, "m", "l").await;
-    assert!(acted["error"].as_str().unwrap().contains("not https"), "{acted}");
+    assert!(rejection(&acted).contains("not https"), "{acted}");
     assert!(receiver.deliveries().is_empty());
     system.stop().await;
 }

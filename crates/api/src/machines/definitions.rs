@@ -45,6 +45,21 @@ pub struct Machine {
     /// Limits of its states that are passed.
     #[serde(default)]
     pub alerts: Vec<PassedLimit>,
+    /// The limits of addresses (`limits`), and how much they are used.
+    #[serde(default)]
+    pub limits: Vec<LimitUse>,
+}
+
+/// The use of the limit of an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LimitUse {
+    /// The address: scheme, host and port.
+    pub target: String,
+    /// Labels that wait until the limit allows their attempt.
+    pub waiting: u64,
+    /// Attempts in progress.
+    pub in_progress: u64,
 }
 
 /// Labels that stay on an earlier version of the definition until they leave their state.

@@ -7,7 +7,7 @@ mod planner;
 
 pub use checker::{CheckCursor, CheckPage, Checker};
 pub use explainer::{Assumptions, Explainer};
-pub use overview::{Alert, Counts, Limit, Overview, Wake, Waking};
+pub use overview::{Alert, Counts, Limit, Limited, Overview, Wake, Waking};
 pub use planner::{Planner, Preview};
 
 use crate::flow::FlowReader;

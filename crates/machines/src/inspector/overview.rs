@@ -11,7 +11,7 @@ use crate::{
     feeds::{Feeds, Health},
     metrics::{Metrics, Numbers},
     record::Status,
-    store::{Due, DueSet, Records},
+    store::{Due, DueSet, Permits, Records},
 };
 
 /// Maximum number of entries of the due set that are read for a machine, over all shards.
@@ -32,6 +32,19 @@ pub struct Counts {
     pub stuck: BTreeMap<String, u64>,
     /// Limits of the definition that are passed.
     pub alerts: Vec<Alert>,
+    /// The limits of addresses, and how much they are used.
+    pub limits: Vec<Limited>,
+}
+
+/// The use of the limit of an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limited {
+    /// The address: scheme, host and port.
+    pub target: String,
+    /// How many labels wait for it.
+    pub waiting: u64,
+    /// How many attempts are in progress.
+    pub in_progress: u64,
 }
 
 /// A limit of a state that is passed.
@@ -102,6 +115,7 @@ pub struct Overview {
     pub(crate) definitions: Definitions,
     pub(crate) records: Records,
     pub(crate) due: DueSet,
+    pub(crate) permits: Permits,
     pub(crate) feeds: Arc<Feeds>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
@@ -122,7 +136,21 @@ impl Overview {
         let counts = self.records.count_statuses(machine, &statuses).await?;
         let busy = statuses.iter().map(|status| (*status).to_owned()).zip(counts).collect();
         let stuck = self.stuck(&version.machine).await?;
-        Ok(Counts { version, labels, kept, busy, stuck, alerts })
+        let limits = self.limits(&version.machine).await?;
+        Ok(Counts { version, labels, kept, busy, stuck, alerts, limits })
+    }
+
+    /// How much the limits of a machine's addresses are used.
+    async fn limits(&self, machine: &Machine) -> Result<Vec<Limited>, Error> {
+        let mut limits = Vec::new();
+        for limit in machine.limits() {
+            let (name, target) = (machine.name(), limit.target.to_string());
+            let waiting = self.permits.count_waiting(name, &target, None).await?;
+            let now_ms = self.clock.now_ms().await?;
+            let in_progress = self.permits.count_taken(name, &target, now_ms).await?;
+            limits.push(Limited { target, waiting, in_progress });
+        }
+        Ok(limits)
     }
 
     /// The number of labels by state, with states of earlier versions only if they contain labels.
@@ -214,6 +242,9 @@ impl Overview {
             }
             let stuck = self.stuck(&version.machine).await?;
             numbers.stuck.push((machine.clone(), "no_trigger", stuck.values().sum()));
+            for limit in self.limits(&version.machine).await? {
+                numbers.limits.push((machine.clone(), limit.target, limit.waiting));
+            }
         }
         let now_ms = self.clock.now_ms().await?;
         for shard in 0..self.due.shards() {

@@ -68,7 +68,10 @@ impl Shards {
 
     /// The shard of a label.
     pub(crate) fn of(&self, machine: &str, label: &str) -> usize {
-        bus::shard_of(&object(machine, label), self.all.len())
+        match self.all.len() {
+            1 => 0,
+            count => bus::shard_of(&object(machine, label), count),
+        }
     }
 
     /// The connection to a shard, for one call.

@@ -47,7 +47,7 @@ impl Records {
         match self.reads.call(shard, key.clone(), run).await {
             Some(Ok(record)) => Ok(record),
             // A failure that is shared is not the label's own.
-            Some(Err(_)) | None => self.shards.redis(shard).command("GET").key(&key).query().await,
+            Some(Err(_)) | None => Box::pin(self.shards.redis(shard).command("GET").key(&key).query()).await,
         }
     }
 

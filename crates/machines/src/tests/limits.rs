@@ -255,6 +255,32 @@ async fn a_new_version_without_the_limit_admits_all_labels_that_wait() {
 }
 
 #[tokio::test]
+async fn the_overview_and_the_metrics_have_the_labels_that_wait_for_each_limit() {
+    let target = Target::start().await;
+    let world = World::new(&target.yaml("{concurrent: 1}")).await;
+    let overview = &world.machines.inspector.overview;
+    let used = async || {
+        let limits = overview.counts(M).await.unwrap().limits;
+        assert_eq!(limits.len(), 1);
+        assert_eq!(limits[0].target, target.url);
+        (limits[0].waiting, limits[0].in_progress)
+    };
+    assert_eq!(used().await, (0, 0));
+    for label in ["a", "b", "c"] {
+        world.go(&world.machines, label).await;
+    }
+    target.until_came(1).await;
+    world.until("c", waits).await;
+    assert_eq!(used().await, (2, 1));
+    let line = format!("signalbox_machines_limited_labels{{machine=\"m\",target=\"{}\"}} 2\n", target.url);
+    let metrics = overview.metrics_text().await.unwrap();
+    assert!(metrics.contains(&line), "{metrics}");
+    target.gate.add_permits(10);
+    world.until("c", |record| record.status == Status::Ended).await;
+    assert_eq!(used().await.0, 0);
+}
+
+#[tokio::test]
 async fn a_failed_attempt_waits_behind_the_others() {
     let target = Target::start().await;
     let world = World::new(&target.yaml("{concurrent: 1}")).await;

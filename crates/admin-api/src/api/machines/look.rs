@@ -22,8 +22,8 @@ use crate::http::{
     path::Path,
 };
 use signalbox_api::machines::{
-    Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
-    PassedLimit, Simulate,
+    Activity, AssumedAnswer, AssumedResponse, History, LimitUse, Machine, MachineEntry, MachineState,
+    Machines, PassedLimit, Simulate,
 };
 use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
@@ -64,7 +64,7 @@ async fn show(
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Machine>, Problem> {
-    let Counts { version, labels, kept, busy, stuck, alerts } =
+    let Counts { version, labels, kept, busy, stuck, alerts, limits } =
         app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
@@ -90,6 +90,12 @@ async fn show(
         most: alert.most,
     };
     let alerts = alerts.into_iter().map(passed).collect();
+    let used = |limit: signalbox_machines::Limited| LimitUse {
+        target: limit.target,
+        waiting: limit.waiting,
+        in_progress: limit.in_progress,
+    };
+    let limits = limits.into_iter().map(used).collect();
     Ok(Answer(Machine {
         name,
         version: version.number,
@@ -99,6 +105,7 @@ async fn show(
         kept: views::kept(kept),
         stuck,
         alerts,
+        limits,
     }))
 }
 

@@ -176,7 +176,7 @@ struct VersionRow {
 
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
-    let Counts { version, labels: counts, kept, busy, stuck, alerts: _ } =
+    let Counts { version, labels: counts, kept, busy, stuck, .. } =
         app.machines.inspector.overview.counts(name).await?;
     let now_ms = app.machines.inspector.overview.now_ms().await?;
     let failed = app.machines.label_store.list(name, &[], Some(Status::Errored), None, MAX_ERRORED).await?;
