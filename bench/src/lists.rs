@@ -2,8 +2,8 @@
 //! labels.
 //!
 //! Hosts, instances and queues are created through the API, labels as the benchmark of machines does it. Each list is
-//! requested on one connection, as a browser or a client does, without compression. The first request is included:
-//! nobody has opened the page before.
+//! requested on one connection, as a browser or a client does, without compression. The first request is included, when no
+//! cache has been filled yet.
 
 use std::{net::SocketAddr, time::Duration};
 
