@@ -8,6 +8,6 @@ export SIGNALBOX_TOKEN
 if [ -s /demo/token ] && SIGNALBOX_TOKEN=$(cat /demo/token) signalbox routes list --insecure >/dev/null 2>&1; then
     exit
 fi
-signalbox tokens revoke demo --insecure >/dev/null 2>&1 || true
+signalbox tokens revoke demo --yes --insecure >/dev/null 2>&1 || true
 signalbox tokens create demo --scope routes --host hello.localhost --host shop.localhost --insecure >/demo/token.new
 mv /demo/token.new /demo/token

@@ -258,7 +258,8 @@ mod tests {
     /// Checks the help of a command and of all below it.
     fn check_width(mut command: clap::Command, checked: &mut usize) {
         let help = command.clone().term_width(80).render_help().to_string();
-        for line in help.lines() {
+        // clap does not break the line with the usage.
+        for line in help.lines().filter(|line| !line.starts_with("Usage: ")) {
             assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
         }
         *checked += 1;

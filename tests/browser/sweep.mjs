@@ -58,6 +58,8 @@ export async function sweep(page, pages, prefix, still = [], themes = ["light", 
             found.push(...(await violations(page)).map((one) => `${about}: ${one}`));
             for (const [width, height] of SIZES) {
                 await page.setViewportSize({ width, height });
+                // Charts and tables follow the new size with the next frame.
+                await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
                 found.push(...(await overflowing(page)).map((one) => `${about}, screen of ${width}: ${one}`));
                 // Between the two sizes nothing is different but the width.
                 if (width === 1024) continue;
