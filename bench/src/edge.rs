@@ -96,7 +96,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     }
     output.comparison(bench.paths(&root, &routes).await?, "request")?;
     output.comparison(bench.two_workers(&root, &hot).await?, "request")?;
-    for (count, target) in [(100, None), (many.len(), Some(0.70))] {
+    for (count, target) in [(100, None), (many.len(), Some(0.88))] {
         let table = Table::new("shop", count, bench.ends.instances(), 2);
         output.comparison(bench.many_hosts(&table, &bench.fixed, target).await?, "request")?;
     }

@@ -123,6 +123,12 @@ impl Testbed {
         bus.insert("allow_networks".to_owned(), vec!["127.0.0.0/8"].into());
         let mut builder =
             Stack::builder().temporary()?.without_nginx().without_sidecar().pacemaker("bus", bus);
+        // One publisher takes all that the machine can do, which is more than one token may take by default.
+        let unlimited = toml::toml! {
+            token_requests_per_second = 0
+            token_events_per_second = 0
+        };
+        builder = builder.pacemaker("limits", unlimited);
         if let Some(cluster) = cluster {
             builder = builder.pacemaker("redis", cluster.settings()?);
         }
