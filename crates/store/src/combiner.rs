@@ -53,7 +53,7 @@ where
             is_idle
         };
         if is_idle {
-            // A separate task: the consumer of the first item may disconnect while others wait for their
+            // A separate task: the caller of the first item may disconnect while others wait for their
             // results.
             let (items, senders) = (VecDeque::new(), VecDeque::new());
             let calls = Calls { combiner: Arc::clone(self), key, items, senders, is_over: false };
@@ -82,7 +82,7 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
     {
         while let Some((items, senders)) = self.next() {
             for (sender, result) in senders.into_iter().zip(run(items).await) {
-                // Sending fails only if the consumer has disconnected.
+                // Sending fails only if the caller has stopped waiting.
                 let _ = sender.send(result);
             }
         }
@@ -112,7 +112,7 @@ impl<K: Eq + Hash, I, O> Calls<K, I, O> {
 }
 
 impl<K: Eq + Hash, I, O> Drop for Calls<K, I, O> {
-    /// If a call panics or the runtime ends, the consumers' results are canceled, so that none waits without end.
+    /// If a call panics or the runtime ends, the callers' results are canceled, so that none waits without end.
     fn drop(&mut self) {
         if !self.is_over {
             self.combiner.waiting.lock().remove(&self.key);
