@@ -77,6 +77,11 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
+    /// One that has not had a turn yet.
+    pub(crate) fn new(name: &str, target: Option<f64>) -> Self {
+        Self { name: name.to_owned(), target, samples: Vec::new() }
+    }
+
     /// The median of one property over all rounds.
     pub(crate) fn median(&self, property: impl Fn(&Sample) -> f64) -> f64 {
         median_of(self.samples.iter().map(property))

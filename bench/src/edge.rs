@@ -6,7 +6,7 @@
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use signalbox_store::{RoutesPrimary, keys};
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
         edge::{self, Edge, Variant},
         envoy, haproxy, nginx, sozu, traefik,
     },
-    probe::{Probe, fetch},
+    probe::{Probe, acknowledged, fetch},
     process::private_memory,
     redis,
     report::{Figure, Figures},
@@ -63,10 +63,6 @@ struct Bench<'a> {
     fixed: Proxy,
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start or the edge does not route.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let root = session.folder("edge")?;
     let core = session.cores.worker;
@@ -285,14 +281,8 @@ impl Bench<'_> {
             // A few thousand requests more, until a just-in-time compiler has seen enough of them.
             self.ends.run(plan(proxy, Choice::Uniform, Pace::Closed)).await?;
         }
-        let mut contenders: Vec<Contender> = entrants
-            .iter()
-            .map(|(proxy, target)| Contender {
-                name: proxy.name.clone(),
-                target: *target,
-                samples: Vec::new(),
-            })
-            .collect();
+        let mut contenders: Vec<Contender> =
+            entrants.iter().map(|(proxy, target)| Contender::new(&proxy.name, *target)).collect();
         let mut spare = self.session.rounds * entrants.len();
         for round in 0..self.session.rounds {
             // There and back, so that a machine that gets slower is unfair to each in turn.
@@ -330,24 +320,10 @@ impl Bench<'_> {
         table.load(&routes).await?;
         // A lookup waits behind the pushes of the load. A request would be answered 503 after 250 ms.
         let serial: u64 = routes.command("GET").key(&keys::routes::serial()).query().await?;
-        let reached = fetch(self.edge.admin, &format!("/edge/ack?serial={serial}&wait=30"))?;
-        ensure!(
-            memchr::memmem::find(&reached.body, b"\"reached\":true").is_some(),
-            "the edge does not reach serial {serial}: {}",
-            String::from_utf8_lossy(&reached.body)
-        );
+        acknowledged(self.edge.admin, serial)?;
         let before = private_memory(worker)?;
-        let plan = Plan {
-            target: self.edge.proxy.address,
-            requests: Arc::new(Requests::for_hosts(table.hosts())),
-            choice: Choice::EachOnce,
-            connections: CONNECTIONS,
-            pace: Pace::Closed,
-            ramp: Duration::ZERO,
-            duration: Duration::from_secs(60),
-            watch: Vec::new(),
-            helpers: Vec::new(),
-        };
+        let requests = Arc::new(Requests::for_hosts(table.hosts()));
+        let plan = Plan::once(self.edge.proxy.address, requests, CONNECTIONS, Duration::from_secs(60));
         expect_no_failure(&self.edge.proxy, &self.ends.run(plan).await?)?;
         let after = private_memory(worker)?;
         let status = fetch(self.edge.admin, "/edge/status")?;

@@ -55,9 +55,6 @@ impl Table {
     }
 
     /// Writes the table as an operator would by hand: the seed's keys and a new serial.
-    ///
-    /// # Errors
-    /// When Redis is away.
     pub(crate) async fn load(&self, routes: &RoutesPrimary) -> anyhow::Result<()> {
         let mut batch = routes.batch();
         for (index, route) in self.routes().enumerate() {

@@ -102,10 +102,6 @@ const PEERS: &[(&str, &str)] = &[
     ("sozu", "defaults; it has no setting"),
 ];
 
-/// Measures it.
-///
-/// # Errors
-/// When our own edge does not start. A peer that does not is noted.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let seconds = if session.quick { 3 } else { u64::from(session.seconds).max(10) };
     let title =
@@ -161,16 +157,12 @@ async fn one(session: &Session, name: &str, seconds: u64) -> anyhow::Result<Vec<
     crate::edge::routes_soon(&proxy, HOST).await?;
     // Its instances are not used: the ones that can be killed are ours.
     let ends = Ends::start(1, &session.cores.others)?;
+    let requests = Arc::new(Requests::for_hosts([HOST]));
     let plan = Plan {
-        target: proxy.address,
-        requests: Arc::new(Requests::for_hosts([HOST])),
         choice: Choice::Uniform,
-        connections: CONNECTIONS,
         pace: Pace::Sleepy { rate: RATE },
         ramp: Duration::from_millis(200),
-        duration: Duration::from_secs(seconds),
-        watch: Vec::new(),
-        helpers: Vec::new(),
+        ..Plan::once(proxy.address, requests, CONNECTIONS, Duration::from_secs(seconds))
     };
     let killer = tokio::spawn(async move {
         for second in 0..seconds as usize {

@@ -28,10 +28,6 @@ const REQUESTS: usize = 20;
 const MAX_MS: f64 = 300.0;
 const MAX_BYTES: usize = 2_000_000;
 
-/// Measures it.
-///
-/// # Errors
-/// When the stack does not start, or a list is rejected.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let (hosts, labels) = if session.quick { (5_000, 20_000) } else { (50_000, 1_000_000) };
     let system = Machines::start().await?;

@@ -16,9 +16,6 @@ const BEGIN_MS: u64 = 1_793_491_200_000;
 
 /// Writes `lines` lines to `path`, the same ones each time, and returns their bytes. The codes are those of a living
 /// site, a few version types have most of the traffic, and one request in fifty was retried on a second instance.
-///
-/// # Errors
-/// When the file cannot be written.
 pub(crate) fn write(path: &Path, lines: u64, version_types: u32) -> io::Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut random = SmallRng::seed_from_u64(17);

@@ -104,17 +104,11 @@ pub(crate) fn cores() -> Vec<usize> {
 }
 
 /// Keeps the calling thread, and the threads and processes it starts later, on `cores`.
-///
-/// # Errors
-/// When the kernel refuses.
 pub(crate) fn pin_current_thread(cores: &[usize]) -> nix::Result<()> {
     sched_setaffinity(NixPid::from_raw(0), &set(cores)?)
 }
 
 /// Keeps another process (of one thread) on `cores`.
-///
-/// # Errors
-/// When the process is gone or not ours.
 pub(crate) fn pin(pid: Pid, cores: &[usize]) -> nix::Result<()> {
     let pid = i32::try_from(pid).map_err(|_| nix::Error::EINVAL)?;
     sched_setaffinity(NixPid::from_raw(pid), &set(cores)?)

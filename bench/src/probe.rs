@@ -28,9 +28,6 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// Connects.
-    ///
-    /// # Errors
-    /// When nothing listens.
     pub(crate) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
@@ -40,9 +37,6 @@ impl Probe {
     }
 
     /// Sends a request unchanged and reads the answer.
-    ///
-    /// # Errors
-    /// When the connection breaks or the answer has no length.
     pub(crate) fn ask(&mut self, request: &[u8]) -> anyhow::Result<Reply> {
         self.stream.write_all(request)?;
         self.received.clear();
@@ -60,9 +54,6 @@ impl Probe {
     }
 
     /// Asks for a path of a host.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
     pub(crate) fn get(&mut self, host: &str, path: &str) -> anyhow::Result<Reply> {
         self.ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
     }
@@ -70,9 +61,6 @@ impl Probe {
 
 /// Requests one path on a new connection and reads the answer until the end of the stream: HTTP/1.0, which has no
 /// chunks.
-///
-/// # Errors
-/// When the connection breaks or the answer is not HTTP.
 pub(crate) fn fetch(address: SocketAddr, path: &str) -> anyhow::Result<Reply> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(40)))?;
@@ -82,4 +70,12 @@ pub(crate) fn fetch(address: SocketAddr, path: &str) -> anyhow::Result<Reply> {
     let head = memchr::memmem::find(&bytes, b"\r\n\r\n").context("an answer without an end of its head")?;
     let status = std::str::from_utf8(bytes.get(9..12).unwrap_or_default())?.parse()?;
     Ok(Reply { status, body: bytes.split_off(head + 4) })
+}
+
+/// Waits until the worker with this listener for operators has the table of `serial`.
+pub(crate) fn acknowledged(admin: SocketAddr, serial: u64) -> anyhow::Result<()> {
+    let ack = fetch(admin, &format!("/edge/ack?serial={serial}&wait=30"))?;
+    let ack: serde_json::Value = serde_json::from_slice(&ack.body)?;
+    anyhow::ensure!(ack["reached"] == true, "the worker did not acknowledge serial {serial}: {ack}");
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::{
     fs,
     net::{SocketAddr, TcpStream},
     ops::Sub,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -20,13 +20,11 @@ pub(crate) type Pid = u32;
 pub(crate) struct Process {
     child: std::process::Child,
     name: String,
+    log: PathBuf,
 }
 
 impl Process {
     /// Starts `command` with its output in `log`.
-    ///
-    /// # Errors
-    /// When the program cannot be started.
     pub(crate) fn start(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
         let output = fs::File::create(log).with_context(|| format!("creating {}", log.display()))?;
         let child = command
@@ -35,7 +33,7 @@ impl Process {
             .stderr(output)
             .spawn()
             .with_context(|| format!("starting {name}"))?;
-        Ok(Self { child, name: name.to_owned() })
+        Ok(Self { child, name: name.to_owned(), log: log.to_owned() })
     }
 
     /// Its process id.
@@ -44,20 +42,18 @@ impl Process {
     }
 
     /// Waits until something listens on `address`.
-    ///
-    /// # Errors
-    /// When the process ends or 10 seconds pass first.
-    pub(crate) async fn listens_on(&mut self, address: SocketAddr, log: &Path) -> anyhow::Result<()> {
+    pub(crate) async fn listens_on(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+        let output = || fs::read_to_string(&self.log).unwrap_or_default();
         for _ in 0..500 {
             if TcpStream::connect(address).is_ok() {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait()? {
-                bail!("{} ended with {status}: {}", self.name, fs::read_to_string(log).unwrap_or_default());
+                bail!("{} ended with {status}: {}", self.name, output());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        bail!("{} does not listen on {address}: {}", self.name, fs::read_to_string(log).unwrap_or_default())
+        bail!("{} does not listen on {address}: {}", self.name, output())
     }
 }
 
@@ -186,9 +182,6 @@ pub(crate) fn wakeups(pid: Pid) -> u64 {
 }
 
 /// Resident memory of a process in bytes, without what it shares with others.
-///
-/// # Errors
-/// When the process is gone.
 pub(crate) fn private_memory(pid: Pid) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
         .with_context(|| format!("reading the memory of process {pid}"))?;

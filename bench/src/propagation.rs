@@ -24,9 +24,9 @@ use tokio::{task::spawn_blocking, time::Instant};
 use crate::{
     histogram::Histogram,
     hosts::Table,
-    load::{Choice, Ends, Pace, Plan, Requests},
+    load::{Choice, Ends, Plan, Requests},
     machine::pin,
-    probe::{Probe, fetch},
+    probe::{Probe, acknowledged},
     process::{CpuTime, Pid, private_memory, wakeups},
     report::{self, Figure, Figures},
     session::{Output, Session},
@@ -67,10 +67,6 @@ struct Addresses {
     token: String,
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When the stack does not start, or a change never arrives.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let ends = Ends::start(4, &session.cores.others)?;
     let stack = Stack::builder()
@@ -226,7 +222,7 @@ async fn cost_of_a_change(stack: &Stack, table: &Table, addresses: &Addresses) -
         serial = replies.last().copied().context("the new serial")?;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    acknowledged(addresses, serial)?;
+    acknowledged(addresses.admin, serial)?;
     let after = (CpuTime::of(&workers), CpuTime::of(&replica));
     let micros = |spent: CpuTime| spent.on_cpu.as_secs_f64() * 1e6 / COUNTED as f64;
     Ok(format!(
@@ -294,31 +290,16 @@ async fn load(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Re
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    acknowledged(addresses, wanted)
-}
-
-/// Waits until the worker knows what the table was at `serial`.
-fn acknowledged(addresses: &Addresses, serial: u64) -> anyhow::Result<()> {
-    let ack = fetch(addresses.admin, &format!("/edge/ack?serial={serial}&wait=30"))?;
-    let ack: serde_json::Value = serde_json::from_slice(&ack.body)?;
-    if ack["reached"] != true {
-        bail!("the worker did not acknowledge serial {serial}: {ack}");
-    }
-    Ok(())
+    acknowledged(addresses.admin, wanted)
 }
 
 /// The load that keeps the worker busy while trials run.
 fn load_plan(table: &Table, addresses: &Addresses, limit: Limit) -> Plan {
+    let requests = Arc::new(Requests::for_hosts(table.hosts().take(TOUCHED)));
     Plan {
-        target: addresses.edge,
-        requests: Arc::new(Requests::for_hosts(table.hosts().take(TOUCHED))),
         choice: Choice::Uniform,
-        connections: 64,
-        pace: Pace::Closed,
         ramp: Duration::from_millis(200),
-        duration: limit.time,
-        watch: Vec::new(),
-        helpers: Vec::new(),
+        ..Plan::once(addresses.edge, requests, 64, limit.time)
     }
 }
 

@@ -22,25 +22,16 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts one in a folder below `root`.
-    ///
-    /// # Errors
-    /// When Redis does not start.
     pub(crate) async fn start(root: &Path, name: &str) -> anyhow::Result<Self> {
         Self::with(root, name, &["--appendonly", "no"]).await
     }
 
     /// Starts one that writes a log as the fabric's does.
-    ///
-    /// # Errors
-    /// When Redis does not start.
     pub(crate) async fn start_durable(root: &Path, name: &str) -> anyhow::Result<Self> {
         Self::with(root, name, &["--appendonly", "yes", "--appendfsync", "everysec"]).await
     }
 
     /// Starts a node of a cluster that does not have its other nodes yet.
-    ///
-    /// # Errors
-    /// When Redis does not start.
     pub(crate) async fn start_node(root: &Path, name: &str) -> anyhow::Result<Self> {
         let bus = free_address()?.port().to_string();
         let cluster =
@@ -63,22 +54,16 @@ impl Server {
             .arg("--dir")
             .arg(&folder);
         let mut process = Process::start("redis-server", &mut command, &log)?;
-        process.listens_on(address, &log).await?;
+        process.listens_on(address).await?;
         Ok(Self { address, socket: format!("unix:{}", socket.display()), process })
     }
 
     /// A connection that writes routes.
-    ///
-    /// # Errors
-    /// When the address cannot be read as a URL, which it always can.
     pub(crate) fn routes(&self) -> anyhow::Result<RoutesPrimary> {
         Ok(RoutesPrimary::open(&format!("redis://{}/", self.address), Options::default())?)
     }
 
     /// Executes a command on a connection of its own.
-    ///
-    /// # Errors
-    /// When the server rejects it.
     pub(crate) fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> anyhow::Result<T> {
         let mut connection = redis::Client::open(format!("redis://{}/", self.address))?.get_connection()?;
         let (name, arguments) = command.split_first().context("a command has a name")?;
@@ -86,9 +71,6 @@ impl Server {
     }
 
     /// The port on which the nodes of a cluster talk to this one.
-    ///
-    /// # Errors
-    /// When the server is not a node.
     pub(crate) fn cluster_port(&self) -> anyhow::Result<String> {
         let settings: Vec<String> = self.ask(&["CONFIG", "GET", "cluster-port"])?;
         settings.into_iter().nth(1).context("a node without a cluster port")

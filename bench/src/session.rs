@@ -37,9 +37,6 @@ pub(crate) struct Session {
 
 impl Session {
     /// Prepares a run that measures each contender for about `seconds`.
-    ///
-    /// # Errors
-    /// When no temporary folder can be made.
     pub(crate) fn new(seconds: u32, quick: bool, against: Option<Variant>) -> anyhow::Result<Self> {
         let root = tempfile::Builder::new().prefix("signalbox-bench-").tempdir()?;
         let (rounds, turn) = if quick {
@@ -51,9 +48,6 @@ impl Session {
     }
 
     /// Makes a folder for one part of the run.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub(crate) fn folder(&self, name: &str) -> anyhow::Result<PathBuf> {
         let folder = self.root.path().join(name);
         fs::create_dir_all(&folder).context("creating a folder")?;
@@ -69,9 +63,6 @@ pub(crate) struct Output {
 
 impl Output {
     /// Prints the facts about the machine.
-    ///
-    /// # Errors
-    /// When standard output is closed.
     pub(crate) fn new(machine: Facts) -> anyhow::Result<Self> {
         let report = Report {
             machine,
@@ -85,9 +76,6 @@ impl Output {
     }
 
     /// Prints and keeps a comparison of contenders, which took turns at a unit of work.
-    ///
-    /// # Errors
-    /// When standard output is closed.
     pub(crate) fn comparison(&mut self, comparison: Comparison, unit: &str) -> anyhow::Result<()> {
         print(&comparison_table(&comparison, unit))?;
         self.report.comparisons.push(comparison);
@@ -95,9 +83,6 @@ impl Output {
     }
 
     /// Prints and keeps figures.
-    ///
-    /// # Errors
-    /// When standard output is closed.
     pub(crate) fn figures(&mut self, figures: Figures) -> anyhow::Result<()> {
         print(&figures_table(&figures))?;
         self.report.figures.push(figures);
@@ -105,9 +90,6 @@ impl Output {
     }
 
     /// Prints and keeps a table.
-    ///
-    /// # Errors
-    /// When standard output is closed.
     pub(crate) fn table(&mut self, table: Table) -> anyhow::Result<()> {
         print(&table.markdown())?;
         self.report.tables.push(table);
@@ -115,9 +97,6 @@ impl Output {
     }
 
     /// Prints and keeps the reason why a measurement was skipped.
-    ///
-    /// # Errors
-    /// When standard output is closed.
     pub(crate) fn skipped(&mut self, what: String) -> anyhow::Result<()> {
         print(&format!("skipped: {what}\n"))?;
         self.report.skipped.push(what);
@@ -125,9 +104,6 @@ impl Output {
     }
 
     /// Writes everything as JSON.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn write_json(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(&self.report)?;
         fs::write(path, text).with_context(|| format!("writing {}", path.display()))

@@ -51,10 +51,6 @@ impl Log {
     }
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or a line is not counted.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let folder = session.folder("sidecar")?;
     let (whole, part) = if session.quick { (300_000, 50_000) } else { (5_000_000, 400_000) };
@@ -97,9 +93,9 @@ async fn folding(
     peers: Vec<Peer>,
 ) -> anyhow::Result<Comparison> {
     let core = session.cores.worker;
-    let contender = |name: &str| Contender { name: name.to_owned(), target: None, samples: Vec::new() };
-    let mut contenders = vec![contender("sidecar, to increments"), contender("sidecar, folding only")];
-    contenders.extend(peers.iter().map(|peer| contender(peer.name())));
+    let ours = ["sidecar, to increments", "sidecar, folding only"];
+    let names = ours.into_iter().chain(peers.iter().map(|peer| peer.name()));
+    let mut contenders: Vec<Contender> = names.map(|name| Contender::new(name, None)).collect();
     for _ in 0..3 {
         for (index, increments) in [true, false].into_iter().enumerate() {
             let log = whole.clone();

@@ -88,10 +88,6 @@ impl Identity {
     }
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or a request fails.
 pub(crate) async fn measure(
     session: &Session,
     ends: &Ends,
@@ -136,9 +132,9 @@ async fn compare(
     identity: &Identity,
     (kind, title): (Kind, &str),
 ) -> anyhow::Result<Comparison> {
-    let contender =
-        |(proxy, target): (&Proxy, _)| Contender { name: proxy.name.clone(), target, samples: Vec::new() };
-    let mut contenders: Vec<Contender> = proxies.iter().zip([None, Some(TARGET)]).map(contender).collect();
+    let [edge, fixed] = proxies;
+    let mut contenders =
+        [Contender::new(&edge.name, None), Contender::new(&fixed.name, Some(TARGET))].to_vec();
     for round in 0..=session.rounds {
         for (proxy, contender) in proxies.iter().zip(&mut contenders) {
             proxy.cut_log()?;

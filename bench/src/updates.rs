@@ -56,10 +56,6 @@ struct Contender {
     pids: Vec<Pid>,
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When our own edge does not start or follow. A peer that does not is noted.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let sizes: &[usize] = if session.quick { &[100, 1_000] } else { &[1_000, 10_000, 100_000] };
     let changes = if session.quick { 3 } else { 10 };

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     compare::{Comparison, Contender, Measure, Sample},
-    load::{Choice, Pace, Plan},
+    load::Plan,
     process::{CpuTime, Pid},
     report::{Table, grouped, ratio, target},
     session::{Output, Session},
@@ -40,10 +40,6 @@ pub(crate) struct Work {
     pub(crate) batch: u64,
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a contender does not start, or a message is lost.
 pub(crate) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let folder = session.folder("brokers")?;
     let mut brokers = vec![("bus, in order for each object".to_owned(), None, Broker::Signalbox(testbed))];
@@ -56,10 +52,8 @@ pub(crate) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
             (false, _) => 40_000,
         };
         let work = Work { messages, batch };
-        let mut contenders: Vec<Contender> = brokers
-            .iter()
-            .map(|(name, target, _)| Contender { name: name.clone(), target: *target, samples: Vec::new() })
-            .collect();
+        let mut contenders: Vec<Contender> =
+            brokers.iter().map(|(name, target, _)| Contender::new(name, *target)).collect();
         for round in 0..=session.rounds.min(3) {
             for ((name, _, broker), contender) in brokers.iter_mut().zip(&mut contenders) {
                 let sample = turn(broker, work).await.with_context(|| format!("a turn of {name}"))?;
@@ -92,9 +86,6 @@ pub(crate) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
 }
 
 /// All others that can be had: a name, the ratio of rates that ours has to reach, and the broker.
-///
-/// # Errors
-/// When one that is installed does not start.
 pub(crate) async fn others(
     folder: &Path,
     output: &mut Output,
@@ -134,9 +125,6 @@ fn table(comparison: &Comparison) -> Table {
 }
 
 /// One turn of a broker.
-///
-/// # Errors
-/// When a message is lost or takes too long.
 pub(crate) async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<Sample> {
     let pids = match broker {
         Broker::Signalbox(testbed) => testbed.pids(),
@@ -155,9 +143,6 @@ pub(crate) async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<
 
 /// The result of `handling`, which handles the messages and returns how many came out of order or repeatedly. The CPU
 /// time is that of `pids`.
-///
-/// # Errors
-/// When it fails or takes too long.
 pub(crate) async fn measured(
     pids: &[Pid],
     work: Work,
@@ -185,20 +170,9 @@ async fn through_signalbox(testbed: &Testbed, work: Work) -> anyhow::Result<u64>
     let behind = testbed.receivers.behind();
     let expected = testbed.receivers.events() + work.messages;
     let batch = usize::try_from(work.batch)?;
-    let outcome = testbed
-        .ends
-        .run(Plan {
-            target: testbed.pacemaker(),
-            requests: testbed.prepared(Audience::AtOnce, batch, work.messages / work.batch),
-            choice: Choice::EachOnce,
-            connections: if work.batch == 1 { 64 } else { 16 },
-            pace: Pace::Closed,
-            ramp: Duration::ZERO,
-            duration: MAX_WAIT,
-            watch: Vec::new(),
-            helpers: Vec::new(),
-        })
-        .await?;
+    let requests = testbed.prepared(Audience::AtOnce, batch, work.messages / work.batch);
+    let connections = if work.batch == 1 { 64 } else { 16 };
+    let outcome = testbed.ends.run(Plan::once(testbed.pacemaker(), requests, connections, MAX_WAIT)).await?;
     if outcome.failed > 0 {
         bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
     }

@@ -31,10 +31,6 @@ struct Seen {
     by_scripts: u64,
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a Redis does not answer.
 pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let time = Duration::from_secs(if session.quick { 2 } else { 10 });
     let ports = testbed.stack.ports();

@@ -34,10 +34,6 @@ const MAX_RETURN: Duration = Duration::from_secs(120);
 /// Times that the pacemaker is killed.
 const KILLS: usize = 5;
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or an event is not delivered.
 pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let time = Duration::from_millis(if session.quick { 500 } else { 4_000 });
     let way = Way { audience: Audience::AtOnce, events: 1, connections: 256, share: None, target: None };

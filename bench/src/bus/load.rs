@@ -61,9 +61,6 @@ pub(super) struct Run {
 }
 
 /// Measures all of it.
-///
-/// # Errors
-/// When an event is not accepted or not delivered.
 pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let mut table = Table::new(
         "events through the bus",
@@ -119,21 +116,10 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
 }
 
 /// One run.
-///
-/// # Errors
-/// When an event is not accepted or not delivered.
 pub(super) async fn once(testbed: &Testbed, way: Way, pace: Pace, duration: Duration) -> anyhow::Result<Run> {
-    let plan = Plan {
-        target: testbed.pacemaker(),
-        requests: testbed.requests(way.audience, way.events),
-        choice: Choice::Uniform,
-        connections: way.connections,
-        pace,
-        ramp: Duration::ZERO,
-        duration,
-        watch: Vec::new(),
-        helpers: Vec::new(),
-    };
+    let requests = testbed.requests(way.audience, way.events);
+    let once = Plan::once(testbed.pacemaker(), requests, way.connections, duration);
+    let plan = Plan { choice: Choice::Uniform, pace, ..once };
     let receivers = &testbed.receivers;
     receivers.take_lateness();
     let (begun, cpu, delivered) = (Instant::now(), testbed.cpu(), receivers.events());

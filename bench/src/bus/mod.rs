@@ -20,10 +20,6 @@ use crate::{
     session::{Output, Session},
 };
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or an event is not delivered.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let testbed = Testbed::start(&Audience::ALL, 0).await?;
     idle::measure(session, &testbed, output).await?;

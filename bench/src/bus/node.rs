@@ -49,9 +49,6 @@ pub(crate) struct Node {
 }
 
 /// All that can be had: a name, the ratio of rates that the bus has to reach, and the queue.
-///
-/// # Errors
-/// When one that is installed does not start.
 pub(crate) async fn all(folder: &Path, output: &mut Output) -> anyhow::Result<Vec<(String, f64, Node)>> {
     let mut all = Vec::new();
     if let Some(missing) = ["node", "npm"].into_iter().find(|program| !installed(program)) {
@@ -164,9 +161,6 @@ impl Node {
     }
 
     /// Sends and handles that many messages; how many were not in order for their object.
-    ///
-    /// # Errors
-    /// When one of the ends has failed.
     pub(crate) async fn turn(&mut self, work: Work) -> anyhow::Result<u64> {
         let produce = json!({"count": work.messages, "batch": work.batch});
         let consume = json!({"count": work.messages});
@@ -208,7 +202,7 @@ impl Rabbit {
         let mut epmd = Command::new("epmd");
         epmd.args(["-address", "127.0.0.1", "-port", &mapper_port]);
         let mut mapper = Process::start("epmd", &mut epmd, &mapper_log)?;
-        mapper.listens_on(mapper_address, &mapper_log).await?;
+        mapper.listens_on(mapper_address).await?;
         let file = |name: &str| -> PathBuf { home.join(name) };
         fs::write(file("enabled_plugins"), "[].\n")?;
         fs::write(file("rabbitmq.conf"), format!("listeners.tcp.1 = {address}\n"))?;
@@ -231,7 +225,7 @@ impl Rabbit {
         let mut server = Process::start("rabbitmq-server", &mut command, &log)?;
         // It takes its time: some seconds, or half a minute where others are busy.
         for patience in (0..4).rev() {
-            match server.listens_on(address, &log).await {
+            match server.listens_on(address).await {
                 Ok(()) => break,
                 Err(error) if patience == 0 => return Err(error),
                 Err(_) => {}

@@ -72,9 +72,6 @@ pub(crate) struct Receivers {
 
 impl Receivers {
     /// Starts one subscriber for each of `terms`.
-    ///
-    /// # Errors
-    /// When a port or the event loop cannot be had.
     pub(crate) fn start(terms: Vec<Terms>) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;

@@ -31,10 +31,6 @@ const WAYS: [Way; 2] = [
     Way { audience: Audience::One, events: ARRAY, connections: 16, share: None, target: None },
 ];
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or an event is not delivered.
 pub(super) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let mut table = Table::new(
         "a fabric of several nodes",

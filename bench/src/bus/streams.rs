@@ -30,9 +30,6 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// Starts the server.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub(crate) async fn start(folder: &Path) -> anyhow::Result<Self> {
         let server = Server::start_durable(folder, "streams").await?;
         let client = redis::Client::open(format!("redis://{}/", server.address))?;
@@ -48,9 +45,6 @@ impl Streams {
     }
 
     /// Sends and handles that many messages.
-    ///
-    /// # Errors
-    /// When Redis refuses.
     pub(crate) async fn turn(&mut self, work: Work) -> anyhow::Result<u64> {
         let (sending, reading) = (self.connection().await?, self.connection().await?);
         let mut control = sending.clone();

@@ -102,17 +102,11 @@ pub(crate) struct Testbed {
 
 impl Testbed {
     /// Starts it, with a topic for each audience, and receivers for as many backends.
-    ///
-    /// # Errors
-    /// When a part does not start or a subscription is refused.
     pub(crate) async fn start(audiences: &[Audience], backends: usize) -> anyhow::Result<Self> {
         Self::start_on(audiences, backends, None).await
     }
 
     /// Starts it on this cluster instead of a fabric of its own.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
     pub(super) async fn start_on(
         audiences: &[Audience],
         backends: usize,
@@ -192,9 +186,6 @@ impl Testbed {
     }
 
     /// Asks the pacemaker for something that is not measured.
-    ///
-    /// # Errors
-    /// When it refuses.
     pub(crate) fn call(
         &self,
         method: &str,
@@ -234,16 +225,13 @@ impl Testbed {
         (head("POST", path, &self.publisher, body.len()) + body).into_bytes()
     }
 
-    /// Events that the fabric has accepted for this audience's topic.
-    pub(crate) fn accepted(&self, audience: Audience) -> anyhow::Result<u64> {
+    /// Events that the fabric has accepted for a topic.
+    pub(crate) fn events_of(&self, name: &str) -> anyhow::Result<u64> {
         let topics = self.call("GET", "/topics", self.stack.token(), None)?;
-        let topic = topics.as_array().and_then(|topics| {
-            topics
-                .iter()
-                .find(|topic| topic["name"] == audience.topic())
-                .map(|topic| topic["events"].as_u64())
-        });
-        topic.flatten().context("a topic without a number of events")
+        let topic = topics.as_array().and_then(|topics| topics.iter().find(|topic| topic["name"] == name));
+        topic
+            .and_then(|topic| topic["events"].as_u64())
+            .with_context(|| format!("no events of the topic {name}"))
     }
 
     /// Requests that publish, each with `events` events (as an array when there is more than one).
@@ -270,9 +258,6 @@ impl Testbed {
 
     /// Waits until everything accepted so far is delivered; how long that took. Counts of other topics are known
     /// already, so `expected` is the number of deliveries in all.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub(crate) async fn drained(&self, expected: u64) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         while self.receivers.events() < expected {
@@ -288,7 +273,7 @@ impl Testbed {
     pub(crate) fn expected(&self) -> anyhow::Result<u64> {
         Audience::ALL
             .into_iter()
-            .try_fold(0, |sum, audience| Ok(sum + self.accepted(audience)? * audience.subscribers()))
+            .try_fold(0, |sum, audience| Ok(sum + self.events_of(audience.topic())? * audience.subscribers()))
     }
 
     /// CPU time so far.

@@ -70,9 +70,6 @@ pub(crate) struct Answer {
 pub(crate) struct NotUnderstood(String);
 
 /// Finds the answer that `bytes` begin with; `None` when more has to be read.
-///
-/// # Errors
-/// When no amount of further bytes would help.
 pub(crate) fn answer(bytes: &[u8]) -> Result<Option<Answer>, NotUnderstood> {
     let Some(end) = END_OF_HEAD.find(bytes) else { return Ok(None) };
     let (head, body) = (&bytes[..end], end + 4);

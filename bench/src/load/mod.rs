@@ -84,6 +84,28 @@ pub(crate) struct Plan {
     pub(crate) helpers: Vec<Pid>,
 }
 
+impl Plan {
+    /// Each request once, as fast as the answers allow, without a ramp and watched processes.
+    pub(crate) fn once(
+        target: SocketAddr,
+        requests: Arc<Requests>,
+        connections: usize,
+        most: Duration,
+    ) -> Self {
+        Self {
+            target,
+            requests,
+            choice: Choice::EachOnce,
+            connections,
+            pace: Pace::Closed,
+            ramp: Duration::ZERO,
+            duration: most,
+            watch: Vec::new(),
+            helpers: Vec::new(),
+        }
+    }
+}
+
 /// The result of a slice of load.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
@@ -152,9 +174,6 @@ pub(crate) struct Ends {
 impl Ends {
     /// Starts the thread on `cores`, with `count` instances that answer on separate loopback ports. An instance
     /// answers 200 with its port and a newline, padded to six bytes.
-    ///
-    /// # Errors
-    /// When a port or the event loop cannot be had.
     pub(crate) fn start(count: usize, cores: &[usize]) -> anyhow::Result<Self> {
         let (jobs, inbox) = mpsc::channel();
         let (engine, waker) = engine::Engine::new(count, inbox).context("preparing the load generator")?;
@@ -185,9 +204,6 @@ impl Ends {
     }
 
     /// Runs one slice of load. One at a time: a second waits for the first.
-    ///
-    /// # Errors
-    /// When the target cannot be reached at all.
     pub(crate) async fn run(&self, plan: Plan) -> anyhow::Result<Outcome> {
         let gone = || anyhow!("the load generator's thread has ended");
         let (reply, outcome) = oneshot::channel();
@@ -216,18 +232,9 @@ mod tests {
         let ends = Ends::start(1, &machine::cores()).unwrap();
         for pace in [Pace::Closed, Pace::Open { rate: 5_000.0 }, Pace::Sleepy { rate: 5_000.0 }] {
             let hosts = (0..200).map(|number| format!("host-{number}.example"));
-            let plan = Plan {
-                target: ends.instances()[0],
-                requests: Arc::new(Requests::for_hosts(hosts)),
-                choice: Choice::EachOnce,
-                connections: 4,
-                pace,
-                ramp: Duration::ZERO,
-                duration: Duration::from_secs(60),
-                watch: Vec::new(),
-                helpers: Vec::new(),
-            };
-            let outcome = ends.run(plan).await.unwrap();
+            let requests = Arc::new(Requests::for_hosts(hosts));
+            let plan = Plan::once(ends.instances()[0], requests, 4, Duration::from_secs(60));
+            let outcome = ends.run(Plan { pace, ..plan }).await.unwrap();
             assert_eq!((outcome.completed, outcome.failed), (200, 0), "{pace:?}");
         }
     }

@@ -38,10 +38,6 @@ const SUBJECTS: [Subject; 3] = [
     Subject { name: "a metadata path", text: "metadata.plan = \"pro\"" },
 ];
 
-/// Measures it.
-///
-/// # Errors
-/// When a condition is refused or does not hold.
 pub(super) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let times = if session.quick { 200_000 } else { 2_000_000 };
     let mut table = Table::new(

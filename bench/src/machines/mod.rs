@@ -16,10 +16,6 @@ pub(crate) use testbed::{Machines, label};
 
 use crate::session::{Output, Session};
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or a label is not where it has to be.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     evaluating::measure(session, output).await?;
     let mut machines = Machines::start().await?;

@@ -12,10 +12,6 @@ const BY_TIME: f64 = 20_000.0;
 /// Gates that a time of day opens, one after the other: one for each run.
 const DAYS: [&str; 4] = ["first", "second", "third", "fourth"];
 
-/// Measures it.
-///
-/// # Errors
-/// When a label does not move.
 pub(super) async fn measure(session: &Session, machines: &Machines, table: &mut Table) -> anyhow::Result<()> {
     let labels = if session.quick { 2_000 } else { 30_000 };
     let created = facts(labels, machines, table, session.rounds.min(3)).await?;

@@ -55,19 +55,12 @@ async fn create_originals(machines: &Machines) -> anyhow::Result<Run> {
 }
 
 /// Fills the machine `parked` with labels, for lists of them: without a history.
-///
-/// # Errors
-/// When a label is missing.
 pub(crate) async fn fill(machines: &Machines, labels: u64) -> anyhow::Result<()> {
     create_originals(machines).await?;
     copy(&machines.fabric, "parked", labels).await?;
     machines.expect("parked", "parked", labels)
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a label is not judged, or the pacemaker's memory grows with their number.
 pub(super) async fn measure(
     session: &Session,
     machines: &Machines,
@@ -192,7 +185,7 @@ async fn sweep(machines: &Machines, labels: u64) -> anyhow::Result<Sweep> {
     let moved = labels / MOVES_ONE_IN;
     machines.expect("parked", "turning", moved)?;
     machines.expect_events(events, moved)?;
-    let (pacemaker, redis) = (cost.pacemakers, cost.redis);
+    let (pacemaker, redis) = (cost.pacemaker, cost.redis);
     Ok(Sweep { elapsed, moved, before, peak: peak.max(after), after, pacemaker, redis })
 }
 

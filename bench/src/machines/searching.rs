@@ -26,10 +26,6 @@ const MAX_MS: f64 = 50.0;
 /// Labels of a page: the default of the API.
 const PAGE: usize = 100;
 
-/// Measures it.
-///
-/// # Errors
-/// When a page is not as expected.
 #[allow(clippy::cast_precision_loss)]
 pub(super) async fn measure(
     session: &Session,

@@ -1,6 +1,6 @@
 //! A pacemaker with state machines: it applies definitions, creates labels, and moves the time of day.
 
-use std::{net::SocketAddr, ops::Sub, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ use signalbox_store::{Fabric, FabricSpace, Key, Options, Tag, keys::machines};
 use tokio::time::Instant;
 
 use crate::{
-    bus::testbed::{Testbed, head},
+    bus::testbed::{Split, Testbed, head},
     compare::median_of,
-    load::{Choice, Ends, Outcome, Pace, Plan, Requests},
+    load::{Ends, Outcome, Plan, Requests},
     machine::cores,
-    process::{CpuTime, Pid, machine_busy},
+    process::{CpuTime, Pid},
     report::{Table, grouped},
 };
 
@@ -26,36 +26,13 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 /// The polling interval of a sweep.
 const POLL: Duration = Duration::from_millis(5);
 
-/// CPU time per part.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cost {
-    pub(super) pacemakers: Duration,
-    pub(super) redis: Duration,
-    pub(super) load: Duration,
-    /// The whole machine.
-    pub(super) machine: Duration,
-}
-
-impl Sub for Cost {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            pacemakers: self.pacemakers.saturating_sub(earlier.pacemakers),
-            redis: self.redis.saturating_sub(earlier.redis),
-            load: self.load.saturating_sub(earlier.load),
-            machine: self.machine.saturating_sub(earlier.machine),
-        }
-    }
-}
-
 /// The result of one run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     /// Labels moved, or updated.
     pub(super) units: u64,
     pub(super) elapsed: Duration,
-    pub(super) cost: Cost,
+    pub(super) cost: Split,
 }
 
 /// The columns of [`row`].
@@ -68,7 +45,7 @@ pub(super) fn table() -> Table {
 #[allow(clippy::cast_precision_loss)]
 pub(super) fn row(what: &str, runs: &[Run], target: Option<f64>) -> Vec<String> {
     let median = |property: &dyn Fn(&Run) -> f64| median_of(runs.iter().map(property));
-    let cost = |part: &dyn Fn(&Cost) -> Duration| {
+    let cost = |part: &dyn Fn(&Split) -> Duration| {
         format!("{:.1}", median(&|run| part(&run.cost).as_secs_f64() * 1e6 / run.units as f64))
     };
     let rate = median(&|run| run.units as f64 / run.elapsed.as_secs_f64());
@@ -78,7 +55,7 @@ pub(super) fn row(what: &str, runs: &[Run], target: Option<f64>) -> Vec<String> 
     vec![
         what.to_owned(),
         grouped(rate),
-        cost(&|cost| cost.pacemakers),
+        cost(&|cost| cost.pacemaker),
         cost(&|cost| cost.redis),
         cost(&|cost| cost.load),
         format!("{busy:.1} of {}", cores().len()),
@@ -96,9 +73,6 @@ pub(crate) struct Machines {
 
 impl Machines {
     /// Starts one pacemaker with its fabric.
-    ///
-    /// # Errors
-    /// When a part does not start.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let testbed = Testbed::start(&[], 0).await?;
         let fabric = Fabric::open(&testbed.stack.fabric_url(), Options::default())?;
@@ -106,9 +80,6 @@ impl Machines {
     }
 
     /// Where every pacemaker listens.
-    ///
-    /// # Errors
-    /// When an address cannot be read, which it always can.
     pub(super) fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         let others = self.others.iter().map(|part| {
             let address = part.address().trim_start_matches("http://").trim_end_matches('/');
@@ -123,29 +94,19 @@ impl Machines {
     }
 
     /// CPU time so far.
-    pub(super) fn cost(&self) -> Cost {
+    pub(super) fn cost(&self) -> Split {
         let others = self.others.iter().filter_map(PartHandle::pid).map(i32::unsigned_abs);
         let pacemakers: Vec<Pid> = others.chain([self.pacemaker()]).collect();
-        Cost {
-            pacemakers: CpuTime::of(&pacemakers).on_cpu,
-            redis: CpuTime::of(&[self.testbed.pid(&Part::FABRIC)]).on_cpu,
-            load: CpuTime::of(&[std::process::id()]).on_cpu,
-            machine: machine_busy(),
-        }
+        let load = CpuTime::of(&[std::process::id()]).on_cpu;
+        Split { pacemaker: CpuTime::of(&pacemakers).on_cpu, load, ..self.testbed.cpu() }
     }
 
     /// Brings a machine's definition there.
-    ///
-    /// # Errors
-    /// When it is refused.
     pub(super) fn define(&self, machine: &str, states: &Value) -> anyhow::Result<()> {
         self.define_whole(machine, &json!({"states": states}))
     }
 
     /// Brings a machine's definition there, with more than states.
-    ///
-    /// # Errors
-    /// When it is refused.
     pub(super) fn define_whole(&self, machine: &str, definition: &Value) -> anyhow::Result<()> {
         let (token, path) = (self.testbed.stack.token(), format!("/state-machines/{machine}"));
         // JSON is valid YAML.
@@ -173,20 +134,15 @@ impl Machines {
     }
 
     /// Sends each request once, from this many connections to each pacemaker, and expects that all are accepted.
-    ///
-    /// # Errors
-    /// When one is not.
     pub(super) async fn send(&self, requests: Requests, connections: usize) -> anyhow::Result<Outcome> {
         let count = requests.len();
-        let outcome = self.testbed.ends.run(plan(self.testbed.pacemaker(), requests, connections)).await?;
+        let plan = Plan::once(self.testbed.pacemaker(), Arc::new(requests), connections, MAX_WAIT);
+        let outcome = self.testbed.ends.run(plan).await?;
         check(&outcome, count)?;
         Ok(outcome)
     }
 
     /// Makes `count` labels.
-    ///
-    /// # Errors
-    /// When they are not all at `state` then.
     pub(super) async fn create(
         &self,
         machine: &str,
@@ -204,9 +160,6 @@ impl Machines {
 
     /// Fails unless exactly `count` labels are in the state: results of requests about many labels are not checked
     /// individually.
-    ///
-    /// # Errors
-    /// When there are more or fewer.
     pub(super) fn expect(&self, machine: &str, state: &str, count: u64) -> anyhow::Result<()> {
         let path = format!("/state-machines/{machine}");
         let found = self.testbed.call("GET", &path, self.testbed.stack.token(), None)?;
@@ -219,24 +172,11 @@ impl Machines {
     }
 
     /// Events of moves that were queued so far.
-    ///
-    /// # Errors
-    /// When the topics cannot be listed.
     pub(super) fn events(&self) -> anyhow::Result<u64> {
-        let topics = self.testbed.call("GET", "/topics", self.testbed.stack.token(), None)?;
-        let moves = topics.as_array().and_then(|topics| {
-            topics
-                .iter()
-                .find(|topic| topic["name"] == "signalbox.labels")
-                .map(|topic| topic["events"].as_u64())
-        });
-        moves.flatten().context("no topic of moves")
+        self.testbed.events_of("signalbox.labels")
     }
 
     /// Fails unless `moves` more events were queued since there were `before`.
-    ///
-    /// # Errors
-    /// When one is missing or too many.
     pub(super) fn expect_events(&self, before: u64, moves: u64) -> anyhow::Result<()> {
         let events = self.events()? - before;
         ensure!(events == moves, "{moves} labels moved, and {events} events were queued");
@@ -244,9 +184,6 @@ impl Machines {
     }
 
     /// Triggers a gate's time of day now, and waits until its sweep is over.
-    ///
-    /// # Errors
-    /// When there is no such trigger, or its sweep does not end.
     pub(super) async fn sweep(&self, machine: &str, gate: &str) -> anyhow::Result<Duration> {
         let keys = tag();
         let due = machines::machines(&keys).due();
@@ -287,20 +224,6 @@ pub(crate) fn label(number: u64) -> String {
     format!("label-{number:07}")
 }
 
-fn plan(target: SocketAddr, requests: Requests, connections: usize) -> Plan {
-    Plan {
-        target,
-        requests: Arc::new(requests),
-        choice: Choice::EachOnce,
-        connections,
-        pace: Pace::Closed,
-        ramp: Duration::ZERO,
-        duration: MAX_WAIT,
-        watch: Vec::new(),
-        helpers: Vec::new(),
-    }
-}
-
 /// Fails unless all `count` requests were answered 2xx. The load generator sends none any more when the time is up; without
 /// this check, labels that were never created would look like labels that were lost.
 fn check(outcome: &Outcome, count: usize) -> anyhow::Result<()> {
@@ -315,9 +238,6 @@ fn check(outcome: &Outcome, count: usize) -> anyhow::Result<()> {
 }
 
 /// Sends requests to several pacemakers in parallel, different ones to each.
-///
-/// # Errors
-/// When one is rejected.
 pub(super) async fn send_to_each(
     ends: &[Ends],
     targets: &[SocketAddr],
@@ -325,11 +245,9 @@ pub(super) async fn send_to_each(
     connections: usize,
 ) -> anyhow::Result<()> {
     let counts: Vec<usize> = requests.iter().map(Requests::len).collect();
-    let runs = ends
-        .iter()
-        .zip(targets)
-        .zip(requests)
-        .map(|((ends, target), requests)| ends.run(plan(*target, requests, connections)));
+    let runs = ends.iter().zip(targets).zip(requests).map(|((ends, target), requests)| {
+        ends.run(Plan::once(*target, Arc::new(requests), connections, MAX_WAIT))
+    });
     for (outcome, count) in futures_util::future::join_all(runs).await.into_iter().zip(counts) {
         check(&outcome?, count)?;
     }
@@ -362,7 +280,7 @@ mod tests {
         let run = |ms| Run {
             units: 1_000,
             elapsed: Duration::from_millis(ms),
-            cost: Cost { redis: Duration::from_millis(50), ..Cost::default() },
+            cost: Split { redis: Duration::from_millis(50), ..Split::default() },
         };
         let runs = [run(100), run(50), run(200)];
         let met = row("moves", &runs, Some(10_000.0));

@@ -20,9 +20,6 @@ const TARGET: f64 = 15_000.0;
 const CONNECTIONS: usize = 192;
 
 /// Measures it, with one pacemaker and with three.
-///
-/// # Errors
-/// When an update is refused.
 pub(super) async fn measure(
     session: &Session,
     machines: &mut Machines,

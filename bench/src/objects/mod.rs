@@ -82,10 +82,6 @@ struct Run {
     cpu: Split,
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or an event is lost.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let testbed = Testbed::start(&[Audience::AtOnce], WORKERS.len()).await?;
     for (place, workers) in WORKERS.into_iter().enumerate() {

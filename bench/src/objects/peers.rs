@@ -31,10 +31,6 @@ enum Party {
     Broker(Broker<'static>),
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a contender does not start, or a message is lost.
 pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let folder = session.folder("ordered")?;
     let mut parties = vec![
@@ -54,10 +50,8 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     parties
         .extend(others.into_iter().map(|(name, target, broker)| (name, Some(target), Party::Broker(broker))));
     let work = Work { messages: if session.quick { 400 } else { 20_000 }, batch: 1 };
-    let mut contenders: Vec<Contender> = parties
-        .iter()
-        .map(|(name, target, _)| Contender { name: name.clone(), target: *target, samples: Vec::new() })
-        .collect();
+    let mut contenders: Vec<Contender> =
+        parties.iter().map(|(name, target, _)| Contender::new(name, *target)).collect();
     for round in 0..=session.rounds.min(3) {
         for ((name, _, party), contender) in parties.iter_mut().zip(&mut contenders) {
             let sample = turn(testbed, party, work).await.with_context(|| format!("a turn of {name}"))?;

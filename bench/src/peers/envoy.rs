@@ -8,12 +8,8 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{Proxy, folder, free_address, on_core, render, wheels::ENVOY};
-use crate::process::Process;
 
 /// One cluster with all instances, for every host.
-///
-/// # Errors
-/// When Envoy cannot be had or does not start.
 pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) -> anyhow::Result<Proxy> {
     let hosts = json!([{"name": "all", "domains": ["*"], "routes": [route("all")]}]);
     let routes = format!("route_config: {}", json!({"name": "all", "virtual_hosts": hosts}));
@@ -21,9 +17,6 @@ pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) ->
 }
 
 /// A cluster for each instance, and hosts from a file that it watches. `hosts` is what [`hosts_file`] makes.
-///
-/// # Errors
-/// As [`plain`].
 pub(crate) async fn dynamic(
     root: &Path,
     core: usize,
@@ -93,22 +86,10 @@ async fn start(
         ("ROUTES", routes.to_owned()),
         ("CLUSTERS", clusters.to_string()),
     ];
-    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(include_str!("../../peers/envoy.yaml"), &values, &config)?;
-    let output = prefix.join("output.log");
     let mut command = on_core(core, &program.display().to_string());
     command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]);
     // The identity that Envoy requires for a file of hosts.
     command.args(["--service-node", "bench", "--service-cluster", "bench", "-c"]).arg(&config);
-    let mut process = Process::start(name, &mut command, &output)?;
-    process.listens_on(listen, &output).await?;
-    let workers = vec![process.id()];
-    Ok(Proxy {
-        name: name.to_owned(),
-        address: listen,
-        workers,
-        helpers: Vec::new(),
-        log: prefix.join("access.log"),
-        _process: process,
-    })
+    Proxy::start(name, &mut command, listen, &prefix.join("output.log")).await
 }

@@ -7,12 +7,8 @@ use std::{
 };
 
 use super::{Proxy, folder, free_address, on_core, render};
-use crate::process::Process;
 
 /// One backend for every host.
-///
-/// # Errors
-/// When HAProxy does not start.
 pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) -> anyhow::Result<Proxy> {
     let prefix = folder(root, "haproxy")?;
     let listen = free_address()?;
@@ -23,7 +19,7 @@ pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) ->
     let config = prefix.join("haproxy.cfg");
     render(
         include_str!("../../peers/haproxy.cfg"),
-        &[("LISTEN", &listen.to_string()), ("SERVERS", &servers)],
+        &[("LISTEN", listen.to_string()), ("SERVERS", servers)],
         &config,
     )?;
     start("HAProxy", &prefix, core, listen, &config).await
@@ -31,9 +27,6 @@ pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) ->
 
 /// A backend for each instance, and hosts in a map, each with the number of its backend. With the socket of its runtime
 /// API and the name of the map.
-///
-/// # Errors
-/// When HAProxy does not start.
 pub(crate) async fn mapped<'a>(
     root: &Path,
     core: usize,
@@ -55,7 +48,6 @@ pub(crate) async fn mapped<'a>(
     let config = prefix.join("haproxy.cfg");
     let values =
         [("LISTEN", listen.to_string()), ("PREFIX", prefix.display().to_string()), ("BACKENDS", backends)];
-    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(include_str!("../../peers/haproxy-map.cfg"), &values, &config)?;
     let proxy = start("HAProxy, map", &prefix, core, listen, &config).await?;
     Ok((proxy, prefix.join("admin.sock"), map))
@@ -68,11 +60,8 @@ async fn start(
     listen: SocketAddr,
     config: &Path,
 ) -> anyhow::Result<Proxy> {
-    let log = prefix.join("access.log");
     let mut command = on_core(core, "haproxy");
     command.arg("-db").arg("-f").arg(config);
-    let mut process = Process::start(name, &mut command, &log)?;
-    process.listens_on(listen, &log).await?;
-    let workers = vec![process.id()];
-    Ok(Proxy { name: name.to_owned(), address: listen, workers, helpers: Vec::new(), log, _process: process })
+    // It logs to its output.
+    Proxy::start(name, &mut command, listen, &prefix.join("access.log")).await
 }

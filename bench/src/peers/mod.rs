@@ -34,20 +34,31 @@ pub(crate) struct Proxy {
     pub(crate) helpers: Vec<Pid>,
     /// Its log, which grows by gigabytes and is cut between measurements.
     pub(crate) log: PathBuf,
-    /// Ends it.
-    _process: Process,
+    /// The first of its processes; the others end with it.
+    process: Process,
 }
 
 impl Proxy {
+    /// Starts a proxy of one process, which has its output in `output`, and waits until it listens.
+    pub(crate) async fn start(
+        name: &str,
+        command: &mut Command,
+        address: SocketAddr,
+        output: &Path,
+    ) -> anyhow::Result<Self> {
+        let mut process = Process::start(name, command, output)?;
+        process.listens_on(address).await?;
+        let log = output.with_file_name("access.log");
+        let workers = vec![process.id()];
+        Ok(Self { name: name.to_owned(), address, workers, helpers: Vec::new(), log, process })
+    }
+
     /// The same with another of its listeners.
     pub(crate) fn with_address(self, address: SocketAddr) -> Self {
         Self { address, ..self }
     }
 
     /// Empties the access log. All of them append, so they continue at the new end.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn cut_log(&self) -> anyhow::Result<()> {
         match fs::OpenOptions::new().write(true).open(&self.log) {
             Ok(file) => file.set_len(0).context("emptying an access log"),
@@ -79,7 +90,7 @@ pub(crate) fn folder(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Fills the `${NAME}` places of a template and writes it to `path`. nginx's own variables are lower case and stay.
-pub(crate) fn render(template: &str, values: &[(&str, &str)], path: &Path) -> anyhow::Result<()> {
+pub(crate) fn render(template: &str, values: &[(&str, String)], path: &Path) -> anyhow::Result<()> {
     let mut text = template.to_owned();
     for (name, value) in values {
         text = text.replace(&format!("${{{name}}}"), value);
@@ -101,7 +112,7 @@ mod tests {
     fn templates_are_filled_and_variables_stay() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
-        render("a ${NAME} $host ${other}", &[("NAME", "x y")], &path).unwrap();
+        render("a ${NAME} $host ${other}", &[("NAME", "x y".to_owned())], &path).unwrap();
         assert_eq!(fs::read_to_string(path).unwrap(), "a x y $host ${other}");
     }
 }

@@ -6,12 +6,7 @@ use std::{fmt::Write as _, net::SocketAddr, path::Path, process::Command};
 use anyhow::ensure;
 
 use super::{Proxy, folder, free_address, on_core, render, source};
-use crate::{
-    hosts::Table,
-    process::{self, Process},
-    redis::Server,
-    tls::Identity,
-};
+use crate::{hosts::Table, process, redis::Server, tls::Identity};
 
 /// The modules that Debian keeps in shared objects; nothing where they are built in (OpenResty).
 const LUA_MODULES: [&str; 2] =
@@ -35,9 +30,6 @@ pub(crate) fn user() -> String {
 }
 
 /// One server and one upstream for every host.
-///
-/// # Errors
-/// When nginx does not start.
 pub(crate) async fn plain(
     root: &Path,
     core: usize,
@@ -56,9 +48,6 @@ pub(crate) async fn plain(
 }
 
 /// A server block and an upstream for each host of the table, as generated configuration has it.
-///
-/// # Errors
-/// When nginx does not start.
 pub(crate) async fn server_blocks(root: &Path, core: usize, table: &Table) -> anyhow::Result<Proxy> {
     let listen = free_address()?;
     let mut servers = String::new();
@@ -77,9 +66,6 @@ pub(crate) async fn server_blocks(root: &Path, core: usize, table: &Table) -> an
 }
 
 /// A location and an upstream for each path of one host.
-///
-/// # Errors
-/// When nginx does not start.
 pub(crate) async fn locations(root: &Path, core: usize, services: &Table) -> anyhow::Result<Proxy> {
     let listen = free_address()?;
     let (mut upstreams, mut locations) = (String::new(), String::new());
@@ -103,9 +89,6 @@ pub(crate) fn path_of(index: usize) -> String {
 }
 
 /// One server and one upstream for every host, over TLS with the settings of the edge and a certificate in a file.
-///
-/// # Errors
-/// When nginx does not start.
 pub(crate) async fn with_tls(
     root: &Path,
     core: usize,
@@ -128,9 +111,6 @@ pub(crate) async fn with_tls(
 }
 
 /// Writes a certificate and its key, and returns the lines of a server that has them.
-///
-/// # Errors
-/// When a file cannot be written.
 pub(super) fn identity_files(folder: &Path, identity: &Identity) -> anyhow::Result<String> {
     let (certificate, key) = (folder.join("listener.crt"), folder.join("listener.key"));
     std::fs::write(&certificate, &identity.certificate)?;
@@ -159,15 +139,11 @@ async fn static_nginx(
         ("SERVERS", servers.to_owned()),
         ("WORKERS", workers.to_string()),
     ];
-    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(include_str!("../../peers/static.conf"), &values, &config)?;
     start(name, &prefix, core, listen, workers).await
 }
 
 /// nginx that connects to Redis for each request.
-///
-/// # Errors
-/// When nginx does not start.
 pub(crate) async fn lookup(root: &Path, core: usize, redis: &Server) -> anyhow::Result<Proxy> {
     let prefix = folder(root, "lookup")?;
     let listen = free_address()?;
@@ -181,16 +157,12 @@ pub(crate) async fn lookup(root: &Path, core: usize, redis: &Server) -> anyhow::
         ("REDIS_HOST", redis.address.ip().to_string()),
         ("REDIS_PORT", redis.address.port().to_string()),
     ];
-    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(include_str!("../../peers/lookup.conf"), &values, &prefix.join("nginx.conf"))?;
     let proxy = start("lookup per request", &prefix, core, listen, 1).await?;
     Ok(Proxy { helpers: vec![redis.id()], ..proxy })
 }
 
 /// Starts nginx in `prefix` with the `nginx.conf` there, and finds its workers, as many as are expected.
-///
-/// # Errors
-/// When nginx does not start.
 pub(crate) async fn start(
     name: &str,
     prefix: &Path,
@@ -198,28 +170,19 @@ pub(crate) async fn start(
     listen: SocketAddr,
     expected: usize,
 ) -> anyhow::Result<Proxy> {
-    let output = prefix.join("output.log");
     let mut command: Command = on_core(core, "nginx");
     command.arg("-p").arg(prefix).arg("-c").arg(prefix.join("nginx.conf"));
-    let mut process = Process::start(name, &mut command, &output)?;
-    process.listens_on(listen, &output).await?;
+    let proxy = Proxy::start(name, &mut command, listen, &prefix.join("output.log")).await?;
     // The master listens before its workers are there.
-    let mut workers = process::children(process.id());
+    let mut workers = process::children(proxy.process.id());
     for _ in 0..200 {
         if workers.len() >= expected {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        workers = process::children(process.id());
+        workers = process::children(proxy.process.id());
     }
     ensure!(workers.len() >= expected, "{name} has {} of {expected} workers", workers.len());
     workers.truncate(expected);
-    Ok(Proxy {
-        name: name.to_owned(),
-        address: listen,
-        workers,
-        helpers: Vec::new(),
-        log: prefix.join("access.log"),
-        _process: process,
-    })
+    Ok(Proxy { workers, ..proxy })
 }

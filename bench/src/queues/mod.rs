@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::{
     bus::testbed::{Testbed, data},
-    load::{Choice, Pace, Plan, Requests},
+    load::{Pace, Plan, Requests},
     session::{Output, Session},
 };
 
@@ -27,10 +27,6 @@ const PUBLISHERS: usize = 16;
 const PREPARED: u64 = 20_000;
 const MAX_FILLING: Duration = Duration::from_secs(60);
 
-/// Measures it.
-///
-/// # Errors
-/// When a part does not start, or a message is lost or comes twice.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let testbed = Testbed::start(&[], 0).await?;
     pulling::measure(session, &testbed, output).await?;
@@ -53,9 +49,6 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Makes it.
-    ///
-    /// # Errors
-    /// When it is refused.
     pub(crate) fn make(testbed: &Testbed, name: &'static str, facets: u64) -> anyhow::Result<Self> {
         let definition = json!({"pattern": format!("[^:]*:{name}:.*")});
         testbed.call("PUT", &format!("/queues/{name}"), testbed.stack.token(), Some(&definition))?;
@@ -109,27 +102,14 @@ impl Queue {
 }
 
 /// Sends each request once; all of them have to be taken.
-///
-/// # Errors
-/// When one is not.
 pub(crate) async fn send(
     testbed: &Testbed,
     requests: Requests,
     connections: usize,
     pace: Pace,
 ) -> anyhow::Result<()> {
-    let plan = Plan {
-        target: testbed.pacemaker(),
-        requests: Arc::new(requests),
-        choice: Choice::EachOnce,
-        connections,
-        pace,
-        ramp: Duration::ZERO,
-        duration: MAX_FILLING,
-        watch: Vec::new(),
-        helpers: Vec::new(),
-    };
-    let outcome = testbed.ends.run(plan).await?;
+    let plan = Plan::once(testbed.pacemaker(), Arc::new(requests), connections, MAX_FILLING);
+    let outcome = testbed.ends.run(Plan { pace, ..plan }).await?;
     if outcome.failed > 0 {
         bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
     }

@@ -54,10 +54,6 @@ impl Turn {
     }
 }
 
-/// Measures it.
-///
-/// # Errors
-/// When a message is lost or comes twice.
 pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let size = Size::of(session);
     let mut queues = [Queue::make(testbed, "few", FEW)?, Queue::make(testbed, "many", size.many)?];

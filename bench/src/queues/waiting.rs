@@ -17,10 +17,6 @@ const CONNECTIONS: usize = 16;
 /// How long a pull waits.
 const WAIT_SECONDS: u32 = 10;
 
-/// Measures it.
-///
-/// # Errors
-/// When a message is lost.
 #[allow(clippy::cast_precision_loss)]
 pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let (rates, seconds): (&[u64], u64) = if session.quick { (&[200], 1) } else { (&[1_000, 4_000], 4) };
