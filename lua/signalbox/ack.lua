@@ -18,7 +18,7 @@ local lineage = require("signalbox.lineage")
 
 local worker_pid, worker_id, worker_count = ngx.worker.pid, ngx.worker.id, ngx.worker.count
 local now, update_time, sleep = ngx.now, ngx.update_time, ngx.sleep
-local format, match, floor, max = string.format, string.match, math.floor, math.max
+local format, match, floor, max, min = string.format, string.match, math.floor, math.max, math.min
 local tonumber, concat = tonumber, table.concat
 
 local state = ngx.shared.signalbox_state
@@ -33,6 +33,8 @@ local POLL, POLLS, SELDOM = 0.001, 100, 0.05
 local HOUR_SECONDS = 3600
 -- How long the line of a worker is kept after the worker has ended.
 local LINE_LIFETIME_SECONDS = 60
+-- The line of a worker that has not written one.
+local NO_LINE = "0|0|0|0|0||"
 
 local own_serial, own_at = 0, 0
 
@@ -77,16 +79,10 @@ end
 
 local function read(id)
     local pid = state:get("worker:" .. id)
-    local line = pid and state:get("pid:" .. pid)
-    if not line then
-        return {
-            worker = id, pid = pid or 0, serial = 0, at_ms = 0, beat_ms = 0, accepted = false, seen = 0,
-            alarm = "", epoch = "",
-        }
-    end
+    local line = pid and state:get("pid:" .. pid) or NO_LINE
     local serial, at, beat, accepted, seen, alarm, epoch = match(line, "^(%d+)|(%d+)|(%d+)|(%d)|(%d+)|([^|]*)|(.*)$")
     return {
-        worker = id, pid = pid, serial = tonumber(serial), at_ms = tonumber(at), beat_ms = tonumber(beat),
+        worker = id, pid = pid or 0, serial = tonumber(serial), at_ms = tonumber(at), beat_ms = tonumber(beat),
         accepted = accepted == "1", seen = tonumber(seen), alarm = alarm, epoch = epoch,
     }
 end
@@ -102,9 +98,7 @@ end
 local function lowest(workers)
     local least = workers[1].serial
     for i = 2, #workers do
-        if workers[i].serial < least then
-            least = workers[i].serial
-        end
+        least = min(least, workers[i].serial)
     end
     return least
 end

@@ -129,6 +129,18 @@ function _M.is_reserved(address)
     return pairs_of[bytes .. port] == true or (local_ports[port] == true and is_local(bytes))
 end
 
+-- Connects a socket to an address. Returns true, or nil and the error.
+function _M.connect(socket, address)
+    if sub(address, 1, 5) == "unix:" then
+        return socket:connect(address)
+    end
+    local host, port = match(address, "^(.+):(%d+)$")
+    if not host then
+        return nil, "the address must be host:port or unix:/path"
+    end
+    return socket:connect(host, tonumber(port))
+end
+
 function _M.valid(address)
     if sub(address, 1, 5) == "unix:" then
         local path = sub(address, 6)

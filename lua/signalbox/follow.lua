@@ -282,7 +282,7 @@ local function pushed_key(key)
     end
 end
 
-local owner = {}
+local owner = { opened = verify }
 
 function owner.pushed(push)
     if push[1] ~= "invalidate" then
@@ -296,10 +296,6 @@ function owner.pushed(push)
     for i = 1, #keys do
         pushed_key(keys[i])
     end
-end
-
-function owner.opened()
-    verify()
 end
 
 function owner.lost()

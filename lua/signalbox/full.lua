@@ -16,6 +16,7 @@ local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
 local choose = require("signalbox.choose")
+local connect = require("signalbox.address").connect
 local counters = require("signalbox.counters")
 local guards = require("signalbox.guards")
 local held = require("signalbox.held")
@@ -36,7 +37,7 @@ local log, ERR = ngx.log, ngx.ERR
 local now, update_time = ngx.now, ngx.update_time
 local tcp = ngx.socket.tcp
 local byte, format, gmatch, gsub, lower = string.byte, string.format, string.gmatch, string.gsub, string.lower
-local match, sub, tonumber = string.match, string.sub, tonumber
+local sub = string.sub
 local get_request = base.get_request
 local rules_of = record.rules
 
@@ -97,16 +98,10 @@ end
 
 -- ── waiting for an instance ────────────────────────────────────────────────────────────────────────────────────────
 
-local function accepts_connections(address)
+local function accepts_connections(instance)
     local socket = tcp()
     socket:settimeouts(PROBE_TIMEOUT_MS, PROBE_TIMEOUT_MS, PROBE_TIMEOUT_MS)
-    local ok
-    if sub(address, 1, 5) == "unix:" then
-        ok = socket:connect(address)
-    else
-        local host, port = match(address, "^(.+):(%d+)$")
-        ok = socket:connect(host, tonumber(port))
-    end
+    local ok = connect(socket, instance)
     if ok then
         socket:close()
     end

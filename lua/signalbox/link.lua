@@ -13,15 +13,16 @@
 -- of a million keys takes less than one second). When it ends, every waiting handler is called with nil, and the link
 -- reconnects with growing pauses, without limit.
 
+local address = require("signalbox.address")
 local resp = require("signalbox.resp")
 local semaphore = require("ngx.semaphore")
 
 local tcp, sleep, now, exiting = ngx.socket.tcp, ngx.sleep, ngx.now, ngx.worker.exiting
 local spawn, kill, timer_at = ngx.thread.spawn, ngx.thread.kill, ngx.timer.at
 local log, WARN, NOTICE, ERR = ngx.log, ngx.WARN, ngx.NOTICE, ngx.ERR
-local find, match, sub = string.find, string.match, string.sub
+local find, match = string.find, string.match
 local open = io.open
-local tonumber, pcall = tonumber, pcall
+local pcall = pcall
 
 -- connected: commands can be sent. ready: Redis has accepted the login. down: the last attempt to connect failed, so a
 -- request should not wait for the next one. reason: why there is no connection, for operators.
@@ -80,10 +81,6 @@ function _M.expect(handler, argument)
 end
 
 local function ignore() end
-
-function _M.ping(handler)
-    return _M.send(PING, handler or ignore)
-end
 
 -- Explains an error of Redis to an operator. The text of Redis contains no password.
 local function rejection(text)
@@ -183,7 +180,7 @@ local function source_of(sock)
             if quiets >= DEAD_AFTER_QUIETS then
                 return nil, "no data for " .. quiets .. " s"
             elseif quiets == PING_AFTER_QUIETS then
-                _M.ping()
+                _M.send(PING, ignore)
             end
         end
     end
@@ -218,33 +215,21 @@ local function read_all(sock, owner)
     end
 end
 
-local function connect(address)
+local function connect(replica)
     local sock = tcp()
     sock:settimeouts(CONNECT_TIMEOUT_MS, SEND_TIMEOUT_MS, QUIET_MS)
-    local ok, err
-    if sub(address, 1, 5) == "unix:" then
-        ok, err = sock:connect(address)
-    else
-        local host, port = match(address, "^(.+):(%d+)$")
-        if not host then
-            return nil, "the replica's address must be host:port or unix:/path"
-        end
-        ok, err = sock:connect(host, tonumber(port))
-    end
-    if not ok then
-        return nil, err
-    end
-    return sock
+    local ok, err = address.connect(sock, replica)
+    return ok and sock, err
 end
 
 -- Runs one connection. Returns why it ended, and whether the login was accepted before.
-local function session(address, login, owner)
+local function session(replica, login, owner)
     local hello, unreadable = greeting(login)
     if not hello then
         _M.down, _M.reason = true, unreadable
         return unreadable, false
     end
-    local sock, err = connect(address)
+    local sock, err = connect(replica)
     if not sock then
         _M.down, _M.reason = true, err
         return err, false
@@ -273,11 +258,11 @@ local function session(address, login, owner)
     return reason, was_ready
 end
 
-local function run(premature, address, login, owner)
+local function run(premature, replica, login, owner)
     local pause, reported = RETRY_FIRST, nil
     while not (premature or exiting()) do
         local started = now()
-        local reason, was_open = session(address, login, owner)
+        local reason, was_open = session(replica, login, owner)
         ngx.update_time()
         if exiting() then
             return
@@ -296,13 +281,13 @@ local function run(premature, address, login, owner)
 end
 
 -- owner: { opened = f(), pushed = f(value), lost = f() }. login: see above.
-function _M.start(address, owner, login)
-    local ok, err = timer_at(0, run, address, login, owner)
+function _M.start(replica, owner, login)
+    local ok, err = timer_at(0, run, replica, login, owner)
     if not ok then
         log(ERR, "cannot start the link to the routes replica: ", err)
         return
     end
-    log(NOTICE, "following the routes replica at ", address)
+    log(NOTICE, "following the routes replica at ", replica)
 end
 
 return _M

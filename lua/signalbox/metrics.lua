@@ -31,18 +31,21 @@ local SAMPLES = {
     { "in_flight", "gauge", "Requests in flight where a policy counts them.", in_flight.sum },
 }
 
+local function family(name, kind, help)
+    ngx.say("# HELP signalbox_edge_", name, " ", help, "\n# TYPE signalbox_edge_", name, " ", kind)
+end
+
 local function samples()
     for i = 1, #SAMPLES do
-        local name, kind, help, value = SAMPLES[i][1], SAMPLES[i][2], SAMPLES[i][3], SAMPLES[i][4]
-        ngx.say("# HELP signalbox_edge_", name, " ", help, "\n# TYPE signalbox_edge_", name, " ", kind)
+        local name, kind, value = SAMPLES[i][1], SAMPLES[i][2], SAMPLES[i][4]
+        family(name, kind, SAMPLES[i][3])
         ngx.say(format("signalbox_edge_%s%s %.0f", name, kind == "counter" and "_total" or "", value()))
     end
 end
 
 -- Client connections as nginx counts them, of any host. Idle keep-alive connections are `waiting`.
 local function connections()
-    ngx.say("# HELP signalbox_edge_connections Client connections by state.\n",
-        "# TYPE signalbox_edge_connections gauge")
+    family("connections", "gauge", "Client connections by state.")
     local var = ngx.var
     for _, state in ipairs({ "reading", "writing", "waiting" }) do
         ngx.say(format('signalbox_edge_connections{state="%s"} %s', state, var["connections_" .. state]))
@@ -60,18 +63,16 @@ local function own(answers)
     samples()
     connections()
     local workers = ack.workers()
-    ngx.say("# HELP signalbox_edge_worker_serial Serial of the route table acknowledged by a worker.\n",
-        "# TYPE signalbox_edge_worker_serial gauge")
+    family("worker_serial", "gauge", "Serial of the route table acknowledged by a worker.")
     for i = 1, #workers do
         ngx.say(format('signalbox_edge_worker_serial{worker="%d"} %.0f', workers[i].worker, workers[i].serial))
     end
-    ngx.say("# HELP signalbox_edge_worker_accepted 1 while a worker is connected and accepts the table.\n",
-        "# TYPE signalbox_edge_worker_accepted gauge")
+    family("worker_accepted", "gauge", "1 while a worker is connected and accepts the table.")
     for i = 1, #workers do
         ngx.say(format('signalbox_edge_worker_accepted{worker="%d"} %d',
             workers[i].worker, workers[i].accepted and 1 or 0))
     end
-    ngx.say("# HELP signalbox_edge_part_up 1 when the part answered this scrape.\n# TYPE signalbox_edge_part_up gauge")
+    family("part_up", "gauge", "1 when the part answered this scrape.")
     for i = 1, #PARTS do
         ngx.say(format('signalbox_edge_part_up{part="%s"} %d', PARTS[i], answers[i].status == 200 and 1 or 0))
     end

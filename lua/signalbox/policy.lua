@@ -70,31 +70,24 @@ function take.boolean(value, where)
 end
 
 function take.object(value, where)
-    if absent(value) then
-        return nil
-    elseif type(value) ~= "table" then
-        return refuse(where, "an object")
+    if not absent(value) then
+        return type(value) == "table" and value or refuse(where, "an object")
     end
-    return value
 end
 
 function take.text(value, where)
-    if absent(value) then
-        return nil
-    elseif type(value) ~= "string" or #value > MAX_VALUE then
-        return refuse(where, "a text of at most " .. MAX_VALUE .. " bytes")
+    if not absent(value) then
+        return type(value) == "string" and #value <= MAX_VALUE and value
+            or refuse(where, "a text of at most " .. MAX_VALUE .. " bytes")
     end
-    return value
 end
 
 -- The name of a header or cookie. RFC 9110 allows more, but nginx's variables do not, and applications do not need it.
 function take.name(value, where)
-    if absent(value) then
-        return nil
-    elseif type(value) ~= "string" or #value > MAX_NAME or not find(value, "^[%w_%-]+$") then
-        return refuse(where, "a name of letters, digits, - and _")
+    if not absent(value) then
+        return type(value) == "string" and #value <= MAX_NAME and find(value, "^[%w_%-]+$") and value
+            or refuse(where, "a name of letters, digits, - and _")
     end
-    return value
 end
 
 -- The value of a header. A control character could begin another header.

@@ -50,9 +50,8 @@ function _M.host(host)
         lookups.ask(ask[1])
         return name, suspect_name
     end
-    local kept, kept_name
     if not lookups.trusted then
-        kept, kept_name = last_good(host)
+        local kept, kept_name = last_good(host)
         if kept then
             return kept, kept_name
         end

@@ -78,9 +78,7 @@ end
 local function random()
     local kept = state:get("secret")
     if not kept then
-        local file = assert(io.open("/dev/urandom", "rb"))
-        kept = file:read(SIZE)
-        file:close()
+        kept = crypto.random(SIZE)
         state:set("secret", kept)
     end
     return kept

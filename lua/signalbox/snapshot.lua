@@ -49,6 +49,10 @@ function _M.write(generation, emit, pause)
     local epoch, serial = shared.accepted_table()
     put(head(generation, epoch, serial))
     local lines, n = {}, 0
+    local function line(kind, name, rest)
+        n = n + 1
+        lines[n] = kind .. "\t" .. name .. "\t" .. rest .. "\n"
+    end
     local function flush()
         if n > 0 then
             put(concat(lines, "", 1, n))
@@ -60,8 +64,7 @@ function _M.write(generation, emit, pause)
     for slot = 1, slots do
         local name, text = shared.at(slot)
         if name then
-            n = n + 1
-            lines[n] = "route\t" .. name .. "\t" .. text .. "\n"
+            line("route", name, text)
         end
         if slot % SLOTS_PER_STEP == 0 then
             flush()
@@ -72,8 +75,7 @@ function _M.write(generation, emit, pause)
     for i = 1, #hosts do
         local name = shared.alias(hosts[i])
         if name then
-            n = n + 1
-            lines[n] = "wild\t" .. hosts[i] .. "\t" .. name .. "\n"
+            line("wild", hosts[i], name)
         end
     end
     flush()
@@ -81,8 +83,7 @@ function _M.write(generation, emit, pause)
     for i = 1, #certificates do
         local text = shared.certificate(certificates[i])
         if text then
-            n = n + 1
-            lines[n] = "cert\t" .. certificates[i] .. "\t" .. record.escape(text) .. "\n"
+            line("cert", certificates[i], record.escape(text))
         end
         if i % SLOTS_PER_STEP == 0 then
             flush()
@@ -127,15 +128,12 @@ local function take(line)
         if stop then
             shared.put_text(sub(rest, 1, stop - 1), sub(rest, stop + 1))
         end
-    elseif kind == "wild" then
-        local host, name = match(rest, "^([^\t]+)\t([^\t]+)$")
-        if host then
-            shared.put_alias(host, name)
-        end
-    elseif kind == "cert" then
-        local name, text = match(rest, "^([^\t]+)\t([^\t]+)$")
-        if name then
-            shared.put_certificate(name, record.unescape(text))
+    elseif kind == "wild" or kind == "cert" then
+        local name, value = match(rest, "^([^\t]+)\t([^\t]+)$")
+        if name and kind == "wild" then
+            shared.put_alias(name, value)
+        elseif name then
+            shared.put_certificate(name, record.unescape(value))
         end
     elseif kind == "epoch" then
         shared.accept_table(rest, nil)
@@ -168,11 +166,9 @@ function _M.load(path)
     end
     local text, err = file:read("*a")
     file:close()
-    local ok, count
+    local ok, count = nil, err
     if text then
         ok, count = _M.read(text)
-    else
-        count = err
     end
     if ok then
         log(NOTICE, "snapshot of the route table read: ", count, " lines")

@@ -441,7 +441,7 @@ pub struct Redrive {
 }
 
 /// Messages that were dropped because too many waited.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = QueueGap))]
 pub struct Gap {
     /// The environment; null for those of environments beyond the first 10,000.

@@ -33,9 +33,6 @@ pub struct Finding {
 
 impl Handle {
     /// Lists the consistency violations; none if the queues are consistent.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn check(&self, queues: &[String]) -> Result<Vec<Finding>, Error> {
         let mut findings = Vec::new();
         for (shard, store) in self.inner.stores.iter().enumerate() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use signalbox_api::queues::{FacetSettings, NewQueue, Overflow};
 
 use super::pattern::{self, Pattern};
 
@@ -72,18 +73,6 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The action for a message that would exceed a limit of waiting messages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Overflow {
-    /// The message is rejected, and its publisher has to retry.
-    #[default]
-    Reject,
-    /// The message is accepted, and the oldest waiting messages of its environment are dropped and recorded
-    /// as a gap.
-    DropOldest,
-}
-
 /// Settings of one environment in a queue, apart from its weight.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,46 +84,6 @@ pub struct Tenant {
     pub in_flight_limit: Option<u64>,
     /// Messages per 1,000 seconds (in each shard); no limit if absent.
     pub rate: Option<u64>,
-}
-
-/// The request `PUT /queues/{name}`. Absent values have defaults.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Wanted {
-    /// See [`Definition::pattern`].
-    pub pattern: String,
-    /// In seconds, with fractions.
-    pub lease_seconds: Option<f64>,
-    /// See [`Definition::in_flight_limit`].
-    pub in_flight_limit: Option<u64>,
-    /// See [`Definition::max_attempts`].
-    pub max_attempts: Option<u32>,
-    /// See [`Definition::retention_seconds`].
-    pub retention_seconds: Option<u64>,
-    /// See [`Definition::backoff_ms`]; seconds, with fractions.
-    pub backoff_seconds: Option<f64>,
-    /// See [`Definition::max_backoff_ms`]; seconds, with fractions.
-    pub max_backoff_seconds: Option<f64>,
-    /// See [`Definition::max_waiting`].
-    pub max_waiting: Option<u64>,
-    /// See [`Definition::max_waiting_per_tenant`].
-    pub max_waiting_per_tenant: Option<u64>,
-    /// See [`Definition::overflow`].
-    pub overflow: Overflow,
-    /// See [`Definition::weights`]. If absent, those of the existing queue are kept.
-    pub weights: Option<BTreeMap<String, u32>>,
-}
-
-/// Requested settings of one environment of a queue. Absent values have defaults.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct WantedTenant {
-    /// Messages per turn; 0 pauses.
-    pub weight: Option<u32>,
-    /// See [`Tenant::paused`].
-    pub paused: bool,
-    /// See [`Tenant::in_flight_limit`].
-    pub in_flight_limit: Option<u64>,
-    /// Messages per second.
-    pub rate: Option<f64>,
 }
 
 /// Why a definition is rejected.
@@ -192,18 +141,20 @@ fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<u6
     if (least..=most).contains(&value) { Ok(value) } else { Err(Flaw::OutOfRange { field, least, most }) }
 }
 
-/// Converts seconds to milliseconds. Returns `None` unless `seconds` is between `least` and `most`.
-pub fn milliseconds(seconds: f64, least: f64, most: f64) -> Option<u64> {
+/// A number in thousandths: seconds in milliseconds, or messages per second in messages per 1,000 seconds. Returns
+/// `None` unless `number` is between `least` and `most`.
+pub fn thousandths(number: f64, least: f64, most: f64) -> Option<u64> {
     // The value is in range, so neither its sign nor its size is lost.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    (least..=most).contains(&seconds).then(|| (seconds * 1000.0).round() as u64)
+    (least..=most).contains(&number).then(|| (number * 1000.0).round() as u64)
 }
 
 /// Converts seconds to milliseconds and checks the range.
-fn span(field: &'static str, seconds: f64, least: u64) -> Result<u64, Flaw> {
+fn span(field: &'static str, seconds: Option<f64>, least: u64, default_ms: u64) -> Result<u64, Flaw> {
     let most = MAX_LEASE_MS / 1000;
     #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
-    milliseconds(seconds, least as f64, most as f64).ok_or(Flaw::OutOfRange { field, least, most })
+    let in_ms = |seconds| thousandths(seconds, least as f64, most as f64);
+    seconds.map_or(Some(default_ms), in_ms).ok_or(Flaw::OutOfRange { field, least, most })
 }
 
 /// Checks the environments and their weights.
@@ -226,7 +177,7 @@ impl Definition {
     ///
     /// # Errors
     /// When a name, the pattern or a number is invalid.
-    pub fn new(name: &str, wanted: Wanted, known: Option<&Self>) -> Result<Self, Flaw> {
+    pub fn new(name: &str, wanted: NewQueue, known: Option<&Self>) -> Result<Self, Flaw> {
         if !is_queue_name(name) {
             return Err(Flaw::Name);
         }
@@ -238,11 +189,9 @@ impl Definition {
         ] {
             limit.map_or(Ok(0), |limit| in_range(field, limit, 1, most))?;
         }
-        let backoff_ms =
-            wanted.backoff_seconds.map_or(Ok(0), |seconds| span("backoff_seconds", seconds, 0))?;
-        let max_backoff_ms = wanted
-            .max_backoff_seconds
-            .map_or(Ok(DEFAULT_MAX_BACKOFF_MS), |seconds| span("max_backoff_seconds", seconds, 0))?;
+        let backoff_ms = span("backoff_seconds", wanted.backoff_seconds, 0, 0)?;
+        let max_backoff_ms =
+            span("max_backoff_seconds", wanted.max_backoff_seconds, 0, DEFAULT_MAX_BACKOFF_MS)?;
         let retention = wanted.retention_seconds.unwrap_or(DEFAULT_RETENTION_SECONDS);
         let weights = match wanted.weights {
             Some(weights) => {
@@ -253,9 +202,7 @@ impl Definition {
         };
         Ok(Self {
             pattern: wanted.pattern,
-            lease_ms: wanted
-                .lease_seconds
-                .map_or(Ok(DEFAULT_LEASE_MS), |seconds| span("lease_seconds", seconds, 1))?,
+            lease_ms: span("lease_seconds", wanted.lease_seconds, 1, DEFAULT_LEASE_MS)?,
             in_flight_limit: wanted.in_flight_limit,
             max_attempts: wanted.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
             retention_seconds: in_range("retention_seconds", retention, 1, MAX_RETENTION_SECONDS)?,
@@ -274,31 +221,21 @@ impl Definition {
     ///
     /// # Errors
     /// When a number is out of range, or too many environments have settings.
-    pub fn with_tenant(&self, environment: &str, wanted: WantedTenant) -> Result<Self, Flaw> {
-        let rate = match wanted.rate {
-            None => None,
-            // The value is in range, so neither its sign nor its size is lost.
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            Some(rate) if (RATES.0..=RATES.1).contains(&rate) => Some((rate * 1000.0).round() as u64),
-            Some(_) => return Err(Flaw::Rate),
-        };
+    pub fn with_tenant(&self, environment: &str, wanted: FacetSettings) -> Result<Self, Flaw> {
+        let in_range_of_rates = |rate| thousandths(rate, RATES.0, RATES.1).ok_or(Flaw::Rate);
+        let rate = wanted.rate_per_second.map(in_range_of_rates).transpose()?;
         if let Some(limit) = wanted.in_flight_limit {
             in_range("in_flight_limit", limit, 0, 1_000_000)?;
         }
         let mut changed = self.clone();
-        match wanted.weight {
-            Some(weight) => {
-                in_range("weight", u64::from(weight), 0, u64::from(MAX_WEIGHT))?;
-                changed.weights.insert(environment.to_owned(), weight);
-            }
-            None => {
-                changed.weights.remove(environment);
-            }
+        changed.weights.remove(environment);
+        if let Some(weight) = wanted.weight {
+            in_range("weight", u64::from(weight), 0, u64::from(MAX_WEIGHT))?;
+            changed.weights.insert(environment.to_owned(), weight);
         }
+        changed.tenants.remove(environment);
         let tenant = Tenant { paused: wanted.paused, in_flight_limit: wanted.in_flight_limit, rate };
-        if tenant == Tenant::default() {
-            changed.tenants.remove(environment);
-        } else {
+        if tenant != Tenant::default() {
             changed.tenants.insert(environment.to_owned(), tenant);
         }
         if changed.weights.len() > MAX_TENANTS || changed.tenants.len() > MAX_TENANTS {
@@ -308,10 +245,10 @@ impl Definition {
     }
 
     /// The request that results in this definition. Weights are omitted, so they are kept.
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> NewQueue {
         #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
         let seconds = |ms: u64| Some(ms as f64 / 1000.0);
-        Wanted {
+        NewQueue {
             pattern: self.pattern.clone(),
             lease_seconds: seconds(self.lease_ms),
             in_flight_limit: self.in_flight_limit,
@@ -327,11 +264,12 @@ impl Definition {
     }
 
     /// The current settings of an environment, as requested.
-    pub fn wanted_tenant(&self, environment: &str) -> WantedTenant {
+    pub fn wanted_tenant(&self, environment: &str) -> FacetSettings {
         let Tenant { paused, in_flight_limit, rate } = self.tenant(environment);
         #[allow(clippy::cast_precision_loss, reason = "a thousand million")]
-        let rate = rate.map(|rate| rate as f64 / 1000.0);
-        WantedTenant { weight: self.weights.get(environment).copied(), paused, in_flight_limit, rate }
+        let rate_per_second = rate.map(|rate| rate as f64 / 1000.0);
+        let weight = self.weights.get(environment).copied();
+        FacetSettings { weight, paused, in_flight_limit, rate_per_second }
     }
 
     /// Settings of an environment, apart from its weight.
@@ -387,8 +325,8 @@ impl Definition {
 mod tests {
     use super::*;
 
-    fn wanted(pattern: &str) -> Wanted {
-        Wanted { pattern: pattern.into(), ..Wanted::default() }
+    fn wanted(pattern: &str) -> NewQueue {
+        NewQueue { pattern: pattern.into(), ..NewQueue::default() }
     }
 
     #[test]
@@ -408,7 +346,7 @@ mod tests {
         }
         for bad in ["", "a:b", "a|b", "a\u{7}b", &"a".repeat(1025)] {
             let weights = BTreeMap::from([(bad.to_owned(), 1)]);
-            let wanted = Wanted { weights: Some(weights), ..wanted(".*") };
+            let wanted = NewQueue { weights: Some(weights), ..wanted(".*") };
             assert_eq!(Definition::new("q", wanted, None), Err(Flaw::Environment(bad.to_owned())), "{bad:?}");
         }
         for good in ["facets", "ring", "5", "shop one", "count"] {
@@ -418,7 +356,7 @@ mod tests {
 
     #[test]
     fn numbers_have_their_ranges() {
-        let with = |change: fn(&mut Wanted)| {
+        let with = |change: fn(&mut NewQueue)| {
             let mut wanted = wanted(".*");
             change(&mut wanted);
             Definition::new("q", wanted, None)
@@ -436,21 +374,25 @@ mod tests {
     #[test]
     fn a_new_definition_keeps_what_was_set_for_tenants() {
         let queue = Definition::new("q", wanted(".*"), None).unwrap();
-        let paused =
-            WantedTenant { weight: Some(3), paused: true, rate: Some(0.5), ..WantedTenant::default() };
+        let paused = FacetSettings {
+            weight: Some(3),
+            paused: true,
+            rate_per_second: Some(0.5),
+            ..FacetSettings::default()
+        };
         let queue = queue.with_tenant("5", paused).unwrap();
         assert_eq!((queue.weight("5"), &*queue.rules("5"), queue.weights["5"]), (0, ":500", 3));
         let again = Definition::new("q", wanted("5:.*"), Some(&queue)).unwrap();
         assert_eq!((&again.weights, &again.tenants), (&queue.weights, &queue.tenants));
-        let weights = Wanted { weights: Some([("6".into(), 2)].into()), ..wanted(".*") };
+        let weights = NewQueue { weights: Some([("6".into(), 2)].into()), ..wanted(".*") };
         let again = Definition::new("q", weights, Some(&queue)).unwrap();
         assert_eq!((again.weight("6"), again.weights.get("5"), again.weight("5")), (2, None, 0));
-        let free = again.with_tenant("5", WantedTenant::default()).unwrap();
+        let free = again.with_tenant("5", FacetSettings::default()).unwrap();
         assert_eq!((free.weight("5"), free.tenants.len()), (1, 0));
-        let unlimited = WantedTenant { in_flight_limit: Some(0), ..WantedTenant::default() };
+        let unlimited = FacetSettings { in_flight_limit: Some(0), ..FacetSettings::default() };
         assert_eq!(free.with_tenant("5", unlimited).unwrap().rules("5"), "0:");
         for rate in [0.0, -1.0, f64::NAN, 1e7] {
-            let wanted = WantedTenant { rate: Some(rate), ..WantedTenant::default() };
+            let wanted = FacetSettings { rate_per_second: Some(rate), ..FacetSettings::default() };
             assert_eq!(free.with_tenant("5", wanted), Err(Flaw::Rate), "{rate}");
         }
     }

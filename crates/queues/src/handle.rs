@@ -8,7 +8,7 @@ use super::{
     Definition, Error, Options, Taken,
     metrics::Metrics,
     shared_calls::SharedCalls,
-    store::{DeadCall, DeadLetter, DeadTaken, Store},
+    store::{Store, Stored},
     waiting::Waiting,
 };
 use signalbox_store::{Clock, Fabric, Shard};
@@ -17,8 +17,6 @@ use signalbox_store::{Clock, Fabric, Shard};
 /// crate cannot depend on it, so it has its own copy of the numbers, and so do the scripts.
 pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
-/// Maximum number of dead letters that one call reads.
-const DEAD_PART: u64 = 500;
 
 /// Which dead letters to redrive or to drop.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,6 +40,7 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
+#[derive(Debug)]
 pub(crate) struct Inner {
     pub stores: Vec<Arc<Store>>,
     pub(super) options: Options,
@@ -55,15 +54,9 @@ pub(crate) struct Inner {
 }
 
 /// Gives access to the queues. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Handle {
     pub(crate) inner: Arc<Inner>,
-}
-
-impl std::fmt::Debug for Handle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").field("shards", &self.inner.stores.len()).finish_non_exhaustive()
-    }
 }
 
 impl Handle {
@@ -78,9 +71,6 @@ impl Handle {
     }
 
     /// The time of the fabric, in unix milliseconds.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn now_ms(&self) -> Result<u64, Error> {
         match self.inner.stores.first() {
             Some(store) => Ok(store.now_ms().await?),
@@ -115,9 +105,6 @@ impl Handle {
 
     /// Reads waiting messages without leasing them: the first of one environment, or the next of each in the
     /// order of turns.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn peek(
         &self,
         queue: &str,
@@ -165,10 +152,7 @@ impl Handle {
     }
 
     /// Reads dead letters, oldest first in each shard, after the position `after`, a value of [`Page::next`].
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
-    pub async fn dead(&self, queue: &str, after: &str, limit: usize) -> Result<Page<DeadLetter>, Error> {
+    pub async fn dead(&self, queue: &str, after: &str, limit: usize) -> Result<Page<Stored>, Error> {
         let (mut shard, mut place) = after
             .split_once(':')
             .and_then(|(shard, place)| Some((shard.parse::<usize>().ok()?, place.parse::<u64>().ok()?)))
@@ -191,9 +175,9 @@ impl Handle {
     /// Redrives dead letters, or drops them. Returns their number. `definition` must come from the registry
     /// with this `stamp`.
     ///
+    /// # Errors
     /// [`Error::Stale`] if the registry has changed; also if the fabric does not answer. Letters that were
     /// already redriven or dropped remain so.
-    /// stay so.
     pub async fn take_dead(
         &self,
         queue: &str,
@@ -201,20 +185,14 @@ impl Handle {
         definition: &Definition,
         wanted: DeadLetters<'_>,
     ) -> Result<u64, Error> {
-        let DeadLetters { environment, ids, drop, rate } = wanted;
         let mut before = 0;
         for store in &self.inner.stores {
             let mut from = Some(0);
             while let Some(place) = from {
-                let rate = rate.unwrap_or_default();
-                let call = DeadCall { environment, ids, drop, rate, before, from: place, most: DEAD_PART };
-                match store.take_dead(queue, stamp, definition, call).await? {
-                    DeadTaken::Stale => return Err(Error::Stale),
-                    DeadTaken::Part(taken, next) => {
-                        before += taken;
-                        from = next;
-                    }
-                }
+                let part = store.take_dead(queue, stamp, definition, wanted, before, place).await?;
+                let (taken, next) = part.ok_or(Error::Stale)?;
+                before += taken;
+                from = next;
             }
         }
         Ok(before)
@@ -226,9 +204,6 @@ impl Handle {
     }
 
     /// Encodes all metrics of queues.
-    ///
-    /// # Errors
-    /// Never, because writing to a string cannot fail.
     pub async fn metrics_text(&self, queues: Vec<String>) -> Result<String, std::fmt::Error> {
         let names: Vec<&str> = queues.iter().map(String::as_str).collect();
         let numbers = self.numbers(&names).await;

@@ -55,6 +55,7 @@
 //!
 //! # Behavior under failure
 //!
+//! * **The fabric does not answer.** The call fails with [`Error::Store`]. It may be repeated.
 //! * **A consumer dies.** Its messages are requeued when their leases expire. The attempt counts, so a message that
 //!   crashes its consumers becomes a dead letter.
 //! * **A reply is lost** between Redis and the consumer. The messages are in flight although no consumer has them. They
@@ -84,18 +85,14 @@ mod sweeper;
 mod waiting;
 
 pub use check::Finding;
-pub use definition::{
-    DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Overflow, Tenant, Wanted, WantedTenant, is_part,
-    milliseconds,
-};
+pub use definition::{DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Tenant, is_part, thousandths};
 pub use error::Error;
 pub use handle::{DeadLetters, Handle, Page};
 pub use matcher::{Matchable, Matcher};
-pub use message::Change;
-pub use numbers::{DropGap, FacetStatus, QueueNumbers};
+pub use numbers::{FacetStatus, QueueNumbers};
 pub use options::Options;
 pub use pattern::Flaw as PatternFlaw;
 pub use pull::{Handed, PullRequest, Source};
 pub use receipt::{Malformed, Receipt};
 pub use settle::Settled;
-pub use store::{Configured, DeadLetter, FACETS_LUA, Place, Pulled, Store, Stored, Taken};
+pub use store::{Act, Configured, FACETS_LUA, Store, Stored, Taken};

@@ -104,11 +104,11 @@ fn compile(queue: &str, pattern: &str) -> Option<Pattern> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Wanted;
+    use signalbox_api::queues::NewQueue;
 
     fn queues(patterns: &[(&str, &str)]) -> BTreeMap<String, Definition> {
         let definition = |pattern: &str| {
-            let wanted = Wanted { pattern: ".*".into(), ..Wanted::default() };
+            let wanted = NewQueue { pattern: ".*".into(), ..NewQueue::default() };
             Definition { pattern: pattern.into(), ..Definition::new("q", wanted, None).unwrap() }
         };
         patterns.iter().map(|(name, pattern)| ((*name).to_owned(), definition(pattern))).collect()

@@ -98,9 +98,6 @@ impl Metrics {
     }
 
     /// Encodes all metrics. `numbers` are the fabric's statistics, if it answers.
-    ///
-    /// # Errors
-    /// Never, because writing to a string cannot fail.
     pub(super) fn encode(
         &self,
         waiting_pulls: usize,
@@ -138,8 +135,8 @@ fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) 
         gauge("dead", numbers.dead);
         let count = i64::try_from(numbers.facets).unwrap_or(i64::MAX);
         facets.get_or_create(&[("queue", queue.clone())]).set(count);
-        for (state, count) in numbers.moved() {
-            moved.get_or_create(&of(queue, "state", state)).inc_by(count);
+        for (state, count) in numbers.clone().totals() {
+            moved.get_or_create(&of(queue, "state", state)).inc_by(*count);
         }
     }
     registry.register("messages", "Messages in the queue, by state", held);

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use signalbox_api::queues::Gap;
+
 use super::{
     Error, Handle,
     handle::{ID_EPOCH_MS, IDS_PER_MS, Page},
-    store::FacetRow,
 };
 
 /// The number of ids in one segment of the log.
@@ -45,18 +46,18 @@ pub struct QueueNumbers {
 }
 
 impl QueueNumbers {
-    /// The totals by name.
-    pub(super) fn moved(&self) -> [(&'static str, u64); 9] {
+    /// The totals by the names that scripts and metrics give them.
+    pub(super) fn totals(&mut self) -> [(&'static str, &mut u64); 9] {
         [
-            ("pushed", self.pushed),
-            ("pulled", self.pulled),
-            ("acked", self.acked),
-            ("nacked", self.nacked),
-            ("expired", self.expired),
-            ("died", self.died),
-            ("redriven", self.redriven),
-            ("dropped", self.dropped),
-            ("lost", self.lost),
+            ("pushed", &mut self.pushed),
+            ("pulled", &mut self.pulled),
+            ("acked", &mut self.acked),
+            ("nacked", &mut self.nacked),
+            ("expired", &mut self.expired),
+            ("died", &mut self.died),
+            ("redriven", &mut self.redriven),
+            ("dropped", &mut self.dropped),
+            ("lost", &mut self.lost),
         ]
     }
 
@@ -65,22 +66,16 @@ impl QueueNumbers {
         self.waiting += of("waiting");
         self.in_flight += of("inflight");
         self.delayed += of("delayed");
-        self.pushed += of("pushed");
-        self.pulled += of("pulled");
-        self.acked += of("acked");
-        self.nacked += of("nacked");
-        self.expired += of("expired");
-        self.died += of("died");
-        self.redriven += of("redriven");
-        self.dropped += of("dropped");
-        self.lost += of("lost");
+        for (name, total) in self.totals() {
+            *total += of(name);
+        }
         self.facets += facets;
         self.dead += dead;
     }
 }
 
 /// A facet, summed over all shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FacetStatus {
     /// The environment.
     pub environment: String,
@@ -100,65 +95,44 @@ pub struct FacetStatus {
 }
 
 impl FacetStatus {
-    /// A facet without messages.
-    pub fn empty(environment: &str) -> Self {
-        Self {
-            environment: environment.to_owned(),
-            weight: 0,
-            waiting: 0,
-            in_flight: 0,
-            delayed: 0,
-            oldest_age_ms: None,
-            dwell_ms: None,
-        }
+    fn has_messages(&self) -> bool {
+        self.waiting + self.in_flight + self.delayed > 0
+    }
+
+    /// Adds what another shard has of the facet.
+    fn add(&mut self, other: &Self) {
+        self.waiting += other.waiting;
+        self.in_flight += other.in_flight;
+        self.delayed += other.delayed;
+        self.oldest_age_ms = self.oldest_age_ms.max(other.oldest_age_ms);
+        self.dwell_ms = self.dwell_ms.max(other.dwell_ms);
     }
 }
 
-/// Messages of an environment that were dropped because too many waited.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DropGap {
-    /// The environment; empty for the environments beyond the number that is recorded individually.
-    pub environment: String,
-    /// The lowest id.
-    pub first: u64,
-    /// The highest id.
-    pub last: u64,
-    /// The number of messages.
-    pub messages: u64,
-    /// When the last one was dropped, unix milliseconds.
-    pub dropped_ms: u64,
-}
-
-impl DropGap {
-    /// Parses the stored form.
-    fn read(environment: String, words: &str) -> Option<Self> {
-        let mut numbers = words.split(' ').map(|word| word.parse::<u64>().ok());
-        let mut next = || numbers.next().flatten();
-        let (first, last, messages, dropped_ms) = (next()?, next()?, next()?, next()?);
-        Some(Self { environment, first, last, messages, dropped_ms })
-    }
+/// Parses a gap: `first last messages dropped_ms`. The environment is empty for those beyond the number that is recorded
+/// individually.
+fn read_gap(environment: String, words: &str) -> Option<Gap> {
+    let mut numbers = words.split(' ').map(|word| word.parse::<u64>().ok());
+    let mut next = || numbers.next().flatten();
+    let (first, last, messages, dropped_ms) = (next()?, next()?, next()?, next()?);
+    let environment = Some(environment).filter(|name| !name.is_empty());
+    Some(Gap { environment, first, last, messages, dropped_ms })
 }
 
 impl Handle {
     /// Lists messages that were dropped because too many waited, by environment. An environment has a gap for
     /// each shard.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
-    pub async fn gaps(&self, queue: &str) -> Result<Vec<DropGap>, Error> {
+    pub async fn gaps(&self, queue: &str) -> Result<Vec<Gap>, Error> {
         let mut gaps = Vec::new();
         for store in &self.inner.stores {
             let found = store.gaps(queue).await?.into_iter();
-            gaps.extend(found.filter_map(|(environment, words)| DropGap::read(environment, &words)));
+            gaps.extend(found.filter_map(|(environment, words)| read_gap(environment, &words)));
         }
         gaps.sort_by(|a, b| (&a.environment, a.first).cmp(&(&b.environment, b.first)));
         Ok(gaps)
     }
 
     /// Deletes the gaps of a queue.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn forget_gaps(&self, queue: &str) -> Result<(), Error> {
         for store in &self.inner.stores {
             store.forget_gaps(queue).await?;
@@ -167,23 +141,17 @@ impl Handle {
     }
 
     /// Statistics of queues.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn numbers(&self, queues: &[&str]) -> Result<Vec<QueueNumbers>, Error> {
         let mut numbers = vec![QueueNumbers::default(); queues.len()];
         for store in &self.inner.stores {
-            for (sum, counts) in numbers.iter_mut().zip(store.counts(queues).await?) {
-                sum.add(&counts.numbers, counts.facets, counts.dead);
+            for (sum, (numbers, facets, dead)) in numbers.iter_mut().zip(store.counts(queues).await?) {
+                sum.add(&numbers, facets, dead);
             }
         }
         Ok(numbers)
     }
 
     /// Facets sorted by name, after the name `after`.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn facets(&self, queue: &str, after: &str, limit: usize) -> Result<Page<FacetStatus>, Error> {
         let mut names = std::collections::BTreeSet::new();
         for store in &self.inner.stores {
@@ -196,36 +164,22 @@ impl Handle {
     }
 
     /// The facets with these names. Facets without messages are omitted.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn facets_named(&self, queue: &str, names: &[String]) -> Result<Vec<FacetStatus>, Error> {
         let mut facets: Vec<Option<FacetStatus>> = vec![None; names.len()];
         for store in &self.inner.stores {
-            let now_ms = store.now_ms().await?;
-            for ((name, sum), row) in names.iter().zip(&mut facets).zip(store.facets(queue, names).await?) {
-                add_facet(sum, name, &row, now_ms);
+            for (sum, facet) in facets.iter_mut().zip(store.facets(queue, names).await?) {
+                match sum {
+                    Some(sum) => sum.add(&facet),
+                    None => *sum = Some(facet).filter(FacetStatus::has_messages),
+                }
             }
         }
         Ok(facets.into_iter().flatten().collect())
     }
 }
 
-fn add_facet(sum: &mut Option<FacetStatus>, name: &str, row: &FacetRow, now_ms: u64) {
-    if row.waiting + row.in_flight + row.delayed == 0 {
-        return;
-    }
-    let age = row.oldest.as_deref().and_then(since_ms).map(|since| now_ms.saturating_sub(since));
-    let one = sum.get_or_insert_with(|| FacetStatus { weight: row.weight, ..FacetStatus::empty(name) });
-    one.waiting += row.waiting;
-    one.in_flight += row.in_flight;
-    one.delayed += row.delayed;
-    one.oldest_age_ms = one.oldest_age_ms.max(age);
-    one.dwell_ms = one.dwell_ms.max(row.dwell_ms);
-}
-
 /// The time at which an item of a queue was accepted or, if that was later, stored again.
-fn since_ms(item: &str) -> Option<u64> {
+pub(super) fn since_ms(item: &str) -> Option<u64> {
     let item = item.split('#').next()?;
     let (id, segment) = match item.split_once('@') {
         Some((id, segment)) => (id.parse::<u64>().ok()?, segment.parse::<u64>().ok()?),

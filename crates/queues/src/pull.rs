@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, future::poll_fn, pin::Pin, sync::atomic::Ordering, task::Poll, time::Duration};
 
-use rand::RngExt as _;
+use rand::{
+    RngExt as _,
+    distr::{Alphanumeric, SampleString as _},
+};
 use signalbox_daemon::traces::{self, Cause};
 use tokio::{
     sync::futures::Notified,
@@ -11,18 +14,16 @@ use tokio::{
 use tracing::Instrument as _;
 
 use super::{
-    Error, Handle, Pulled, Receipt, Taken,
+    Error, Handle, Receipt, Taken,
     handle::{ID_EPOCH_MS, IDS_PER_MS},
     shared_calls::PullKey,
-    store::{Consumer, PullCall, PullReply},
+    store::{Consumer, PullCall, PullReply, Pulled},
     waiting::Notice,
 };
 
 /// Maximum number of calls in one pull that deliver nothing although there are messages: they dropped expired
 /// messages, or other consumers got the messages.
 const EMPTY_CALLS: usize = 20;
-
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The parameters of a pull.
 #[derive(Debug, Clone, Copy)]
@@ -335,8 +336,7 @@ fn wait_ms(wait: Duration) -> u64 {
 
 /// Random characters for a pull, which make its receipts impossible to guess.
 fn nonce() -> String {
-    let mut rng = rand::rng();
-    (0..16).map(|_| char::from(DIGITS[rng.random_range(0..DIGITS.len())])).collect()
+    Alphanumeric.sample_string(&mut rand::rng(), 16)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     Error, Handle, Receipt,
     handle::Inner,
-    store::{Acked, Disposition, Held, Nacked},
+    store::{Disposition, Held},
 };
 
 /// The result of settling a receipt.
@@ -54,9 +54,8 @@ impl Handle {
         delay_ms: Option<u64>,
         receipts: &[&str],
     ) -> Result<Vec<Settled>, Error> {
-        let keep_dead = self.inner.options.dead_messages;
         let disposition = delay_ms.map_or(Disposition::Backoff, Disposition::After);
-        self.settle(queue, receipts, Action::Nack { disposition, keep_dead }).await
+        self.settle(queue, receipts, Action::Nack(disposition)).await
     }
 
     /// Turns messages into dead letters, whatever their number of attempts. Returns the result of each
@@ -65,8 +64,7 @@ impl Handle {
     /// # Errors
     /// If the fabric does not answer. The call can be repeated.
     pub async fn reject(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
-        let keep_dead = self.inner.options.dead_messages;
-        self.settle(queue, receipts, Action::Nack { disposition: Disposition::Reject, keep_dead }).await
+        self.settle(queue, receipts, Action::Nack(Disposition::Reject)).await
     }
 
     /// Sets the end of leases to `lease_ms` from now. Returns the result of each receipt.
@@ -119,7 +117,7 @@ impl Handle {
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Ack,
-    Nack { disposition: Disposition, keep_dead: u64 },
+    Nack(Disposition),
     Extend { lease_ms: u64 },
 }
 
@@ -134,22 +132,9 @@ impl Action {
     ) -> Result<Vec<Option<Settled>>, Error> {
         let store = &inner.stores[shard];
         Ok(match self {
-            Self::Ack => {
-                let settled = |acked| match acked {
-                    Acked::NotHeld => None,
-                    Acked::Now => Some(Settled::Acked),
-                    Acked::Before => Some(Settled::AckedBefore),
-                };
-                inner.shared_calls.ack(store, shard, queue, held).await?.into_iter().map(settled).collect()
-            }
-            Self::Nack { disposition, keep_dead } => {
-                let settled = |nacked| match nacked {
-                    Nacked::NotHeld => None,
-                    Nacked::Back => Some(Settled::Back),
-                    Nacked::Delayed => Some(Settled::Delayed),
-                    Nacked::Dead => Some(Settled::Dead),
-                };
-                store.nack(queue, disposition, keep_dead, &held).await?.into_iter().map(settled).collect()
+            Self::Ack => inner.shared_calls.ack(store, shard, queue, held).await?,
+            Self::Nack(disposition) => {
+                store.nack(queue, disposition, inner.options.dead_messages, &held).await?
             }
             Self::Extend { lease_ms } => {
                 let (until_ms, extended) = store.extend(queue, lease_ms, &held).await?;

@@ -8,8 +8,8 @@ use std::{collections::HashSet, sync::Arc};
 use signalbox_store::{Combiner, SharedResult};
 
 use super::{
-    Error, Pulled,
-    store::{Acked, Consumer, Held, PullCall, PullReply, Store},
+    Error, Settled,
+    store::{Consumer, Held, PullCall, PullReply, Pulled, Store},
 };
 
 /// Maximum number of messages that a shared call delivers, so that other calls of the fabric do not wait
@@ -43,9 +43,10 @@ struct AckKey {
 }
 
 /// The calls that consumers of this process share.
+#[derive(Debug)]
 pub(super) struct SharedCalls {
     pulls: Arc<Combiner<PullKey, Pull, SharedResult<PullReply>>>,
-    acks: Arc<Combiner<AckKey, Vec<Held>, SharedResult<Vec<Acked>>>>,
+    acks: Arc<Combiner<AckKey, Vec<Held>, SharedResult<Vec<Option<Settled>>>>>,
 }
 
 impl Default for SharedCalls {
@@ -80,7 +81,7 @@ impl SharedCalls {
         shard: usize,
         queue: &str,
         held: Vec<Held>,
-    ) -> Result<Vec<Acked>, Error> {
+    ) -> Result<Vec<Option<Settled>>, Error> {
         let (store, key) = (Arc::clone(store), AckKey { shard, queue: queue.to_owned() });
         let of = key.queue.clone();
         let run = move |acks| {
@@ -158,7 +159,11 @@ fn divide(pulled: Pulled, consumers: &[Consumer]) -> Vec<Pulled> {
     consumers.iter().enumerate().map(part).collect()
 }
 
-async fn ack_together(store: &Store, queue: &str, acks: Vec<Vec<Held>>) -> Vec<SharedResult<Vec<Acked>>> {
+async fn ack_together(
+    store: &Store,
+    queue: &str,
+    acks: Vec<Vec<Held>>,
+) -> Vec<SharedResult<Vec<Option<Settled>>>> {
     let sizes: Vec<usize> = acks.iter().map(Vec::len).collect();
     match store.ack(queue, &acks.concat()).await {
         Ok(found) => {

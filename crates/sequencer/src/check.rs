@@ -3,7 +3,7 @@
 //! Objects are checked in parts, each part in one script, so the data of an object is of one moment. A suspected
 //! violation is checked again before it is reported, because work continued in the meantime.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::sleep;
 
@@ -28,7 +28,7 @@ pub(super) async fn run(
     let mut suspicions: Vec<Suspicion> = Vec::new();
     let mut cursor = "0".to_owned();
     loop {
-        let (next, _, found) = store.audit(&cursor, PART, late_ms).await?;
+        let (next, found) = store.audit(&cursor, PART, &[], late_ms).await?;
         suspicions.extend(found);
         if next == "0" || suspicions.len() >= MAX_FINDINGS {
             break;
@@ -44,7 +44,7 @@ pub(super) async fn run(
     objects.dedup();
     let mut again = Vec::new();
     for part in objects.chunks(PART) {
-        again.extend(store.audit_again(part, late_ms).await?);
+        again.extend(store.audit("-", 0, part, late_ms).await?.1);
     }
     let mut confirmed = confirmed(&suspicions, again);
     confirmed.extend(self::confirmed(&sums, store.sums(backends).await?));
@@ -55,11 +55,9 @@ pub(super) async fn run(
 
 /// The violations that were found twice, with their second description.
 fn confirmed(first: &[Suspicion], second: Vec<Suspicion>) -> Vec<Suspicion> {
-    let mut seen: BTreeMap<(&str, &str), ()> = BTreeMap::new();
-    for (predicate, name, _) in first {
-        seen.insert((predicate, name), ());
-    }
-    second.into_iter().filter(|(predicate, name, _)| seen.contains_key(&(&**predicate, &**name))).collect()
+    let seen: BTreeSet<(&str, &str)> =
+        first.iter().map(|(predicate, name, _)| (&**predicate, &**name)).collect();
+    second.into_iter().filter(|(predicate, name, _)| seen.contains(&(&**predicate, &**name))).collect()
 }
 
 #[cfg(test)]

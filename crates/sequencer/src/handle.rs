@@ -2,44 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde_json::value::RawValue;
+use signalbox_api::objects::{DeadEvent, ObjectState};
 
-use super::{
-    Options, check, redrive, removal,
-    store::{Status, Store},
-};
+use super::{Options, check, redrive, removal, store::Store};
 use signalbox_bus::{self as bus, Backend, Error, EventId, Finding, Queued, WantedBackend, shard_of};
-
-/// The status of an object.
-#[derive(Debug)]
-pub struct ObjectStatus {
-    /// Its state, as JSON.
-    pub data: Option<Box<RawValue>>,
-    /// The id of its latest event.
-    pub last_id: Option<EventId>,
-    /// The backend to which its queue is sent, if it has one.
-    pub backend: Option<String>,
-    /// The number of waiting events, without the one in flight.
-    pub waiting: u64,
-    /// The event that is being sent now.
-    pub flight: Option<EventId>,
-    /// The next event to send.
-    pub head: Option<EventId>,
-    /// The worker that sends the event, with the epoch of its lease.
-    pub owner: Option<String>,
-    /// When the lease expires unless the worker extends it, unix milliseconds.
-    pub lease_until_ms: Option<u64>,
-    /// When the event at the head is retried, unix milliseconds.
-    pub retry_at_ms: Option<u64>,
-    /// Since when the object has waited for an operator's decision, unix milliseconds.
-    pub parked_since_ms: Option<u64>,
-    /// Failed attempts with the event at the head.
-    pub attempts: u64,
-    /// Why the last one failed.
-    pub why: Option<String>,
-    /// The id of the latest event that its backend accepted.
-    pub last_sent: Option<EventId>,
-}
 
 /// A backend with its statistics.
 #[derive(Debug, Clone)]
@@ -72,19 +38,6 @@ pub struct Numbers {
     /// The counters since the fabric was created: `sent`, `failed`, `dead`, `discarded`, `redriven`, `parked`,
     /// `swept`.
     pub counters: BTreeMap<String, u64>,
-}
-
-/// An event that became a dead letter.
-#[derive(Debug)]
-pub struct DeadEvent {
-    /// When it became a dead letter, unix milliseconds.
-    pub died_ms: u64,
-    /// The number of attempts.
-    pub attempts: u32,
-    /// Why the last one failed.
-    pub why: String,
-    /// The accepted event, as JSON.
-    pub event: Box<RawValue>,
 }
 
 /// The result of removing a backend.
@@ -147,34 +100,17 @@ impl Handle {
     }
 
     /// The status of an object; `None` for an unknown object.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
-    pub async fn object(&self, object: &str) -> Result<Option<ObjectStatus>, Error> {
-        let status = self.store_of(object).status(object).await?;
-        if status.data.is_none()
-            && status.memory.is_none()
-            && status.backend.is_none()
-            && status.sent.is_none()
-        {
-            return Ok(None);
-        }
-        Ok(Some(object_status(status)))
+    pub async fn object(&self, object: &str) -> Result<Option<ObjectState>, Error> {
+        Ok(self.store_of(object).status(object).await?)
     }
 
     /// The latest events of an object's queue, newest first, including the one in flight.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn queue(&self, object: &str, most: usize) -> Result<Vec<bus::Event>, Error> {
         let entries = self.store_of(object).queue(object, most).await?;
         Ok(entries.iter().rev().filter_map(|entry| bus::Event::from_log(entry).ok()).collect())
     }
 
     /// Executes an operator's decision.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn decide(&self, object: &str, decision: Decision) -> Result<Decided, Error> {
         let skipped = match decision {
             Decision::Unpark => None,
@@ -191,9 +127,6 @@ impl Handle {
     }
 
     /// The objects that wait for a decision, each with the time since when (unix milliseconds), oldest first.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn parked(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         let mut all = Vec::new();
         for store in &self.stores {
@@ -205,9 +138,6 @@ impl Handle {
     }
 
     /// All statistics.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn numbers(&self) -> Result<Numbers, Error> {
         let registry = self.bus.fresh_registry().await?;
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
@@ -301,13 +231,12 @@ impl Handle {
     }
 
     /// The latest dead letters of a backend, oldest first.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn dead(&self, backend: &str, limit: usize) -> Result<Vec<DeadEvent>, Error> {
+        let from = i64::try_from(limit).map_or(i64::MIN, |limit| -limit);
         let mut all = Vec::new();
         for store in &self.stores {
-            all.extend(store.dead(backend, limit).await?.iter().filter_map(|entry| dead_event(entry)));
+            let latest = store.dead(backend, from, -1).await?;
+            all.extend(latest.iter().filter_map(|entry| dead_event(entry)));
         }
         all.sort_by_key(|one| one.died_ms);
         let surplus = all.len().saturating_sub(limit);
@@ -316,9 +245,6 @@ impl Handle {
     }
 
     /// Deletes the dead letters of a backend. Returns how many there were.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn drop_dead(&self, backend: &str) -> Result<u64, Error> {
         let mut dropped = 0;
         for store in &self.stores {
@@ -338,9 +264,6 @@ impl Handle {
     }
 
     /// Lists the consistency violations. The check only reads, in several calls, while deliveries continue.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
         let registry = self.bus.registry();
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
@@ -358,30 +281,6 @@ impl Handle {
                 tracing::debug!(%error, "workers not woken");
             }
         }
-    }
-}
-
-fn object_status(status: Status) -> ObjectStatus {
-    let json = |bytes: Vec<u8>| serde_json::from_slice(&bytes).ok();
-    // Times in unix milliseconds are far below the largest integer that a double represents exactly.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]
-    let ms = |score: f64| score as u64;
-    let id = |entry: Option<Vec<u8>>| bus::Event::from_log(&entry?).ok().map(|event| event.id);
-    let last_id = status.memory.as_deref().and_then(|memory| memory.split(' ').next()?.parse().ok());
-    ObjectStatus {
-        data: status.data.and_then(json),
-        last_id: last_id.map(EventId),
-        backend: status.backend,
-        waiting: status.waiting,
-        flight: id(status.flight),
-        head: id(status.head),
-        owner: status.owner,
-        lease_until_ms: status.lease_ms.map(ms),
-        retry_at_ms: status.retry_ms.map(ms),
-        parked_since_ms: status.parked_ms.map(ms),
-        attempts: status.attempts,
-        why: status.why,
-        last_sent: status.sent.map(EventId),
     }
 }
 

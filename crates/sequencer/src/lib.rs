@@ -49,6 +49,7 @@
 //!
 //! # Behavior under failure
 //!
+//! * **The fabric does not answer.** Calls of [`Handle`] fail, and may be repeated.
 //! * **A pacemaker dies.** Its leases expire `lease_ms` after its last heartbeat (heartbeats are a third of that apart).
 //!   Then the next pacemaker that checks for expired leases takes over its objects. An event that was
 //!   in flight may be sent twice, with the same ID.
@@ -81,9 +82,8 @@ mod tests;
 mod verdict;
 mod worker;
 
-pub use delivery::Http;
-pub use delivery::{Call, Sink};
-pub use handle::{BackendStatus, DeadEvent, Decided, Decision, Handle, Numbers, ObjectStatus, Removed};
+pub use delivery::{Call, Http, Sink};
+pub use handle::{BackendStatus, Decided, Decision, Handle, Numbers, Removed};
 pub use metrics::Calls;
 pub use options::Options;
 pub use service::Sequencer;

@@ -53,9 +53,6 @@ impl Calls {
 
     /// Encodes all metrics. If `numbers` is `None`, because the fabric does not answer, only those of this
     /// process are included.
-    ///
-    /// # Errors
-    /// Never, because writing to a string cannot fail.
     pub fn encode(&self, numbers: Option<&Numbers>) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register("calls", "Attempts to send an event to a backend, by result", self.results.clone());

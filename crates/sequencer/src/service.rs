@@ -15,14 +15,9 @@ use super::{
 use signalbox_bus as bus;
 
 /// The sequencer of this process before it runs.
+#[derive(Debug)]
 pub struct Sequencer<S> {
     shared: Arc<Shared<S>>,
-}
-
-impl<S> std::fmt::Debug for Sequencer<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sequencer").field("incarnation", &self.shared.incarnation).finish_non_exhaustive()
-    }
 }
 
 impl<S: Sink> Sequencer<S> {

@@ -2,42 +2,43 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use signalbox_api::objects::ObjectState;
 use signalbox_store::{
-    Clock, Combiner, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, SharedResult, Subscription,
-    Value, from_redis_value,
+    Call, Clock, Combiner, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, SharedResult,
+    Subscription, Value, from_redis_value,
     keys::{bus, objects},
 };
 
-use signalbox_bus::{OBJECTS_LUA, Queued};
+use signalbox_bus::{Event, OBJECTS_LUA, Queued};
 
-/// Calls the `main` function that each script defines.
-const MAIN: &str = "\nreturn main(objects)\n";
+/// Calls the `main` function that each script defines. All keys of objects begin like the first one.
+const MAIN: &str = "\nobjects.at(string.match(KEYS[1], '^(.*)queued$'))\nreturn main(objects)\n";
 
-static TAKE: Script<FabricRole> =
-    Script::composed("take", &[include_str!("scripts/take.lua"), OBJECTS_LUA, MAIN]);
-static COMMIT: Script<FabricRole> =
-    Script::composed("commit", &[include_str!("scripts/commit.lua"), OBJECTS_LUA, MAIN]);
-static FAIL: Script<FabricRole> =
-    Script::composed("fail", &[include_str!("scripts/fail.lua"), OBJECTS_LUA, MAIN]);
-static DECIDE: Script<FabricRole> =
-    Script::composed("decide", &[include_str!("scripts/decide.lua"), OBJECTS_LUA, MAIN]);
-static BEAT: Script<FabricRole> =
-    Script::composed("beat", &[include_str!("scripts/beat.lua"), OBJECTS_LUA, MAIN]);
-static STATUS: Script<FabricRole> =
-    Script::composed("status", &[include_str!("scripts/status.lua"), OBJECTS_LUA, MAIN]);
-static AUDIT: Script<FabricRole> =
-    Script::composed("audit", &[include_str!("scripts/audit.lua"), OBJECTS_LUA, MAIN]);
-static SUMS: Script<FabricRole> =
-    Script::composed("sums", &[include_str!("scripts/sums.lua"), OBJECTS_LUA, MAIN]);
-static REDRIVE: Script<FabricRole> =
-    Script::composed("redrive", &[include_str!("scripts/redrive.lua"), OBJECTS_LUA, MAIN]);
-static CLEAR: Script<FabricRole> =
-    Script::composed("clear", &[include_str!("scripts/clear.lua"), OBJECTS_LUA, MAIN]);
+/// Declares the scripts, and lists them for the tests that check their headers.
+macro_rules! scripts {
+    ($($script:ident: $name:literal),+ $(,)?) => {
+        $(static $script: Script<FabricRole> = Script::composed(
+            $name,
+            &[include_str!(concat!("scripts/", $name, ".lua")), OBJECTS_LUA, MAIN],
+        );)+
 
-/// Every script, for the tests that check their headers.
-#[cfg(test)]
-pub(super) const SCRIPTS: &[&Script<FabricRole>] =
-    &[&TAKE, &COMMIT, &FAIL, &DECIDE, &BEAT, &STATUS, &AUDIT, &SUMS, &REDRIVE, &CLEAR];
+        #[cfg(test)]
+        pub(super) const SCRIPTS: &[&Script<FabricRole>] = &[$(&$script),+];
+    };
+}
+
+scripts! {
+    TAKE: "take",
+    COMMIT: "commit",
+    FAIL: "fail",
+    DECIDE: "decide",
+    BEAT: "beat",
+    STATUS: "status",
+    AUDIT: "audit",
+    SUMS: "sums",
+    REDRIVE: "redrive",
+    CLEAR: "clear",
+}
 
 const NONE: &[&str] = &[];
 /// The mark of a redriven event, after its id.
@@ -158,29 +159,14 @@ pub(super) enum Committed {
 /// The treatment of an event that the backend did not accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failed {
+    /// Retry after this pause.
     Retry { pause_ms: u64 },
+    /// Its object waits for an operator's decision.
     Park,
+    /// Make it a dead letter and record a gap.
     Skip,
+    /// Another worker sends it; no attempt is counted.
     Release,
-}
-
-/// The status of an object.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Status {
-    pub data: Option<Vec<u8>>,
-    /// Stored as `id topic id topic id…`
-    pub memory: Option<String>,
-    pub backend: Option<String>,
-    pub waiting: u64,
-    pub flight: Option<Vec<u8>>,
-    pub owner: Option<String>,
-    pub lease_ms: Option<f64>,
-    pub retry_ms: Option<f64>,
-    pub parked_ms: Option<f64>,
-    pub attempts: u64,
-    pub why: Option<String>,
-    pub sent: Option<u64>,
-    pub head: Option<Vec<u8>>,
 }
 
 /// Statistics of one shard.
@@ -229,6 +215,11 @@ impl Store {
         objects::objects(self.shard.tag())
     }
 
+    /// Starts a script call with the key that all scripts begin with.
+    fn call<'a>(&self, script: &'a Script<FabricRole>) -> Call<'a, FabricRole> {
+        script.call().key(&self.keys().queued())
+    }
+
     /// Subscribes to wake-ups: `now`, or the time until which a fetcher may sleep, in unix milliseconds.
     pub(super) fn wakes(&self) -> Subscription {
         self.redis().subscribe(&[&self.keys().wake_channel()])
@@ -246,9 +237,8 @@ impl Store {
         lease_ms: u64,
         part: usize,
     ) -> Result<Turn, Error> {
-        let mut call = TAKE
-            .call()
-            .key(&self.keys().queued())
+        let mut call = self
+            .call(&TAKE)
             .key(&bus::bus(self.shard.tag()).registry())
             .arg(self.clock.argument())
             .arg(lease_ms)
@@ -269,8 +259,7 @@ impl Store {
 
     /// Records that events were sent; returns the result of each, in the same order.
     pub(super) async fn commit(&self, commits: &[Commit], lease_ms: u64) -> Result<Vec<Committed>, Error> {
-        let mut call =
-            COMMIT.call().key(&self.keys().queued()).arg(self.clock.argument()).arg(lease_ms).arg(LAST_ID_MS);
+        let mut call = self.call(&COMMIT).arg(self.clock.argument()).arg(lease_ms).arg(LAST_ID_MS);
         for Commit { held, id, reported, more } in commits {
             call = call
                 .arg(&held.object)
@@ -311,9 +300,8 @@ impl Store {
             Failed::Skip => ("skip", 0),
             Failed::Release => ("release", 0),
         };
-        let done: i64 = FAIL
-            .call()
-            .key(&self.keys().queued())
+        let done: i64 = self
+            .call(&FAIL)
             .arg(self.clock.argument())
             .arg(&held.object)
             .arg(&held.worker)
@@ -336,9 +324,7 @@ impl Store {
         skipped: Option<u64>,
         dead_events: u64,
     ) -> Result<String, Error> {
-        DECIDE
-            .call()
-            .key(&self.keys().queued())
+        self.call(&DECIDE)
             .arg(self.clock.argument())
             .arg(object)
             .arg(if skipped.is_some() { "skip" } else { "unpark" })
@@ -351,42 +337,52 @@ impl Store {
     /// Extends leases; returns how many of them are still valid.
     pub(super) async fn beat(&self, held: &[Held], lease_ms: u64) -> Result<u64, Error> {
         let pairs: Vec<String> = held.iter().flat_map(|held| [held.object.clone(), held.owner()]).collect();
-        BEAT.call()
-            .key(&self.keys().queued())
-            .arg(self.clock.argument())
-            .arg(lease_ms)
-            .arg(pairs)
-            .run(self.redis())
-            .await
+        self.call(&BEAT).arg(self.clock.argument()).arg(lease_ms).arg(pairs).run(self.redis()).await
     }
 
-    /// The status of an object.
-    pub(super) async fn status(&self, object: &str) -> Result<Status, Error> {
+    /// The status of an object; `None` for an unknown object.
+    pub(super) async fn status(&self, object: &str) -> Result<Option<ObjectState>, Error> {
         let bus = bus::bus(self.shard.tag());
-        let reply: Vec<Value> = STATUS
-            .call()
-            .key(&self.keys().queued())
+        let reply: Vec<Value> = self
+            .call(&STATUS)
             .key(&bus.objects())
             .key(&bus.objects_old())
             .arg(object)
             .run(self.redis())
             .await?;
         let mut reply = reply.into_iter();
-        Ok(Status {
-            data: read(reply.next()),
-            memory: read(reply.next()),
-            backend: read(reply.next()),
-            waiting: read(reply.next()).unwrap_or_default(),
-            flight: read(reply.next()),
-            owner: read(reply.next()),
-            lease_ms: read(reply.next()),
-            retry_ms: read(reply.next()),
-            parked_ms: read(reply.next()),
-            attempts: read(reply.next()).unwrap_or_default(),
-            why: read(reply.next()),
-            sent: read(reply.next()),
-            head: read(reply.next()),
-        })
+        let data: Option<Vec<u8>> = read(reply.next());
+        // Stored as `id topic id topic id…`
+        let memory: Option<String> = read(reply.next());
+        let backend = read(reply.next());
+        let waiting: Option<u64> = read(reply.next());
+        let in_flight = id_of(reply.next());
+        let owner = read(reply.next());
+        let (lease_until_ms, next_try_ms) = (ms(reply.next()), ms(reply.next()));
+        let parked_since_ms = ms(reply.next());
+        let attempts: Option<u64> = read(reply.next());
+        let last_error = read(reply.next());
+        let last_sent_id = read(reply.next());
+        if data.is_none() && memory.is_none() && backend.is_none() && last_sent_id.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(ObjectState {
+            object: object.to_owned(),
+            data: data.and_then(|data| serde_json::from_slice(&data).ok()),
+            last_id: memory.and_then(|memory| memory.split(' ').next()?.parse().ok()),
+            backend,
+            queued: waiting.unwrap_or_default() + u64::from(in_flight.is_some()),
+            in_flight,
+            next_id: id_of(reply.next()),
+            owner,
+            lease_until_ms,
+            parked: parked_since_ms.is_some(),
+            parked_since_ms,
+            attempts: attempts.unwrap_or_default(),
+            last_error,
+            next_try_ms,
+            last_sent_id,
+        }))
     }
 
     /// Entries of an object's queue, oldest first: the latest `most` waiting ones, and the one in flight.
@@ -426,10 +422,10 @@ impl Store {
         self.redis().command("ZRANGE").key(&self.keys().parked()).arg(range).query().await
     }
 
-    /// The latest dead letters of a backend, oldest first: `died attempts length why` and the event's JSON.
-    pub(super) async fn dead(&self, backend: &str, limit: usize) -> Result<Vec<Vec<u8>>, Error> {
-        let from = i64::try_from(limit).map_or(i64::MIN, |limit| -limit);
-        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg((from, -1)).query().await
+    /// Dead letters of a backend from index `from` to `to`, oldest first: `died attempts length why` and the
+    /// event's JSON. Negative indexes count from the latest.
+    pub(super) async fn dead(&self, backend: &str, from: i64, to: i64) -> Result<Vec<Vec<u8>>, Error> {
+        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg((from, to)).query().await
     }
 
     /// Deletes the dead letters of a backend.
@@ -440,17 +436,6 @@ impl Store {
         batch.add("UNLINK", &key, NONE);
         let (count, _): (u64, u64) = batch.query().await?;
         Ok(count)
-    }
-
-    /// A range of the dead letters of a backend, oldest first.
-    pub(super) async fn dead_from(
-        &self,
-        backend: &str,
-        from: usize,
-        count: usize,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        let range = (from, (from + count).saturating_sub(1));
-        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg(range).query().await
     }
 
     /// The number of dead letters of a backend.
@@ -467,13 +452,8 @@ impl Store {
         most: u64,
         letters: &[Letter],
     ) -> Result<Option<(u64, u64)>, Error> {
-        let mut call = REDRIVE
-            .call()
-            .key(&self.keys().queued())
-            .key(&bus::bus(self.shard.tag()).registry())
-            .arg(stamp)
-            .arg(backend)
-            .arg(most);
+        let mut call =
+            self.call(&REDRIVE).key(&bus::bus(self.shard.tag()).registry()).arg(stamp).arg(backend).arg(most);
         for Letter { object, letter, entry } in letters {
             call = call.arg(object).arg(letter.as_slice()).arg(entry.as_slice());
         }
@@ -490,9 +470,8 @@ impl Store {
         queued: Queued,
         cursor: &str,
     ) -> Result<Cleared, Error> {
-        let (cursor, dropped, left): (String, u64, i64) = CLEAR
-            .call()
-            .key(&self.keys().queued())
+        let (cursor, dropped, left): (String, u64, i64) = self
+            .call(&CLEAR)
             .key(&bus::bus(self.shard.tag()).registry())
             .arg(self.clock.argument())
             .arg(stamp)
@@ -507,48 +486,47 @@ impl Store {
         Ok(Cleared { cursor, dropped, left: u64::try_from(left).ok() })
     }
 
-    /// Checks a part of the objects with a queue. Returns where to continue (`0` at the end), how many were
-    /// checked, and suspected violations.
+    /// Checks a part of the objects with a queue, or only `objects` if the cursor is `-`. Returns where to
+    /// continue (`0` at the end), and suspected violations.
     pub(super) async fn audit(
         &self,
         cursor: &str,
         count: usize,
+        objects: &[&str],
         late_ms: u64,
-    ) -> Result<(String, u64, Vec<Suspicion>), Error> {
-        AUDIT
-            .call()
-            .key(&self.keys().queued())
+    ) -> Result<(String, Vec<Suspicion>), Error> {
+        let (next, _checked, found): (_, u64, _) = self
+            .call(&AUDIT)
             .arg(self.clock.argument())
             .arg(late_ms)
             .arg(cursor)
             .arg(count)
-            .run(self.redis())
-            .await
-    }
-
-    /// Checks only these objects.
-    pub(super) async fn audit_again(&self, objects: &[&str], late_ms: u64) -> Result<Vec<Suspicion>, Error> {
-        let (_, _, suspicions): (String, u64, Vec<Suspicion>) = AUDIT
-            .call()
-            .key(&self.keys().queued())
-            .arg(self.clock.argument())
-            .arg(late_ms)
-            .arg("-")
-            .arg(0)
             .arg(objects)
             .run(self.redis())
             .await?;
-        Ok(suspicions)
+        Ok((next, found))
     }
 
     /// Compares the counters of the shard with each other.
     pub(super) async fn sums(&self, backends: &[&str]) -> Result<Vec<Suspicion>, Error> {
-        SUMS.call().key(&self.keys().queued()).arg(backends).run(self.redis()).await
+        self.call(&SUMS).arg(backends).run(self.redis()).await
     }
 }
 
 fn read<T: FromRedisValue>(value: Option<Value>) -> Option<T> {
     value.and_then(|value| from_redis_value::<Option<T>>(value).ok().flatten())
+}
+
+/// A time in unix milliseconds, stored as a score.
+fn ms(score: Option<Value>) -> Option<u64> {
+    // Times are far below the largest integer that a double represents exactly.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]
+    read::<f64>(score).map(|score| score as u64)
+}
+
+/// The id of an entry.
+fn id_of(entry: Option<Value>) -> Option<u64> {
+    Event::from_log(&read::<Vec<u8>>(entry)?).ok().map(|event| event.id.0)
 }
 
 fn read_sending(value: Value) -> Option<Sending> {

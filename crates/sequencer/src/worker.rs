@@ -23,8 +23,8 @@ use super::{
     Options,
     delivery::{Call, Sink},
     removal::{self, Step},
-    store::{Commit, Committed, Failed, Held, Store, Taken, Turn},
-    verdict::{self, Verdict},
+    store::{Commit, Committed, Failed, Held, Sending, Store, Taken, Turn},
+    verdict,
 };
 use signalbox_bus::{self as bus, Backend, Event, Gap, Queued, Registry, Retry};
 use signalbox_egress::Outcome;
@@ -45,6 +45,7 @@ pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
 type Over = (String, String);
 
 /// State that all parts of one process share.
+#[derive(Debug)]
 pub(super) struct Shared<S> {
     pub(super) options: Options,
     pub(super) bus: bus::Handle,
@@ -317,7 +318,7 @@ impl<S: Sink> Visit<S> {
         name: &str,
         backend: &Backend,
         held: &Held,
-        sending: &super::store::Sending,
+        sending: &Sending,
         more: bool,
     ) -> Settle {
         let event = match Event::from_log(&sending.entry) {
@@ -351,7 +352,7 @@ impl<S: Sink> Visit<S> {
             }
             Outcome::Failed { why, retry_after } => {
                 let attempts = sending.attempts.saturating_add(1);
-                let verdict = verdict::judge(
+                let failed = verdict::judge(
                     attempts,
                     backend.max_attempts,
                     backend.on_failure,
@@ -364,16 +365,9 @@ impl<S: Sink> Visit<S> {
                     object = held.object,
                     attempts,
                     why,
-                    ?verdict,
+                    ?failed,
                     "event not accepted by its backend"
                 );
-                let failed = match verdict {
-                    Verdict::Retry(pause) => {
-                        Failed::Retry { pause_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) }
-                    }
-                    Verdict::Skip => Failed::Skip,
-                    Verdict::Park => Failed::Park,
-                };
                 Settle::Fail { failed, why }
             }
         }
@@ -390,7 +384,7 @@ impl<S: Sink> Visit<S> {
 
     /// Records the result, and retries while the fabric does not answer; repeats are harmless. Returns the
     /// next event in flight if the visit continues.
-    async fn settle(&self, held: &Held, id: u64, settle: Settle) -> Option<super::store::Sending> {
+    async fn settle(&self, held: &Held, id: u64, settle: Settle) -> Option<Sending> {
         let mut pause = Duration::from_millis(50);
         let mut broken = 0;
         loop {

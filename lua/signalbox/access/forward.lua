@@ -9,6 +9,7 @@
 -- other, and no name has to be resolved here. Positive answers are kept for as long as the policy permits, for
 -- requests that are equal in everything that the application received.
 
+local address = require("signalbox.address")
 local answer = require("signalbox.answer")
 local bounded = require("signalbox.bounded")
 local choose = require("signalbox.choose")
@@ -38,16 +39,10 @@ local kept = bounded.new(4096)
 
 -- ── one call ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-local function connect(address, timeout_ms)
+local function connect(instance, timeout_ms)
     local socket = tcp()
     socket:settimeouts(timeout_ms, timeout_ms, timeout_ms)
-    local ok, err
-    if sub(address, 1, 5) == "unix:" then
-        ok, err = socket:connect(address)
-    else
-        local host, port = match(address, "^(.+):(%d+)$")
-        ok, err = socket:connect(host, tonumber(port))
-    end
+    local ok, err = address.connect(socket, instance)
     return ok and socket, err
 end
 
@@ -130,8 +125,8 @@ local function read_body(reader, status, headers)
 end
 
 -- Returns { status, headers, body }, or nil and an error.
-local function call(address, request, timeout_ms)
-    local socket, err = connect(address, timeout_ms)
+local function call(instance, request, timeout_ms)
+    local socket, err = connect(instance, timeout_ms)
     if not socket then
         return nil, err
     end

@@ -11,21 +11,9 @@ local random = math.random
 
 local _M = {}
 
-local function draw(list, total, weight_of, a, b)
-    local left = random() * total
-    local n = #list
-    for i = 1, n - 1 do
-        left = left - weight_of(list[i], a, b)
-        if left < 0 then
-            return i
-        end
-    end
-    return n
-end
-
--- Draws another instance than `but`.
-local function draw_other(list, but, total, weight_of, a, b)
-    local left = random() * (total - weight_of(list[but], a, b))
+-- Draws an instance other than `but` (an index, or 0). total: the weights of all instances.
+local function draw(list, but, total, weight_of, a, b)
+    local left = random() * (but > 0 and total - weight_of(list[but], a, b) or total)
     local last
     for i = 1, #list do
         if i ~= but then
@@ -62,12 +50,12 @@ function _M.pick_weighted(list, count_of, weight_of, a, b)
     for i = 1, #list do
         total = total + weight_of(list[i], a, b)
     end
-    local first = draw(list, total, weight_of, a, b)
+    local first = draw(list, 0, total, weight_of, a, b)
     local first_weight = weight_of(list[first], a, b)
     if #list == 1 or total <= first_weight then
         return list[first]
     end
-    local second = draw_other(list, first, total, weight_of, a, b)
+    local second = draw(list, first, total, weight_of, a, b)
     local second_weight = weight_of(list[second], a, b)
     -- Relative to the weight, without dividing by a weight of 0.
     if count_of(list[second]) * first_weight < count_of(list[first]) * second_weight then

@@ -2,32 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use signalbox_store::{Error, FabricRole, Script, Value, keys};
+use signalbox_store::{Error, FromRedisValue, Value, from_redis_value, keys};
 
 use super::{
-    SHARED, Store,
+    Store,
     pull::{Taken, messages},
 };
+use crate::numbers::{FacetStatus, since_ms};
 
-static PEEK: Script<FabricRole> =
-    Script::composed("queues/peek", &[include_str!("../scripts/peek.lua"), SHARED]);
-static AUDIT: Script<FabricRole> =
-    Script::composed("queues/audit", &[include_str!("../scripts/audit.lua"), SHARED]);
-
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("peek", &PEEK), ("audit", &AUDIT)];
+scripts! { PEEK: "peek", AUDIT: "audit" }
 
 /// The arguments of a command without arguments.
 const NONE: &[&str] = &[];
-
-/// Statistics of a queue in this shard.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// `waiting`, `delayed`, `inflight`, and the totals.
-    pub numbers: BTreeMap<String, u64>,
-    pub facets: u64,
-    pub dead: u64,
-}
 
 /// The state of a queue that housekeeping needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,18 +22,6 @@ pub struct QueueState {
     pub revision: Option<u64>,
     /// Messages that wait.
     pub waiting: u64,
-}
-
-/// A facet in this shard.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct FacetRow {
-    pub weight: u32,
-    pub waiting: u64,
-    pub in_flight: u64,
-    pub delayed: u64,
-    /// The item at its head.
-    pub oldest: Option<String>,
-    pub dwell_ms: Option<u64>,
 }
 
 impl Store {
@@ -99,8 +73,11 @@ impl Store {
         Ok(numbers.chunks(2).map(state).collect())
     }
 
-    /// Statistics of queues.
-    pub(crate) async fn counts(&self, queues: &[&str]) -> Result<Vec<Counts>, Error> {
+    /// Statistics of queues in this shard: the script's counters, and the numbers of facets and of dead letters.
+    pub(crate) async fn counts(
+        &self,
+        queues: &[&str],
+    ) -> Result<Vec<(BTreeMap<String, u64>, u64, u64)>, Error> {
         if queues.is_empty() {
             return Ok(Vec::new());
         }
@@ -114,11 +91,7 @@ impl Store {
         let mut words: std::vec::IntoIter<Value> = batch.query::<Vec<Value>>().await?.into_iter();
         let mut counts = Vec::with_capacity(queues.len());
         while let (Some(numbers), Some(facets), Some(dead)) = (words.next(), words.next(), words.next()) {
-            counts.push(Counts {
-                numbers: signalbox_store::from_redis_value(numbers).unwrap_or_default(),
-                facets: signalbox_store::from_redis_value(facets).unwrap_or_default(),
-                dead: signalbox_store::from_redis_value(dead).unwrap_or_default(),
-            });
+            counts.push((read(numbers), read(facets), read(dead)));
         }
         Ok(counts)
     }
@@ -145,11 +118,16 @@ impl Store {
         self.redis().command("ZRANGE").key(&key).arg((first, "+", "BYLEX", "LIMIT", 0, count)).query().await
     }
 
-    /// Facets by name; one that has no messages here has a weight of 0.
-    pub(crate) async fn facets(&self, queue: &str, environments: &[String]) -> Result<Vec<FacetRow>, Error> {
+    /// Facets by name, as far as they are in this shard; one that has no messages here has a weight of 0.
+    pub(crate) async fn facets(
+        &self,
+        queue: &str,
+        environments: &[String],
+    ) -> Result<Vec<FacetStatus>, Error> {
         if environments.is_empty() {
             return Ok(Vec::new());
         }
+        let now_ms = self.now_ms().await?;
         let mut batch = self.redis().batch();
         for environment in environments {
             let keys = self.keys(queue);
@@ -159,19 +137,27 @@ impl Store {
         }
         let mut words = batch.query::<Vec<Value>>().await?.into_iter();
         let mut rows = Vec::with_capacity(environments.len());
-        while let (Some(fields), Some(waiting), Some(oldest)) = (words.next(), words.next(), words.next()) {
+        for environment in environments {
+            let mut next = || words.next().unwrap_or(Value::Nil);
             type Fields = (Option<u32>, Option<u64>, Option<u64>, Option<String>);
-            let (weight, flying, delayed, dwell): Fields =
-                signalbox_store::from_redis_value(fields).unwrap_or_default();
-            rows.push(FacetRow {
+            let (weight, flying, delayed, dwell): Fields = read(next());
+            let (waiting, oldest): (u64, Option<String>) = (read(next()), read(next()));
+            let since_ms = oldest.as_deref().and_then(since_ms);
+            rows.push(FacetStatus {
+                environment: environment.clone(),
                 weight: weight.unwrap_or_default(),
-                waiting: signalbox_store::from_redis_value(waiting).unwrap_or_default(),
+                waiting,
                 in_flight: flying.unwrap_or_default(),
                 delayed: delayed.unwrap_or_default(),
-                oldest: signalbox_store::from_redis_value(oldest).unwrap_or_default(),
+                oldest_age_ms: since_ms.map(|since| now_ms.saturating_sub(since)),
                 dwell_ms: dwell.and_then(|dwell| dwell.parse().ok()),
             });
         }
         Ok(rows)
     }
+}
+
+/// A value of a reply, or its default if it is of another type.
+fn read<T: FromRedisValue + Default>(value: Value) -> T {
+    from_redis_value(value).unwrap_or_default()
 }

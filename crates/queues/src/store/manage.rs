@@ -1,85 +1,50 @@
 //! The operators' calls: configure a queue, drop messages, manage dead letters, remove a queue.
 
+use signalbox_api::queues::MessageState;
 use signalbox_store::{Error, FabricRole, Script, keys};
 
-use super::{SHARED, Store};
-use crate::Definition;
+use super::{Store, Stored, Taken};
+use crate::{DeadLetters, Definition};
 
-static CONFIGURE: Script<FabricRole> =
-    Script::composed("queues/configure", &[include_str!("../scripts/configure.lua"), SHARED]);
-static DROP_WAITING: Script<FabricRole> =
-    Script::composed("queues/drop", &[include_str!("../scripts/drop.lua"), SHARED]);
-static DROP_DELAYED: Script<FabricRole> =
-    Script::composed("queues/drop_delayed", &[include_str!("../scripts/drop_delayed.lua"), SHARED]);
-static DROP_FLYING: Script<FabricRole> =
-    Script::composed("queues/drop_flying", &[include_str!("../scripts/drop_flying.lua"), SHARED]);
-static TAKE_DEAD: Script<FabricRole> =
-    Script::composed("queues/redrive", &[include_str!("../scripts/redrive.lua"), SHARED]);
-static CLEAR: Script<FabricRole> =
-    Script::composed("queues/clear", &[include_str!("../scripts/clear.lua"), SHARED]);
-
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
-    ("configure", &CONFIGURE),
-    ("drop", &DROP_WAITING),
-    ("drop_delayed", &DROP_DELAYED),
-    ("drop_flying", &DROP_FLYING),
-    ("redrive", &TAKE_DEAD),
-    ("clear", &CLEAR),
-];
+scripts! {
+    CONFIGURE: "configure",
+    DROP_WAITING: "drop",
+    DROP_DELAYED: "drop_delayed",
+    DROP_FLYING: "drop_flying",
+    TAKE_DEAD: "redrive",
+    CLEAR: "clear",
+}
 
 /// Maximum number of facets that one call configures.
 const FACETS: usize = 500;
 /// Maximum number of messages that one call drops or examines.
 const PART: usize = 2_000;
+/// Maximum number of dead letters that one call reads.
+const DEAD_PART: u64 = 500;
 
-/// A dead letter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// When it became a dead letter, unix milliseconds.
-    pub died_ms: u64,
-    /// The number of deliveries.
-    pub attempts: u32,
-    /// The last outcome: `nacked`, `expired` or `rejected`.
-    pub reason: String,
-    /// Its environment.
-    pub environment: String,
-    /// Its id.
-    pub id: u64,
-    /// The log entry.
-    pub body: Vec<u8>,
-}
-
-impl DeadLetter {
-    /// Parses the stored form: a MessagePack array of six strings.
-    fn read(stored: &[u8]) -> Option<Self> {
-        let mut rest = stored.strip_prefix(&[0x96])?;
-        let mut next = || -> Option<Vec<u8>> {
-            let (length, after) = match *rest.first()? {
-                head @ 0xa0..=0xbf => (usize::from(head & 0x1f), rest.get(1..)?),
-                0xd9 => (usize::from(*rest.get(1)?), rest.get(2..)?),
-                0xda => (usize::from(u16::from_be_bytes(rest.get(1..3)?.try_into().ok()?)), rest.get(3..)?),
-                0xdb => {
-                    let length = u32::from_be_bytes(rest.get(1..5)?.try_into().ok()?);
-                    (usize::try_from(length).ok()?, rest.get(5..)?)
-                }
-                _ => return None,
-            };
-            let text = after.get(..length)?.to_vec();
-            rest = &after[length..];
-            Some(text)
+/// Parses a dead letter: a MessagePack array of six strings.
+fn read_letter(stored: &[u8]) -> Option<Stored> {
+    let mut rest = stored.strip_prefix(&[0x96])?;
+    let mut next = || -> Option<Vec<u8>> {
+        let (length, after) = match *rest.first()? {
+            head @ 0xa0..=0xbf => (usize::from(head & 0x1f), rest.get(1..)?),
+            0xd9 => (usize::from(*rest.get(1)?), rest.get(2..)?),
+            0xda => (usize::from(u16::from_be_bytes(rest.get(1..3)?.try_into().ok()?)), rest.get(3..)?),
+            0xdb => {
+                let length = u32::from_be_bytes(rest.get(1..5)?.try_into().ok()?);
+                (usize::try_from(length).ok()?, rest.get(5..)?)
+            }
+            _ => return None,
         };
-        let mut text = || next().and_then(|bytes| String::from_utf8(bytes).ok());
-        let (died, attempts, reason, environment, id) = (text()?, text()?, text()?, text()?, text()?);
-        Some(Self {
-            died_ms: died.parse().ok()?,
-            attempts: attempts.parse().ok()?,
-            reason,
-            environment,
-            id: id.parse().ok()?,
-            body: next()?,
-        })
-    }
+        let text = after.get(..length)?.to_vec();
+        rest = &after[length..];
+        Some(text)
+    };
+    let mut text = || next().and_then(|bytes| String::from_utf8(bytes).ok());
+    let (died_ms, attempt, reason) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
+    let (environment, id) = (text()?, text()?.parse().ok()?);
+    let message = Taken { id, attempt, environment, backlog: 0, body: next()? };
+    Some(Stored { place: MessageState::Dead, at_ms: Some(died_ms), reason: Some(reason), message })
 }
 
 /// The result of configuring a shard.
@@ -87,34 +52,6 @@ impl DeadLetter {
 pub enum Configured {
     /// The definition, or a newer one, is in effect in the shard.
     Done,
-    /// The registry has changed.
-    Stale,
-}
-
-/// Which dead letters a call removes from their list, and what happens to them.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct DeadCall<'a> {
-    /// If set, only those of this environment.
-    pub environment: Option<&'a str>,
-    /// Only those with these ids; all if empty.
-    pub ids: &'a [u64],
-    /// Whether they are dropped instead of redriven.
-    pub drop: bool,
-    /// Messages to redrive per 1,000 seconds; 0 for all immediately.
-    pub rate: u64,
-    /// The number that earlier parts of the same request redrove.
-    pub before: u64,
-    /// The index of the first letter to read.
-    pub from: u64,
-    /// The number of letters to read.
-    pub most: u64,
-}
-
-/// The result of one part of a redrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DeadTaken {
-    /// The number of letters that were processed, and the index of the next part, if there is one.
-    Part(u64, Option<u64>),
     /// The registry has changed.
     Stale,
 }
@@ -224,7 +161,7 @@ impl Store {
     }
 
     /// Dead letters from an index on, oldest first.
-    pub(crate) async fn dead(&self, queue: &str, from: u64, count: u64) -> Result<Vec<DeadLetter>, Error> {
+    pub(crate) async fn dead(&self, queue: &str, from: u64, count: u64) -> Result<Vec<Stored>, Error> {
         let stored: Vec<Vec<u8>> = self
             .redis()
             .command("LRANGE")
@@ -233,18 +170,22 @@ impl Store {
             .arg((from + count).saturating_sub(1))
             .query()
             .await?;
-        Ok(stored.iter().filter_map(|letter| DeadLetter::read(letter)).collect())
+        Ok(stored.iter().filter_map(|letter| read_letter(letter)).collect())
     }
 
-    /// Removes dead letters from their list, the oldest first. `definition` must come from the registry with
-    /// this `stamp`.
+    /// Takes one part of the dead letters out of their list, the oldest first. `definition` must come from the
+    /// registry with this `stamp`. `before` is the number of letters that earlier parts took, and `from` the
+    /// index of the first letter to read. Returns the number of letters that were taken, and the index of the
+    /// next part, if there is one; `None` if the registry has changed.
     pub(crate) async fn take_dead(
         &self,
         queue: &str,
         stamp: &str,
         definition: &Definition,
-        call: DeadCall<'_>,
-    ) -> Result<DeadTaken, Error> {
+        wanted: DeadLetters<'_>,
+        before: u64,
+        from: u64,
+    ) -> Result<Option<(u64, Option<u64>)>, Error> {
         let bus = keys::bus::bus(self.shard.tag());
         let (taken, next): (i64, i64) = self
             .call(&TAKE_DEAD, queue)
@@ -252,19 +193,18 @@ impl Store {
             .key(&bus.registry())
             .arg(self.clock.argument())
             .arg(stamp)
-            .arg(call.most)
-            .arg(u8::from(call.drop))
-            .arg(call.from)
-            .arg(call.environment.unwrap_or_default())
-            .arg(call.rate)
-            .arg(call.before)
-            .arg(call.ids.len())
-            .arg(call.ids)
+            .arg(DEAD_PART)
+            .arg(u8::from(wanted.drop))
+            .arg(from)
+            .arg(wanted.environment.unwrap_or_default())
+            .arg(wanted.rate.unwrap_or_default())
+            .arg(before)
+            .arg(wanted.ids.len())
+            .arg(wanted.ids)
             .arg(flat(definition))
             .run(self.redis())
             .await?;
-        Ok(u64::try_from(taken)
-            .map_or(DeadTaken::Stale, |taken| DeadTaken::Part(taken, u64::try_from(next).ok())))
+        Ok(u64::try_from(taken).ok().map(|taken| (taken, u64::try_from(next).ok())))
     }
 }
 

@@ -1,42 +1,26 @@
 //! Single messages, wherever in a queue they are.
 
-use signalbox_store::{Error, FabricRole, Script, Value, keys};
+use signalbox_api::queues::MessageState;
+use signalbox_store::{Error, Value, keys};
 
 use super::{
-    SHARED, Store, Taken,
+    Store, Taken,
     pull::{bytes, number},
 };
 use crate::numbers::SEGMENT_IDS;
 
-static LIST: Script<FabricRole> =
-    Script::composed("queues/list", &[include_str!("../scripts/list.lua"), SHARED]);
-static MESSAGE: Script<FabricRole> =
-    Script::composed("queues/message", &[include_str!("../scripts/message.lua"), SHARED]);
+scripts! { LIST: "list", MESSAGE: "message" }
 
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("list", &LIST), ("message", &MESSAGE)];
+/// Maximum number of messages that one call reads.
+const PART: usize = 2_000;
 
-/// The place of a message in its queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// It is not available yet.
-    Delayed,
-    /// It can be pulled.
-    Waiting,
-    /// It is leased to a consumer.
-    InFlight,
-    /// It is a dead letter.
-    Dead,
-}
-
-impl Place {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Delayed => "delayed",
-            Self::Waiting => "waiting",
-            Self::InFlight => "inflight",
-            Self::Dead => "dead",
-        }
+/// The place of a message in the scripts' words.
+fn word(place: MessageState) -> &'static str {
+    match place {
+        MessageState::Delayed => "delayed",
+        MessageState::Waiting => "waiting",
+        MessageState::InFlight => "inflight",
+        MessageState::Dead => "dead",
     }
 }
 
@@ -44,7 +28,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// Where it is.
-    pub place: Place,
+    pub place: MessageState,
     /// When its delay or its lease ends, or when it became a dead letter, in unix milliseconds. Absent if it
     /// waits.
     pub at_ms: Option<u64>,
@@ -56,106 +40,81 @@ pub struct Stored {
 
 /// What to do with a message that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Act {
+pub enum Act {
+    /// Nothing.
     Show,
-    /// Drops it, unless it is a dead letter.
+    /// Drop it, unless it is a dead letter. A consumer that holds it cannot acknowledge it any more.
     Drop,
-    /// Ends its delay.
+    /// End its delay.
     Advance,
 }
 
-/// A search for one message in one place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SearchCall<'a> {
-    pub queue: &'a str,
-    pub id: u64,
-    pub act: Act,
-    pub place: Place,
-    pub environment: Option<&'a str>,
-    /// [`Search::Next`] of the previous call; 0 for the first one.
-    pub from: u64,
-    /// The maximum number of messages to read.
-    pub most: usize,
-}
-
-/// The result of one part of a search.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Search {
-    Found(Stored),
-    /// Not found yet; contains the position to continue from.
-    Next(u64),
-    /// The message is not in this place.
-    Nowhere,
-}
-
-/// A request for messages that are delayed or in flight.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ListCall<'a> {
-    pub queue: &'a str,
-    pub place: Place,
-    pub environment: Option<&'a str>,
-    /// [`Listed::next`] of the previous call; two empty texts for the first one.
-    pub after: (&'a str, &'a str),
-    /// The maximum number of messages to return.
-    pub most: usize,
-    pub most_bytes: usize,
-    /// The maximum number of messages to read, including those of other environments.
-    pub read: usize,
-}
-
-/// Messages of a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub messages: Vec<Stored>,
-    /// The time and the text of the last entry that was read, if there are more.
-    pub next: Option<(String, String)>,
-}
-
 impl Store {
-    /// Searches for a message.
-    pub(crate) async fn message(&self, call: SearchCall<'_>) -> Result<Search, Error> {
-        let act = match call.act {
+    /// Searches for a message in one place.
+    pub(crate) async fn message(
+        &self,
+        queue: &str,
+        id: u64,
+        act: Act,
+        place: MessageState,
+        environment: Option<&str>,
+    ) -> Result<Option<Stored>, Error> {
+        let act = match act {
             Act::Show => "show",
             Act::Drop => "drop",
             Act::Advance => "advance",
         };
-        let words: Vec<Value> = self
-            .call(&MESSAGE, call.queue)
-            .key(&keys::bus::bus(self.shard.tag()).log())
-            .arg(self.clock.argument())
-            .arg(call.id)
-            .arg(act)
-            .arg(call.place.name())
-            .arg(call.environment.unwrap_or_default())
-            .arg(call.from)
-            .arg(call.most)
-            .run(self.redis())
-            .await?;
-        let mut words = words.into_iter();
-        let next = number::<u64>(words.next());
-        let Some(environment) = words.next() else {
-            return Ok(if next == 0 { Search::Nowhere } else { Search::Next(next) });
-        };
-        let attempt = number(words.next());
-        let at_ms = Some(number(words.next())).filter(|at_ms| *at_ms > 0);
-        let reason = Some(text(words.next())).filter(|reason| !reason.is_empty());
-        let environment = text(Some(environment));
-        let message = Taken { id: call.id, attempt, environment, backlog: 0, body: bytes(words.next()) };
-        Ok(Search::Found(Stored { place: call.place, at_ms, reason, message }))
+        let mut from = 0_u64;
+        loop {
+            let words: Vec<Value> = self
+                .call(&MESSAGE, queue)
+                .key(&keys::bus::bus(self.shard.tag()).log())
+                .arg(self.clock.argument())
+                .arg(id)
+                .arg(act)
+                .arg(word(place))
+                .arg(environment.unwrap_or_default())
+                .arg(from)
+                .arg(PART)
+                .run(self.redis())
+                .await?;
+            let mut words = words.into_iter();
+            from = number(words.next());
+            if let Some(environment) = words.next() {
+                let (environment, attempt) = (text(Some(environment)), number(words.next()));
+                let at_ms = Some(number(words.next())).filter(|at_ms| *at_ms > 0);
+                let reason = Some(text(words.next())).filter(|reason| !reason.is_empty());
+                let message = Taken { id, attempt, environment, backlog: 0, body: bytes(words.next()) };
+                return Ok(Some(Stored { place, at_ms, reason, message }));
+            }
+            if from == 0 {
+                return Ok(None);
+            }
+        }
     }
 
-    /// Lists messages that are delayed or in flight, in the order in which their delays and leases end.
-    pub(crate) async fn list(&self, call: ListCall<'_>) -> Result<Listed, Error> {
+    /// Lists messages that are delayed or in flight, in the order in which their delays and leases end. Returns
+    /// the position after the last entry that was read, its time and text, if there are more; the first call
+    /// begins `after` two empty texts.
+    pub(crate) async fn list(
+        &self,
+        queue: &str,
+        place: MessageState,
+        environment: Option<&str>,
+        after: (&str, &str),
+        most: usize,
+        most_bytes: usize,
+    ) -> Result<(Vec<Stored>, Option<(String, String)>), Error> {
         let words: Vec<Value> = self
-            .call(&LIST, call.queue)
+            .call(&LIST, queue)
             .key(&keys::bus::bus(self.shard.tag()).log())
-            .arg(call.place.name())
-            .arg(call.environment.unwrap_or_default())
-            .arg(call.after.0)
-            .arg(call.after.1)
-            .arg(call.most)
-            .arg(call.most_bytes)
-            .arg(call.read)
+            .arg(word(place))
+            .arg(environment.unwrap_or_default())
+            .arg(after.0)
+            .arg(after.1)
+            .arg(most)
+            .arg(most_bytes)
+            .arg(PART)
             .run(self.redis())
             .await?;
         let mut words = words.into_iter();
@@ -166,9 +125,9 @@ impl Store {
             let environment = text(words.next());
             let at_ms = Some(number(words.next()));
             let message = Taken { id, attempt, environment, backlog: 0, body: bytes(words.next()) };
-            messages.push(Stored { place: call.place, at_ms, reason: None, message });
+            messages.push(Stored { place, at_ms, reason: None, message });
         }
-        Ok(Listed { messages, next })
+        Ok((messages, next))
     }
 
     /// The log entry of an accepted message, if the log still contains it.

@@ -1,5 +1,19 @@
 //! The only part of the queues that talks to Redis: one function for each script, and the plain reads.
 
+/// Declares scripts, which are composed with [`SHARED`], and lists them for the tests that check their headers.
+macro_rules! scripts {
+    ($($script:ident: $name:literal),+ $(,)?) => {
+        $(static $script: signalbox_store::Script<signalbox_store::FabricRole> = signalbox_store::Script::composed(
+            concat!("queues/", $name),
+            &[include_str!(concat!("../scripts/", $name, ".lua")), super::SHARED],
+        );)+
+
+        #[cfg(test)]
+        pub(super) const SCRIPTS: &[(&str, &signalbox_store::Script<signalbox_store::FabricRole>)] =
+            &[$(($name, &$script)),+];
+    };
+}
+
 mod look;
 mod manage;
 mod message;
@@ -12,15 +26,11 @@ use std::sync::Arc;
 
 use signalbox_store::{Call, Clock, Error, Fabric, FabricRole, Script, Shard, Subscription, keys};
 
-pub(super) use look::FacetRow;
 pub use manage::Configured;
-pub use manage::DeadLetter;
-pub(super) use manage::{DeadCall, DeadTaken};
-pub(super) use message::{Act, ListCall, Search, SearchCall};
-pub use message::{Place, Stored};
-pub(super) use pull::{Consumer, PullCall, PullReply};
-pub use pull::{Pulled, Taken};
-pub(super) use settle::{Acked, Disposition, Held, Nacked};
+pub use message::{Act, Stored};
+pub use pull::Taken;
+pub(super) use pull::{Consumer, PullCall, PullReply, Pulled};
+pub(super) use settle::{Disposition, Held};
 
 /// The queues' data in one shard.
 #[derive(Debug)]

@@ -1,14 +1,10 @@
 //! Handing messages out.
 
-use signalbox_store::{Error, FabricRole, FromRedisValue, Script, Value, keys};
+use signalbox_store::{Error, FromRedisValue, Value, keys};
 
-use super::{SHARED, Store};
+use super::Store;
 
-static PULL: Script<FabricRole> =
-    Script::composed("queues/pull", &[include_str!("../scripts/pull.lua"), SHARED]);
-
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("pull", &PULL)];
+scripts! { PULL: "pull" }
 
 /// A call of the pull script.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +50,7 @@ pub struct Taken {
 
 /// The messages that a pull leased.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pulled {
+pub(crate) struct Pulled {
     /// The shard's time, unix milliseconds.
     pub now_ms: u64,
     /// The end of the leases, in unix milliseconds.

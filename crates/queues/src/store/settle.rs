@@ -1,34 +1,11 @@
 //! Settling messages in flight.
 
-use signalbox_store::{Error, FabricRole, Script, keys};
+use signalbox_store::{Error, keys};
 
-use super::{SHARED, Store};
+use super::Store;
+use crate::Settled;
 
-static ACK: Script<FabricRole> =
-    Script::composed("queues/ack", &[include_str!("../scripts/ack.lua"), SHARED]);
-static NACK: Script<FabricRole> =
-    Script::composed("queues/nack", &[include_str!("../scripts/nack.lua"), SHARED]);
-static EXTEND: Script<FabricRole> =
-    Script::composed("queues/extend", &[include_str!("../scripts/extend.lua"), SHARED]);
-static SWEEP: Script<FabricRole> =
-    Script::composed("queues/sweep", &[include_str!("../scripts/sweep.lua"), SHARED]);
-
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
-    &[("ack", &ACK), ("nack", &NACK), ("extend", &EXTEND), ("sweep", &SWEEP)];
-
-/// The result of returning a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Nacked {
-    /// The message is not, or no longer, in flight under this receipt.
-    NotHeld,
-    /// It waits at the head of its facet.
-    Back,
-    /// It becomes available after its delay.
-    Delayed,
-    /// It became a dead letter.
-    Dead,
-}
+scripts! { ACK: "ack", NACK: "nack", EXTEND: "extend", SWEEP: "sweep" }
 
 /// The result of a sweep, in messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,17 +15,6 @@ pub struct Swept {
     pub dead: u64,
     /// Facets that were returned to the ring, because their rates allow messages again.
     pub ready: u64,
-}
-
-/// The result of acknowledging a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Acked {
-    /// The message is not, or no longer, in flight under this receipt.
-    NotHeld,
-    /// It was removed.
-    Now,
-    /// It was removed by an earlier call with the same receipt.
-    Before,
 }
 
 /// The destination of messages that are returned.
@@ -66,8 +32,9 @@ pub(crate) enum Disposition {
 pub(crate) type Held = (u64, String);
 
 impl Store {
-    /// Removes messages. Returns the result of each.
-    pub(crate) async fn ack(&self, queue: &str, held: &[Held]) -> Result<Vec<Acked>, Error> {
+    /// Removes messages. Returns the result of each; `None` if it is not, or no longer, in flight under this
+    /// receipt.
+    pub(crate) async fn ack(&self, queue: &str, held: &[Held]) -> Result<Vec<Option<Settled>>, Error> {
         let shared = keys::queues::shared(self.shard.tag());
         let mut call = self.call(&ACK, queue).key(&shared.acked()).key(&shared.acked_before());
         for (id, proof) in held {
@@ -75,21 +42,21 @@ impl Store {
         }
         let codes: Vec<u8> = call.run(self.redis()).await?;
         let read = |code| match code {
-            1 => Acked::Now,
-            2 => Acked::Before,
-            _ => Acked::NotHeld,
+            1 => Some(Settled::Acked),
+            2 => Some(Settled::AckedBefore),
+            _ => None,
         };
         Ok(codes.into_iter().map(read).collect())
     }
 
-    /// Returns messages. Returns the result of each.
+    /// Returns messages to their facets. Returns the result of each, like [`Self::ack`].
     pub(crate) async fn nack(
         &self,
         queue: &str,
         disposition: Disposition,
         keep_dead: u64,
         held: &[Held],
-    ) -> Result<Vec<Nacked>, Error> {
+    ) -> Result<Vec<Option<Settled>>, Error> {
         let delay = match disposition {
             Disposition::After(ms) => ms.to_string(),
             Disposition::Backoff => "backoff".to_owned(),
@@ -106,10 +73,10 @@ impl Store {
         }
         let codes: Vec<u8> = call.run(self.redis()).await?;
         let read = |code| match code {
-            1 => Nacked::Back,
-            2 => Nacked::Delayed,
-            3 => Nacked::Dead,
-            _ => Nacked::NotHeld,
+            1 => Some(Settled::Back),
+            2 => Some(Settled::Delayed),
+            3 => Some(Settled::Dead),
+            _ => None,
         };
         Ok(codes.into_iter().map(read).collect())
     }

@@ -6,8 +6,9 @@ use signalbox_store::{Clock, Fabric, Shard};
 use tokio_util::sync::CancellationToken;
 
 use super::support::*;
+use signalbox_api::queues::NewQueue;
 use signalbox_bus_testkit::{Mortal, Pacemaker, Recorder};
-use signalbox_queues::{Error, Handed, Handle, Options, PullRequest, Receipt, Settled, Taken, Wanted};
+use signalbox_queues::{Error, Handed, Handle, Options, PullRequest, Receipt, Settled, Taken};
 
 /// A pacemaker's part: its bus and its queues, running.
 struct Running {
@@ -28,7 +29,7 @@ async fn running(server: &Server, options: Options) -> Running {
 }
 
 impl Running {
-    async fn put(&self, wanted: Wanted) {
+    async fn put(&self, wanted: NewQueue) {
         define(&self.bus, Q, &wanted).await;
     }
 
@@ -187,7 +188,7 @@ async fn a_pull_that_waits_is_woken_by_a_returned_message() {
     all.queues.nack(Q, Some(0), &[&first[0].0.to_string()]).await.unwrap();
     assert_eq!(pull.await.unwrap().unwrap().messages[0].1.id, first[0].1.id);
     // An expired lease: the consumer is dead, and only the sweeper detects it.
-    all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
+    all.put(NewQueue { lease_seconds: Some(1.0), ..wanted(".*") }).await;
     all.push("2", 1).await;
     let lost = all.queues.pull(&[source(Q, 0)], request).await.unwrap().messages;
     let again = all.wait(1).await.unwrap().unwrap().messages;
@@ -244,7 +245,7 @@ async fn waiters_are_limited_and_a_shutdown_ends_them() {
 async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
     let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
-    all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
+    all.put(NewQueue { lease_seconds: Some(1.0), ..wanted(".*") }).await;
     let mortal = Mortal::start(&server, signalbox_bus::Options::default(), Recorder::default());
     let dying = {
         let runtime =

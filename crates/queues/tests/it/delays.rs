@@ -1,8 +1,9 @@
 //! Messages that become available later: delayed by their publisher, by backoff, or by a redrive at a rate.
 
 use super::support::*;
+use signalbox_api::queues::NewQueue;
 use signalbox_bus::Delay;
-use signalbox_queues::{DeadLetters, PullRequest, Settled, Wanted};
+use signalbox_queues::{DeadLetters, PullRequest, Settled};
 
 async fn push_later(hands: &Hands, environment: &str, label: &str, delay_ms: u64) -> u64 {
     let ids = hands.try_push(&[(environment, label)], Some(Delay::After(delay_ms))).await;
@@ -39,7 +40,7 @@ async fn a_message_that_is_delayed_by_its_publisher_joins_the_end_of_its_tenants
 async fn a_delay_of_weeks_keeps_no_part_of_the_log() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.put(Q, Wanted { retention_seconds: Some(60), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { retention_seconds: Some(60), ..wanted(".*") }).await;
     push_later(&hands, "1", "late", 30 * 24 * 3_600_000).await;
     let held: u64 = hands.redis.command("HLEN").arg("queue:|held").query().await.unwrap();
     assert_eq!(held, 0, "no segment of the log is held");
@@ -68,8 +69,8 @@ async fn delayed_messages_are_dropped_with_their_bodies() {
 async fn backoff_doubles_from_delivery_to_delivery() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    let backoff = Wanted { backoff_seconds: Some(2.0), max_backoff_seconds: Some(5.0), ..wanted(".*") };
-    hands.put(Q, Wanted { lease_seconds: Some(10.0), ..backoff }).await;
+    let backoff = NewQueue { backoff_seconds: Some(2.0), max_backoff_seconds: Some(5.0), ..wanted(".*") };
+    hands.put(Q, NewQueue { lease_seconds: Some(10.0), ..backoff }).await;
     hands.push(&[("1", "a")]).await;
     for expected in [2_000, 4_000, 5_000] {
         let pulled = hands.pull(1).await;
@@ -102,7 +103,7 @@ async fn a_rejected_message_is_a_dead_letter_after_its_first_delivery() {
     assert_eq!(hands.queues.reject(Q, &[&receipt]).await.unwrap(), [Settled::Used]);
     hands.assert_true(Q, "a rejection").await;
     let dead = hands.queues.dead(Q, "", 9).await.unwrap().items;
-    assert_eq!((dead.len(), &*dead[0].reason, dead[0].attempts), (1, "rejected", 1));
+    assert_eq!((dead.len(), dead[0].reason.as_deref(), dead[0].message.attempt), (1, Some("rejected"), 1));
     assert_eq!(hands.labels(9).await, ["b"]);
 }
 
@@ -145,7 +146,7 @@ async fn dead_letters_return_by_tenant_by_id_and_at_a_rate() {
 async fn a_message_beyond_its_retention_is_not_delivered() {
     let server = Server::in_memory().await;
     let hands = Hands::with(&server, 1, 3_600_000).await;
-    hands.put(Q, Wanted { retention_seconds: Some(10), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { retention_seconds: Some(10), ..wanted(".*") }).await;
     let old: Vec<String> = (0..1_200).map(|n| n.to_string()).collect();
     let old: Vec<(&str, &str)> = old.iter().map(|label| ("1", label.as_str())).collect();
     hands.push(&old).await;

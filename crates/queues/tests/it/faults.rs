@@ -1,8 +1,9 @@
 //! Defects of the original's published scripts, each as a test, and other defects that must not occur.
 
 use super::support::*;
+use signalbox_api::queues::NewQueue;
 use signalbox_bus::{Error as BusError, Kind, NewEvent, Wanted as Subscription};
-use signalbox_queues::{Configured, DeadLetters, Definition, Error, Flaw, PullRequest, Settled, Wanted};
+use signalbox_queues::{Configured, DeadLetters, Definition, Error, Flaw, PullRequest, Settled, Stored};
 
 /// The original called a function that was nowhere, so no message ever reached a queue.
 #[tokio::test]
@@ -172,7 +173,7 @@ async fn a_longer_lease_is_kept_and_a_shorter_one_ends_sooner() {
 async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.put(Q, Wanted { max_attempts: Some(2), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { max_attempts: Some(2), ..wanted(".*") }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
     for _ in 0..2 {
         let pulled = hands.pull(9).await;
@@ -186,9 +187,14 @@ async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body()
     }
     assert!(hands.pull(9).await.is_empty());
     let dead = hands.queues.dead(Q, "", 10).await.unwrap();
-    let reasons: Vec<_> =
-        dead.items.iter().map(|one| (one.environment.as_str(), one.reason.as_str(), one.attempts)).collect();
-    assert_eq!(reasons, [("1", "nacked", 2), ("1", "expired", 2), ("2", "expired", 2)]);
+    let reason =
+        |one: &Stored| (one.message.environment.clone(), one.reason.clone().unwrap(), one.message.attempt);
+    let reasons: Vec<_> = dead.items.iter().map(reason).collect();
+    let expected = [("1", "nacked", 2), ("1", "expired", 2), ("2", "expired", 2)];
+    assert_eq!(
+        reasons,
+        expected.map(|(name, reason, attempt)| (name.to_owned(), reason.to_owned(), attempt))
+    );
     let page = hands.queues.dead(Q, "", 2).await.unwrap();
     assert_eq!(page.items.len(), 2);
     assert_eq!(hands.queues.dead(Q, &page.next.unwrap(), 2).await.unwrap().items, dead.items[2..]);
@@ -217,7 +223,7 @@ async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body()
 async fn auto_ack_forgets_immediately() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.put(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { in_flight_limit: Some(1), ..wanted(".*") }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c")]).await;
     let handed = hands.handed(Q, PullRequest { auto_ack: true, ..pull(2) }).await;
     assert_eq!(handed.messages.len(), 2, "nothing is in flight, so no limit is met");
@@ -306,7 +312,7 @@ async fn a_shard_without_the_definition_reports_it() {
     let behind = hands.queues.pull(&[source(Q, hands.revision(Q) + 1)], pull(1)).await;
     assert!(matches!(behind, Err(Error::Behind)), "{behind:?}");
     // Settings older than the stored ones change nothing.
-    let definition = Definition::new(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }, None).unwrap();
+    let definition = Definition::new(Q, NewQueue { in_flight_limit: Some(1), ..wanted(".*") }, None).unwrap();
     let store = &hands.queues.stores()[0];
     let stamp = hands.bus.handle.stamp();
     assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
@@ -432,7 +438,7 @@ async fn a_full_server_still_lets_consumers_drain_it() {
 async fn the_log_keeps_what_a_queue_needs() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.put(Q, Wanted { retention_seconds: Some(30 * 24 * 3600), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { retention_seconds: Some(30 * 24 * 3600), ..wanted(".*") }).await;
     hands.push(&[("1", "a")]).await;
     hands.time.advance(20_000);
     hands.push(&[("2", "b")]).await;

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 
 use super::support::*;
-use signalbox_queues::{DropGap, Overflow, PullRequest, Settled, Source, Wanted, WantedTenant};
+use signalbox_api::queues::{FacetSettings, Gap, NewQueue, Overflow};
+use signalbox_queues::{PullRequest, Settled, Source};
 
 #[tokio::test]
 async fn a_new_definition_keeps_pauses_and_a_paused_tenant_delays_no_other() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.tenant(Q, "1", WantedTenant { paused: true, weight: Some(2), ..WantedTenant::default() }).await;
+    hands.tenant(Q, "1", FacetSettings { paused: true, weight: Some(2), ..FacetSettings::default() }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "x"), ("1", "c")]).await;
     hands.assert_true(Q, "a pause").await;
     assert_eq!(hands.labels(9).await, ["x"]);
-    hands.put(Q, Wanted { weights: None, lease_seconds: Some(5.0), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { weights: None, lease_seconds: Some(5.0), ..wanted(".*") }).await;
     assert_eq!(hands.labels(9).await, [""; 0], "the service that owns the queue has registered it again");
-    hands.tenant(Q, "1", WantedTenant { weight: Some(2), ..WantedTenant::default() }).await;
+    hands.tenant(Q, "1", FacetSettings { weight: Some(2), ..FacetSettings::default() }).await;
     hands.push(&[("2", "y"), ("2", "z")]).await;
     assert_eq!(hands.labels(9).await, ["a", "b", "y", "c", "z"]);
 }
@@ -26,9 +27,9 @@ async fn a_new_definition_keeps_pauses_and_a_paused_tenant_delays_no_other() {
 async fn a_tenant_has_its_own_limit_of_messages_in_flight() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.put(Q, Wanted { in_flight_limit: Some(2), ..wanted(".*") }).await;
-    hands.tenant(Q, "1", WantedTenant { in_flight_limit: Some(1), ..WantedTenant::default() }).await;
-    hands.tenant(Q, "2", WantedTenant { in_flight_limit: Some(0), ..WantedTenant::default() }).await;
+    hands.put(Q, NewQueue { in_flight_limit: Some(2), ..wanted(".*") }).await;
+    hands.tenant(Q, "1", FacetSettings { in_flight_limit: Some(1), ..FacetSettings::default() }).await;
+    hands.tenant(Q, "2", FacetSettings { in_flight_limit: Some(0), ..FacetSettings::default() }).await;
     let messages = ["1", "1", "1", "2", "2", "2", "3", "3", "3"].map(|environment| (environment, "x"));
     hands.push(&messages).await;
     let pulled = hands.pull(20).await;
@@ -48,7 +49,7 @@ async fn a_tenant_with_a_rate_gets_no_more_also_if_its_facet_was_gone() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     // Two per second.
-    hands.tenant(Q, "1", WantedTenant { rate: Some(2.0), ..WantedTenant::default() }).await;
+    hands.tenant(Q, "1", FacetSettings { rate_per_second: Some(2.0), ..FacetSettings::default() }).await;
     let auto = PullRequest { auto_ack: true, ..pull(9) };
     for _ in 0..2 {
         hands.push(&[("1", "x")]).await;
@@ -67,7 +68,7 @@ async fn a_tenant_with_a_rate_gets_no_more_also_if_its_facet_was_gone() {
     hands.assert_true(Q, "half a second later").await;
     assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
     // Without the rate, its messages are available immediately.
-    hands.tenant(Q, "1", WantedTenant::default()).await;
+    hands.tenant(Q, "1", FacetSettings::default()).await;
     hands.assert_true(Q, "no rate").await;
     assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
 }
@@ -76,7 +77,7 @@ async fn a_tenant_with_a_rate_gets_no_more_also_if_its_facet_was_gone() {
 async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    let bounded = Wanted { max_waiting: Some(5), max_waiting_per_tenant: Some(3), ..wanted(".*") };
+    let bounded = NewQueue { max_waiting: Some(5), max_waiting_per_tenant: Some(3), ..wanted(".*") };
     hands.put(Q, bounded.clone()).await;
     let noisy = [("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("2", "x")];
     let ids = hands.try_push(&noisy, None).await;
@@ -90,11 +91,11 @@ async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
     assert!(hands.try_push(&[("3", "q")], None).await[0].is_some());
 
     hands.queues.purge(Q, None).await.unwrap();
-    hands.put(Q, Wanted { overflow: Overflow::DropOldest, ..bounded }).await;
+    hands.put(Q, NewQueue { overflow: Overflow::DropOldest, ..bounded }).await;
     let ids = hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("1", "e")]).await;
     hands.assert_true(Q, "dropped").await;
-    let gap = |messages| DropGap {
-        environment: "1".into(),
+    let gap = |messages| Gap {
+        environment: Some("1".into()),
         first: ids[0],
         last: ids[1],
         messages,
@@ -191,7 +192,7 @@ fn tenants_without_a_rate_keep_their_turns_next_to_tenants_with_one() {
             let hands = Hands::with(&server, 1, 3_600_000).await;
             hands.put(Q, wanted(".*")).await;
             for (place, (weight, _, rate)) in facets.iter().enumerate() {
-                let wanted = WantedTenant { weight: Some(*weight), rate: rate.map(f64::from), ..WantedTenant::default() };
+                let wanted = FacetSettings { weight: Some(*weight), rate_per_second: rate.map(f64::from), ..FacetSettings::default() };
                 hands.tenant(Q, &place.to_string(), wanted).await;
             }
             let names: Vec<String> = (0..facets.len()).map(|n| n.to_string()).collect();

@@ -1,13 +1,14 @@
 //! Single messages: lists of those that cannot be pulled now, and what operators do with one.
 
 use super::support::*;
+use signalbox_api::queues::{MessageState, NewQueue};
 use signalbox_bus::Delay;
-use signalbox_queues::{Change, Place, Settled, Stored, Wanted};
+use signalbox_queues::{Act, Settled, Stored};
 
-const PLACES: [Place; 2] = [Place::Delayed, Place::InFlight];
+const PLACES: [MessageState; 2] = [MessageState::Delayed, MessageState::InFlight];
 
 /// All messages of a list, page by page.
-async fn listed(hands: &Hands, place: Place, environment: Option<&str>, limit: usize) -> Vec<String> {
+async fn listed(hands: &Hands, place: MessageState, environment: Option<&str>, limit: usize) -> Vec<String> {
     let (mut labels, mut after) = (Vec::new(), String::new());
     loop {
         let page = hands.queues.list(Q, place, environment, &after, limit).await.unwrap();
@@ -20,8 +21,8 @@ async fn listed(hands: &Hands, place: Place, environment: Option<&str>, limit: u
     }
 }
 
-async fn change(hands: &Hands, id: u64, environment: &str, change: Change) -> Option<Stored> {
-    hands.queues.change_message(Q, id, Some(environment), change).await.unwrap()
+async fn change(hands: &Hands, id: u64, environment: &str, change: Act) -> Option<Stored> {
+    hands.queues.message(Q, id, Some(environment), change).await.unwrap()
 }
 
 #[tokio::test]
@@ -37,12 +38,12 @@ async fn messages_that_are_delayed_or_in_flight_are_listed_by_the_end_of_their_t
         hands.time.advance(10);
     }
     for limit in [1, 2, 100] {
-        assert_eq!(listed(&hands, Place::Delayed, None, limit).await, ["a", "b", "c"]);
-        assert_eq!(listed(&hands, Place::Delayed, Some("1"), limit).await, ["b", "c"]);
-        assert_eq!(listed(&hands, Place::InFlight, None, limit).await, ["x", "y", "z"]);
-        assert_eq!(listed(&hands, Place::InFlight, Some("2"), limit).await, [""; 0]);
+        assert_eq!(listed(&hands, MessageState::Delayed, None, limit).await, ["a", "b", "c"]);
+        assert_eq!(listed(&hands, MessageState::Delayed, Some("1"), limit).await, ["b", "c"]);
+        assert_eq!(listed(&hands, MessageState::InFlight, None, limit).await, ["x", "y", "z"]);
+        assert_eq!(listed(&hands, MessageState::InFlight, Some("2"), limit).await, [""; 0]);
     }
-    let one = hands.queues.list(Q, Place::InFlight, None, "", 1).await.unwrap().items.remove(0);
+    let one = hands.queues.list(Q, MessageState::InFlight, None, "", 1).await.unwrap().items.remove(0);
     assert_eq!((one.message.attempt, &*one.message.environment), (1, "1"));
     assert!(one.at_ms > Some(hands.queues.now_ms().await.unwrap()), "{:?}", one.at_ms);
 }
@@ -73,18 +74,21 @@ async fn a_message_is_found_and_dropped_wherever_it_is() {
     let pulled = hands.pull(1).await;
     let later = hands.try_push(&[("2", "later")], Some(Delay::After(5_000))).await[0].unwrap();
     for (id, environment, place, name) in [
-        (ids[0], "1", Place::InFlight, "flies"),
-        (ids[1], "1", Place::Waiting, "waits"),
-        (later, "2", Place::Delayed, "later"),
+        (ids[0], "1", MessageState::InFlight, "flies"),
+        (ids[1], "1", MessageState::Waiting, "waits"),
+        (later, "2", MessageState::Delayed, "later"),
     ] {
-        let shown = hands.queues.message(Q, id, Some(environment)).await.unwrap().unwrap();
+        let shown = hands.queues.message(Q, id, Some(environment), Act::Show).await.unwrap().unwrap();
         assert_eq!((shown.place, &*label(&shown.message)), (place, name));
-        assert_eq!(shown.at_ms.is_some(), place != Place::Waiting, "{name}");
-        assert!(hands.queues.message(Q, id, Some("3")).await.unwrap().is_none(), "{name} of another tenant");
-        assert!(change(&hands, id, "3", Change::Drop).await.is_none(), "{name} of another tenant");
-        assert_eq!(change(&hands, id, environment, Change::Drop).await.unwrap().place, place);
+        assert_eq!(shown.at_ms.is_some(), place != MessageState::Waiting, "{name}");
+        assert!(
+            hands.queues.message(Q, id, Some("3"), Act::Show).await.unwrap().is_none(),
+            "{name} of another tenant"
+        );
+        assert!(change(&hands, id, "3", Act::Drop).await.is_none(), "{name} of another tenant");
+        assert_eq!(change(&hands, id, environment, Act::Drop).await.unwrap().place, place);
         hands.assert_true(Q, name).await;
-        assert!(change(&hands, id, environment, Change::Drop).await.is_none(), "{name} again");
+        assert!(change(&hands, id, environment, Act::Drop).await.is_none(), "{name} again");
     }
     assert_eq!(hands.ack(&[&pulled[0].0]).await, [Settled::Used]);
     assert_eq!(hands.labels(9).await, ["stays"]);
@@ -99,7 +103,7 @@ async fn a_message_is_found_among_many_that_wait() {
     let messages: Vec<(&str, &str)> = names.iter().map(|name| ("1", name.as_str())).collect();
     let ids = hands.push(&messages).await;
     for place in [4_999, 2_500, 1, 0] {
-        let stored = change(&hands, ids[place], "1", Change::Drop).await.unwrap();
+        let stored = change(&hands, ids[place], "1", Act::Drop).await.unwrap();
         assert_eq!(label(&stored.message), names[place]);
     }
     hands.assert_true(Q, "single drops").await;
@@ -110,21 +114,21 @@ async fn a_message_is_found_among_many_that_wait() {
 async fn the_delay_of_a_message_is_ended() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.put(Q, Wanted { backoff_seconds: Some(60.0), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { backoff_seconds: Some(60.0), ..wanted(".*") }).await;
     let week = 7 * 24 * 3_600_000;
     let late = hands.try_push(&[("1", "late")], Some(Delay::After(week))).await[0].unwrap();
     let failed = hands.push(&[("1", "failed")]).await[0];
     let receipt = hands.pull(1).await[0].0.to_string();
     hands.queues.nack(Q, None, &[&receipt]).await.unwrap();
     for id in [late, failed] {
-        assert_eq!(change(&hands, id, "1", Change::Advance).await.unwrap().place, Place::Delayed);
+        assert_eq!(change(&hands, id, "1", Act::Advance).await.unwrap().place, MessageState::Delayed);
     }
     hands.assert_true(Q, "two delays that are over").await;
     hands.sweep().await;
     hands.assert_true(Q, "a sweep").await;
     // One that was delivered before returns to the head.
     assert_eq!(hands.labels(9).await, ["failed", "late"]);
-    assert_eq!(change(&hands, late, "1", Change::Advance).await.unwrap().place, Place::InFlight);
+    assert_eq!(change(&hands, late, "1", Act::Advance).await.unwrap().place, MessageState::InFlight);
 }
 
 #[tokio::test]
@@ -135,10 +139,10 @@ async fn a_dead_letter_is_found_and_keeps_its_reason() {
     for (receipt, _) in hands.pull(9).await {
         hands.queues.reject(Q, &[&receipt.to_string()]).await.unwrap();
     }
-    let found = hands.queues.message(Q, ids[1], None).await.unwrap().unwrap();
-    assert_eq!((found.place, found.reason.as_deref()), (Place::Dead, Some("rejected")));
+    let found = hands.queues.message(Q, ids[1], None, Act::Show).await.unwrap().unwrap();
+    assert_eq!((found.place, found.reason.as_deref()), (MessageState::Dead, Some("rejected")));
     assert_eq!((&*label(&found.message), &*found.message.environment), ("b", "2"));
     // Dead letters are dropped and redriven by their own calls.
-    assert_eq!(change(&hands, ids[1], "2", Change::Drop).await.unwrap().place, Place::Dead);
+    assert_eq!(change(&hands, ids[1], "2", Act::Drop).await.unwrap().place, MessageState::Dead);
     assert_eq!(hands.queues.dead(Q, "", 9).await.unwrap().items.len(), 2);
 }

@@ -12,8 +12,9 @@ use signalbox_protocol_model::queues::{
 };
 
 use super::support::*;
+use signalbox_api::queues::{FacetSettings, MessageState, NewQueue, Overflow};
 use signalbox_bus::Delay;
-use signalbox_queues::{Change, Overflow, Place, PullRequest, Settled, Wanted, WantedTenant};
+use signalbox_queues::{Act, PullRequest, Settled};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -129,7 +130,7 @@ impl Both {
     async fn put(&self) {
         let Configured { weights, limit, attempts, backoff, max_waiting, drops } = &self.configured;
         let seconds = |ms: u32| Some(f64::from(ms) / 1000.0);
-        let wanted = Wanted {
+        let wanted = NewQueue {
             weights: Some(weights.iter().map(|(facet, weight)| (facet.to_string(), *weight)).collect()),
             in_flight_limit: limit.map(u64::from),
             max_attempts: Some(*attempts),
@@ -250,11 +251,11 @@ impl Both {
             Step::Tenant(facet, limit, rate) => {
                 let weight = self.configured.weights.get(facet).copied();
                 self.tenants.insert(*facet, (*limit, *rate));
-                let wanted = WantedTenant {
+                let wanted = FacetSettings {
                     weight,
                     in_flight_limit: limit.map(u64::from),
-                    rate: rate.map(|rate| f64::from(rate) / 1000.0),
-                    ..WantedTenant::default()
+                    rate_per_second: rate.map(|rate| f64::from(rate) / 1000.0),
+                    ..FacetSettings::default()
                 };
                 self.hands.tenant(Q, &facet.to_string(), wanted).await;
                 self.reference.configure(self.settings());
@@ -267,8 +268,8 @@ impl Both {
                 let dropped = self.hands.queues.purge(Q, Some(&facet.to_string())).await.unwrap();
                 assert_eq!(dropped as usize, self.reference.purge(*facet));
             }
-            Step::DropOne(which) => self.change(*which, Change::Drop).await,
-            Step::AdvanceOne(which) => self.change(*which, Change::Advance).await,
+            Step::DropOne(which) => self.change(*which, Act::Drop).await,
+            Step::AdvanceOne(which) => self.change(*which, Act::Advance).await,
             Step::ForgetDead => {
                 let dropped = self.hands.drop_dead().await;
                 assert_eq!(dropped as usize, self.reference.forget_dead());
@@ -277,21 +278,22 @@ impl Both {
         }
     }
 
-    async fn change(&mut self, which: usize, change: Change) {
+    async fn change(&mut self, which: usize, change: Act) {
         let Some((id, facet)) = self.accepted.iter().rev().nth(which).copied() else { return };
         let (now, name) = (self.now(), facet.to_string());
         let expected = match self.reference.place_of(id) {
-            Some(Of::Waiting) => Some(Place::Waiting),
-            Some(Of::Delayed(_)) => Some(Place::Delayed),
-            Some(Of::InFlight(_)) => Some(Place::InFlight),
-            Some(Of::Dead) => Some(Place::Dead),
+            Some(Of::Waiting) => Some(MessageState::Waiting),
+            Some(Of::Delayed(_)) => Some(MessageState::Delayed),
+            Some(Of::InFlight(_)) => Some(MessageState::InFlight),
+            Some(Of::Dead) => Some(MessageState::Dead),
             _ => None,
         };
-        let got = self.hands.queues.change_message(Q, id, Some(&name), change).await.unwrap();
+        let got = self.hands.queues.message(Q, id, Some(&name), change).await.unwrap();
         assert_eq!(got.map(|stored| stored.place), expected, "where {id} was");
         match change {
-            Change::Drop => self.reference.drop_message(id),
-            Change::Advance => self.reference.advance(id, now),
+            Act::Show => false,
+            Act::Drop => self.reference.drop_message(id),
+            Act::Advance => self.reference.advance(id, now),
         };
     }
 
@@ -328,7 +330,7 @@ impl Both {
             assert_eq!((of(&flying), of(&delayed)), (view.in_flight, view.delayed), "{when}: {name}");
         }
         let dead = self.hands.queues.dead(Q, "", 1_000).await.unwrap();
-        let dead: Vec<u64> = dead.items.iter().map(|letter| letter.id).collect();
+        let dead: Vec<u64> = dead.items.iter().map(|letter| letter.message.id).collect();
         assert_eq!(dead, self.reference.dead(), "{when}: dead letters");
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::support::*;
-use signalbox_queues::{DeadLetters, PullRequest, Settled, Wanted};
+use signalbox_api::queues::NewQueue;
+use signalbox_queues::{DeadLetters, PullRequest, Settled};
 
 #[tokio::test]
 async fn a_queue_in_four_shards_gives_everything_once_and_forgets_everything() {
     let server = Server::cluster().await;
     let hands = Hands::bare(&server, 4).await;
-    hands.put(Q, Wanted { max_attempts: Some(2), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { max_attempts: Some(2), ..wanted(".*") }).await;
     let names: Vec<String> = (0..40).map(|n| format!("t{n}")).collect();
     let messages: Vec<(&str, &str)> =
         names.iter().chain(&names).chain(&names).map(|name| (name.as_str(), name.as_str())).collect();
@@ -65,7 +66,7 @@ async fn a_queue_in_four_shards_gives_everything_once_and_forgets_everything() {
     let mut after = String::new();
     loop {
         let page = hands.queues.dead(Q, &after, 9).await.unwrap();
-        dead.extend(page.items.iter().map(|letter| letter.id));
+        dead.extend(page.items.iter().map(|letter| letter.message.id));
         match page.next {
             Some(next) => after = next,
             None => break,

@@ -8,11 +8,11 @@ use signalbox_store::{Clock, Fabric, Shard};
 pub(super) use signalbox_testkit::{Server, equal, eventually};
 use tokio_util::sync::CancellationToken;
 
+use signalbox_api::queues::{FacetSettings, NewQueue};
 use signalbox_bus::{Delay, NewMessage, Refusal};
 use signalbox_bus_testkit::{Pacemaker, Time, with_fixed_clock};
 use signalbox_queues::{
-    DeadLetters, Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Source, Taken, Wanted,
-    WantedTenant,
+    DeadLetters, Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Source, Taken,
 };
 
 /// The queue of most tests.
@@ -28,11 +28,11 @@ pub(super) struct Hands {
 }
 
 /// A definition that replaces everything but what is set for single tenants.
-pub(super) fn wanted(pattern: &str) -> Wanted {
-    Wanted { pattern: pattern.into(), weights: Some(BTreeMap::new()), ..Wanted::default() }
+pub(super) fn wanted(pattern: &str) -> NewQueue {
+    NewQueue { pattern: pattern.into(), weights: Some(BTreeMap::new()), ..NewQueue::default() }
 }
 
-pub(super) async fn define(bus: &Pacemaker, name: &str, wanted: &Wanted) {
+pub(super) async fn define(bus: &Pacemaker, name: &str, wanted: &NewQueue) {
     let change = |known: Option<&Definition>| {
         Definition::new(name, wanted.clone(), known).map_err(signalbox_bus::Error::InvalidQueue)
     };
@@ -43,9 +43,9 @@ pub(super) fn source(queue: &str, revision: u64) -> Source<'_> {
     Source { queue, revision, weight: 1 }
 }
 
-pub(super) fn weights(weights: &[(&str, u32)]) -> Wanted {
+pub(super) fn weights(weights: &[(&str, u32)]) -> NewQueue {
     let weights = weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect();
-    Wanted { weights: Some(weights), ..wanted(".*") }
+    NewQueue { weights: Some(weights), ..wanted(".*") }
 }
 
 pub(super) fn pull(most: usize) -> PullRequest<'static> {
@@ -76,7 +76,7 @@ impl Hands {
         Self { redis, time, bus, queues, tags }
     }
 
-    pub(super) async fn put(&self, name: &str, wanted: Wanted) {
+    pub(super) async fn put(&self, name: &str, wanted: NewQueue) {
         define(&self.bus, name, &wanted).await;
     }
 
@@ -85,7 +85,7 @@ impl Hands {
     }
 
     /// Sets what is set for one environment.
-    pub(super) async fn tenant(&self, name: &str, environment: &str, wanted: WantedTenant) {
+    pub(super) async fn tenant(&self, name: &str, environment: &str, wanted: FacetSettings) {
         let change = |known: Option<&Definition>| {
             known.unwrap().with_tenant(environment, wanted).map_err(signalbox_bus::Error::InvalidQueue)
         };

@@ -1,7 +1,8 @@
 //! The exact order of pulls.
 
 use super::support::*;
-use signalbox_queues::{PullRequest, Settled, Wanted};
+use signalbox_api::queues::NewQueue;
+use signalbox_queues::{PullRequest, Settled};
 
 #[tokio::test]
 async fn round_robin_pulls_a_c_b() {
@@ -51,7 +52,7 @@ async fn a_weight_is_a_turn_of_that_many_messages_and_0_pauses() {
 async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.put(Q, Wanted { in_flight_limit: Some(2), ..weights(&[("1", 5)]) }).await;
+    hands.put(Q, NewQueue { in_flight_limit: Some(2), ..weights(&[("1", 5)]) }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "x"), ("2", "y"), ("2", "z")]).await;
     let pulled = hands.pull(10).await;
     let labels: Vec<String> = pulled.iter().map(|(_, taken)| label(taken)).collect();
@@ -63,7 +64,7 @@ async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
     // A higher limit makes a waiting facet eligible immediately.
     hands.push(&[("1", "d")]).await;
     assert!(hands.pull(1).await.is_empty());
-    hands.put(Q, Wanted { in_flight_limit: Some(3), ..wanted(".*") }).await;
+    hands.put(Q, NewQueue { in_flight_limit: Some(3), ..wanted(".*") }).await;
     hands.assert_true(Q, "a higher limit").await;
     assert_eq!(hands.labels(9).await, ["d"]);
 }
@@ -122,7 +123,7 @@ async fn a_pull_of_one_environment_leaves_the_others_their_turns() {
 async fn a_pull_of_one_environment_keeps_pause_and_cap() {
     let server = Server::in_memory().await;
     let hands = Hands::bare(&server, 1).await;
-    let limited = Wanted { in_flight_limit: Some(2), ..weights(&[("paused", 0)]) };
+    let limited = NewQueue { in_flight_limit: Some(2), ..weights(&[("paused", 0)]) };
     hands.put(Q, limited).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("paused", "p")]).await;
     let request = |environment: &'static str| PullRequest { environment: Some(environment), ..pull(10) };

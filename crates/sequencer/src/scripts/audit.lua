@@ -54,7 +54,6 @@ end
 
 local function main(objects)
   local call = redis.call
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local overdue, findings = objects.now(ARGV[1]) - tonumber(ARGV[2]), {}
   local function found(predicate, object, what) findings[#findings + 1] = { predicate, object, what } end
 

@@ -7,7 +7,6 @@
 -- Caller: Store::beat
 
 local function main(objects)
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local ends = objects.text(objects.now(ARGV[1]) + tonumber(ARGV[2]))
   local held = 0
   for at = 3, #ARGV, 2 do

@@ -15,7 +15,6 @@
 
 local function main(objects)
   local call = redis.call
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   -- Under this registry the backend accepts no new events and was not defined again.
   if call('HGET', KEYS[2], 'stamp') ~= ARGV[2] then return { ARGV[5], 0, -1 } end
   objects.expect_shared()

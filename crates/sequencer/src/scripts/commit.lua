@@ -79,7 +79,6 @@ local function put_in_flight(objects, going, ends, replies)
 end
 
 local function main(objects)
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local replies = {}
   local valid, gone = judge(objects, read_commits(objects), replies)
   if #valid == 0 then return replies end

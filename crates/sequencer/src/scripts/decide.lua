@@ -12,7 +12,6 @@
 
 local function main(objects)
   local call = redis.call
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local object = ARGV[2]
   local backend = call('HGET', KEYS[1], object)
   if not backend then return 'idle' end

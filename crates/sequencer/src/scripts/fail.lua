@@ -15,7 +15,6 @@
 
 local function main(objects)
   local call = redis.call
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local object, worker, what = ARGV[2], ARGV[3], ARGV[6]
   if not objects.holds(object, worker .. '/' .. ARGV[4]) then return 0 end
   local backend = call('HGET', KEYS[1], object)

@@ -13,7 +13,6 @@
 
 local function main(objects)
   local call = redis.call
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   if call('HGET', KEYS[2], 'stamp') ~= ARGV[1] then return { -1, -1 } end
   objects.expect_shared()
   local dead = objects.key('dead@' .. ARGV[2])

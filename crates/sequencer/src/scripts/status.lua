@@ -11,7 +11,6 @@
 
 local function main(objects)
   local call = redis.call
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local object = ARGV[1]
   local failure = call('HMGET', objects.of(object, 'failure'), 'attempts', 'why')
   return {

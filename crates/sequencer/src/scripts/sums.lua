@@ -6,7 +6,6 @@
 
 local function main(objects)
   local call = redis.call
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local numbers, findings, total, ready = objects.key('numbers'), {}, 0, 0
   for at = 1, #ARGV do
     total = total + tonumber(call('HGET', numbers, 'objects@' .. ARGV[at]) or 0)

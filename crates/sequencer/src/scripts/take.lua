@@ -127,7 +127,6 @@ local function next_due(objects, has_new, new_end)
 end
 
 local function main(objects)
-  objects.at(string.match(KEYS[1], '^(.*)queued$'))
   local now, lease_ms, most = objects.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local now_text = objects.text(now)
 

@@ -377,12 +377,15 @@ impl Model {
             gone.extend(one.flight);
             gone.extend(&one.queue);
             assert_eq!(gone, self.accepted[object]);
-            let status = self.world.stores[0].status(&name(object)).await.unwrap();
-            assert_eq!(status.waiting, one.queue.len() as u64);
-            assert_eq!(status.flight.is_some(), one.flight.is_some());
+            let Some(status) = self.world.stores[0].status(&name(object)).await.unwrap() else {
+                assert!(self.accepted[object].is_empty());
+                continue;
+            };
+            assert_eq!(status.queued, (one.queue.len() + usize::from(one.flight.is_some())) as u64);
+            assert_eq!(status.in_flight, one.flight);
             assert_eq!(status.attempts, u64::from(one.attempts));
-            assert_eq!(status.parked_ms.is_some(), one.state == State::Parked);
-            assert_eq!(status.retry_ms.is_some(), matches!(one.state, State::Retry { .. }));
+            assert_eq!(status.parked, one.state == State::Parked);
+            assert_eq!(status.next_try_ms.is_some(), matches!(one.state, State::Retry { .. }));
             assert_eq!(status.backend.is_some(), one.state != State::Idle);
         }
     }

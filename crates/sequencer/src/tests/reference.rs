@@ -255,10 +255,12 @@ impl Both {
         for object in 0..OBJECTS {
             let status = self.world.stores[0].status(&name(object)).await.unwrap();
             let standing = match &status {
-                one if one.lease_ms.is_some() => Standing::Leased,
-                one if one.parked_ms.is_some() => Standing::Parked,
-                one if one.retry_ms.is_some() => Standing::Retry(one.retry_ms.unwrap_or_default() as i64),
-                one if one.backend.is_some() => Standing::Ready,
+                Some(one) if one.lease_until_ms.is_some() => Standing::Leased,
+                Some(one) if one.parked => Standing::Parked,
+                Some(one) if one.next_try_ms.is_some() => {
+                    Standing::Retry(one.next_try_ms.unwrap_or_default() as i64)
+                }
+                Some(one) if one.backend.is_some() => Standing::Ready,
                 _ => Standing::Idle,
             };
             assert_eq!(standing, self.reference.standing(object), "{when}: {object}");
@@ -268,9 +270,8 @@ impl Both {
                 strings(&self.world.redis, "LRANGE", &[&list, "0", "-1"]).await.iter().map(id).collect();
             let wanted: Vec<u64> = self.reference.queued(object).iter().map(|event| event.id).collect();
             assert_eq!(queued, wanted, "{when}: waiting events of {object}");
-            let flight = status.flight.map(|entry| id(&String::from_utf8(entry).unwrap()));
             assert_eq!(
-                flight,
+                status.and_then(|status| status.in_flight),
                 self.reference.visit(object).map(|visit| visit.event.id),
                 "{when}: in flight of {object}"
             );

@@ -48,8 +48,8 @@ async fn a_redriven_event_keeps_its_id_is_marked_and_is_queued_last() {
     world.expect_consistent("redriven").await;
     let one = |id: u64, redriven: bool| ("work:1".to_owned(), id, redriven);
     assert_eq!(send_all(&world).await, [one(ids[1], false), one(ids[2], false), one(ids[0], true)]);
-    let status = world.stores[0].status("work:1").await.unwrap();
-    assert_eq!(status.sent, Some(ids[2]), "the latest one stays the latest");
+    let status = world.stores[0].status("work:1").await.unwrap().unwrap();
+    assert_eq!(status.last_sent_id, Some(ids[2]), "the latest one stays the latest");
     assert_eq!(world.handle().redrive("search").await.unwrap(), (0, 0), "a repeat finds nothing");
     assert!(matches!(world.handle().redrive("other").await, Err(Error::NoSuchBackend)));
     world.expect_consistent("at the end").await;

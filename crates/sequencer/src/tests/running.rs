@@ -106,13 +106,13 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
     assert_eq!(running.handle.check().await.unwrap(), []);
     let status = running.handle.object("work:1").await.unwrap().unwrap();
     let last = wanted["work:1"].last().copied();
-    assert_eq!(status.last_id.map(|id| id.0), last);
+    assert_eq!(status.last_id, last);
     // For every object: a delivered event may not be committed yet, and then it delays the removal of a
     // backend.
     for (object, ids) in &wanted {
         eventually("the last commit", || async {
             let status = running.handle.object(object).await.unwrap().unwrap();
-            if status.last_sent.map(|id| id.0) == ids.last().copied() && status.backend.is_none() {
+            if status.last_sent_id == ids.last().copied() && status.backend.is_none() {
                 Ok(())
             } else {
                 Err("not yet")
@@ -172,7 +172,7 @@ async fn each_policy_handles_a_poison_event_and_other_objects_continue() {
         receiver.log().into_iter().filter(|one| one.object == "skip:1" && one.taken).collect();
     assert_eq!(reported[0].gaps, [(poison[1], poison[1])]);
     let status = handle.object("park:1").await.unwrap().unwrap();
-    assert_eq!((status.attempts, status.waiting, status.why.as_deref()), (3, 2, Some("answered 500")));
+    assert_eq!((status.attempts, status.queued, status.last_error.as_deref()), (3, 2, Some("answered 500")));
     assert_eq!(handle.parked(10).await.unwrap()[0].0, "park:1");
     assert_eq!(handle.dead("skips", 10).await.unwrap().len(), 1);
     assert!(handle.check().await.unwrap().is_empty(), "all of it is consistent");

@@ -120,7 +120,7 @@ impl World {
         let registry = self.bus.handle.registry();
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
         for store in &self.stores {
-            let (next, _, found) = store.audit("0", 10_000, 1_000 * LEASE_MS).await.expect("a reply");
+            let (next, found) = store.audit("0", 10_000, &[], 1_000 * LEASE_MS).await.expect("a reply");
             assert_eq!((&*next, &found), ("0", &Vec::new()), "{when}");
             assert_eq!(store.sums(&names).await.expect("a reply"), [], "{when}");
         }

@@ -13,8 +13,9 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
+use signalbox_api::queues::MessageState;
 use signalbox_bus::{EventId, SubscriptionStatus};
-use signalbox_queues::{Place, Stored};
+use signalbox_queues::{Act, Stored};
 
 /// Queues, and subscribers, on the page.
 const MAX_PLACES: usize = 50;
@@ -107,7 +108,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
     let copy = match (&logged, &*view.queue) {
         (None, queue) if !queue.is_empty() => {
             let environment = Some(&*view.environment).filter(|environment| !environment.is_empty());
-            app.queues.message(queue, id, environment).await?
+            app.queues.message(queue, id, environment, Act::Show).await?
         }
         _ => None,
     };
@@ -158,7 +159,8 @@ fn pretty(data: &RawValue) -> String {
 
 /// Tokens that are confined to environments do not see dead letters.
 fn shows(caller: &Caller, stored: &Stored) -> bool {
-    let own = |own: &[String]| stored.place != Place::Dead && own.contains(&stored.message.environment);
+    let own =
+        |own: &[String]| stored.place != MessageState::Dead && own.contains(&stored.message.environment);
     caller.environments().is_none_or(own)
 }
 
@@ -183,7 +185,7 @@ async fn queues(
     let now_ms = app.dashboard.now_ms();
     let mut rows = Vec::new();
     for name in names {
-        let stored = app.queues.message(&name, id, Some(&entry.environment)).await?;
+        let stored = app.queues.message(&name, id, Some(&entry.environment), Act::Show).await?;
         rows.push(queue_row(name, id, &entry.environment, stored.filter(|one| shows(caller, one)), now_ms));
     }
     Ok((rows, more))
@@ -196,10 +198,10 @@ fn queue_row(name: String, id: u64, environment: &str, stored: Option<Stored>, n
     let (state, class, details) = match &stored {
         None => ("not in the queue", "idle", "it was acknowledged, dropped or expired".to_owned()),
         Some(stored) => match stored.place {
-            Place::Waiting => ("waiting", "good", String::new()),
-            Place::Delayed => ("delayed", "warn", until(stored)),
-            Place::InFlight => ("in flight", "good", until(stored)),
-            Place::Dead => {
+            MessageState::Waiting => ("waiting", "good", String::new()),
+            MessageState::Delayed => ("delayed", "warn", until(stored)),
+            MessageState::InFlight => ("in flight", "good", until(stored)),
+            MessageState::Dead => {
                 let when = stored.at_ms.map(|at| format::ago(now_ms, at)).unwrap_or_default();
                 ("dead letter", "bad", format!("{when}: {}", stored.reason.as_deref().unwrap_or("no reason")))
             }
@@ -216,7 +218,7 @@ fn queue_row(name: String, id: u64, environment: &str, stored: Option<Stored>, n
         details,
         attempts: stored.as_ref().map_or(0, |stored| stored.message.attempt),
         present: place.is_some(),
-        can_redrive: matches!(place, Some(Place::Delayed | Place::Dead)),
+        can_redrive: matches!(place, Some(MessageState::Delayed | MessageState::Dead)),
     }
 }
 

@@ -125,9 +125,9 @@ async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem
             path: segment(&name),
             since: format::ago(now_ms, since_ms),
             attempts: status.attempts,
-            why: status.why.unwrap_or_default(),
-            queued: status.waiting + u64::from(status.flight.is_some()),
-            head: status.head.map(|id| id.0),
+            why: status.last_error.unwrap_or_default(),
+            queued: status.queued,
+            head: status.next_id,
             name,
         });
     }
@@ -164,7 +164,7 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
         )
     })?;
     let now_ms = app.dashboard.now_ms();
-    let state = |id: EventId| match (&status.backend, status.flight, status.head, status.last_sent) {
+    let state = |id: u64| match (&status.backend, status.in_flight, status.next_id, status.last_sent_id) {
         (_, Some(flight), ..) if flight == id => "in flight",
         (_, _, Some(head), _) if head == id && status.parked_since_ms.is_some() => "parked",
         (Some(_), _, Some(head), _) if id >= head => "waiting",
@@ -176,7 +176,7 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
         Some(_) => app.sequencer.handle.queue(name, MAX_EVENTS).await?,
         None => Vec::new(),
     };
-    let before = |events: &[Event]| events.last().map_or(status.last_id, |event| event.prev);
+    let before = |events: &[Event]| events.last().map_or(status.last_id.map(EventId), |event| event.prev);
     let mut gone = before(&events);
     while let Some(id) = gone.filter(|_| events.len() < MAX_EVENTS) {
         let Some(event) = app.bus.handle().event(id).await? else { break };
@@ -190,7 +190,7 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
         kind: event.kind.as_str(),
         when: format::ago(now_ms, event.id.accepted_ms()),
         prev: event.prev.map(|prev| prev.0),
-        state: state(event.id),
+        state: state(event.id.0),
         data: event.data.map(|data| data.get().to_owned()),
         topic: event.topic,
         environment: event.environment,
@@ -199,16 +199,16 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
     render(&ObjectPage {
         path: segment(name),
         data: status.data.map(|data| data.get().to_owned()),
-        queued: status.waiting + u64::from(status.flight.is_some()),
+        queued: status.queued,
         backend: status.backend,
-        in_flight: status.flight.map(|id| id.0),
-        head: status.head.map(|id| id.0),
+        in_flight: status.in_flight,
+        head: status.next_id,
         owner: status.owner,
         parked: status.parked_since_ms.map(|since| format::ago(now_ms, since)),
         attempts: status.attempts,
-        why: status.why,
-        next_try: status.retry_at_ms.map(|at| format::span(at.saturating_sub(now_ms))),
-        last_sent: status.last_sent.map(|id| id.0),
+        why: status.last_error,
+        next_try: status.next_try_ms.map(|at| format::span(at.saturating_sub(now_ms))),
+        last_sent: status.last_sent_id,
         gone: gone.filter(|_| !more).map(|id| id.0),
         chain,
         may_decide: caller.is_root(),

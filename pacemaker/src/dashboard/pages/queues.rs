@@ -17,8 +17,9 @@ use crate::{
     },
 };
 use signalbox_access::{Caller, Scope};
+use signalbox_api::queues::Overflow;
 use signalbox_bus::EventId;
-use signalbox_queues::{Definition, Error, FacetStatus, Overflow, QueueNumbers, Taken};
+use signalbox_queues::{Definition, Error, FacetStatus, QueueNumbers, Taken};
 
 /// Maximum facets that are read and sorted, the first by name.
 const MAX_SORTED: usize = 1000;
@@ -289,14 +290,14 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<Content, Prob
         letters: letters
             .into_iter()
             .map(|letter| LetterRow {
-                id: letter.id,
-                link: message_link(name, &letter.environment, letter.id),
-                path: segment(&letter.environment),
-                environment: letter.environment,
-                attempts: letter.attempts,
-                reason: letter.reason,
-                died: format::ago(now_ms, letter.died_ms),
-                body: text(&letter.body),
+                id: letter.message.id,
+                link: message_link(name, &letter.message.environment, letter.message.id),
+                path: segment(&letter.message.environment),
+                environment: letter.message.environment,
+                attempts: letter.message.attempt,
+                reason: letter.reason.unwrap_or_default(),
+                died: format::ago(now_ms, letter.at_ms.unwrap_or_default()),
+                body: text(&letter.message.body),
             })
             .collect(),
         next,
@@ -426,7 +427,7 @@ mod tests {
     use super::*;
 
     fn definition() -> Definition {
-        let wanted = signalbox_queues::Wanted { pattern: ".*:x:.*".to_owned(), ..Default::default() };
+        let wanted = signalbox_api::queues::NewQueue { pattern: ".*:x:.*".to_owned(), ..Default::default() };
         Definition::new("mail", wanted, None).unwrap()
     }
 
@@ -443,10 +444,9 @@ mod tests {
             environment: environment.to_owned(),
             weight: 1,
             waiting,
-            in_flight: 0,
-            delayed: 0,
             oldest_age_ms,
             dwell_ms,
+            ..FacetStatus::default()
         };
         let facets =
             [facet("a", 1, Some(9), None), facet("b", 3, None, Some(1)), facet("c", 3, Some(5), Some(2))];

@@ -26,7 +26,7 @@ use signalbox_bus::{
     Delay, Handle, NewMessage, Refusal,
     intake::{self, Flaw, Limits},
 };
-use signalbox_queues::{is_part, milliseconds};
+use signalbox_queues::{is_part, thousandths};
 
 const CODE: &str = "invalid_message";
 
@@ -71,7 +71,7 @@ fn delay(submitted: &Submitted<'_>, now_ms: u64) -> Result<Option<Delay>, Flaw> 
         (Some(seconds), None) => {
             #[allow(clippy::cast_precision_loss, reason = "30 days")]
             let most = MAX_DELAY_SECONDS as f64;
-            match serde_json::from_str(seconds.get()).ok().and_then(|value| milliseconds(value, 0.0, most)) {
+            match serde_json::from_str(seconds.get()).ok().and_then(|value| thousandths(value, 0.0, most)) {
                 Some(ms) => Ok(Some(Delay::After(ms))),
                 None => bad(format!("`delay_seconds` must be a number between 0 and {MAX_DELAY_SECONDS}")),
             }

@@ -22,7 +22,7 @@ use signalbox_access::Caller;
 use signalbox_api::queues::{
     Extend, Message, Nack, Outcome, Outcomes, Pull, PullFrom, PullSource, Pulled, Receipts,
 };
-use signalbox_queues::{Handed, MAX_LEASE_MS, PullRequest, Receipt, Settled, Source, Taken, milliseconds};
+use signalbox_queues::{Handed, MAX_LEASE_MS, PullRequest, Receipt, Settled, Source, Taken, thousandths};
 
 /// Messages of a pull that does not specify their number.
 const DEFAULT_MESSAGES: usize = 10;
@@ -179,7 +179,7 @@ async fn pull_messages(app: &App, caller: &Caller, wanted: &PullFrom) -> Result<
     }
     #[allow(clippy::cast_precision_loss, reason = "minutes at most")]
     let longest = options.wait_seconds as f64;
-    let wait_ms = milliseconds(wanted.wait_seconds.unwrap_or_default(), 0.0, longest)
+    let wait_ms = thousandths(wanted.wait_seconds.unwrap_or_default(), 0.0, longest)
         .ok_or_else(|| out_of_range("wait_seconds", format!("must be between 0 and {longest}")))?;
     let lease_ms = wanted.lease_seconds.map(|lease| seconds("lease_seconds", lease, 1.0)).transpose()?;
     let _place = (wait_ms > 0).then(|| app.limits.pulls.take(caller)).transpose()?;
@@ -188,14 +188,11 @@ async fn pull_messages(app: &App, caller: &Caller, wanted: &PullFrom) -> Result<
     let names: Vec<&str> = wanted.queues.iter().map(|queue| &*queue.name).collect();
     let queues = &app.queues;
     with_queues(app, &names, |known| async move {
-        let source = |(queue, known): (&'_ PullSource, &signalbox_queues::Matchable)| {
-            (queue.name.clone(), known.definition.revision, queue.weight.unwrap_or(1))
-        };
-        let sources: Vec<(String, u64, u32)> = wanted.queues.iter().zip(&known).map(source).collect();
-        let sources: Vec<Source<'_>> = sources
-            .iter()
-            .map(|(queue, revision, weight)| Source { queue, revision: *revision, weight: *weight })
-            .collect();
+        let mut sources = Vec::with_capacity(known.len());
+        for (queue, known) in wanted.queues.iter().zip(&known) {
+            let weight = queue.weight.unwrap_or(1);
+            sources.push(Source { queue: &queue.name, revision: known.definition.revision, weight });
+        }
         queues.pull(&sources, request).await
     })
     .await
@@ -270,7 +267,7 @@ fn checked(receipts: &[String]) -> Result<Vec<&str>, Problem> {
 fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
     #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
     let most = MAX_LEASE_MS as f64 / 1000.0;
-    milliseconds(seconds, least, most)
+    thousandths(seconds, least, most)
         .ok_or_else(|| out_of_range(member, format!("must be between {least} and {most}")))
 }
 

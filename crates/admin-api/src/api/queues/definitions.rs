@@ -19,9 +19,9 @@ use crate::http::{
     path::Path,
     precondition::{expected, tagged},
 };
-use signalbox_api::queues::{self as api, FacetSettings, NewQueue, Numbers, Queue, QueueList, QueuePatch};
+use signalbox_api::queues::{FacetSettings, NewQueue, Numbers, Queue, QueueList, QueuePatch};
 use signalbox_bus::Error;
-use signalbox_queues::{Definition, Overflow, QueueNumbers, Wanted, WantedTenant};
+use signalbox_queues::{Definition, QueueNumbers};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, patch, remove))
@@ -31,34 +31,8 @@ impl Body for NewQueue {}
 
 impl Body for QueuePatch {}
 
-fn overflow(overflow: api::Overflow) -> Overflow {
-    match overflow {
-        api::Overflow::Reject => Overflow::Reject,
-        api::Overflow::DropOldest => Overflow::DropOldest,
-    }
-}
-
-fn wanted(new: NewQueue) -> Wanted {
-    let NewQueue {
-        pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights, ..
-    } = new;
-    Wanted {
-        pattern,
-        lease_seconds,
-        in_flight_limit,
-        max_attempts,
-        retention_seconds,
-        backoff_seconds: new.backoff_seconds,
-        max_backoff_seconds: new.max_backoff_seconds,
-        max_waiting: new.max_waiting,
-        max_waiting_per_tenant: new.max_waiting_per_tenant,
-        overflow: overflow(new.overflow),
-        weights,
-    }
-}
-
 /// The definition with changes.
-fn patched(patch: &QueuePatch, known: &Definition) -> Wanted {
+fn patched(patch: &QueuePatch, known: &Definition) -> NewQueue {
     let now = known.wanted();
     let mut weights = known.weights.clone();
     for (environment, weight) in &patch.weights {
@@ -67,7 +41,7 @@ fn patched(patch: &QueuePatch, known: &Definition) -> Wanted {
             None => weights.remove(environment),
         };
     }
-    Wanted {
+    NewQueue {
         pattern: patch.pattern.clone().unwrap_or(now.pattern),
         lease_seconds: patch.lease_seconds.or(now.lease_seconds),
         in_flight_limit: patch.in_flight_limit.unwrap_or(now.in_flight_limit),
@@ -77,15 +51,9 @@ fn patched(patch: &QueuePatch, known: &Definition) -> Wanted {
         max_backoff_seconds: patch.max_backoff_seconds.or(now.max_backoff_seconds),
         max_waiting: patch.max_waiting.unwrap_or(now.max_waiting),
         max_waiting_per_tenant: patch.max_waiting_per_tenant.unwrap_or(now.max_waiting_per_tenant),
-        overflow: patch.overflow.map_or(now.overflow, overflow),
+        overflow: patch.overflow.unwrap_or(now.overflow),
         weights: Some(weights),
     }
-}
-
-/// The settings of an environment, as the API shows them.
-pub(super) fn settings(wanted: WantedTenant) -> FacetSettings {
-    let WantedTenant { weight, paused, in_flight_limit, rate } = wanted;
-    FacetSettings { weight, paused, in_flight_limit, rate_per_second: rate }
 }
 
 fn show(name: String, definition: &Definition, numbers: QueueNumbers) -> Queue {
@@ -93,7 +61,7 @@ fn show(name: String, definition: &Definition, numbers: QueueNumbers) -> Queue {
     #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
     let seconds = |ms: u64| ms as f64 / 1000.0;
     let facet = |environment: &String| {
-        let set = FacetSettings { weight: None, ..settings(definition.wanted_tenant(environment)) };
+        let set = FacetSettings { weight: None, ..definition.wanted_tenant(environment) };
         (environment.clone(), set)
     };
     Queue {
@@ -107,10 +75,7 @@ fn show(name: String, definition: &Definition, numbers: QueueNumbers) -> Queue {
         max_backoff_seconds: seconds(definition.max_backoff_ms),
         max_waiting: definition.max_waiting,
         max_waiting_per_tenant: definition.max_waiting_per_tenant,
-        overflow: match definition.overflow {
-            Overflow::Reject => api::Overflow::Reject,
-            Overflow::DropOldest => api::Overflow::DropOldest,
-        },
+        overflow: definition.overflow,
         weights: definition.weights.clone(),
         facets: definition.tenants.keys().map(facet).collect(),
         revision: definition.revision,
@@ -239,9 +204,9 @@ async fn put(
     notes: Notes,
     Path(name): Path<String>,
     headers: HeaderMap,
-    Json(new): Json<NewQueue>,
+    Json(wanted): Json<NewQueue>,
 ) -> Result<Response, Problem> {
-    let (wanted, expected) = (wanted(new), expected(&headers)?);
+    let expected = expected(&headers)?;
     let change = |known: Option<&Definition>| {
         Definition::new(&name, wanted.clone(), known).map_err(Error::InvalidQueue)
     };

@@ -20,7 +20,7 @@ use crate::http::{
 };
 use signalbox_api::queues::{Count, Facet, FacetPage, FacetPatch, FacetSettings};
 use signalbox_bus::Error;
-use signalbox_queues::{DEFAULT_WEIGHT, Definition, FacetStatus, WantedTenant};
+use signalbox_queues::{DEFAULT_WEIGHT, Definition, FacetStatus};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(facets)).routes(routes!(facet, set_facet, change_facet, drop_facet))
@@ -37,7 +37,7 @@ fn show(status: FacetStatus, definition: &Definition) -> Facet {
         weight: set.weight.unwrap_or(DEFAULT_WEIGHT),
         paused: set.paused,
         in_flight_limit: set.in_flight_limit,
-        rate_per_second: set.rate,
+        rate_per_second: set.rate_per_second,
         waiting: status.waiting,
         in_flight: status.in_flight,
         delayed: status.delayed,
@@ -49,7 +49,7 @@ fn show(status: FacetStatus, definition: &Definition) -> Facet {
 /// One facet, which may have no messages.
 async fn view(app: &App, queue: &str, environment: &str, definition: &Definition) -> Result<Facet, Problem> {
     let named = app.queues.facets_named(queue, &[environment.to_owned()]).await?;
-    let empty = || FacetStatus::empty(environment);
+    let empty = || FacetStatus { environment: environment.to_owned(), ..FacetStatus::default() };
     Ok(show(named.into_iter().next().unwrap_or_else(empty), definition))
 }
 
@@ -99,7 +99,7 @@ async fn set(
     headers: &HeaderMap,
     queue: &str,
     environment: &str,
-    wanted: impl Fn(WantedTenant) -> WantedTenant,
+    wanted: impl Fn(FacetSettings) -> FacetSettings,
 ) -> Result<Response, Problem> {
     let change = |known: Option<&Definition>| {
         let known = known.ok_or(Error::NoSuchQueue)?;
@@ -125,10 +125,8 @@ async fn set_facet(
     State(app): State<App>,
     Path((name, environment)): Path<(String, Environment)>,
     headers: HeaderMap,
-    Json(new): Json<FacetSettings>,
+    Json(wanted): Json<FacetSettings>,
 ) -> Result<Response, Problem> {
-    let FacetSettings { weight, paused, in_flight_limit, rate_per_second } = new;
-    let wanted = WantedTenant { weight, paused, in_flight_limit, rate: rate_per_second };
     set(&app, &headers, &name, &environment, |_| wanted).await
 }
 
@@ -147,11 +145,11 @@ async fn change_facet(
     headers: HeaderMap,
     Json(patch): Json<FacetPatch>,
 ) -> Result<Response, Problem> {
-    let wanted = |known: WantedTenant| WantedTenant {
+    let wanted = |known: FacetSettings| FacetSettings {
         weight: patch.weight.unwrap_or(known.weight),
         paused: patch.paused.unwrap_or(known.paused),
         in_flight_limit: patch.in_flight_limit.unwrap_or(known.in_flight_limit),
-        rate: patch.rate_per_second.unwrap_or(known.rate),
+        rate_per_second: patch.rate_per_second.unwrap_or(known.rate_per_second),
     };
     set(&app, &headers, &name, &environment, wanted).await
 }

@@ -18,8 +18,8 @@ use crate::http::{
     body::{Body, Json, Query},
     path::Path,
 };
-use signalbox_api::queues::{Count, DeadLetter, DeadPage, Gap, Gaps, Peek, Peeked, Purge, Redrive};
-use signalbox_queues::{self as queues, DeadLetters, Matchable, Taken};
+use signalbox_api::queues::{Count, DeadLetter, DeadPage, Gaps, Peek, Peeked, Purge, Redrive};
+use signalbox_queues::{self as queues, DeadLetters, Matchable, Taken, thousandths};
 
 /// Items of a page: the default and the maximum.
 const DEFAULT_LIMIT: usize = 100;
@@ -115,18 +115,6 @@ async fn purge(
     Ok(Answer(Count { messages: app.queues.purge(&name, environment.as_deref()).await? }))
 }
 
-/// A dead letter's message, as a pull would have shown it.
-fn message(letter: &queues::DeadLetter) -> Option<Box<RawValue>> {
-    let taken = Taken {
-        id: letter.id,
-        attempt: letter.attempts,
-        environment: letter.environment.clone(),
-        backlog: 0,
-        body: letter.body.clone(),
-    };
-    raw(&taken)
-}
-
 /// A message as a pull would have shown it.
 pub(super) fn raw(taken: &Taken) -> Option<Box<RawValue>> {
     serde_json::value::to_raw_value(&show(taken, None)).ok()
@@ -147,15 +135,12 @@ async fn dead(
     let (after, limit) = page.read()?;
     find(&app, &name).await?;
     let page = app.queues.dead(&name, &after, limit).await?;
-    let dead = page
-        .items
-        .iter()
-        .map(|letter| DeadLetter {
-            died_ms: letter.died_ms,
-            reason: letter.reason.clone(),
-            message: message(letter),
-        })
-        .collect();
+    let letter = |letter: queues::Stored| DeadLetter {
+        died_ms: letter.at_ms.unwrap_or_default(),
+        reason: letter.reason.unwrap_or_default(),
+        message: raw(&letter.message),
+    };
+    let dead = page.items.into_iter().map(letter).collect();
     let next = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
     Ok(Answer(DeadPage { dead, next }).into_response())
 }
@@ -184,16 +169,12 @@ async fn redrive(
         let detail = format!("`ids` must have between 1 and {MAX_LIMIT} items");
         return Err(Problem::unprocessable("out_of_range", detail));
     }
-    let rate = match rate_per_second {
-        None => None,
-        // In range, so neither sign nor size is lost.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        Some(rate) if (0.1..=1_000_000.0).contains(&rate) => Some((rate * 1000.0).round() as u64),
-        Some(_) => {
-            let detail = "`rate_per_second` must be between 0.1 and 1000000";
-            return Err(Problem::unprocessable("out_of_range", detail));
-        }
+    let out_of_range = || {
+        let detail = "`rate_per_second` must be between 0.1 and 1000000";
+        Problem::unprocessable("out_of_range", detail)
     };
+    let in_range = |rate| thousandths(rate, 0.1, 1_000_000.0).ok_or_else(out_of_range);
+    let rate = rate_per_second.map(in_range).transpose()?;
     let wanted = DeadLetters {
         environment: environment.as_deref(),
         ids: ids.as_deref().unwrap_or_default(),
@@ -256,16 +237,9 @@ async fn gaps(
     find(&app, &name).await?;
     let mut gaps = app.queues.gaps(&name).await?;
     if let Some(own) = caller.environments() {
-        gaps.retain(|gap| own.contains(&gap.environment));
+        gaps.retain(|gap| gap.environment.as_ref().is_some_and(|name| own.contains(name)));
     }
-    let show = |gap: queues::DropGap| Gap {
-        environment: Some(gap.environment).filter(|name| !name.is_empty()),
-        first: gap.first,
-        last: gap.last,
-        messages: gap.messages,
-        dropped_ms: gap.dropped_ms,
-    };
-    Ok(Answer(Gaps { gaps: gaps.into_iter().map(show).collect() }))
+    Ok(Answer(Gaps { gaps }))
 }
 
 /// Delete the record of dropped messages

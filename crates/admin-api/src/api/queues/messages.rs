@@ -23,7 +23,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::queues::{Count, MessagePage, MessageState, StoredMessage};
-use signalbox_queues::{Change, DeadLetters, Place, Stored};
+use signalbox_queues::{Act, DeadLetters, Stored};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(message, drop_message)).routes(routes!(redrive))
@@ -64,14 +64,9 @@ struct MessageQuery {
 }
 
 fn view(stored: &Stored) -> StoredMessage<Box<RawValue>> {
-    let (state, dead) = match stored.place {
-        Place::Delayed => (MessageState::Delayed, false),
-        Place::Waiting => (MessageState::Waiting, false),
-        Place::InFlight => (MessageState::InFlight, false),
-        Place::Dead => (MessageState::Dead, true),
-    };
+    let dead = stored.place == MessageState::Dead;
     StoredMessage {
-        state,
+        state: stored.place,
         until_ms: stored.at_ms.filter(|_| !dead),
         died_ms: stored.at_ms.filter(|_| dead),
         reason: stored.reason.clone(),
@@ -101,8 +96,8 @@ async fn list(
     let list = format!("queues {name}");
     let after = app.cursors.read(&caller, &list, cursor.as_deref()).await?.unwrap_or_default();
     let place = match state {
-        Listable::Delayed => Place::Delayed,
-        Listable::InFlight => Place::InFlight,
+        Listable::Delayed => MessageState::Delayed,
+        Listable::InFlight => MessageState::InFlight,
     };
     let page = app.queues.list(&name, place, environment.as_deref(), &after, limit).await?;
     let messages = page.items.iter().map(view).collect();
@@ -140,7 +135,7 @@ fn unknown() -> Problem {
 
 /// A message that was found. Tokens that are confined to environments do not see dead letters.
 fn found(caller: &Caller, stored: Option<Stored>) -> Result<Stored, Problem> {
-    let hidden = |stored: &Stored| stored.place == Place::Dead && caller.environments().is_some();
+    let hidden = |stored: &Stored| stored.place == MessageState::Dead && caller.environments().is_some();
     stored.filter(|stored| !hidden(stored)).ok_or_else(unknown)
 }
 
@@ -158,7 +153,7 @@ async fn message(
     Query(query): Query<MessageQuery>,
 ) -> Result<Response, Problem> {
     let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
-    let stored = app.queues.message(&name, id, environment.as_deref()).await?;
+    let stored = app.queues.message(&name, id, environment.as_deref(), Act::Show).await?;
     Ok(Answer(view(&found(&caller, stored)?)).into_response())
 }
 
@@ -176,8 +171,8 @@ async fn drop_message(
     Query(query): Query<MessageQuery>,
 ) -> Result<StatusCode, Problem> {
     let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
-    let stored = app.queues.change_message(&name, id, environment.as_deref(), Change::Drop).await?;
-    if found(&caller, stored)?.place == Place::Dead {
+    let stored = app.queues.message(&name, id, environment.as_deref(), Act::Drop).await?;
+    if found(&caller, stored)?.place == MessageState::Dead {
         let wanted = DeadLetters { ids: &[id], drop: true, ..DeadLetters::default() };
         take_dead(&app, &name, wanted).await?;
     }
@@ -198,15 +193,15 @@ async fn redrive(
     Query(query): Query<MessageQuery>,
 ) -> Result<Answer<Count>, Problem> {
     let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
-    let stored = app.queues.change_message(&name, id, environment.as_deref(), Change::Advance).await?;
+    let stored = app.queues.message(&name, id, environment.as_deref(), Act::Advance).await?;
     let messages = match found(&caller, stored)?.place {
-        Place::Delayed => 1,
-        Place::Waiting => 0,
-        Place::Dead => {
+        MessageState::Delayed => 1,
+        MessageState::Waiting => 0,
+        MessageState::Dead => {
             let wanted = DeadLetters { ids: &[id], ..DeadLetters::default() };
             take_dead(&app, &name, wanted).await?
         }
-        Place::InFlight => {
+        MessageState::InFlight => {
             let detail = "a consumer has the message; it becomes available when the consumer returns it or the \
                           lease ends";
             return Err(Problem::new(StatusCode::CONFLICT, "message_in_flight", detail));

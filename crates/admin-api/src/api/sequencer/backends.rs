@@ -161,14 +161,7 @@ async fn dead(
     State(app): State<App>,
     Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<Vec<DeadEvent>>, Problem> {
-    let dead = app.sequencer.handle.dead(&name, MAX_DEAD).await?;
-    let view = |signalbox_sequencer::DeadEvent { died_ms, attempts, why, event }| DeadEvent {
-        died_ms,
-        attempts,
-        why,
-        event,
-    };
-    Ok(Answer(dead.into_iter().map(view).collect()))
+    Ok(Answer(app.sequencer.handle.dead(&name, MAX_DEAD).await?))
 }
 
 /// Delete a backend's dead letters

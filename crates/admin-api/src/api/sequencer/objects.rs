@@ -17,7 +17,7 @@ use crate::http::{
 };
 use signalbox_api::objects::{Accepted, ObjectList, ObjectState, Skip};
 use signalbox_bus::EventId;
-use signalbox_sequencer::{Decided, Decision, ObjectStatus};
+use signalbox_sequencer::{Decided, Decision};
 
 /// The largest group that is read: a state and a hundred events of the largest size, about.
 const GROUP_BYTES: usize = 8 << 20;
@@ -35,27 +35,6 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 impl Body for Skip {}
-
-fn view(object: String, status: ObjectStatus) -> ObjectState {
-    let id = |EventId(id): EventId| id;
-    ObjectState {
-        object,
-        data: status.data,
-        last_id: status.last_id.map(id),
-        backend: status.backend,
-        queued: status.waiting + u64::from(status.flight.is_some()),
-        in_flight: status.flight.map(id),
-        next_id: status.head.map(id),
-        owner: status.owner,
-        lease_until_ms: status.lease_until_ms,
-        parked: status.parked_since_ms.is_some(),
-        parked_since_ms: status.parked_since_ms,
-        attempts: status.attempts,
-        last_error: status.why,
-        next_try_ms: status.retry_at_ms,
-        last_sent_id: status.last_sent.map(id),
-    }
-}
 
 /// Publish events of an object, with its new state
 ///
@@ -119,8 +98,7 @@ async fn list(
     let mut objects = Vec::with_capacity(page.items.len());
     for (name, _) in page.items {
         // Its events may have been sent since the list was read.
-        let status = app.sequencer.handle.object(&name).await?;
-        objects.extend(status.map(|status| view(name, status)));
+        objects.extend(app.sequencer.handle.object(&name).await?);
     }
     Ok(Answer(ObjectList { objects, next: page.next, total: Some(page.total as u64) }))
 }
@@ -134,14 +112,14 @@ async fn show(
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
 ) -> Result<Answer<ObjectState>, Problem> {
-    let status = app.sequencer.handle.object(&object).await?;
-    let status = status.ok_or_else(|| {
+    let state = app.sequencer.handle.object(&object).await?;
+    let state = state.ok_or_else(|| {
         Problem::not_found(
             "unknown_object",
             "unknown object: no event was published for it, and it has no state",
         )
     })?;
-    Ok(Answer(view(object, status)))
+    Ok(Answer(state))
 }
 
 /// Retry an object's event
