@@ -136,7 +136,7 @@ fn keys(catalog: &[Entry], program: &str) -> String {
         } else {
             continue;
         };
-        let start = entry.pattern.split('<').next().unwrap_or_default();
+        let start = entry.pattern.split('{').next().unwrap_or_default();
         let rest = if start.len() < entry.pattern.len() { "*" } else { "" };
         let pattern = format!("{access}{start}{rest}");
         if !patterns.contains(&pattern) {

@@ -1,53 +1,6 @@
 //! The event bus: on the fabric, in every shard.
 
-use super::{Entry, row};
-use crate::{FabricSpace, Key, Tag};
-
-/// The rows of `docs/keys.md` for the bus.
-pub const CATALOG: &[Entry] = &[
-    row("bus:registry", "hash", "no expiry"),
-    row("bus:topics", "set", "no expiry"),
-    row("bus:topic:<name>", "hash", "while the topic exists"),
-    row("bus:topics:<token>", "set", "while subscribed"),
-    row("bus:subscribers", "set", "no expiry"),
-    row("bus:subscribers:<topic>", "set", "while the topic exists"),
-    row("bus:subscriber:<token>", "hash", "while subscribed"),
-    row("bus:api_tokens", "hash", "no expiry"),
-    row("bus:call:<pacemaker>:<slot>", "string", "10 minutes after the last call"),
-    row("bus:last.event.id", "string", "no expiry"),
-    row("bus:objects", "hash", "exchanged after 30 days or a million objects"),
-    row("bus:objects:old", "hash", "forgotten at the next exchange"),
-    row("bus:objects:state", "hash", "no expiry"),
-    row("bus:idempotency:keys:<client>", "hash", "20 minutes after the last key"),
-    row("bus:idempotency:ages:<client>", "zset", "20 minutes after the last key"),
-    row("bus:log", "hash", "no expiry"),
-    row("bus:log:<segment>", "hash", "a day, and while a batch needs it"),
-    row("bus:log:<segment>:order", "list", "as its segment"),
-    row("bus:log:<segment>:environments", "hash", "as its segment, while bus.environment_bytes is set"),
-    row("bus:environments", "hash", "no expiry, while bus.environment_bytes is set"),
-    row("bus:batch:<bid>", "list", "until delivered, dead or dropped"),
-    row("bus:batches:current:<token>", "hash", "while batches fill"),
-    row("bus:batches:ready:<token>:<lane>", "list", "while batches wait"),
-    row("bus:batches:index", "zset", "no expiry"),
-    row("bus:batches:gauges:event", "hash", "no expiry"),
-    row("bus:batches:gauges:batch", "hash", "no expiry"),
-    row("bus:generations:<token>", "hash", "while subscribed"),
-    row("bus:gaps:<token>:<lane>", "list", "until reported"),
-    row("bus:jobs:index:main", "set", "no expiry"),
-    row("bus:jobs:scheduled:main", "zset", "no expiry"),
-    row("bus:jobs:instant:main", "list", "no expiry"),
-    row("bus:jobs:waiting:<token>", "set", "while an older generation has batches"),
-    row("bus:jobs:pending:index:main", "set", "no expiry"),
-    row("bus:jobs:pending:main:<worker>", "list", "while the worker holds a job"),
-    row("bus:workers", "hash", "no expiry"),
-    row("bus:counters", "hash", "no expiry"),
-    row("bus:dead:<token>", "list", "until redriven or dropped"),
-    row("bus:attempts:<token>", "list", "a week after the last attempt"),
-    row("bus:dead.bytes", "hash", "no expiry"),
-    row("bus:purge", "hash", "until cleared away"),
-    row("bus:replays", "zset", "no expiry"),
-    row("bus:replay:<token>", "hash", "until done"),
-];
+use crate::Tag;
 
 /// The event bus's keys of one shard.
 #[derive(Debug, Clone)]
@@ -59,10 +12,6 @@ pub fn bus(tag: &Tag) -> Bus<'_> {
 }
 
 impl Bus<'_> {
-    fn key(&self, name: impl std::fmt::Display) -> Key<FabricSpace> {
-        Key::new(format!("{}{name}", self.0.as_str()))
-    }
-
     /// The channel that wakes idle workers: `now`, or the time until which they can sleep, in unix
     /// milliseconds.
     pub fn wake_channel(&self) -> String {
@@ -73,189 +22,87 @@ impl Bus<'_> {
     pub fn registry_channel(&self) -> String {
         format!("{}bus:registry", self.0.as_str())
     }
+}
 
-    /// STRING: a pacemaker's last call of the publish script.
-    pub fn call(&self, pacemaker: &str, slot: usize) -> Key<FabricSpace> {
-        self.key(format_args!("bus:call:{pacemaker}:{slot}"))
-    }
-
-    /// HASH: identity, shards, stamp and snapshot of topics, subscriptions and tokens.
-    pub fn registry(&self) -> Key<FabricSpace> {
-        self.key("bus:registry")
-    }
-
-    /// SET of topic names.
-    pub fn topics(&self) -> Key<FabricSpace> {
-        self.key("bus:topics")
-    }
-
-    /// HASH: a topic's `publisher` and `counter`.
-    pub fn topic(&self, name: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:topic:{name}"))
-    }
-
-    /// SET of a subscriber's topics.
-    pub fn topics_of(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:topics:{token}"))
-    }
-
-    /// SET of subscribers' tokens.
-    pub fn subscribers(&self) -> Key<FabricSpace> {
-        self.key("bus:subscribers")
-    }
-
-    /// SET of a topic's subscribers.
-    pub fn subscribers_of(&self, topic: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:subscribers:{topic}"))
-    }
-
-    /// HASH of a subscription's metadata and counters.
-    pub fn subscriber(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:subscriber:{token}"))
-    }
-
-    /// HASH: token → name and scopes.
-    pub fn api_tokens(&self) -> Key<FabricSpace> {
-        self.key("bus:api_tokens")
-    }
-
-    /// INTEGER: the last ID assigned in the shard.
-    pub fn last_event_id(&self) -> Key<FabricSpace> {
-        self.key("bus:last.event.id")
-    }
-
-    /// HASH: the last ids of objects.
-    pub fn objects(&self) -> Key<FabricSpace> {
-        self.key("bus:objects")
-    }
-
-    /// HASH: the last IDs of objects without recent events.
-    pub fn objects_old(&self) -> Key<FabricSpace> {
-        self.key("bus:objects:old")
-    }
-
-    /// HASH: the time at which the two hashes were last swapped.
-    pub fn objects_state(&self) -> Key<FabricSpace> {
-        self.key("bus:objects:state")
-    }
-
-    /// HASH: digest of an idempotency key → the result of its publish call.
-    pub fn idempotency_keys(&self, client: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:idempotency:keys:{client}"))
-    }
-
-    /// ZSET: digests of idempotency keys by age.
-    pub fn idempotency_ages(&self, client: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:idempotency:ages:{client}"))
-    }
-
-    /// HASH: segment of the log → bytes.
-    pub fn log(&self) -> Key<FabricSpace> {
-        self.key("bus:log")
-    }
-
-    /// HASH: id → event.
-    pub fn log_segment(&self, segment: u64) -> Key<FabricSpace> {
-        self.key(format_args!("bus:log:{segment}"))
-    }
-
-    /// LIST: the ids of a segment in order.
-    pub fn log_order(&self, segment: u64) -> Key<FabricSpace> {
-        self.key(format_args!("bus:log:{segment}:order"))
-    }
-
-    /// LIST: a batch.
-    pub fn batch(&self, bid: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:batch:{bid}"))
-    }
-
-    /// ZSET: all batches by creation.
-    pub fn batches_index(&self) -> Key<FabricSpace> {
-        self.key("bus:batches:index")
-    }
-
-    /// HASH: token → events in batches.
-    pub fn gauges_event(&self) -> Key<FabricSpace> {
-        self.key("bus:batches:gauges:event")
-    }
-
-    /// HASH: token → batches.
-    pub fn gauges_batch(&self) -> Key<FabricSpace> {
-        self.key("bus:batches:gauges:batch")
-    }
-
-    /// HASH: a subscriber's generations of lanes.
-    pub fn generations(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:generations:{token}"))
-    }
-
-    /// LIST: gaps of a lane that are not reported yet.
-    pub fn gaps(&self, token: &str, lane: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:gaps:{token}:{lane}"))
-    }
-
-    /// SET of all jobs.
-    pub fn jobs_index(&self) -> Key<FabricSpace> {
-        self.key("bus:jobs:index:main")
-    }
-
-    /// ZSET of jobs by due time.
-    pub fn jobs_scheduled(&self) -> Key<FabricSpace> {
-        self.key("bus:jobs:scheduled:main")
-    }
-
-    /// LIST of ready jobs.
-    pub fn jobs_instant(&self) -> Key<FabricSpace> {
-        self.key("bus:jobs:instant:main")
-    }
-
-    /// SET of workers with a job.
-    pub fn jobs_pending_index(&self) -> Key<FabricSpace> {
-        self.key("bus:jobs:pending:index:main")
-    }
-
-    /// LIST: the job of a worker.
-    pub fn jobs_pending(&self, worker: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:jobs:pending:main:{worker}"))
-    }
-
-    /// HASH: worker → last heartbeat.
-    pub fn workers(&self) -> Key<FabricSpace> {
-        self.key("bus:workers")
-    }
-
-    /// HASH of telemetry.
-    pub fn counters(&self) -> Key<FabricSpace> {
-        self.key("bus:counters")
-    }
-
-    /// LIST of dead letters.
-    pub fn dead(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:dead:{token}"))
-    }
-
-    /// LIST of the last attempts to deliver to a subscriber, oldest first. It is only in the first shard.
-    pub fn attempts(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:attempts:{token}"))
-    }
-
-    /// HASH: token → bytes of its dead letters.
-    pub fn dead_bytes(&self) -> Key<FabricSpace> {
-        self.key("bus:dead.bytes")
-    }
-
-    /// HASH: lanes to be deleted.
-    pub fn purge(&self) -> Key<FabricSpace> {
-        self.key("bus:purge")
-    }
-
-    /// ZSET of replays by their next step.
-    pub fn replays(&self) -> Key<FabricSpace> {
-        self.key("bus:replays")
-    }
-
-    /// HASH of a replay.
-    pub fn replay(&self, token: &str) -> Key<FabricSpace> {
-        self.key(format_args!("bus:replay:{token}"))
+keys! {
+    impl Bus() {
+        /// HASH: identity, shards, stamp and snapshot of topics, subscriptions and tokens.
+        registry() = "bus:registry", "hash", "no expiry";
+        /// SET of topic names.
+        topics() = "bus:topics", "set", "no expiry";
+        /// HASH: a topic's `publisher` and `counter`.
+        topic(name: &str) = "bus:topic:{name}", "hash", "while the topic exists";
+        /// SET of a subscriber's topics.
+        topics_of(token: &str) = "bus:topics:{token}", "set", "while subscribed";
+        /// SET of subscribers' tokens.
+        subscribers() = "bus:subscribers", "set", "no expiry";
+        /// SET of a topic's subscribers.
+        subscribers_of(topic: &str) = "bus:subscribers:{topic}", "set", "while the topic exists";
+        /// HASH of a subscription's metadata and counters.
+        subscriber(token: &str) = "bus:subscriber:{token}", "hash", "while subscribed";
+        /// HASH: token → name and scopes.
+        api_tokens() = "bus:api_tokens", "hash", "no expiry";
+        /// STRING: a pacemaker's last call of the publish script.
+        call(pacemaker: &str, slot: usize) = "bus:call:{pacemaker}:{slot}",
+            "string", "10 minutes after the last call";
+        /// INTEGER: the last ID assigned in the shard.
+        last_event_id() = "bus:last.event.id", "string", "no expiry";
+        /// HASH: the last ids of objects.
+        objects() = "bus:objects", "hash", "exchanged after 30 days or a million objects";
+        /// HASH: the last IDs of objects without recent events.
+        objects_old() = "bus:objects:old", "hash", "forgotten at the next exchange";
+        /// HASH: the time at which the two hashes were last swapped.
+        objects_state() = "bus:objects:state", "hash", "no expiry";
+        /// HASH: digest of an idempotency key → the result of its publish call.
+        idempotency_keys(client: &str) = "bus:idempotency:keys:{client}",
+            "hash", "20 minutes after the last key";
+        /// ZSET: digests of idempotency keys by age.
+        idempotency_ages(client: &str) = "bus:idempotency:ages:{client}",
+            "zset", "20 minutes after the last key";
+        /// HASH: segment of the log → bytes.
+        log() = "bus:log", "hash", "no expiry";
+        /// HASH: id → event.
+        log_segment(segment: u64) = "bus:log:{segment}", "hash", "a day, and while a batch needs it";
+        /// LIST: the ids of a segment in order.
+        log_order(segment: u64) = "bus:log:{segment}:order", "list", "as its segment";
+        /// ZSET: all batches by creation.
+        batches_index() = "bus:batches:index", "zset", "no expiry";
+        /// HASH: token → events in batches.
+        gauges_event() = "bus:batches:gauges:event", "hash", "no expiry";
+        /// HASH: token → batches.
+        gauges_batch() = "bus:batches:gauges:batch", "hash", "no expiry";
+        /// SET of all jobs.
+        jobs_index() = "bus:jobs:index:main", "set", "no expiry";
+        /// ZSET of jobs by due time.
+        jobs_scheduled() = "bus:jobs:scheduled:main", "zset", "no expiry";
+        /// LIST of ready jobs.
+        jobs_instant() = "bus:jobs:instant:main", "list", "no expiry";
+        /// SET of workers with a job.
+        jobs_pending_index() = "bus:jobs:pending:index:main", "set", "no expiry";
+        /// HASH: worker → last heartbeat.
+        workers() = "bus:workers", "hash", "no expiry";
+        /// HASH of telemetry.
+        counters() = "bus:counters", "hash", "no expiry";
+        /// LIST of dead letters.
+        dead(token: &str) = "bus:dead:{token}", "list", "until redriven or dropped";
+        /// LIST of the last attempts to deliver to a subscriber, oldest first. It is only in the first shard.
+        attempts(token: &str) = "bus:attempts:{token}", "list", "a week after the last attempt";
+        /// HASH: token → bytes of its dead letters.
+        dead_bytes() = "bus:dead.bytes", "hash", "no expiry";
+        /// HASH: lanes to be deleted.
+        purge() = "bus:purge", "hash", "until cleared away";
+        /// ZSET of replays by their next step.
+        replays() = "bus:replays", "zset", "no expiry";
+        /// HASH of a replay.
+        replay(token: &str) = "bus:replay:{token}", "hash", "until done";
+        _ = "bus:log:{segment}:environments", "hash", "as its segment, while bus.environment_bytes is set";
+        _ = "bus:environments", "hash", "no expiry, while bus.environment_bytes is set";
+        _ = "bus:batches:current:{token}", "hash", "while batches fill";
+        _ = "bus:batches:ready:{token}:{lane}", "list", "while batches wait";
+        _ = "bus:jobs:waiting:{token}", "set", "while an older generation has batches";
+        _ = "bus:batch:{bid}", "list", "until delivered, dead or dropped";
+        _ = "bus:gaps:{token}:{lane}", "list", "until reported";
+        _ = "bus:generations:{token}", "hash", "while subscribed";
+        _ = "bus:jobs:pending:main:{worker}", "list", "while the worker holds a job";
     }
 }
