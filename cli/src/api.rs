@@ -28,7 +28,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     let body = args.data.as_deref().map(body).transpose()?;
     let method = args.method.to_uppercase();
-    let answer = args.remote.client()?.call(&method, &args.path, body.as_ref()).await?;
+    let answer = args.remote.call(&method, &args.path, body.as_ref()).await?;
     args.remote.show(&answer, |answer| {
         if !answer.is_null() {
             terminal::line(&format!("{answer:#}"));

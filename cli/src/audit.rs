@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
+use serde::Serialize;
 use signalbox_client::{
-    Client,
-    audit::{Kind, Page, Query, Record},
+    Client, Error,
+    audit::{Kind, Page, Record},
+    with_query,
 };
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Listing, timestamp},
+    listing::{Cell, Listing, cells, timestamp},
+    remote::Remote,
     terminal,
 };
 
@@ -38,12 +41,31 @@ pub(crate) struct Args {
     follow: bool,
     #[command(flatten)]
     listing: Listing,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// Which records are read.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Query<'a> {
+    kind: Option<&'a str>,
+    who: Option<&'a str>,
+    target: Option<&'a str>,
+    /// Only records before this position, newest first.
+    before: Option<&'a str>,
+    /// Only records after this position, oldest first.
+    after: Option<&'a str>,
+    limit: Option<usize>,
+}
+
+async fn page(client: &Client, query: Query<'_>) -> Result<Page, Error> {
+    client.get(&with_query("/audit", &query)).await
 }
 
 const HEADS: [&str; 9] = ["AT", "KIND", "WHO", "ADDRESS", "METHOD", "TARGET", "STATUS", "+BEFORE", "+AFTER"];
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let client = args.listing.client()?;
+    let client = args.remote.client()?;
     let query = Query {
         kind: args.kind.as_deref(),
         who: args.who.as_deref(),
@@ -52,31 +74,29 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let max = args.listing.max_or(RECORDS);
     if !args.follow {
-        return args
-            .listing
-            .run(async || args.listing.show(&last(&client, &query, max).await?.records, HEADS, cells))
-            .await;
+        let read = async |client: Client| Ok(last(&client, query, max).await?.records);
+        return args.listing.list(&args.remote, read, HEADS, cells).await;
     }
-    let mut page = last(&client, &query, max).await?;
+    let mut page = last(&client, query, max).await?;
     let mut newest = page.newest;
     loop {
         for record in &page.records {
-            let line = if args.listing.is_json() { json(record)? } else { row(record) };
+            let line = if args.remote.is_json() { json(record)? } else { row(record) };
             if !terminal::line_is_read(&line) {
                 return Ok(());
             }
         }
         tokio::time::sleep(INTERVAL).await;
-        page = client.audit().page(&Query { after: Some(&newest), ..query.clone() }).await?;
+        page = self::page(&client, Query { after: Some(&newest), ..query }).await?;
         newest.clone_from(&page.newest);
     }
 }
 
 /// The last `max` records. The newest is at the end, as in a log file.
-async fn last(client: &Client, query: &Query<'_>, max: usize) -> Result<Page, Failure> {
+async fn last(client: &Client, query: Query<'_>, max: usize) -> Result<Page, Error> {
     let read = async |before: Option<&str>, read: usize| {
         let limit = Some(max.saturating_sub(read).clamp(1, MAX_PAGE));
-        client.audit().page(&Query { before, limit, ..query.clone() }).await
+        page(client, Query { before, limit, ..query }).await
     };
     let mut all = read(None, 0).await?;
     while let Some(next) = all.next.take().filter(|_| all.records.len() < max) {
@@ -101,16 +121,16 @@ fn who(record: &Record) -> String {
 
 fn cells(record: &Record) -> [Cell; 9] {
     let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
-    [
+    cells![
         Cell::Time(record.at_ms),
-        record.kind.as_str().into(),
-        who(record).into(),
-        record.address.clone().into(),
-        record.method.clone().into(),
-        record.target.clone().into(),
-        format!("{}{code}", record.status).into(),
-        terminal::or_dash(record.before.as_ref()).into(),
-        terminal::or_dash(record.after.as_ref()).into(),
+        record.kind.as_str(),
+        who(record),
+        record.address,
+        record.method,
+        record.target,
+        format!("{}{code}", record.status),
+        record.before,
+        record.after,
     ]
 }
 

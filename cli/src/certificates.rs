@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use signalbox_client::{
     Client, Error,
-    certificates::{AutomaticCertificate, AutomaticState, NewCertificate},
+    acme::{AutomaticCertificate, AutomaticCertificateList},
+    certificates::{Certificate, CertificateList, ChangedCertificate, NewCertificate},
     segment,
 };
 
@@ -15,7 +16,7 @@ use crate::{
     confirm::Sure,
     exit::Failure,
     input,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, cells},
     outline,
     remote::Remote,
     routes::Until,
@@ -29,48 +30,36 @@ pub(crate) enum Command {
     List(Listing),
     /// Show a certificate, without its private key
     #[command(visible_alias = "get")]
-    Show(One),
+    Show {
+        /// Server name of the certificate
+        name: String,
+    },
     /// Remove a certificate
     #[command(visible_alias = "rm", alias = "delete")]
-    Remove(Removal),
+    Remove {
+        /// Server name of the certificate
+        name: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
     /// Upload a certificate and its private key
-    Upload(Upload),
+    Upload {
+        /// Server name that clients request: a host name, `*.example.org`, or `*` for clients that match no other certificate
+        name: String,
+        /// PEM file of the certificate, followed by the certificates of its authorities
+        #[arg(long, value_name = "FILE")]
+        chain: PathBuf,
+        /// PEM file of the private key, not encrypted
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        #[command(flatten)]
+        until: Until,
+    },
     /// Attempt a renewal of an automatic certificate now
-    Renew(One),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Removal {
-    /// Server name of the certificate
-    name: String,
-    #[command(flatten)]
-    sure: Sure,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Upload {
-    /// Server name that clients request: a host name, `*.example.org`, or `*` for clients that match no other certificate
-    name: String,
-    /// PEM file of the certificate, followed by the certificates of its authorities
-    #[arg(long, value_name = "FILE")]
-    chain: PathBuf,
-    /// PEM file of the private key, not encrypted
-    #[arg(long, value_name = "FILE")]
-    key: PathBuf,
-    #[command(flatten)]
-    until: Until,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct One {
-    /// Server name of the certificate
-    name: String,
-    #[command(flatten)]
-    remote: Remote,
+    Renew {
+        /// Server name of the certificate
+        name: String,
+    },
 }
 
 /// A server name that has a certificate, or should have one.
@@ -84,18 +73,34 @@ struct Row {
     automatic: Option<AutomaticCertificate>,
 }
 
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+fn path(name: &str) -> String {
+    format!("/certificates/{}", segment(name))
+}
+
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::List(listing) => listing.list(async |client| rows(&client).await, HEADS, cells).await,
-        Command::Remove(Removal { name, sure, remote }) => {
-            sure.confirm(&format!("remove the certificate of {name}, and its private key"))?;
-            let path = format!("/certificates/{}", segment(&name));
-            remote.change("DELETE", &path, None, |_| format!("certificate of {name} removed")).await
+        Command::List(listing) => {
+            listing.list(remote, async |client| Ok(rows(&client).await?), HEADS, cells).await
         }
-        Command::Show(One { name, remote }) => show(&name, &remote).await,
-        Command::Upload(args) => upload(args).await,
-        Command::Renew(One { name, remote }) => {
-            remote.client()?.certificates().renew(&name).await?;
+        Command::Remove { name, sure } => {
+            sure.confirm(&format!("remove the certificate of {name}, and its private key"))?;
+            remote.change("DELETE", &path(&name), None, |_| format!("certificate of {name} removed")).await
+        }
+        Command::Show { name } => show(&name, remote).await,
+        Command::Upload { name, chain, key, until } => {
+            let new = NewCertificate { chain: input::text(&chain)?, key: input::text(&key)? };
+            let client = remote.client()?;
+            let progress = until.progress();
+            let changed: ChangedCertificate = client.send("PUT", &until.path(&path(&name)), &new).await?;
+            drop(progress);
+            remote.show(&changed, |changed| {
+                let done = if changed.changed { "uploaded" } else { "unchanged" };
+                let days = changed.certificate.days_left;
+                terminal::line(&format!("certificate of {name} {done}, valid for {days} days"));
+            })
+        }
+        Command::Renew { name } => {
+            remote.call("POST", &format!("/acme/names/{}/renew", segment(&name)), None).await?;
             remote.done(&json!({"requested": true}), &format!("renewal of {name} requested"))
         }
     }
@@ -108,7 +113,7 @@ async fn show(name: &str, remote: &Remote) -> Result<(), Failure> {
         Err(error) if error.code() == Some(code) => Ok(Value::Null),
         answer => answer,
     };
-    let stored = client.call("GET", &format!("/certificates/{}", segment(name)), None).await;
+    let stored = client.call("GET", &path(name), None).await;
     let automatic = client.call("GET", &format!("/acme/names/{}", segment(name)), None).await;
     let automatic = absent("no_automatic_https", automatic)?;
     // Until the first certificate was obtained, only its state is known.
@@ -126,30 +131,26 @@ async fn show(name: &str, remote: &Remote) -> Result<(), Failure> {
     })
 }
 
-async fn upload(args: Upload) -> Result<(), Failure> {
-    let new = NewCertificate { chain: input::text(&args.chain)?, key: input::text(&args.key)? };
-    let client = args.remote.client()?;
-    let progress = args.until.progress();
-    let changed = client.certificates().upload(&args.name, &new, args.until.wait).await?;
-    drop(progress);
-    args.remote.show(&changed, |changed| {
-        let done = if changed.changed { "uploaded" } else { "unchanged" };
-        let days = changed.certificate.days_left;
-        terminal::line(&format!("certificate of {} {done}, valid for {days} days", args.name));
-    })
+/// All stored certificates, and all names whose certificates are obtained automatically.
+pub(crate) async fn read(client: &Client) -> Result<(Vec<Certificate>, Vec<AutomaticCertificate>), Error> {
+    let split = |page: CertificateList| (page.certificates, page.next);
+    let stored = client.list("/certificates", usize::MAX, split).await?;
+    let split = |page: AutomaticCertificateList| (page.names, page.next);
+    Ok((stored, client.list("/acme/names", usize::MAX, split).await?))
 }
 
 /// All names, with their certificates.
-async fn rows(client: &Client) -> Result<Vec<Row>, Failure> {
-    let stored = client.certificates().list().await?.into_iter();
+async fn rows(client: &Client) -> Result<Vec<Row>, Error> {
+    let (stored, automatic) = read(client).await?;
     let mut rows: BTreeMap<String, Row> = stored
+        .into_iter()
         .map(|one| {
             let not_after = u64::try_from(one.not_after).ok();
             let row = Row { server_name: one.server_name.clone(), not_after, automatic: None };
             (one.server_name, row)
         })
         .collect();
-    for one in client.certificates().automatic().await? {
+    for one in automatic {
         let server_name = one.server_name.clone();
         let empty = Row { server_name: server_name.clone(), not_after: None, automatic: None };
         rows.entry(server_name).or_insert(empty).automatic = Some(one);
@@ -162,21 +163,12 @@ const HEADS: [&str; 6] = ["NAME", "STATE", "EXPIRES", "RENEWED AT", "NEXT ATTEMP
 fn cells(row: &Row) -> [Cell; 6] {
     let at = |seconds: Option<u64>| Cell::time(seconds.map(|seconds| seconds * 1000));
     let automatic = row.automatic.as_ref();
-    [
-        row.server_name.clone().into(),
-        automatic.map_or("uploaded", |one| word(one.state)).into(),
+    cells![
+        row.server_name,
+        automatic.map_or_else(|| "uploaded".to_owned(), |one| terminal::word(one.state)),
         at(row.not_after),
         at(automatic.and_then(|one| one.renews_at)),
         at(automatic.and_then(|one| one.next_attempt_at)),
-        terminal::or_dash(automatic.and_then(|one| one.last_error.as_ref())).into(),
+        automatic.and_then(|one| one.last_error.as_ref()),
     ]
-}
-
-fn word(state: AutomaticState) -> &'static str {
-    match state {
-        AutomaticState::Ordering => "ordering",
-        AutomaticState::Issued => "issued",
-        AutomaticState::Failing => "failing",
-        AutomaticState::Off => "off",
-    }
 }

@@ -2,20 +2,13 @@
 
 use std::time::Duration;
 
-use signalbox_client::health::Check;
+use signalbox_client::{health::Check, with_query};
 
 use crate::{
     exit::Failure,
     remote::Remote,
     terminal::{self, Progress},
 };
-
-/// Flags of `signalbox check`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    remote: Remote,
-}
 
 /// The time limit of one call, which checks a part of all objects or labels.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -24,11 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const MAX_FINDINGS: usize = 1_000;
 
 /// Prints the findings. Fails with "broken" if there are any.
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(remote: Remote) -> Result<(), Failure> {
     let progress = Progress::new();
-    let answer = consistency(&args.remote, &progress).await?;
+    let answer = consistency(&remote, &progress).await?;
     drop(progress);
-    args.remote.show(&answer, print)?;
+    remote.show(&answer, print)?;
     match answer.findings.len() {
         0 => Ok(()),
         1 => Err(Failure::broken("1 problem found")),
@@ -40,10 +33,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 pub(crate) async fn consistency(remote: &Remote, progress: &Progress) -> Result<Check, Failure> {
     let client = remote.patient(PATIENCE)?;
     progress.say("checking subscribers, queues and objects");
-    let mut answer = client.health().check(None).await?;
+    let mut answer: Check = client.get("/check").await?;
     while let Some(next) = answer.next.take().filter(|_| answer.findings.len() < MAX_FINDINGS) {
         progress.say(&format!("checking labels of state machines: {}", answer.checked));
-        let more = client.health().check(Some(&next)).await?;
+        let more: Check = client.get(&with_query("/check", &[("cursor", next)])).await?;
         answer.consistent &= more.consistent;
         answer.findings.extend(more.findings);
         answer.checked += more.checked;

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use clap::{Subcommand, builder::PossibleValuesParser};
-use serde_json::json;
-use signalbox_client::{segment, tokens::Scope};
+use serde_json::{Value, json};
+use signalbox_client::{events::ClientToken, segment, tokens::Scope};
 
 use crate::{
     confirm::Sure,
     exit::Failure,
-    listing::Listing,
+    input,
+    listing::{Listing, cells},
     remote::{Remote, duration},
     tokens::expiry,
 };
@@ -20,78 +21,51 @@ pub(crate) enum Command {
     #[command(visible_alias = "ls")]
     List(Listing),
     /// Create a client and print its token once
-    Create(Create),
+    Create {
+        /// Client
+        name: String,
+        /// Scope of its token; can be repeated [default: publish and subscribe]
+        #[arg(long, value_parser = PossibleValuesParser::new(Scope::words()))]
+        scope: Option<Vec<String>>,
+        /// End of the token: a time, or a duration from now
+        #[arg(long, value_name = "TIME", value_parser = expiry)]
+        expires: Option<u64>,
+    },
     /// Give a client another token and print it once; the previous tokens stay valid for a while
-    Rotate(Rotate),
+    Rotate {
+        /// Client
+        name: String,
+        /// Time for which the previous tokens stay valid
+        #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+        overlap: Duration,
+    },
     /// Remove a client, its tokens and its subscription
     #[command(visible_alias = "rm", alias = "delete")]
-    Remove(Remove),
+    Remove {
+        /// Client
+        name: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Create {
-    /// Client
-    name: String,
-    /// Scope of its token; can be repeated [default: publish and subscribe]
-    #[arg(long, value_parser = PossibleValuesParser::new(Scope::words()))]
-    scope: Vec<String>,
-    /// End of the token: a time, or a duration from now
-    #[arg(long, value_name = "TIME", value_parser = expiry)]
-    expires: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Rotate {
-    /// Client
-    name: String,
-    /// Time for which the previous tokens stay valid
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
-    overlap: Duration,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Remove {
-    /// Client
-    name: String,
-    #[command(flatten)]
-    sure: Sure,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
-    let secret = |answer: &serde_json::Value| answer["token"].as_str().unwrap_or("-").to_owned();
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
+    let secret = |answer: &Value| answer["token"].as_str().unwrap_or("-").to_owned();
     match command {
         Command::List(listing) => {
-            listing
-                .list(
-                    async |client| client.events().clients().await,
-                    ["CLIENT"],
-                    |client| [client.name.clone().into()],
-                )
-                .await
+            let row = |client: &ClientToken| cells![client.name];
+            listing.list(remote, async |client| Ok(client.get("/api_tokens").await?), ["CLIENT"], row).await
         }
-        Command::Create(Create { name, scope, expires, remote }) => {
-            let mut body = json!({"name": name});
-            if !scope.is_empty() {
-                body["scopes"] = json!(scope);
-            }
-            if let Some(at_ms) = expires {
-                body["expires_at_ms"] = json!(at_ms);
-            }
+        Command::Create { name, scope, expires } => {
+            let body = input::given(json!({"name": name, "scopes": scope, "expires_at_ms": expires}));
             remote.change("POST", "/api_tokens", Some(&body), secret).await
         }
-        Command::Rotate(Rotate { name, overlap, remote }) => {
+        Command::Rotate { name, overlap } => {
             let body = json!({"overlap_seconds": overlap.as_secs()});
-            remote
-                .change("POST", &format!("/api_tokens/{}/rotate", segment(&name)), Some(&body), secret)
-                .await
+            let path = format!("/api_tokens/{}/rotate", segment(&name));
+            remote.change("POST", &path, Some(&body), secret).await
         }
-        Command::Remove(Remove { name, sure, remote }) => {
+        Command::Remove { name, sure } => {
             sure.confirm_name(&format!("remove the client {name} with its tokens"), &name)?;
             let path = format!("/api_tokens/{}", segment(&name));
             remote.change("DELETE", &path, None, |_| format!("{name} removed")).await

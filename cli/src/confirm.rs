@@ -23,11 +23,6 @@ enum Answer<'a> {
 }
 
 impl Sure {
-    /// Confirmed in another way.
-    pub(crate) const fn already() -> Self {
-        Self { yes: true }
-    }
-
     /// Asks whether to do `what`, which begins with a verb.
     pub(crate) fn confirm(&self, what: &str) -> Result<(), Failure> {
         self.ask(what, Answer::Yes)

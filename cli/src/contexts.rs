@@ -17,8 +17,8 @@ use serde_json::json;
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Listing},
-    remote::Output,
+    listing::{Listing, cells},
+    remote::{Output, Remote},
     terminal,
 };
 
@@ -30,7 +30,12 @@ const MAX_TOKEN_BYTES: u64 = 4096;
 pub(crate) enum Command {
     /// List contexts
     #[command(visible_alias = "ls")]
-    List(Listing),
+    List {
+        #[command(flatten)]
+        listing: Listing,
+        #[command(flatten)]
+        remote: Remote,
+    },
     /// Add or replace a context; the token is read from a file or from standard input
     Add(Add),
     /// Use a context for all commands that name no other system
@@ -203,7 +208,7 @@ struct Row {
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let store = Store::required()?;
     match command {
-        Command::List(listing) => list(&store, &listing),
+        Command::List { listing, remote } => list(&store, &listing, &remote),
         Command::Add(args) => add(&store, args),
         Command::Use(One { name, output }) => {
             let mut all = store.read()?;
@@ -228,7 +233,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn list(store: &Store, listing: &Listing) -> Result<(), Failure> {
+fn list(store: &Store, listing: &Listing, remote: &Remote) -> Result<(), Failure> {
     let all = store.read()?;
     let row = |(name, context): (String, Context)| Row {
         current: all.current.as_deref() == Some(&*name),
@@ -237,14 +242,8 @@ fn list(store: &Store, listing: &Listing) -> Result<(), Failure> {
         url: context.url,
     };
     let rows: Vec<Row> = all.contexts.clone().into_iter().map(row).collect();
-    listing.show(&rows, ["NAME", "CURRENT", "URL", "TOKEN"], |row| {
-        let word = |set, word: &str| Cell::from(if set { word } else { "-" });
-        [
-            row.name.clone().into(),
-            word(row.current, "current"),
-            row.url.clone().into(),
-            word(row.token, "stored"),
-        ]
+    listing.show(remote, &rows, ["NAME", "CURRENT", "URL", "TOKEN"], |row| {
+        cells![row.name, row.current.then_some("current"), row.url, row.token.then_some("stored")]
     })
 }
 

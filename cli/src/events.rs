@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::Value;
 use signalbox_client::{
-    Client, Message,
-    events::{Filter, NewEvent, Published},
+    Message,
+    events::{NewEvent, Published},
+    segment, with_query,
 };
 
 use crate::{
@@ -27,7 +28,14 @@ pub(crate) enum Command {
     /// Publish an event, or all events in a file
     Publish(Box<Publish>),
     /// Accept the current fabric Redis as a new one, after all data of the previous one was lost
-    Initialize(Initialize),
+    #[command(
+        after_help = "Publishing is rejected while the fabric is empty or is not the one used before. Restore a backup if there is \
+                        one: this command declares that there is none."
+    )]
+    Initialize {
+        #[command(flatten)]
+        sure: Sure,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -50,20 +58,6 @@ pub(crate) struct Tail {
     /// Exit after this many events
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Publishing is rejected while the fabric is empty or is not the one used before. Restore a backup if there is one: \
-                        this command declares that there is none."
-)]
-pub(crate) struct Initialize {
-    #[command(flatten)]
-    sure: Sure,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -88,15 +82,13 @@ pub(crate) struct Publish {
     /// File with one JSON event per line; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "about", "object", "environment", "data"])]
     file: Option<PathBuf>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::Tail(args) => tail(args).await,
-        Command::Publish(args) => publish(*args).await,
-        Command::Initialize(Initialize { sure, remote }) => {
+        Command::Tail(args) => tail(args, remote).await,
+        Command::Publish(args) => publish(*args, remote).await,
+        Command::Initialize { sure } => {
             sure.confirm_name(
                 "declare that the events before are lost, and accept this fabric",
                 "initialize",
@@ -106,23 +98,22 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-async fn tail(args: Tail) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let mut filter = Filter {
-        topic: args.topic,
-        environment: args.environment,
-        object: args.object,
-        pattern: args.pattern,
-        last_event_id: args.after,
-    };
-    let mut seen = 0;
+async fn tail(args: Tail, remote: &Remote) -> Result<(), Failure> {
+    let client = remote.client()?;
+    let query = [
+        ("topic", args.topic),
+        ("environment", args.environment),
+        ("object", args.object),
+        ("pattern", args.pattern),
+    ];
+    let (path, mut last, mut seen) = (with_query("/events", &query), args.after, 0);
     loop {
-        let mut stream = client.events().watch(&filter).await?;
+        let mut stream = client.stream(&with_query(&path, &[("last_event_id", &last)])).await?;
         // A broken connection is reopened after the last received event, so no event is missed or shown twice.
         while let Ok(Some(message)) = stream.next().await {
-            filter.last_event_id = message.id.clone().or(filter.last_event_id);
+            last = message.id.clone().or(last);
             let event = message.event.is_none();
-            if !terminal::line_is_read(&shown(&message, args.remote.is_json())) {
+            if !terminal::line_is_read(&shown(&message, remote.is_json())) {
                 return Ok(());
             }
             seen += u64::from(event);
@@ -156,8 +147,8 @@ fn shown(message: &Message, as_json: bool) -> String {
     line.replace(char::is_control, "\u{fffd}")
 }
 
-async fn publish(args: Publish) -> Result<(), Failure> {
-    let client = args.remote.client()?;
+async fn publish(args: Publish, remote: &Remote) -> Result<(), Failure> {
+    let client = remote.client()?;
     let events = match (&args.file, args.kind, args.about) {
         (Some(file), _, _) => read(file)?,
         (None, Some(kind), Some(url)) => {
@@ -167,8 +158,14 @@ async fn publish(args: Publish) -> Result<(), Failure> {
         // clap requires them.
         _ => return Err(Failure::configuration("name TYPE and ABOUT, or --file")),
     };
-    let published = send(&client, &args.topic, &events).await?;
-    args.remote.show(&published, |published| {
+    let path = format!("/topics/{}/events", segment(&args.topic));
+    let (mut published, progress) = (Vec::<Published>::new(), Progress::new());
+    for batch in events.chunks(BATCH) {
+        progress.say(&format!("published {} of {}", published.len(), events.len()));
+        published.extend(client.send::<Vec<_>>("POST", &path, &batch).await?);
+    }
+    drop(progress);
+    remote.show(&published, |published| {
         for event in published {
             let why = [event.code.as_deref(), event.detail.as_deref()].into_iter().flatten();
             terminal::line(&match event.id {
@@ -181,15 +178,6 @@ async fn publish(args: Publish) -> Result<(), Failure> {
         0 => Ok(()),
         refused => Err(Failure::refused_because(format!("{refused} of {} events rejected", published.len()))),
     }
-}
-
-async fn send(client: &Client, topic: &str, events: &[NewEvent]) -> Result<Vec<Published>, Failure> {
-    let (mut published, progress) = (Vec::new(), Progress::new());
-    for batch in events.chunks(BATCH) {
-        progress.say(&format!("published {} of {}", published.len(), events.len()));
-        published.extend(client.events().publish(topic, batch).await?);
-    }
-    Ok(published)
 }
 
 fn read(file: &Path) -> Result<Vec<NewEvent>, Failure> {

@@ -4,14 +4,14 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Subcommand;
 use serde_json::{Value, json};
-use signalbox_client::{routes::Host, segment};
+use signalbox_client::{Client, routes::Host, segment};
 use signalbox_machine::definition::Path;
 
 use crate::{
     confirm::Sure,
     exit::Failure,
     input,
-    listing::Listing,
+    listing::{Cell, Listing, cells},
     remote::{Remote, duration},
     routes::Until,
     terminal,
@@ -27,28 +27,57 @@ pub(crate) enum Command {
     List(Listing),
     /// Show a host with its policy
     #[command(visible_alias = "get")]
-    Show(One),
+    Show {
+        /// Host name
+        host: String,
+    },
     /// Replace the policy of a host with the policy in a JSON file
-    SetPolicy(SetPolicy),
+    SetPolicy {
+        #[command(flatten)]
+        change: Change,
+        /// File with the policy; - is standard input
+        #[arg(long, value_name = "FILE")]
+        file: PathBuf,
+    },
     /// Change fields of the policy of a host; the other fields stay
-    Set(Box<Set>),
+    Set {
+        #[command(flatten)]
+        change: Change,
+        /// Field and value, such as retries.attempts=2; the value is JSON, or text if it is not valid JSON
+        #[arg(value_name = "FIELD=VALUE", value_parser = field, required_unless_present = "remove")]
+        fields: Vec<(Path, Value)>,
+        /// Remove this field, such as limits.requests; can be repeated
+        #[arg(long, value_name = "FIELD", value_parser = path)]
+        remove: Vec<Path>,
+    },
     /// Remove the policy of a host
     ResetPolicy(Change),
     /// Divide the requests of a host between version types, by percentages
-    Split(Split),
+    Split {
+        #[command(flatten)]
+        change: Change,
+        /// Version type and its percentage; together 100. Without one, the split is removed
+        #[arg(value_name = "VERSION_TYPE=PERCENT", value_parser = share)]
+        shares: Vec<(String, f64)>,
+    },
     /// Send all requests of a host to a version type, and drain the other instances
-    Promote(Promote),
+    Promote {
+        #[command(flatten)]
+        change: Change,
+        /// Version type
+        version_type: String,
+        /// Remove the other instances after this time
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+        drain: Duration,
+    },
     /// Remove a host; instances that serve no other host are removed, too
     #[command(visible_alias = "rm", alias = "delete")]
-    Remove(Remove),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct One {
-    /// Host name
-    host: String,
-    #[command(flatten)]
-    remote: Remote,
+    Remove {
+        #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
+        sure: Sure,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -57,57 +86,6 @@ pub(crate) struct Change {
     host: String,
     #[command(flatten)]
     until: Until,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct SetPolicy {
-    #[command(flatten)]
-    change: Change,
-    /// File with the policy; - is standard input
-    #[arg(long, value_name = "FILE")]
-    file: PathBuf,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Set {
-    #[command(flatten)]
-    change: Change,
-    /// Field and value, such as retries.attempts=2; the value is JSON, or text if it is not valid JSON
-    #[arg(value_name = "FIELD=VALUE", value_parser = field, required_unless_present = "remove")]
-    fields: Vec<(Path, Value)>,
-    /// Remove this field, such as limits.requests; can be repeated
-    #[arg(long, value_name = "FIELD", value_parser = path)]
-    remove: Vec<Path>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Split {
-    #[command(flatten)]
-    change: Change,
-    /// Version type and its percentage; together 100. Without one, the split is removed
-    #[arg(value_name = "VERSION_TYPE=PERCENT", value_parser = share)]
-    shares: Vec<(String, f64)>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Promote {
-    #[command(flatten)]
-    change: Change,
-    /// Version type
-    version_type: String,
-    /// Remove the other instances after this time
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
-    drain: Duration,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Remove {
-    #[command(flatten)]
-    change: Change,
-    #[command(flatten)]
-    sure: Sure,
 }
 
 fn path(text: &str) -> Result<Path, String> {
@@ -153,32 +131,34 @@ fn share(text: &str) -> Result<(String, f64), String> {
     Ok((version.to_owned(), percent))
 }
 
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::List(listing) => list(&listing).await,
-        Command::Show(One { host, remote }) => remote.document(&format!("/hosts/{}", segment(&host))).await,
-        Command::SetPolicy(SetPolicy { change, file }) => {
-            let policy = input::json(&file)?;
-            let answer = change.call("PUT", "", Some(&policy)).await?;
-            change.report(&answer, "policy set")
+        Command::List(listing) => {
+            let heads = ["HOST", "ADDRESSES", "VERSION TYPE", "SOURCE", "+INSTANCES"];
+            let read = async |client: Client| Ok(client.routes().hosts().await?);
+            listing.list(remote, read, heads, row).await
         }
-        Command::Set(args) => {
-            let Set { change, fields, remove } = *args;
-            let answer = change.edit(|policy| {
+        Command::Show { host } => remote.document(&format!("/hosts/{}", segment(&host))).await,
+        Command::SetPolicy { change, file } => {
+            let policy = input::json(&file)?;
+            let answer = change.send(remote, "PUT", "", Some(&policy)).await?;
+            change.report(remote, &answer, "policy set")
+        }
+        Command::Set { change, fields, remove } => {
+            let edited = change.edit(remote, |policy| {
                 fields.iter().for_each(|(path, value)| put(policy, path.keys(), Some(value)));
                 remove.iter().for_each(|path| put(policy, path.keys(), None));
             });
-            let answer = answer.await?;
-            change.report(&answer, "policy changed")
+            change.report(remote, &edited.await?, "policy changed")
         }
         Command::ResetPolicy(change) => {
-            let answer = change.call("DELETE", "/policy", None).await?;
-            change.report(&answer, "policy removed")
+            let answer = change.send(remote, "DELETE", "/policy", None).await?;
+            change.report(remote, &answer, "policy removed")
         }
-        Command::Split(Split { change, shares }) => {
+        Command::Split { change, shares } => {
             let share =
                 |(version, percent): &(String, f64)| json!({"version_type": version, "percent": percent});
-            let answer = change.edit(|policy| {
+            let edited = change.edit(remote, |policy| {
                 if let Some(policy) = policy.as_object_mut() {
                     if shares.is_empty() {
                         policy.remove("shares");
@@ -188,62 +168,40 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                     }
                 }
             });
-            let answer = answer.await?;
-            change.report(
-                &answer,
-                if shares.is_empty() { "traffic split removed" } else { "traffic split changed" },
-            )
+            let done = if shares.is_empty() { "traffic split removed" } else { "traffic split changed" };
+            change.report(remote, &edited.await?, done)
         }
-        Command::Promote(Promote { change, version_type, drain }) => {
-            let routes = change.remote.client()?;
-            let switched =
-                routes.routes().switch(&change.host, &version_type, Some(drain), change.until.wait).await?;
-            change.remote.show(&switched, |switched| {
+        Command::Promote { change: Change { host, until }, version_type, drain } => {
+            let client = remote.client()?;
+            let switched = client.routes().switch(&host, &version_type, Some(drain), until.wait).await?;
+            remote.show(&switched, |switched| {
                 let drained = terminal::list(&switched.drained);
-                let text = format!("{} is served by version type {version_type}", change.host);
+                let text = format!("{host} is served by version type {version_type}");
                 terminal::line(&format!("{text} (serial {}); draining: {drained}", switched.serial));
             })
         }
-        Command::Remove(Remove { change, sure }) => {
+        Command::Remove { change, sure } => {
             sure.confirm_name(&format!("remove the host {} with its policy", change.host), &change.host)?;
-            change.call("DELETE", "", None).await?;
-            change.report(&json!({"hostname": change.host, "removed": true}), "removed")
+            change.send(remote, "DELETE", "", None).await?;
+            change.report(remote, &json!({"hostname": change.host, "removed": true}), "removed")
         }
     }
 }
 
-async fn list(listing: &Listing) -> Result<(), Failure> {
-    listing
-        .list(
-            async |client| client.routes().hosts().await,
-            ["HOST", "ADDRESSES", "VERSION TYPE", "SOURCE", "+INSTANCES"],
-            |host: &Host| {
-                let by = if host.registered { "registered" } else { "manual" };
-                [
-                    host.hostname.clone().into(),
-                    terminal::list(&host.addresses).into(),
-                    terminal::or_dash(host.log_key.as_ref()).into(),
-                    by.into(),
-                    terminal::list(&host.instance_ids).into(),
-                ]
-            },
-        )
-        .await
+fn row(host: &Host) -> [Cell; 5] {
+    let source = if host.registered { "registered" } else { "manual" };
+    cells![host.hostname, host.addresses, host.log_key, source, host.instance_ids]
 }
 
 impl Change {
     fn path(&self, below: &str) -> String {
-        let wait = self.until.wait.map_or_else(String::new, |wait| format!("?wait={}ms", wait.as_millis()));
-        format!("/hosts/{}{below}{wait}", segment(&self.host))
+        format!("/hosts/{}{below}", segment(&self.host))
     }
 
     /// Reads the policy, changes it, and writes it unless another client changed it in the meantime.
-    async fn edit(&self, change: impl FnOnce(&mut Value)) -> Result<Value, Failure> {
-        let client = self.remote.client()?;
-        let (mut policy, etag) = match client
-            .tagged::<Value>(&format!("/hosts/{}", segment(&self.host)))
-            .await
-        {
+    async fn edit(&self, remote: &Remote, change: impl FnOnce(&mut Value)) -> Result<Value, Failure> {
+        let client = remote.client()?;
+        let (mut policy, etag) = match client.tagged::<Value>(&self.path("")).await {
             Ok((mut host, etag)) => (host["rules"].take(), etag),
             // A policy can be set before the first instance is registered.
             Err(error) if error.code() == Some("unknown_host") => (Value::Null, Some(NO_POLICY.to_owned())),
@@ -254,7 +212,8 @@ impl Change {
         }
         change(&mut policy);
         let progress = self.until.progress();
-        let written = client.call_if("PUT", &self.path(""), Some(&policy), etag.as_deref()).await;
+        let path = self.until.path(&self.path(""));
+        let written = client.call_if("PUT", &path, Some(&policy), etag.as_deref()).await;
         drop(progress);
         written.map_err(|error| {
             if error.status() != Some(412) {
@@ -268,15 +227,18 @@ impl Change {
         })
     }
 
-    async fn call(&self, method: &str, below: &str, body: Option<&Value>) -> Result<Value, Failure> {
-        let progress = self.until.progress();
-        let answer = self.remote.client()?.call(method, &self.path(below), body).await?;
-        drop(progress);
-        Ok(answer)
+    async fn send(
+        &self,
+        remote: &Remote,
+        method: &str,
+        below: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        self.until.send(remote, method, &self.path(below), body).await
     }
 
-    fn report(&self, answer: &Value, what: &str) -> Result<(), Failure> {
-        self.remote.show(answer, |answer| {
+    fn report(&self, remote: &Remote, answer: &Value, what: &str) -> Result<(), Failure> {
+        remote.show(answer, |answer| {
             let serial =
                 answer["serial"].as_u64().map_or_else(String::new, |serial| format!(" (serial {serial})"));
             terminal::line(&format!("{}: {what}{serial}", self.host));

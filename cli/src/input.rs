@@ -69,6 +69,14 @@ pub(crate) fn flag_json(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))
 }
 
+/// The body of a request: those of its members that are given.
+pub(crate) fn given(mut members: Value) -> Value {
+    if let Some(members) = members.as_object_mut() {
+        members.retain(|_, value| !value.is_null());
+    }
+    members
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

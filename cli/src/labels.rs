@@ -11,13 +11,19 @@ use clap::Subcommand;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use signalbox_client::{
-    machines::{AssumedAnswer, LabelRow, Move, Simulate as Assumptions},
-    segment,
+    Client,
+    machines::{
+        Activity, AssumedAnswer, Changed, History, Label, LabelPage, LabelRow, Move, Retried,
+        Simulate as Assumptions,
+    },
+    segment, with_query,
 };
 
 use crate::{
+    confirm::Sure,
     exit::Failure,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, cells},
+    machines::path as of_machine,
     outline,
     remote::Remote,
     terminal::{self, Progress},
@@ -26,17 +32,39 @@ use crate::{
 
 /// The time limit for retrying all errored labels of a machine.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// Maximum number of labels of a page.
+const MAX_PAGE: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List labels with their state, status and last error
     #[command(visible_alias = "ls")]
-    List(List),
+    List {
+        /// Machine
+        machine: String,
+        #[command(flatten)]
+        which: operate::Which,
+        /// Which labels are read first: by name, or by the time in their state
+        #[arg(long, value_parser = ["name", "oldest", "newest"])]
+        first: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
+    },
     /// Show a label
     #[command(visible_alias = "get")]
     Show(One),
     /// Show the history of a label: its last transitions, or everything that is stored about it
-    History(History),
+    History {
+        /// Machine
+        machine: String,
+        /// Label
+        label: String,
+        /// Also show attempts with their answers, operations, and changes of metadata: the last 100, or --max
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        listing: Listing,
+    },
     /// Show the states that a label is expected to enter, with times where they are known
     Route(One),
     /// Create the labels in a file, or update their metadata
@@ -48,7 +76,19 @@ pub(crate) enum Command {
     /// Simulate the future of a label, without changing anything
     Simulate(Simulate),
     /// Retry the action of an errored label, or of all errored labels
-    Retry(Retry),
+    Retry {
+        /// Machine
+        machine: String,
+        /// Label
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        label: Option<String>,
+        /// Retry all errored labels
+        #[arg(long)]
+        all: bool,
+        /// With --all, only labels in this state
+        #[arg(long, requires = "all")]
+        state: Option<String>,
+    },
     /// Evaluate the gate of a label now, or of all labels that match
     Evaluate(Box<operate::Target>),
     /// Continue as if the action of a label were done
@@ -60,23 +100,21 @@ pub(crate) enum Command {
     /// Resume suspended labels
     Resume(Box<operate::Target>),
     /// Move labels to a state, whatever the definition says
-    Move(Box<operate::MoveTo>),
+    Move {
+        /// State to move to
+        #[arg(long, value_name = "STATE")]
+        to: String,
+        #[command(flatten)]
+        target: Box<operate::Target>,
+    },
     /// Delete labels
     #[command(visible_alias = "rm", alias = "remove")]
-    Delete(Box<operate::Delete>),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct List {
-    /// Machine
-    machine: String,
-    #[command(flatten)]
-    which: operate::Which,
-    /// Which labels are read first: by name, or by the time in their state
-    #[arg(long, value_parser = ["name", "oldest", "newest"])]
-    first: Option<String>,
-    #[command(flatten)]
-    listing: Listing,
+    Delete {
+        #[command(flatten)]
+        sure: Sure,
+        #[command(flatten)]
+        target: Box<operate::Target>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -85,21 +123,6 @@ pub(crate) struct One {
     machine: String,
     /// Label
     label: String,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct History {
-    /// Machine
-    machine: String,
-    /// Label
-    label: String,
-    /// Also show attempts with their answers, operations, and changes of metadata: the last 100, or --max
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    listing: Listing,
 }
 
 #[derive(Debug, clap::Args)]
@@ -120,25 +143,6 @@ pub(crate) struct Simulate {
     /// Answers to actions, as a JSON object of states and HTTP statuses, or {"status", "body"} [default: 200]
     #[arg(long, value_name = "JSON", value_parser = members::<AssumedAnswer>)]
     webhooks: Option<BTreeMap<String, AssumedAnswer>>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Retry {
-    /// Machine
-    machine: String,
-    /// Label
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    label: Option<String>,
-    /// Retry all errored labels
-    #[arg(long)]
-    all: bool,
-    /// With --all, only labels in this state
-    #[arg(long, requires = "all")]
-    state: Option<String>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 fn object(text: &str) -> Result<Value, String> {
@@ -154,11 +158,25 @@ fn members<T: DeserializeOwned>(text: &str) -> Result<BTreeMap<String, T>, Strin
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+/// The path of a label.
+fn path(machine: &str, label: &str, below: &str) -> String {
+    of_machine(machine, &format!("/labels/{}{below}", segment(label)))
+}
+
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::List(args) => list(args).await,
-        Command::Show(One { machine, label, remote }) => {
-            let label = remote.client()?.machines().label(&machine, &label).await?;
+        Command::List { machine, which, first, listing } => {
+            let path = with_query(&of_machine(&machine, "/labels"), &which.query());
+            let path = with_query(&path, &[("sort", first)]);
+            let read = async |client: Client, most: usize| {
+                let path = with_query(&path, &[("limit", most.min(MAX_PAGE))]);
+                let split = |page: LabelPage| (page.labels, page.next);
+                Ok(client.list(&path, most, split).await?)
+            };
+            listing.list_first(remote, read, ["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], row).await
+        }
+        Command::Show(One { machine, label }) => {
+            let label: Label = remote.client()?.get(&path(&machine, &label, "")).await?;
             remote.show(&label, |label| {
                 terminal::line(&format!(
                     "{}: {} ({}) since {}",
@@ -170,78 +188,52 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 terminal::line(&format!("  metadata    {}", label.metadata));
             })
         }
-        Command::History(History { machine, label, all: true, listing }) => {
-            listing
-                .run(async || {
-                    let mut activity =
-                        listing.client()?.machines().activity(&machine, &label, listing.max_or(100)).await?;
-                    activity.reverse();
-                    listing.show(&activity, activity::COLUMNS, activity::row)
-                })
-                .await
+        Command::History { machine, label, all: true, listing } => {
+            let max = listing.max_or(100);
+            let path = path(&machine, &label, &format!("/activity?limit={}", max.min(MAX_PAGE)));
+            let read = async |client: Client| {
+                let split = |page: Activity| (page.activity, page.next);
+                let mut activity = client.list(&path, max, split).await?;
+                activity.reverse();
+                Ok(activity)
+            };
+            listing.list(remote, read, activity::COLUMNS, activity::row).await
         }
-        Command::History(History { machine, label, listing, .. }) => {
-            listing
-                .list(
-                    async |client| client.machines().history(&machine, &label).await,
-                    ["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER", "+VERSION"],
-                    past,
-                )
-                .await
+        Command::History { machine, label, listing, .. } => {
+            let path = path(&machine, &label, "/history");
+            let heads = ["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER", "+VERSION"];
+            let read = async |client: Client| Ok(client.get::<History>(&path).await?.history);
+            listing.list(remote, read, heads, past).await
         }
-        Command::Route(One { machine, label, remote }) => {
-            let path = format!("/state-machines/{}/labels/{}/route", segment(&machine), segment(&label));
-            remote.document(&path).await
-        }
-        Command::Import(args) => import::run(args).await,
-        Command::Why(One { machine, label, remote }) => {
-            let why = remote.client()?.machines().why(&machine, &label).await?;
+        Command::Route(One { machine, label }) => remote.document(&path(&machine, &label, "/route")).await,
+        Command::Import(args) => import::run(args, remote).await,
+        Command::Why(One { machine, label }) => {
+            let why = remote.call("GET", &path(&machine, &label, "/why"), None).await?;
             remote.show(&why, |why| {
                 why::lines(why, outline::lines)
                     .iter()
                     .for_each(|line| terminal::line(&outline::printable(line)));
             })
         }
-        Command::Set(args) => facts::set(*args).await,
-        Command::Simulate(args) => simulate(args).await,
-        Command::Retry(args) => retry(args).await,
-        Command::Evaluate(target) => operate::run("evaluate", None, *target).await,
-        Command::Skip(target) => operate::run("skip", None, *target).await,
-        Command::Cancel(target) => operate::run("cancel", None, *target).await,
-        Command::Suspend(target) => operate::run("suspend", None, *target).await,
-        Command::Resume(target) => operate::run("resume", None, *target).await,
-        Command::Move(args) => operate::move_to(*args).await,
-        Command::Delete(args) => operate::delete(*args).await,
+        Command::Set(args) => facts::set(*args, remote).await,
+        Command::Simulate(args) => simulate(args, remote).await,
+        Command::Retry { machine, label, state, .. } => retry(&machine, label, state, remote).await,
+        Command::Evaluate(target) => operate::run("evaluate", None, *target, remote).await,
+        Command::Skip(target) => operate::run("skip", None, *target, remote).await,
+        Command::Cancel(target) => operate::run("cancel", None, *target, remote).await,
+        Command::Suspend(target) => operate::run("suspend", None, *target, remote).await,
+        Command::Resume(target) => operate::run("resume", None, *target, remote).await,
+        Command::Move { to, target } => operate::run("move", Some(to), *target, remote).await,
+        Command::Delete { sure, target } => operate::delete(&sure, *target, remote).await,
     }
 }
 
-async fn list(args: List) -> Result<(), Failure> {
-    let List { machine, which, first, listing } = args;
-    let filter = which.filter();
-    listing
-        .run(async || {
-            let client = listing.client()?;
-            let (labels, _) =
-                client.machines().search(&machine, &filter, first.as_deref(), listing.limit()).await?;
-            listing.show_first(&labels, ["LABEL", "STATE", "STATUS", "SINCE", "ERROR"], |label: &LabelRow| {
-                let status = if label.suspended {
-                    format!("{}, suspended", label.status)
-                } else {
-                    label.status.clone()
-                };
-                [
-                    label.name.clone().into(),
-                    label.state.clone().into(),
-                    status.into(),
-                    Cell::at(&label.since),
-                    terminal::or_dash(label.error.as_ref()).into(),
-                ]
-            })
-        })
-        .await
+fn row(label: &LabelRow) -> [Cell; 5] {
+    let status = if label.suspended { format!("{}, suspended", label.status) } else { label.status.clone() };
+    cells![label.name, label.state, status, Cell::at(&label.since), label.error]
 }
 
-async fn simulate(args: Simulate) -> Result<(), Failure> {
+async fn simulate(args: Simulate, remote: &Remote) -> Result<(), Failure> {
     let assumed = Assumptions {
         span: Some(args.span),
         until: None,
@@ -249,35 +241,37 @@ async fn simulate(args: Simulate) -> Result<(), Failure> {
         feeds: args.feeds.unwrap_or_default(),
         webhooks: args.webhooks.unwrap_or_default(),
     };
-    let prediction = args.remote.client()?.machines().simulate(&args.machine, &args.label, &assumed).await?;
-    args.remote.show(&prediction, outline::print)
+    let path = path(&args.machine, &args.label, "/simulate");
+    let prediction: Value = remote.client()?.send("POST", &path, &assumed).await?;
+    remote.show(&prediction, outline::print)
 }
 
-async fn retry(args: Retry) -> Result<(), Failure> {
+/// Retries one label, or all errored labels.
+async fn retry(
+    machine: &str,
+    label: Option<String>,
+    state: Option<String>,
+    remote: &Remote,
+) -> Result<(), Failure> {
     let progress = Progress::new();
-    if args.all {
+    if label.is_none() {
         progress.say("retrying");
     }
-    let client = args.remote.patient(PATIENCE)?;
-    let retried = match &args.label {
-        Some(label) => client.machines().retry(&args.machine, label).await.map(|()| 1)?,
-        None => client.machines().retry_all(&args.machine, args.state.as_deref()).await?,
+    let client = remote.patient(PATIENCE)?;
+    let retried = if let Some(label) = label {
+        let _changed: Changed = client.call("POST", &path(machine, &label, "/retry"), None).await?;
+        1
+    } else {
+        let path = with_query(&of_machine(machine, "/retry"), &[("state", state)]);
+        client.call::<Retried>("POST", &path, None).await?.retried
     };
     drop(progress);
-    args.remote.show(&json!({"retried": retried}), |_| {
+    remote.show(&json!({"retried": retried}), |_| {
         let labels = if retried == 1 { "label" } else { "labels" };
         terminal::line(&format!("{retried} {labels} retried"));
     })
 }
 
 fn past(one: &Move) -> [Cell; 7] {
-    [
-        one.visit.to_string().into(),
-        Cell::at(&one.at),
-        terminal::or_dash(one.from.as_ref()).into(),
-        terminal::or_dash(one.to.as_ref()).into(),
-        one.cause.clone().into(),
-        terminal::or_dash(one.trigger.as_ref()).into(),
-        one.version.to_string().into(),
-    ]
+    cells![one.visit, Cell::at(&one.at), one.from, one.to, one.cause, one.trigger, one.version]
 }

@@ -8,6 +8,7 @@ use std::{cmp::Ordering, ops::Deref, time::Duration};
 use clap::ArgAction;
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 use signalbox_client::Client;
 use tokio::{signal, time};
 
@@ -38,16 +39,6 @@ pub(crate) struct Table {
     /// Omit the head of the table
     #[arg(long)]
     no_headers: bool,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-impl Deref for Table {
-    type Target = Remote;
-
-    fn deref(&self) -> &Remote {
-        &self.remote
-    }
 }
 
 /// Flags of every command that prints a list.
@@ -77,16 +68,70 @@ pub(crate) enum Cell {
     Time(u64),
 }
 
-impl<T: Into<String>> From<T> for Cell {
-    fn from(text: T) -> Self {
-        Self::Text(text.into())
+/// A value that can be in a table: a text, a number, names, or nothing of these, which is shown as `-`.
+pub(crate) trait Shown {
+    fn cell(&self) -> Cell;
+}
+
+impl Shown for Cell {
+    fn cell(&self) -> Cell {
+        self.clone()
     }
 }
+
+impl<T: Shown + ?Sized> Shown for &T {
+    fn cell(&self) -> Cell {
+        (**self).cell()
+    }
+}
+
+impl<T: Shown> Shown for Option<T> {
+    fn cell(&self) -> Cell {
+        self.as_ref().map_or_else(|| "-".cell(), T::cell)
+    }
+}
+
+impl Shown for Vec<String> {
+    fn cell(&self) -> Cell {
+        Cell::Text(terminal::list(self))
+    }
+}
+
+macro_rules! shown {
+    ($($type:ty),+) => {
+        $(impl Shown for $type {
+            fn cell(&self) -> Cell {
+                Cell::Text(self.to_string())
+            }
+        })+
+    };
+}
+
+shown!(str, String, u16, u32, u64, usize);
+
+impl Shown for Value {
+    fn cell(&self) -> Cell {
+        match self {
+            Self::Null => "-".cell(),
+            Self::String(text) => text.cell(),
+            other => other.to_string().cell(),
+        }
+    }
+}
+
+/// A row: each value as a cell.
+macro_rules! cells {
+    ($($value:expr),+ $(,)?) => {
+        [$($crate::listing::Shown::cell(&$value)),+]
+    };
+}
+
+pub(crate) use cells;
 
 impl Cell {
     /// A time that may be missing.
     pub(crate) fn time(ms: Option<u64>) -> Self {
-        ms.map_or_else(|| Self::Text("-".to_owned()), Self::Time)
+        ms.map(Self::Time).cell()
     }
 
     /// A time as in RFC 3339.
@@ -167,41 +212,41 @@ impl Listing {
             _ = signal::ctrl_c() => Err(Failure::interrupted()),
         }
     }
-}
 
-impl Listing {
     /// Reads all items of a list and prints them; with `--watch`, again and again.
-    pub(crate) async fn list<T: Serialize, E: Into<Failure>, const N: usize>(
+    pub(crate) async fn list<T: Serialize, const N: usize>(
         &self,
-        read: impl AsyncFn(Client) -> Result<Vec<T>, E>,
+        remote: &Remote,
+        read: impl AsyncFn(Client) -> Result<Vec<T>, Failure>,
         heads: [&str; N],
         row: impl Fn(&T) -> [Cell; N],
     ) -> Result<(), Failure> {
         self.run(async || {
-            let items = read(self.client()?).await.map_err(Into::into)?;
-            self.show(&items, heads, &row)
+            let items = read(remote.client()?).await?;
+            self.show(remote, &items, heads, &row)
         })
         .await
     }
 
-    /// How many items of a long list to read: one more than are shown, so that the command knows whether there are more.
-    pub(crate) fn limit(&self) -> usize {
-        self.max_or(MAX_READ).saturating_add(1)
-    }
-
-    /// As [`Table::show`], for the first [`Listing::limit`] items of a list.
-    pub(crate) fn show_first<T: Serialize, const N: usize>(
+    /// As [`Listing::list`], for a list that may be long. `read` gets the number of items to read: one more than are shown, so
+    /// that the command knows whether there are more.
+    pub(crate) async fn list_first<T: Serialize, const N: usize>(
         &self,
-        items: &[T],
+        remote: &Remote,
+        read: impl AsyncFn(Client, usize) -> Result<Vec<T>, Failure>,
         heads: [&str; N],
         row: impl Fn(&T) -> [Cell; N],
     ) -> Result<(), Failure> {
-        let max = self.max_or(MAX_READ);
-        self.show(items.get(..max).unwrap_or(items), heads, row)?;
-        if items.len() > max {
-            terminal::error(&format!("the first {max} are shown; --max shows more"));
-        }
-        Ok(())
+        self.run(async || {
+            let max = self.max_or(MAX_READ);
+            let items = read(remote.client()?, max.saturating_add(1)).await?;
+            self.show(remote, items.get(..max).unwrap_or(&items), heads, &row)?;
+            if items.len() > max {
+                terminal::error(&format!("the first {max} are shown; --max shows more"));
+            }
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -214,6 +259,7 @@ impl Table {
     /// Prints the items in the selected format.
     pub(crate) fn show<T: Serialize, const N: usize>(
         &self,
+        remote: &Remote,
         items: &[T],
         heads: [&str; N],
         row: impl Fn(&T) -> [Cell; N],
@@ -222,7 +268,7 @@ impl Table {
         let max = self.max_or(usize::MAX);
         let more = rows.len().saturating_sub(max);
         rows.truncate(max);
-        self.print(&rows, heads)?;
+        self.print(remote, &rows, heads)?;
         if more > 0 {
             terminal::error(&format!("{more} more rows; --max shows more"));
         }
@@ -257,14 +303,15 @@ impl Table {
     /// Prints rows in the selected format.
     pub(crate) fn print<T: Serialize, const N: usize>(
         &self,
+        remote: &Remote,
         rows: &[(&T, [Cell; N])],
         heads: [&str; N],
     ) -> Result<(), Failure> {
         let now_ms = now_ms();
-        let wide = match self.remote.format() {
+        let wide = match remote.format() {
             Format::Json | Format::Yaml => {
                 let items: Vec<&T> = rows.iter().map(|(item, _)| *item).collect();
-                return self.remote.show(&items, |_| ());
+                return remote.show(&items, |_| ());
             }
             Format::Name => {
                 rows.iter().for_each(|(_, cells)| terminal::line(&printable(&cells[0].shown(false, now_ms))));
@@ -450,7 +497,7 @@ mod tests {
 
     #[test]
     fn cells_are_compared_as_numbers_if_they_are_numbers() {
-        let cell = |text: &str| Cell::from(text);
+        let cell = |text: &str| text.cell();
         assert_eq!(cell("9").compare(&cell("10")), Ordering::Less);
         assert_eq!(cell("1.5 s").compare(&cell("1.2 s")), Ordering::Greater);
         assert_eq!(cell("b").compare(&cell("a")), Ordering::Greater);
@@ -461,7 +508,7 @@ mod tests {
     #[test]
     fn a_filter_names_a_column_or_none() {
         let heads = ["ID", "VERSION TYPE"];
-        let cells = [Cell::from("i-7"), Cell::from("Shop")];
+        let cells = cells!["i-7", "Shop"];
         let accepts = |text: &str| Filter::parse(text, &heads).unwrap().accepts(&cells, 0);
         assert!(accepts("shop") && accepts("version-type=sho") && accepts("ID!=8"));
         assert!(!accepts("id=shop") && !accepts("id!=7") && !accepts("bank"));

@@ -13,58 +13,45 @@ use std::{
 
 use clap::Subcommand;
 use serde_json::{Value as Json, json};
+use signalbox_client::segment;
 use signalbox_machine::{
     definition::{self, File, Problem, Refused, SecretNames},
     scenario,
 };
 
-use crate::{exit::Failure, listing::Listing, terminal};
+use crate::{exit::Failure, remote::Online, terminal};
 
-/// Commands for definitions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[command(flatten)]
+    Local(Local),
+    #[command(flatten)]
+    Online(Online<plans::Command>),
+}
+
+/// Commands that need no running system.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Local {
     /// Validate definition files; exit code 65 if any is invalid (docs/machines.md)
-    Validate(Validate),
+    Validate {
+        /// Secrets that headers and signatures may use, optionally with the beginning of their addresses [default: all]
+        #[arg(long, value_name = "NAME[=ADDRESS]", value_delimiter = ',')]
+        secrets: Option<Vec<String>>,
+        #[command(flatten)]
+        files: Files,
+    },
     /// Run the scenarios next to definition files: NAME.test.yaml for NAME.yaml; exit code 65 if any fails
     Test(Files),
     /// Convert a definition of Routemaster, and explain what was changed
-    Import(Import),
+    Import {
+        /// File to convert
+        file: PathBuf,
+        /// File to write; it must not exist [default: standard output]
+        #[arg(long, short)]
+        output: Option<PathBuf>,
+    },
     /// Print the JSON Schema of definitions, for editors
     Schema,
-    /// List the machines of a running system
-    #[command(visible_alias = "ls")]
-    List(Listing),
-    /// Show a machine: its states, and its labels by state and status
-    #[command(visible_alias = "get")]
-    Show(plans::One),
-    /// Show what a definition would change, without changing anything
-    Plan(plans::Plan),
-    /// Apply a definition: a planned one, or one from a file
-    Apply(Box<plans::Apply>),
-    /// List the versions of a machine's definition
-    Versions(plans::Rows),
-    /// Show how a version differs from a file or from another version
-    Diff(plans::Diff),
-    /// Apply the definition of an earlier version again
-    Rollback(plans::Rollback),
-    /// Show how labels flow through a machine: transitions, time in states, and conversion
-    Flow(flow::Flow),
-    /// Delete a machine with all of its labels
-    #[command(visible_alias = "rm", alias = "remove")]
-    Delete(plans::Delete),
-    /// List the secrets of a machine (values for headers and signatures of its webhooks), or set or delete one
-    Secrets(secrets::Secrets),
-    /// List the tasks of a machine (operations on many labels), or cancel one
-    Tasks(plans::Tasks),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Validate {
-    /// Secrets that headers and signatures may use, optionally with the beginning of their addresses [default: all]
-    #[arg(long, value_name = "NAME[=ADDRESS]", value_delimiter = ',')]
-    secrets: Option<Vec<String>>,
-    #[command(flatten)]
-    files: Files,
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,9 +64,14 @@ pub(crate) struct Files {
     files: Vec<PathBuf>,
 }
 
+/// The path of a machine.
+pub(crate) fn path(machine: &str, below: &str) -> String {
+    format!("/state-machines/{}{below}", segment(machine))
+}
+
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Validate(Validate { secrets, files }) => {
+        Command::Local(Local::Validate { secrets, files }) => {
             let entry = |text: String| match text.split_once('=') {
                 Some((name, address)) => (name.to_owned(), address.to_owned()),
                 None => (text, String::new()),
@@ -87,45 +79,26 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let secrets = secrets.map(|names| names.into_iter().map(entry).collect());
             validate(&files, secrets.as_ref())
         }
-        Command::Test(files) => test(&files),
-        Command::Import(args) => import(&args),
-        Command::Schema => {
+        Command::Local(Local::Test(files)) => test(&files),
+        Command::Local(Local::Import { file, output }) => import(&file, output.as_deref()),
+        Command::Local(Local::Schema) => {
             terminal::line(definition::SCHEMA.trim_end());
             Ok(())
         }
-        Command::List(listing) => plans::list(&listing).await,
-        Command::Show(args) => plans::show(args).await,
-        Command::Plan(args) => plans::plan(args).await,
-        Command::Apply(args) => plans::apply(*args).await,
-        Command::Versions(args) => plans::versions(args).await,
-        Command::Diff(args) => plans::diff(args).await,
-        Command::Rollback(args) => plans::rollback(args).await,
-        Command::Flow(args) => flow::run(args).await,
-        Command::Delete(args) => plans::delete(args).await,
-        Command::Secrets(args) => secrets::run(args).await,
-        Command::Tasks(args) => plans::tasks(args).await,
+        Command::Online(Online { command, remote }) => plans::run(command, &remote).await,
     }
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Import {
-    /// File to convert
-    file: PathBuf,
-    /// File to write; it must not exist [default: standard output]
-    #[arg(long, short)]
-    output: Option<PathBuf>,
-}
-
-fn import(args: &Import) -> Result<(), Failure> {
-    let name = args.file.display().to_string();
-    let imported = match signalbox_machine::import::import(&name, &read(&args.file)?) {
+fn import(file: &Path, output: Option<&Path>) -> Result<(), Failure> {
+    let name = file.display().to_string();
+    let imported = match signalbox_machine::import::import(&name, &read(file)?) {
         Ok(imported) => imported,
         Err(refused) => {
             terminal::error(&refused.to_string());
             return Err(Failure::refused());
         }
     };
-    match &args.output {
+    match output {
         None => terminal::line(imported.yaml.trim_end()),
         Some(path) => {
             let written =

@@ -58,6 +58,7 @@ use clap::{
 };
 
 use exit::Failure;
+use remote::{Online, Remote};
 
 /// The operator's command of Signalbox.
 #[derive(Debug, Parser)]
@@ -75,19 +76,19 @@ enum Command {
     /// Run the whole system on this machine: Redis, nginx, pacemaker and sidecar
     Up(Box<up::Args>),
     /// Show whether the parts of a system on this machine respond
-    Status(status::Args),
+    Status(Remote),
     /// Manage instances, and show which routers have the newest table
     #[command(subcommand, visible_alias = "route", visible_alias = "instances", alias = "instance")]
-    Routes(routes::Command),
+    Routes(Online<routes::Command>),
     /// Manage hosts: policies, traffic splits, promotion
     #[command(subcommand, visible_alias = "host")]
-    Hosts(Box<hosts::Command>),
+    Hosts(Box<Online<hosts::Command>>),
     /// List routers, and how far each follows the route table
     #[command(subcommand, visible_alias = "router")]
-    Routers(routers::Command),
+    Routers(Online<routers::Command>),
     /// List the running pacemakers
     #[command(subcommand, visible_alias = "pacemaker")]
-    Pacemakers(pacemakers::Command),
+    Pacemakers(Online<pacemakers::Command>),
     /// Replace the instances of a host with those of a new version: all of them, or none if one is not healthy
     Deploy(Box<deploy::Args>),
     /// Run an application and keep its processes registered: health, leases, restarts, replacement without failed requests
@@ -97,34 +98,34 @@ enum Command {
     Discover(discover::Command),
     /// Show request statistics
     #[command(subcommand)]
-    Stats(stats::Command),
+    Stats(Online<stats::Command>),
     /// Publish events, and watch them
     #[command(subcommand, visible_alias = "event")]
-    Events(events::Command),
+    Events(Online<events::Command>),
     /// Manage topics and their publishers
     #[command(subcommand, visible_alias = "topic")]
-    Topics(topics::Command),
+    Topics(Online<topics::Command>),
     /// Manage the clients of the event bus and their tokens
     #[command(subcommand, visible_alias = "client")]
-    Clients(clients::Command),
+    Clients(Online<clients::Command>),
     /// Manage subscribers and their dead letters
     #[command(subcommand, visible_alias = "subscriber")]
-    Subscribers(subscribers::Command),
+    Subscribers(Online<subscribers::Command>),
     /// Manage pull queues
     #[command(subcommand, visible_alias = "queue")]
-    Queues(queues::Command),
+    Queues(Online<queues::Command>),
     /// Manage objects with a backend, and show what blocks them
     #[command(subcommand, visible_alias = "object")]
-    Objects(objects::Command),
+    Objects(Online<objects::Command>),
     /// Manage the backends of objects and their dead letters
     #[command(subcommand, visible_alias = "backend")]
-    Backends(backends::Command),
+    Backends(Online<backends::Command>),
     /// List and upload certificates, and renew those that are obtained automatically
     #[command(subcommand, visible_alias = "certificate")]
-    Certificates(certificates::Command),
+    Certificates(Online<certificates::Command>),
     /// Manage API tokens
     #[command(subcommand, visible_alias = "token")]
-    Tokens(tokens::Command),
+    Tokens(Online<tokens::Command>),
     /// Show who changed what, log-ins, and refused calls
     Audit(audit::Args),
     /// Call the API directly, for calls without a command
@@ -133,7 +134,7 @@ enum Command {
     #[command(subcommand, visible_alias = "ctx")]
     Context(contexts::Command),
     /// Check whether events, queues, objects and labels are consistent (exit code 1 if not)
-    Check(check::Args),
+    Check(Remote),
     /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
     Doctor(doctor::Args),
     /// Check whether the system can be upgraded to the version of this command (exit code 1 if not)
@@ -148,7 +149,7 @@ enum Command {
     Machines(machines::Command),
     /// Manage labels of state machines and explain why they wait
     #[command(subcommand, visible_alias = "label")]
-    Labels(labels::Command),
+    Labels(Online<labels::Command>),
     /// Create the missing tokens, keys and Redis users of a deployment (for containers and services)
     Secrets(secrets::Args),
     /// Remove an incomplete transaction and zero bytes from a stopped Redis server's append-only files
@@ -203,23 +204,23 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
-        Command::Routes(command) => asynchronously(routes::run(command)),
-        Command::Hosts(command) => asynchronously(hosts::run(*command)),
-        Command::Routers(command) => asynchronously(routers::run(command)),
-        Command::Pacemakers(command) => asynchronously(pacemakers::run(command)),
+        Command::Routes(group) => asynchronously(routes::run(group.command, &group.remote)),
+        Command::Hosts(group) => asynchronously(hosts::run(group.command, &group.remote)),
+        Command::Routers(group) => asynchronously(routers::run(group.command, &group.remote)),
+        Command::Pacemakers(group) => asynchronously(pacemakers::run(group.command, &group.remote)),
         Command::Deploy(args) => asynchronously(deploy::run(*args)),
         Command::Run(args) => asynchronously(run::run(*args)),
         Command::Discover(command) => asynchronously(discover::run(command)),
-        Command::Stats(command) => asynchronously(stats::run(command)),
-        Command::Events(command) => asynchronously(events::run(command)),
-        Command::Topics(command) => asynchronously(topics::run(command)),
-        Command::Clients(command) => asynchronously(clients::run(command)),
-        Command::Subscribers(command) => asynchronously(subscribers::run(command)),
-        Command::Queues(command) => asynchronously(queues::run(command)),
-        Command::Objects(command) => asynchronously(objects::run(command)),
-        Command::Backends(command) => asynchronously(backends::run(command)),
-        Command::Certificates(command) => asynchronously(certificates::run(command)),
-        Command::Tokens(command) => asynchronously(tokens::run(command)),
+        Command::Stats(group) => asynchronously(stats::run(group.command, &group.remote)),
+        Command::Events(group) => asynchronously(events::run(group.command, &group.remote)),
+        Command::Topics(group) => asynchronously(topics::run(group.command, &group.remote)),
+        Command::Clients(group) => asynchronously(clients::run(group.command, &group.remote)),
+        Command::Subscribers(group) => asynchronously(subscribers::run(group.command, &group.remote)),
+        Command::Queues(group) => asynchronously(queues::run(group.command, &group.remote)),
+        Command::Objects(group) => asynchronously(objects::run(group.command, &group.remote)),
+        Command::Backends(group) => asynchronously(backends::run(group.command, &group.remote)),
+        Command::Certificates(group) => asynchronously(certificates::run(group.command, &group.remote)),
+        Command::Tokens(group) => asynchronously(tokens::run(group.command, &group.remote)),
         Command::Audit(args) => asynchronously(audit::run(args)),
         Command::Api(args) => asynchronously(api::run(args)),
         Command::Context(command) => asynchronously(contexts::run(command)),
@@ -229,7 +230,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Edge(args) => edge::run(&args),
         Command::Condition(args) => condition::run(args),
         Command::Machines(command) => asynchronously(machines::run(command)),
-        Command::Labels(command) => asynchronously(labels::run(command)),
+        Command::Labels(group) => asynchronously(labels::run(group.command, &group.remote)),
         Command::Secrets(args) => secrets::run(&args),
         Command::RepairAof(args) => repair_aof::run(&args),
         Command::Completions(args) => completion::script(&args),

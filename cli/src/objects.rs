@@ -3,13 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use serde_json::{Map, Value, json};
-use signalbox_client::{objects::ObjectState, segment};
+use serde_json::{Value, json};
+use signalbox_client::{
+    Client, Error,
+    objects::{ObjectList, ObjectState},
+    segment,
+};
 
 use crate::{
     exit::Failure,
     input,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, cells},
     remote::Remote,
     terminal,
 };
@@ -21,32 +25,25 @@ pub(crate) enum Command {
     List(Listing),
     /// Show an object's queue
     #[command(visible_alias = "get")]
-    Show(One),
+    Show {
+        /// Object
+        object: String,
+    },
     /// Publish events of an object, all of them or none, with its new state
     Publish(Publish),
     /// Retry a parked object
-    Unpark(One),
+    Unpark {
+        /// Object
+        object: String,
+    },
     /// Skip the next event of an object; it becomes a dead letter of its backend
-    Skip(Skip),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct One {
-    /// Object
-    object: String,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Skip {
-    /// Object
-    object: String,
-    /// ID of the event, as printed by `show`; the command fails if another event is next
-    #[arg(long)]
-    id: u64,
-    #[command(flatten)]
-    remote: Remote,
+    Skip {
+        /// Object
+        object: String,
+        /// ID of the event, as printed by `show`; the command fails if another event is next
+        #[arg(long)]
+        id: u64,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,59 +65,55 @@ pub(crate) struct Publish {
     /// Text that makes a repeated call have no effect
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+fn path(object: &str, below: &str) -> String {
+    format!("/objects/{}{below}", segment(object))
+}
+
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::Show(One { object, remote }) => {
-            let object = remote.client()?.objects().show(&object).await?;
+        Command::Show { object } => {
+            let object: ObjectState = remote.client()?.get(&path(&object, "")).await?;
             remote.show(&object, print)
         }
-        Command::Unpark(One { object, remote }) => {
-            remote.client()?.objects().unpark(&object).await?;
+        Command::Unpark { object } => {
+            remote.call("POST", &path(&object, "/unpark"), None).await?;
             remote.done(&json!({"unparked": true}), &format!("{object} will be retried"))
         }
-        Command::Skip(Skip { object, id, remote }) => {
-            remote.client()?.objects().skip(&object, id).await?;
+        Command::Skip { object, id } => {
+            remote.call("POST", &path(&object, "/skip"), Some(&json!({"id": id}))).await?;
             remote.done(&json!({"skipped": id}), &format!("event {id} is a dead letter; {object} continues"))
         }
-        Command::Publish(args) => publish(args).await,
+        Command::Publish(args) => publish(args, remote).await,
         Command::List(listing) => {
+            let heads = ["OBJECT", "BACKEND", "PARKED", "WAITING", "ATTEMPTS", "ERROR"];
             listing
-                .run(async || {
-                    let objects = listing.client()?.objects().parked(listing.limit()).await?;
-                    listing.show_first(
-                        &objects,
-                        ["OBJECT", "BACKEND", "PARKED", "WAITING", "ATTEMPTS", "ERROR"],
-                        row,
-                    )
-                })
+                .list_first(remote, async |client, most| Ok(parked(&client, most).await?), heads, row)
                 .await
         }
     }
 }
 
-async fn publish(args: Publish) -> Result<(), Failure> {
+/// The first parked objects.
+pub(crate) async fn parked(client: &Client, most: usize) -> Result<Vec<ObjectState>, Error> {
+    client.list("/objects", most, |page: ObjectList| (page.objects, page.next)).await
+}
+
+async fn publish(args: Publish, remote: &Remote) -> Result<(), Failure> {
     let events = match (&args.file, args.topic, args.kind) {
         (Some(file), ..) => input::items(file)?,
         (None, topic, kind) => vec![json!({"topic": topic, "type": kind})],
     };
-    let mut body = Map::new();
-    body.insert("events".to_owned(), events.into());
+    let mut body = input::given(json!({"events": events, "idempotency_key": args.idempotency_key}));
     if let Some(state) = args.state {
-        body.insert("data".to_owned(), state);
+        body["data"] = state;
     }
-    if let Some(key) = args.idempotency_key {
-        body.insert("idempotency_key".to_owned(), key.into());
-    }
-    let path = format!("/objects/{}/events", segment(&args.object));
     let done = |answer: &Value| {
         let ids: Vec<String> = answer["ids"].as_array().into_iter().flatten().map(Value::to_string).collect();
         format!("published {}", ids.join(", "))
     };
-    args.remote.change("POST", &path, Some(&body.into()), done).await
+    remote.change("POST", &path(&args.object, "/events"), Some(&body), done).await
 }
 
 fn print(object: &ObjectState) {
@@ -145,12 +138,6 @@ fn print(object: &ObjectState) {
 }
 
 fn row(object: &ObjectState) -> [Cell; 6] {
-    [
-        object.object.clone().into(),
-        terminal::or_dash(object.backend.as_ref()).into(),
-        Cell::time(object.parked_since_ms),
-        object.queued.to_string().into(),
-        object.attempts.to_string().into(),
-        terminal::or_dash(object.last_error.as_ref()).into(),
-    ]
+    let parked = Cell::time(object.parked_since_ms);
+    cells![object.object, object.backend, parked, object.queued, object.attempts, object.last_error]
 }

@@ -1,10 +1,15 @@
 //! `signalbox pacemakers`: the pacemakers that serve.
 
 use clap::Subcommand;
+use signalbox_client::{
+    Client,
+    health::{Pacemaker, PacemakerList},
+};
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, cells},
+    remote::Remote,
 };
 
 #[derive(Debug, Subcommand)]
@@ -14,13 +19,8 @@ pub(crate) enum Command {
     List(Listing),
 }
 
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
-    let Command::List(listing) = command;
-    listing
-        .list(
-            async |client| client.health().pacemakers().await,
-            ["PACEMAKER", "VERSION", "REPORTED"],
-            |one| [one.node.clone().into(), one.version.clone().into(), Cell::ago(one.age_ms)],
-        )
-        .await
+pub(crate) async fn run(Command::List(listing): Command, remote: &Remote) -> Result<(), Failure> {
+    let read = async |client: Client| Ok(client.get::<PacemakerList>("/pacemakers").await?.pacemakers);
+    let row = |one: &Pacemaker| cells![one.node, one.version, Cell::ago(one.age_ms)];
+    listing.list(remote, read, ["PACEMAKER", "VERSION", "REPORTED"], row).await
 }

@@ -2,6 +2,7 @@
 
 use std::{fs, io, net::IpAddr, ops::Deref, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
+use clap::{ArgMatches, Args as _, FromArgMatches, Subcommand, error::ErrorKind};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,6 +26,41 @@ pub(crate) struct Remote {
     pub(crate) system: System,
     #[command(flatten)]
     output: Output,
+}
+
+/// A group of commands, each of which also has the flags of [`Remote`].
+#[derive(Debug)]
+pub(crate) struct Online<C> {
+    pub(crate) command: C,
+    pub(crate) remote: Remote,
+}
+
+impl<C: FromArgMatches> FromArgMatches for Online<C> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let (_, flags) =
+            matches.subcommand().ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+        Ok(Self { command: C::from_arg_matches(matches)?, remote: Remote::from_arg_matches(flags)? })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl<C: Subcommand> Subcommand for Online<C> {
+    fn augment_subcommands(parent: clap::Command) -> clap::Command {
+        let group = C::augment_subcommands(clap::Command::default());
+        parent.subcommands(group.get_subcommands().cloned().map(Remote::augment_args))
+    }
+
+    fn augment_subcommands_for_update(parent: clap::Command) -> clap::Command {
+        Self::augment_subcommands(parent)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        C::has_subcommand(name)
+    }
 }
 
 /// The form of the output.
@@ -241,16 +277,26 @@ impl Remote {
         body: Option<&Value>,
         done: impl FnOnce(&Value) -> String,
     ) -> Result<(), Failure> {
-        let mut answer = self.client()?.call(method, path, body).await?;
+        let mut answer = self.call(method, path, body).await?;
         if answer.is_null() {
             answer = json!({"done": true});
         }
         self.show(&answer, |answer| terminal::line(&done(answer)))
     }
 
+    /// Makes a call.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        Ok(self.client()?.call(method, path, body).await?)
+    }
+
     /// Prints the document at `path`: its members, one per line.
     pub(crate) async fn document(&self, path: &str) -> Result<(), Failure> {
-        let document = self.client()?.call("GET", path, None).await?;
+        let document = self.call("GET", path, None).await?;
         self.show(&document, outline::print)
     }
 

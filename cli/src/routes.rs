@@ -6,16 +6,21 @@ mod explain;
 use std::time::Duration;
 
 use clap::{Subcommand, builder::PossibleValuesParser};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use signalbox_client::{
-    routes::{ChangedInstance, Convergence, Filter, Health, Instance, Liveness, NewInstance, State},
-    segment, with_query,
+    Client,
+    routes::{
+        ChangedInstance, Convergence, Filter, Health, Host, Instance, Liveness, NewInstance, RuledHost,
+        State, waiting,
+    },
+    segment,
 };
 use tokio::time::{Instant, sleep};
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, cells},
     remote::{Remote, duration, seconds},
     terminal::{self, Progress},
 };
@@ -24,51 +29,87 @@ use crate::{
 pub(crate) enum Command {
     /// List instances
     #[command(visible_alias = "ls")]
-    List(List),
+    List {
+        /// Only instances with this host name
+        #[arg(long)]
+        host: Option<String>,
+        /// Only instances of this version type
+        #[arg(long, value_name = "ID")]
+        version_type: Option<String>,
+        /// Only instances on this node
+        #[arg(long)]
+        node: Option<String>,
+        /// Only instances in this state
+        #[arg(long, value_parser = PossibleValuesParser::new(State::words()))]
+        state: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
+    },
     /// Show an instance: its state, its last health check and its faults
     #[command(visible_alias = "get")]
-    Show(One),
+    Show {
+        /// Instance
+        id: String,
+    },
     /// Register or update an instance
     Add(Box<Add>),
     /// Register or update the instances in a file
     Import(bulk::Import),
     /// Remove an instance immediately
     #[command(visible_alias = "rm", alias = "delete")]
-    Remove(Remove),
+    Remove {
+        /// Instance
+        id: String,
+        #[command(flatten)]
+        until: Until,
+    },
     /// Drain an instance: send it no new requests
-    Drain(Drain),
+    Drain {
+        /// Instance
+        id: String,
+        /// Remove the instance after this time
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        deadline: Option<Duration>,
+        /// End draining: send requests to the instance again
+        #[arg(long, conflicts_with = "deadline")]
+        resume: bool,
+        #[command(flatten)]
+        until: Until,
+    },
     /// Drain all instances of a node, or send them requests again
     DrainNode(bulk::DrainNode),
     /// List or replace the rules that lead paths of a host to other hosts
     Paths(Paths),
     /// Pause a host: its requests wait until it is resumed
-    Pause(Pause),
+    Pause {
+        /// Host name that clients ask for
+        host: String,
+        /// Answer a request with 503 after this time (at most 60s; default 30s)
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        longest: Option<Duration>,
+        #[command(flatten)]
+        until: Until,
+    },
     /// Resume a paused host
-    Resume(Resume),
+    Resume {
+        /// Host name that clients ask for
+        host: String,
+        #[command(flatten)]
+        until: Until,
+    },
     /// Explain the routing decision for a host, or for the request to a URL
     Explain(explain::Explain),
     /// Print the whole route table
-    Dump(bulk::Dump),
+    Dump,
     /// Wait until every router serves the newest table
-    Wait(Wait),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct List {
-    /// Only instances with this host name
-    #[arg(long)]
-    host: Option<String>,
-    /// Only instances of this version type
-    #[arg(long, value_name = "ID")]
-    version_type: Option<String>,
-    /// Only instances on this node
-    #[arg(long)]
-    node: Option<String>,
-    /// Only instances in this state
-    #[arg(long, value_parser = PossibleValuesParser::new(State::words()))]
-    state: Option<String>,
-    #[command(flatten)]
-    listing: Listing,
+    Wait {
+        /// Wait for this serial instead of the newest
+        #[arg(long)]
+        serial: Option<u64>,
+        /// Fail after this time
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+        timeout: Duration,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -110,34 +151,6 @@ pub(crate) struct Add {
     standby: bool,
     #[command(flatten)]
     until: Until,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Remove {
-    /// Instance
-    id: String,
-    #[command(flatten)]
-    until: Until,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Drain {
-    /// Instance
-    id: String,
-    /// Remove the instance after this time
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    deadline: Option<Duration>,
-    /// End draining: send requests to the instance again
-    #[arg(long, conflicts_with = "deadline")]
-    resume: bool,
-    #[command(flatten)]
-    until: Until,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 /// When a command that changes the table returns.
@@ -146,14 +159,6 @@ pub(crate) struct Until {
     /// Wait until every router has the change; fail after this time (at most 60s)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct One {
-    /// Instance
-    id: String,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 /// Without a rule, the command lists the rules.
@@ -179,68 +184,65 @@ pub(crate) struct Paths {
     listing: Listing,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Pause {
-    /// Host name that clients ask for
-    host: String,
-    /// Answer a request with 503 after this time (at most 60s; default 30s)
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
-    longest: Option<Duration>,
-    #[command(flatten)]
-    until: Until,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Resume {
-    /// Host name that clients ask for
-    host: String,
-    #[command(flatten)]
-    until: Until,
-    #[command(flatten)]
-    remote: Remote,
-}
-
 fn path_rule(text: &str) -> Result<(String, String), String> {
     let (path, host) = text.rsplit_once('=').ok_or("expected PATH=HOST, such as /api=orders.internal")?;
     Ok((path.to_owned(), host.to_owned()))
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Wait {
-    /// Wait for this serial instead of the newest
-    #[arg(long)]
-    serial: Option<u64>,
-    /// Fail after this time
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
-    timeout: Duration,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::List(args) => list(args).await,
-        Command::Show(One { id, remote }) => remote.document(&format!("/instances/{}", segment(&id))).await,
-        Command::Add(args) => add(*args).await,
-        Command::Import(args) => bulk::import(args).await,
-        Command::DrainNode(args) => bulk::drain_node(args).await,
-        Command::Dump(args) => bulk::dump(args).await,
-        Command::Remove(args) => remove(args).await,
-        Command::Drain(args) => drain(args).await,
-        Command::Paths(args) => paths(args).await,
-        Command::Pause(args) => pause(args).await,
-        Command::Resume(args) => resume(args).await,
-        Command::Explain(args) => explain::run(args).await,
-        Command::Wait(args) => wait(args).await,
+        Command::List { host, version_type, node, state, listing } => {
+            let filter = Filter { host, version_type, node, state };
+            let read = async |client: Client| Ok(client.routes().instances(&filter).await?);
+            listing.list(remote, read, HEADS, row).await
+        }
+        Command::Show { id } => remote.document(&format!("/instances/{}", segment(&id))).await,
+        Command::Add(args) => add(*args, remote).await,
+        Command::Import(args) => bulk::import(args, remote).await,
+        Command::DrainNode(args) => bulk::drain_node(args, remote).await,
+        Command::Dump => bulk::dump(remote).await,
+        Command::Remove { id, until } => {
+            let client = remote.client()?;
+            let progress = until.progress();
+            client.routes().remove(&id, until.wait).await?;
+            drop(progress);
+            remote.done(&json!({"id": id, "removed": true}), &format!("{id} removed"))
+        }
+        Command::Drain { id, deadline, resume, until } => {
+            let client = remote.client()?;
+            let progress = until.progress();
+            let (changed, now, already) = if resume {
+                let changed = client.routes().resume(&id, until.wait).await?;
+                (changed, "receives requests again", "was not draining")
+            } else {
+                let changed = client.routes().drain(&id, deadline, until.wait).await?;
+                (changed, "draining", "already draining")
+            };
+            drop(progress);
+            remote.show(&changed, |changed| report(changed, now, already))
+        }
+        Command::Paths(args) => paths(args, remote).await,
+        Command::Pause { host, longest, until } => {
+            let body = longest.map_or_else(
+                || json!({}),
+                |longest| json!({"wait_ms": u64::try_from(longest.as_millis()).unwrap_or(u64::MAX)}),
+            );
+            let paused: RuledHost = until.send(remote, "PUT", &pause(&host), Some(&body)).await?;
+            remote.show(&paused, |paused| {
+                terminal::line(&format!("requests for {} wait (serial {})", paused.hostname, paused.serial));
+            })
+        }
+        Command::Resume { host, until } => {
+            until.send::<Value>(remote, "DELETE", &pause(&host), None).await?;
+            remote.done(&json!({"hostname": host, "paused": false}), &format!("requests for {host} continue"))
+        }
+        Command::Explain(args) => explain::run(args, remote).await,
+        Command::Wait { serial, timeout } => wait(serial, timeout, remote).await,
     }
 }
 
-async fn list(args: List) -> Result<(), Failure> {
-    let List { host, version_type, node, state, listing } = args;
-    let filter = Filter { host, version_type, node, state };
-    listing.list(async |client| client.routes().instances(&filter).await, HEADS, row).await
+fn pause(host: &str) -> String {
+    format!("/hosts/{}/pause", segment(host))
 }
 
 const HEADS: [&str; 12] = [
@@ -265,67 +267,53 @@ fn row(instance: &Instance) -> [Cell; 12] {
         (Some(true), _) => "healthy",
         (None, _) => "-",
     };
-    [
-        instance.id.clone().into(),
-        instance.address.clone().into(),
-        terminal::list(&instance.hostnames).into(),
-        instance.version_type_id.clone().into(),
-        instance.weight.to_string().into(),
-        instance.state.as_str().into(),
-        health.into(),
+    cells![
+        instance.id,
+        instance.address,
+        instance.hostnames,
+        instance.version_type_id,
+        instance.weight,
+        instance.state.as_str(),
+        health,
         Cell::time(instance.health_since_ms),
-        terminal::or_dash(instance.unhealthy_because.as_ref()).into(),
-        terminal::or_dash(instance.node_id.as_ref()).into(),
-        terminal::or_dash(instance.application_id.as_ref()).into(),
+        instance.unhealthy_because,
+        instance.node_id,
+        instance.application_id,
         Cell::time(instance.lease_expires_ms),
     ]
 }
 
-async fn add(args: Add) -> Result<(), Failure> {
+async fn add(args: Add, remote: &Remote) -> Result<(), Failure> {
     let mut instance = NewInstance::new(args.address, args.host, args.version_type);
     (instance.weight, instance.lease_seconds, instance.node_id) = (args.weight, args.lease, args.node);
     instance.version_id = args.version_id;
     (instance.application_id, instance.workspace_id) = (args.application, args.workspace);
     instance.standby = args.standby;
     instance.health = args.health_path.map(|path| Health { path: Some(path), ..Health::default() });
-    let client = args.remote.client()?;
+    let client = remote.client()?;
     let progress = args.until.progress();
     let changed = client.routes().register(&args.id, &instance, args.until.wait).await?;
     drop(progress);
-    args.remote.show(&changed, |changed| report(changed, "registered", "unchanged"))
-}
-
-async fn remove(args: Remove) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let progress = args.until.progress();
-    client.routes().remove(&args.id, args.until.wait).await?;
-    drop(progress);
-    args.remote.done(&json!({"id": args.id, "removed": true}), &format!("{} removed", args.id))
-}
-
-async fn drain(args: Drain) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let progress = args.until.progress();
-    let routes = client.routes();
-    let changed = if args.resume {
-        routes.resume(&args.id, args.until.wait).await?
-    } else {
-        routes.drain(&args.id, args.deadline, args.until.wait).await?
-    };
-    drop(progress);
-    let (now, already) = if args.resume {
-        ("receives requests again", "was not draining")
-    } else {
-        ("draining", "already draining")
-    };
-    args.remote.show(&changed, |changed| report(changed, now, already))
+    remote.show(&changed, |changed| report(changed, "registered", "unchanged"))
 }
 
 impl Until {
     /// The path of a change, with the time to wait.
     pub(crate) fn path(&self, path: &str) -> String {
-        let wait = self.wait.map(|wait| format!("{}ms", wait.as_millis()));
-        with_query(path, &[("wait", wait.as_deref())])
+        waiting(path, self.wait)
+    }
+
+    /// Makes a change, and waits.
+    pub(crate) async fn send<T: DeserializeOwned>(
+        &self,
+        remote: &Remote,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, Failure> {
+        let client = remote.client()?;
+        let _shown = self.progress();
+        Ok(client.call(method, &self.path(path), body).await?)
     }
 
     pub(crate) fn progress(&self) -> Option<Progress> {
@@ -342,77 +330,44 @@ fn report(changed: &ChangedInstance, now: &str, already: &str) {
     terminal::line(&format!("{} {what} (serial {})", changed.instance.id, changed.serial));
 }
 
-async fn pause(args: Pause) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let progress = args.until.progress();
-    let paused = client.routes().pause(&args.host, args.longest, args.until.wait).await?;
-    drop(progress);
-    args.remote.show(&paused, |paused| {
-        terminal::line(&format!("requests for {} wait (serial {})", paused.hostname, paused.serial));
-    })
-}
-
-async fn resume(args: Resume) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let progress = args.until.progress();
-    client.routes().resume_host(&args.host, args.until.wait).await?;
-    drop(progress);
-    args.remote.done(
-        &json!({"hostname": args.host, "paused": false}),
-        &format!("requests for {} continue", args.host),
-    )
-}
-
-async fn paths(args: Paths) -> Result<(), Failure> {
-    let client = args.listing.client()?;
-    let rule = |(path, service): &(String, String), of: Value| {
-        let mut rule = json!({"path": path, "service": service});
-        if let (Some(rule), Value::Object(of)) = (rule.as_object_mut(), of) {
-            rule.extend(of);
-        }
-        rule
-    };
-    let prefix = args.prefix.iter().map(|one| rule(one, json!({})));
-    let exact = args.exact.iter().map(|one| rule(one, json!({"match": "exact"})));
-    let strip = args.strip.iter().map(|one| rule(one, json!({"strip": true})));
-    let rules: Vec<Value> = prefix.chain(exact).chain(strip).collect();
-    let progress = args.until.progress();
+async fn paths(args: Paths, remote: &Remote) -> Result<(), Failure> {
+    let path = format!("/hosts/{}", segment(&args.host));
     if args.clear {
-        client.routes().remove_paths(&args.host, args.until.wait).await?;
-        drop(progress);
-        let answer = json!({"hostname": args.host, "paths": []});
+        args.until.send::<Value>(remote, "DELETE", &format!("{path}/paths"), None).await?;
         let text = format!("{} serves all paths itself", args.host);
-        return Remote::show(&args.listing, &answer, |_| terminal::line(&text));
+        return remote.done(&json!({"hostname": args.host, "paths": []}), &text);
     }
+    let rules = |rules: &[(String, String)], member: &str, value: Value| -> Vec<Value> {
+        let rule =
+            |(path, service): &(String, String)| json!({"path": path, "service": service, member: value});
+        rules.iter().map(rule).collect()
+    };
+    let prefix = rules(&args.prefix, "match", json!("prefix"));
+    let exact = rules(&args.exact, "match", json!("exact"));
+    let rules = [prefix, exact, rules(&args.strip, "strip", json!(true))].concat();
     if !rules.is_empty() {
-        client.routes().set_paths(&args.host, &json!(rules), args.until.wait).await?;
+        let body = json!({"paths": rules});
+        args.until.send::<Value>(remote, "PUT", &format!("{path}/paths"), Some(&body)).await?;
     }
-    drop(progress);
-    args.listing
-        .run(async || {
-            let rules = client.routes().host(&args.host).await?.rules;
-            let policy: Value =
-                rules.and_then(|rules| serde_json::from_str(rules.get()).ok()).unwrap_or_default();
-            let rules = policy["paths"].as_array().cloned().unwrap_or_default();
-            args.listing.show(&rules, ["PATH", "MATCH", "SERVICE", "PREFIX"], |rule| {
-                let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-                [
-                    text(&rule["path"]).into(),
-                    rule["match"].as_str().unwrap_or("prefix").into(),
-                    text(&rule["service"]).into(),
-                    if rule["strip"] == true { "removed" } else { "kept" }.into(),
-                ]
-            })
-        })
-        .await
+    let read = async |client: Client| {
+        let rules = client.get::<Host>(&path).await?.rules;
+        let policy: Value =
+            rules.and_then(|rules| serde_json::from_str(rules.get()).ok()).unwrap_or_default();
+        Ok(policy["paths"].as_array().cloned().unwrap_or_default())
+    };
+    let row = |rule: &Value| {
+        let prefix = if rule["strip"] == true { "removed" } else { "kept" };
+        cells![rule["path"], rule["match"].as_str().unwrap_or("prefix"), rule["service"], prefix]
+    };
+    args.listing.list(remote, read, ["PATH", "MATCH", "SERVICE", "PREFIX"], row).await
 }
 
-async fn wait(args: Wait) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let (deadline, progress) = (Instant::now() + args.timeout, Progress::new());
+async fn wait(serial: Option<u64>, timeout: Duration, remote: &Remote) -> Result<(), Failure> {
+    let client = remote.client()?;
+    let (deadline, progress) = (Instant::now() + timeout, Progress::new());
     loop {
         let state = client.routes().convergence().await?;
-        let wanted = args.serial.unwrap_or(state.serial);
+        let wanted = serial.unwrap_or(state.serial);
         let behind: Vec<&str> = state
             .routers
             .iter()
@@ -423,12 +378,12 @@ async fn wait(args: Wait) -> Result<(), Failure> {
             .collect();
         if behind.is_empty() && state.serial >= wanted {
             drop(progress);
-            return args.remote.show(&state, |state| serve(state, wanted));
+            return remote.show(&state, |state| serve(state, wanted));
         }
         let who = if behind.is_empty() { "the table".to_owned() } else { behind.join(", ") };
         if Instant::now() >= deadline {
             drop(progress);
-            args.remote.show(&state, |_| ())?;
+            remote.show(&state, |_| ())?;
             return Err(Failure::unavailable(format!("{who} has not reached serial {wanted}")));
         }
         progress.say(&format!("waiting for {who} to reach serial {wanted}"));

@@ -11,14 +11,14 @@ use signalbox_client::{
     Client,
     routes::Filter,
     segment,
-    stats::{self, Point, Subject, Totals},
+    stats::{self, Point, Totals},
     with_query,
 };
 use tokio::time::{self, MissedTickBehavior};
 
 use crate::{
     exit::Failure,
-    listing::{Cell, Table},
+    listing::{Cell, Table, cells},
     outline,
     remote::{Remote, duration, past, seconds},
     terminal,
@@ -27,29 +27,47 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show the totals
-    Show(Show),
+    Show {
+        /// version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught or pacemaker
+        #[arg(value_parser = subject)]
+        subject: String,
+    },
     /// Show the history of a metric
     History(History),
     /// Show the p50, p90, p95 and p99 of response times
-    Latency(Latency),
+    Latency {
+        /// Subject, as for `show`, or instance/ID
+        #[arg(value_parser = latency_subject)]
+        subject: String,
+        /// Start: a time, or a duration before now [default: 5m]
+        #[arg(long, value_name = "TIME", value_parser = past)]
+        start: Option<Timestamp>,
+        /// End: a time, or a duration before now [default: now]
+        #[arg(long, value_name = "TIME", value_parser = past)]
+        end: Option<Timestamp>,
+    },
     /// Watch a metric: a line per second, until Ctrl-C
     Watch(Watch),
     /// Watch requests, errors and response times of all version types, busiest first, or of the instances of one
-    Top(Top),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Show {
-    /// version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught or pacemaker
-    subject: Subject,
-    #[command(flatten)]
-    remote: Remote,
+    Top {
+        /// Version type whose instances are shown, with their response times of the last minute
+        version_type: Option<String>,
+        /// Interval that each table covers
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
+        interval: Duration,
+        /// Print one table and exit
+        #[arg(long)]
+        once: bool,
+        #[command(flatten)]
+        table: Table,
+    },
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct History {
     /// Subject, as for `show`
-    subject: Subject,
+    #[arg(value_parser = subject)]
+    subject: String,
     /// Metric, such as requests, bytes, 5xx
     #[arg(long, default_value = "requests")]
     metric: String,
@@ -62,77 +80,69 @@ pub(crate) struct History {
     /// Duration of a point
     #[arg(long, value_name = "DURATION", value_parser = seconds::<u64>)]
     step: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Latency {
-    /// Subject, as for `show`, or instance/ID
-    #[arg(value_parser = latency_subject)]
-    subject: String,
-    /// Start: a time, or a duration before now [default: 5m]
-    #[arg(long, value_name = "TIME", value_parser = past)]
-    start: Option<Timestamp>,
-    /// End: a time, or a duration before now [default: now]
-    #[arg(long, value_name = "TIME", value_parser = past)]
-    end: Option<Timestamp>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Watch {
     /// Subject, as for `show`
-    subject: Subject,
+    #[arg(value_parser = subject)]
+    subject: String,
     /// Metric, such as requests, bytes, 5xx
     #[arg(long, default_value = "requests")]
     metric: String,
     /// Exit after this many lines
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
+}
+
+/// The path of a subject.
+fn subject(text: &str) -> Result<String, String> {
+    const KINDS: [&str; 5] = ["version_type", "version", "application", "workspace", "node"];
+    match text.split_once('/') {
+        None if ["uncaught", "pacemaker"].contains(&text) => Ok(format!("/stats/{text}")),
+        Some((kind, id)) if KINDS.contains(&kind) && !id.is_empty() => {
+            Ok(format!("/stats/{kind}/{}", segment(id)))
+        }
+        _ => Err("it is one of version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught, pacemaker"
+            .to_owned()),
+    }
 }
 
 /// The path of a subject whose response times are known.
 fn latency_subject(text: &str) -> Result<String, String> {
     match text.strip_prefix("instance/") {
         Some(id) if !id.is_empty() => Ok(format!("/stats/instance/{}", segment(id))),
-        _ => Ok(format!("/stats/{}/latency", text.parse::<Subject>()?)),
+        _ => Ok(format!("{}/latency", subject(text)?)),
     }
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Top {
-    /// Version type whose instances are shown, with their response times of the last minute
-    version_type: Option<String>,
-    /// Interval that each table covers
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
-    interval: Duration,
-    /// Print one table and exit
-    #[arg(long)]
-    once: bool,
-    #[command(flatten)]
-    table: Table,
-}
-
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::Show(args) => show(args).await,
-        Command::History(args) => history(args).await,
-        Command::Latency(args) => latency(args).await,
-        Command::Watch(args) => watch(args).await,
-        Command::Top(Top { version_type: Some(id), interval, once, table, .. }) => {
-            instances::run(&id, interval, once, &table).await
+        Command::Show { subject } => show(&subject, remote).await,
+        Command::History(args) => history(args, remote).await,
+        Command::Latency { subject, start, end } => {
+            let second = |at: Timestamp| at.as_second();
+            let query = [("start", start.map(second)), ("end", end.map(second))];
+            let latency = remote.call("GET", &with_query(&subject, &query), None).await?;
+            remote.show(&latency, |latency| {
+                let mut short = latency.clone();
+                short.as_object_mut().map(|members| members.remove("buckets"));
+                outline::print(&short);
+            })
         }
-        Command::Top(args) => top(args).await,
+        Command::Watch(args) => watch(args, remote).await,
+        Command::Top { version_type: Some(id), interval, once, table } => {
+            instances::run(&id, interval, once, &table, remote).await
+        }
+        Command::Top { version_type: None, interval, once, table } => {
+            top(interval, once, &table, remote).await
+        }
     }
 }
 
-async fn show(args: Show) -> Result<(), Failure> {
-    let totals = args.remote.client()?.stats().totals(&args.subject).await?;
-    args.remote.show(&totals, |totals| {
+async fn show(subject: &str, remote: &Remote) -> Result<(), Failure> {
+    let totals: Totals = remote.client()?.get(subject).await?;
+    remote.show(&totals, |totals| {
         let mean = |sum: u64, count: u64| terminal::or_dash(sum.checked_div(count));
         terminal::line(&format!("{} {}", totals.kind, totals.id));
         if totals.requests == 0 {
@@ -151,27 +161,16 @@ async fn show(args: Show) -> Result<(), Failure> {
     })
 }
 
-async fn latency(args: Latency) -> Result<(), Failure> {
-    let second = |at: Option<Timestamp>| at.map(|at| at.as_second().to_string());
-    let (start, end) = (second(args.start), second(args.end));
-    let path = with_query(&args.subject, &[("start", start.as_deref()), ("end", end.as_deref())]);
-    let latency = args.remote.client()?.call("GET", &path, None).await?;
-    args.remote.show(&latency, |latency| {
-        let mut short = latency.clone();
-        short.as_object_mut().map(|members| members.remove("buckets"));
-        outline::print(&short);
-    })
-}
-
-async fn watch(args: Watch) -> Result<(), Failure> {
-    let mut stream = args.remote.client()?.stats().stream(&args.subject, &args.metric).await?;
+async fn watch(args: Watch, remote: &Remote) -> Result<(), Failure> {
+    let path = with_query(&format!("{}/stream", args.subject), &[("metric", &args.metric)]);
+    let mut stream = remote.client()?.stream(&path).await?;
     let mut seen = 0;
     while args.count.is_none_or(|count| seen < count) {
         let Some(message) = stream.next().await? else {
             return Err(Failure::unavailable("the stream ended; repeat the command"));
         };
         let Ok((second, value)) = serde_json::from_str::<Point>(&message.data) else { continue };
-        let line = if args.remote.is_json() { message.data } else { format!("{} {value}", time(second)) };
+        let line = if remote.is_json() { message.data } else { format!("{} {value}", time(second)) };
         if !terminal::line_is_read(&line) {
             break;
         }
@@ -185,7 +184,7 @@ fn time(second: u64) -> Timestamp {
     at.unwrap_or_default()
 }
 
-async fn history(args: History) -> Result<(), Failure> {
+async fn history(args: History, remote: &Remote) -> Result<(), Failure> {
     let second = |at: Timestamp| u64::try_from(at.as_second()).unwrap_or_default();
     let range = stats::History {
         metric: Some(args.metric),
@@ -193,8 +192,9 @@ async fn history(args: History) -> Result<(), Failure> {
         end: args.end.map(second),
         step: args.step,
     };
-    let points = args.remote.client()?.stats().history(&args.subject, &range).await?;
-    args.remote.show(&points, |points| {
+    let path = with_query(&format!("{}/history", args.subject), &range);
+    let points: Vec<Point> = remote.client()?.get(&path).await?;
+    remote.show(&points, |points| {
         for (second, value) in points {
             terminal::line(&format!("{} {value}", time(*second)));
         }
@@ -234,16 +234,15 @@ impl Row {
     }
 
     fn cells(&self) -> [Cell; 7] {
-        let one =
-            |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |number| format!("{number:.1}"));
-        [
-            self.version_type.clone().into(),
-            names(&self.hosts).into(),
-            one(Some(self.requests_per_second)).into(),
-            one(self.error_percent).into(),
-            one(self.mean_ms).into(),
-            format!("{:.1}", self.bytes_per_second / 1024.0).into(),
-            self.requests.to_string().into(),
+        let one = |number: Option<f64>| number.map(|number| format!("{number:.1}"));
+        cells![
+            self.version_type,
+            names(&self.hosts),
+            one(Some(self.requests_per_second)),
+            one(self.error_percent),
+            one(self.mean_ms),
+            one(Some(self.bytes_per_second / 1024.0)),
+            self.requests,
         ]
     }
 }
@@ -259,9 +258,9 @@ fn names(hosts: &[String]) -> String {
 
 const HEADS: [&str; 7] = ["VERSION TYPE", "HOSTS", "REQ/S", "5XX %", "MEAN MS", "KIB/S", "REQUESTS"];
 
-async fn top(args: Top) -> Result<(), Failure> {
-    let client = args.table.client()?;
-    let mut ticks = time::interval(args.interval.max(Duration::from_millis(200)));
+async fn top(interval: Duration, once: bool, table: &Table, remote: &Remote) -> Result<(), Failure> {
+    let client = remote.client()?;
+    let mut ticks = time::interval(interval.max(Duration::from_millis(200)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     let mut before = look(&client).await?;
@@ -272,8 +271,8 @@ async fn top(args: Top) -> Result<(), Failure> {
         at = time::Instant::now();
         let rows = rows(&before, &now, (at - then).as_secs_f64());
         before = now;
-        draw(&args.table, args.once, &rows, HEADS, Row::cells)?;
-        if args.once || terminal::reader_is_gone() {
+        draw(table, remote, once, &rows, HEADS, Row::cells)?;
+        if once || terminal::reader_is_gone() {
             return Ok(());
         }
     }
@@ -292,10 +291,10 @@ async fn look(client: &Client) -> Result<Look, Failure> {
     }
     let mut look = Look::new();
     for (id, hosts) in hosts {
-        let totals = client.stats().totals(&Subject::VersionType(id.clone())).await?;
+        let totals = client.get(&format!("/stats/version_type/{}", segment(&id))).await?;
         look.insert(id, (hosts, totals));
     }
-    let mut unrouted = client.stats().totals(&Subject::Uncaught).await?;
+    let mut unrouted: Totals = client.get("/stats/uncaught").await?;
     unrouted.id = "(no route)".to_owned();
     look.insert(unrouted.id.clone(), (Vec::new(), unrouted));
     Ok(look)
@@ -317,6 +316,7 @@ fn rows(before: &Look, now: &Look, seconds: f64) -> Vec<Row> {
 /// Prints the first rows, as many as the terminal shows. Of a command without an end, a program gets one JSON document per line.
 fn draw<T: Serialize, const N: usize>(
     table: &Table,
+    remote: &Remote,
     once: bool,
     rows: &[T],
     heads: [&str; N],
@@ -326,7 +326,7 @@ fn draw<T: Serialize, const N: usize>(
     let fit = terminal::height().map_or(40, |height| height.saturating_sub(2));
     let mut rows = table.select(rows, &heads, cells)?;
     rows.truncate(table.max_or(fit));
-    if table.is_json() && !once {
+    if remote.is_json() && !once {
         let items: Vec<&T> = rows.iter().map(|(item, _)| *item).collect();
         let line = serde_json::to_string(&items)
             .map_err(|error| Failure::internal(format!("cannot write the table as JSON: {error}")))?;
@@ -336,7 +336,7 @@ fn draw<T: Serialize, const N: usize>(
     if !once {
         terminal::clear();
     }
-    table.print(&rows, heads)
+    table.print(remote, &rows, heads)
 }
 
 #[cfg(test)]
@@ -365,9 +365,9 @@ mod tests {
         let rows = rows(&before, &now, 2.0);
         let ids: Vec<&str> = rows.iter().map(|row| &*row.version_type).collect();
         assert_eq!(ids, ["2", "1", "3"]);
-        assert_eq!(rows[0].cells(), ["2", "h", "5.0", "50.0", "4.0", "10.0", "20"].map(Cell::from));
+        assert_eq!(rows[0].cells(), cells!["2", "h", "5.0", "50.0", "4.0", "10.0", "20"]);
         // A new version type has no rates.
-        assert_eq!(rows[2].cells(), ["3", "h", "0.0", "-", "-", "0.0", "7"].map(Cell::from));
+        assert_eq!(rows[2].cells(), cells!["3", "h", "0.0", "-", "-", "0.0", "7"]);
     }
 
     #[test]
@@ -376,6 +376,15 @@ mod tests {
         assert_eq!(names(&hosts(&[])), "-");
         assert_eq!(names(&hosts(&["a.test"])), "a.test");
         assert_eq!(names(&hosts(&["a.test", "b.test", "c.test"])), "a.test +2");
+    }
+
+    #[test]
+    fn a_subject_is_a_kind_and_an_id() {
+        assert_eq!(subject("application/a b").unwrap(), "/stats/application/a%20b");
+        assert_eq!(subject("uncaught").unwrap(), "/stats/uncaught");
+        for text in ["", "7", "host/a", "version_type/", "uncaught/1"] {
+            subject(text).unwrap_err();
+        }
     }
 
     #[test]
@@ -388,6 +397,6 @@ mod tests {
     #[test]
     fn restarted_counters_give_no_rate() {
         let rows = rows(&look(&[totals("1", 100, 0, 0)]), &look(&[totals("1", 1, 0, 0)]), 1.0);
-        assert_eq!(rows[0].cells()[2], Cell::from("0.0"));
+        assert_eq!(rows[0].cells()[2], Cell::Text("0.0".to_owned()));
     }
 }

@@ -5,22 +5,15 @@ use signalbox_client::{Client, health::Edge};
 
 use crate::{exit::Failure, remote::Remote, terminal};
 
-/// Flags of `signalbox status`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    remote: Remote,
-}
-
 /// Prints a line for each part. Fails with "unavailable" if a part does not respond.
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    if args.remote.is_named() {
+pub(crate) async fn run(remote: Remote) -> Result<(), Failure> {
+    if remote.is_named() {
         return Err(Failure::unavailable(
             "`signalbox status` checks the processes of a data folder. For a system named by --url or SIGNALBOX_URL, use \
              `signalbox doctor`; for services of this machine, `systemctl status 'signalbox*'`",
         ));
     }
-    let running = args.remote.description()?;
+    let running = remote.description()?;
     let (mut parts, mut silent) = (Vec::new(), 0);
     for part in &running.parts {
         let answer = part.probe.check().await;
@@ -34,7 +27,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }).collect::<Vec<_>>(),
         "edge": edge.as_ref().ok(),
     });
-    args.remote.show(&answer, |_| {
+    remote.show(&answer, |_| {
         for (part, why) in &parts {
             let (state, why) =
                 why.as_ref().map_or(("up", String::new()), |why| ("down", format!("   {why}")));
@@ -71,5 +64,5 @@ fn router(edge: &Edge) {
 
 async fn edge(admin: &str) -> Result<Edge, signalbox_client::Error> {
     let client = Client::builder(admin).timeout(std::time::Duration::from_secs(2)).build()?;
-    client.health().edge().await
+    client.get("/edge/status").await
 }

@@ -5,17 +5,21 @@ use std::time::Duration;
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use signalbox_client::{
     Client,
-    events::{DeadLetter, DeliveryAttempt, SubscriberNumbers, Subscription},
+    events::{
+        DeadLetter, DeadLetters, DeliveryAttempt, DeliveryLog, Numbers, SubscriberNumbers, Subscription,
+        Tested,
+    },
     segment, with_query,
 };
 
 use crate::{
     confirm::Sure,
     exit::Failure,
-    listing::{Cell, Listing},
+    input,
+    listing::{Cell, Listing, cells},
     outline,
     remote::{Remote, duration, past},
     terminal::{self, Progress},
@@ -32,14 +36,23 @@ pub(crate) enum Command {
     /// Create or replace the subscription of the token's client
     Subscribe(Box<Subscribe>),
     /// Unsubscribe the token's client from a topic
-    Unsubscribe(Unsubscribe),
+    Unsubscribe {
+        /// Topic
+        topic: String,
+    },
     /// End a subscription; waiting events are dropped
     #[command(visible_alias = "rm", alias = "delete")]
     Remove(Confirmed),
     /// Show the secret that signs deliveries
     Secret(One),
     /// Replace the secret that signs deliveries; previous secrets also sign for a while
-    RotateSecret(RotateSecret),
+    RotateSecret {
+        /// Subscriber
+        name: String,
+        /// Time for which previous secrets also sign
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1d")]
+        overlap: Duration,
+    },
     /// Send a test delivery
     Test(One),
     /// List dead letters
@@ -49,7 +62,19 @@ pub(crate) enum Command {
     /// Drop all dead letters
     DropDead(Confirmed),
     /// Redeliver the events of a period
-    Replay(Replay),
+    Replay {
+        /// Subscriber
+        name: String,
+        /// Start of the period: a time, or a duration before now
+        #[arg(long, value_name = "TIME", value_parser = past)]
+        from: Timestamp,
+        /// End of the period: a time, or a duration before now
+        #[arg(long, value_name = "TIME", value_parser = past, default_value = "0s")]
+        to: Timestamp,
+        /// Maximum events per second
+        #[arg(long)]
+        rate: Option<u64>,
+    },
     /// List the last attempts to deliver, newest first
     Deliveries(Rows),
     /// Retry failed deliveries now
@@ -74,8 +99,6 @@ pub(crate) enum Command {
 pub(crate) struct One {
     /// Subscriber
     name: String,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -92,8 +115,6 @@ pub(crate) struct Confirmed {
     name: String,
     #[command(flatten)]
     sure: Sure,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -119,44 +140,6 @@ pub(crate) struct Subscribe {
     /// What happens to a batch whose attempts all failed
     #[arg(long, value_parser = ["dead", "block"])]
     on_exhausted: Option<String>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Unsubscribe {
-    /// Topic
-    topic: String,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct RotateSecret {
-    /// Subscriber
-    name: String,
-    /// Time for which previous secrets also sign
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1d")]
-    overlap: Duration,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Replay {
-    /// Subscriber
-    name: String,
-    /// Start of the period: a time, or a duration before now
-    #[arg(long, value_name = "TIME", value_parser = past)]
-    from: Timestamp,
-    /// End of the period: a time, or a duration before now
-    #[arg(long, value_name = "TIME", value_parser = past, default_value = "0s")]
-    to: Timestamp,
-    /// Maximum events per second
-    #[arg(long)]
-    rate: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -165,8 +148,6 @@ pub(crate) struct Event {
     name: String,
     /// ID of the event
     id: u64,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -188,127 +169,126 @@ pub(crate) struct Set {
     /// Reset limits that are not given to the configured ones
     #[arg(long)]
     default: bool,
-    #[command(flatten)]
-    remote: Remote,
 }
 
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
-        Command::List(listing) => list(&listing).await,
-        Command::Show(One { name, remote }) => show(&name, &remote).await,
-        Command::Subscribe(args) => subscribe(*args).await,
-        Command::Unsubscribe(Unsubscribe { topic, remote }) => {
+        Command::List(listing) => {
+            listing.list(remote, async |client| subscribers(&client).await, HEADS, row).await
+        }
+        Command::Show(One { name }) => show(&name, remote).await,
+        Command::Subscribe(args) => subscribe(*args, remote).await,
+        Command::Unsubscribe { topic } => {
             let path = format!("/subscriber/topics/{}", segment(&topic));
             remote.change("DELETE", &path, None, |_| format!("unsubscribed from {topic}")).await
         }
-        Command::Remove(Confirmed { name, sure, remote }) => {
+        Command::Remove(Confirmed { name, sure }) => {
             sure.confirm_name(&format!("end the subscription of {name} and drop its waiting events"), &name)?;
-            remote
-                .change("DELETE", &of("/subscription", &name), None, |_| {
-                    format!("subscription of {name} ended")
-                })
-                .await
+            let done = |_: &Value| format!("subscription of {name} ended");
+            remote.change("DELETE", &of("/subscription", &name), None, done).await
         }
-        Command::Secret(One { name, remote }) => remote.document(&of("/subscriber/secret", &name)).await,
-        Command::RotateSecret(RotateSecret { name, overlap, remote }) => {
+        Command::Secret(One { name }) => remote.document(&of("/subscriber/secret", &name)).await,
+        Command::RotateSecret { name, overlap } => {
             let body = json!({"overlap_seconds": overlap.as_secs()});
             let secret = |answer: &Value| answer["secret"].as_str().unwrap_or("-").to_owned();
             remote.change("POST", &of("/subscriber/secret", &name), Some(&body), secret).await
         }
-        Command::Test(args) => test(args).await,
+        Command::Test(One { name }) => test(&name, remote).await,
         Command::Dead(Rows { name, listing }) => {
-            listing
-                .run(async || {
-                    let dead = listing.client()?.events().all_dead(&name, listing.limit()).await?;
-                    listing.show_first(&dead, ["ID", "TOPIC", "URL", "DIED", "ATTEMPTS", "REASON"], dead_row)
-                })
-                .await
+            let heads = ["ID", "TOPIC", "URL", "DIED", "ATTEMPTS", "REASON"];
+            let read = async |client: Client, most| {
+                let split = |page: DeadLetters| (page.dead, page.cursor);
+                Ok(client.list(&of("/subscriber/dead", &name), most, split).await?)
+            };
+            listing.list_first(remote, read, heads, dead_row).await
         }
-        Command::Redrive(One { name, remote }) => {
-            let redriven = remote.client()?.events().redrive(&name).await?;
-            remote.done(&json!({"redriven": redriven}), &format!("redelivering {redriven} events to {name}"))
+        Command::Redrive(One { name }) => {
+            let done = |answer: &Value| format!("redelivering {} events to {name}", answer["redriven"]);
+            remote.change("POST", &of("/subscriber/dead/redrive", &name), None, done).await
         }
-        Command::DropDead(Confirmed { name, sure, remote }) => {
+        Command::DropDead(Confirmed { name, sure }) => {
             sure.confirm(&format!("delete all dead letters of {name}"))?;
-            let dropped = remote.client()?.events().drop_dead(&name).await?;
-            remote.done(&json!({"dropped": dropped}), &format!("{dropped} events dropped"))
+            let done = |answer: &Value| format!("{} events dropped", answer["dropped"]);
+            remote.change("DELETE", &of("/subscriber/dead", &name), None, done).await
         }
-        Command::Replay(Replay { name, from, to, rate, remote }) => {
+        Command::Replay { name, from, to, rate } => {
             let ms = |at: Timestamp| u64::try_from(at.as_millisecond()).unwrap_or_default();
-            remote.client()?.events().replay(&name, ms(from), ms(to), rate).await?;
+            let body = json!({"from": ms(from), "to": ms(to), "rate": rate});
+            remote.call("POST", &of("/subscriber/replay", &name), Some(&body)).await?;
             remote.done(
                 &json!({"replaying": true}),
                 &format!("redelivering the events of that period to {name}"),
             )
         }
         Command::Deliveries(Rows { name, listing }) => {
-            listing.list(async |client| client.events().deliveries(&name).await, DELIVERY, delivery_row).await
+            let path = of("/subscriber/deliveries", &name);
+            let read = async |client: Client| Ok(client.get::<DeliveryLog>(&path).await?.deliveries);
+            listing.list(remote, read, DELIVERY, delivery_row).await
         }
-        Command::Retry(One { name, remote }) => {
-            let retried = remote.client()?.events().retry(&name).await?;
-            remote.done(&json!({"retried": retried}), &format!("retrying {retried} lanes of {name}"))
+        Command::Retry(One { name }) => {
+            let done = |answer: &Value| format!("retrying {} lanes of {name}", answer["retried"]);
+            remote.change("POST", &of("/subscriber/retry", &name), None, done).await
         }
-        Command::Skip(Event { name, id, remote }) => {
-            remote.client()?.events().skip(&name, id).await?;
+        Command::Skip(Event { name, id }) => {
+            remote.call("POST", &of("/subscriber/skip", &name), Some(&json!({"id": id}))).await?;
             remote.done(&json!({"skipped": id}), &format!("event {id} is a dead letter of {name}"))
         }
-        Command::Resend(Event { name, id, remote }) => {
-            remote.client()?.events().resend(&name, id).await?;
+        Command::Resend(Event { name, id }) => {
+            remote.call("POST", &of("/subscriber/resend", &name), Some(&json!({"id": id}))).await?;
             remote.done(&json!({"resent": id}), &format!("redelivering event {id} to {name}"))
         }
-        Command::Set(args) => set(args).await,
-        Command::Pause(One { name, remote }) => {
-            alter(&name, &remote, &json!({"paused": true}), "deliveries are paused").await
+        Command::Set(args) => set(args, remote).await,
+        Command::Pause(One { name }) => {
+            alter(&name, remote, &json!({"paused": true}), "deliveries are paused").await
         }
-        Command::Resume(One { name, remote }) => {
-            alter(&name, &remote, &json!({"paused": false}), "deliveries continue").await
+        Command::Resume(One { name }) => {
+            alter(&name, remote, &json!({"paused": false}), "deliveries continue").await
         }
-        Command::Disable(Confirmed { name, sure, remote }) => {
+        Command::Disable(Confirmed { name, sure }) => {
             sure.confirm(&format!("store no new events for {name} until it is enabled"))?;
-            alter(&name, &remote, &json!({"disabled": true}), "subscription disabled").await
+            alter(&name, remote, &json!({"disabled": true}), "subscription disabled").await
         }
-        Command::Enable(One { name, remote }) => {
-            alter(&name, &remote, &json!({"disabled": false}), "subscription enabled").await
+        Command::Enable(One { name }) => {
+            alter(&name, remote, &json!({"disabled": false}), "subscription enabled").await
         }
     }
 }
 
-async fn set(args: Set) -> Result<(), Failure> {
-    let mut change = serde_json::Map::new();
-    let mut put = |member: &str, value: Option<serde_json::Value>, limit: bool| {
-        if value.is_some() || (limit && args.default) {
-            change.insert(member.to_owned(), value.unwrap_or_default());
-        }
-    };
-    put("callback", args.callback.map(Into::into), false);
-    put("max_attempts", args.max_attempts.map(Into::into), true);
-    put("max_age_seconds", args.max_age.map(|age| age.as_secs().into()), true);
-    put("retry_seconds", args.retry.map(|pauses| pauses.iter().map(Duration::as_secs).collect()), true);
-    alter(&args.name, &args.remote, &change.into(), "settings changed").await
+async fn set(args: Set, remote: &Remote) -> Result<(), Failure> {
+    let limits = json!({
+        "max_attempts": args.max_attempts,
+        "max_age_seconds": args.max_age.map(|age| age.as_secs()),
+        "retry_seconds": args.retry.map(|pauses| pauses.iter().map(Duration::as_secs).collect::<Vec<_>>()),
+    });
+    // `null` resets a limit to the configured one.
+    let mut change = if args.default { limits } else { input::given(limits) };
+    if let Some(callback) = args.callback {
+        change["callback"] = callback.into();
+    }
+    alter(&args.name, remote, &change, "settings changed").await
 }
 
-async fn alter(name: &str, remote: &Remote, change: &serde_json::Value, what: &str) -> Result<(), Failure> {
-    remote.client()?.events().alter(name, change).await?;
-    remote.show(change, |_| terminal::line(&format!("{name}: {what}")))
+async fn alter(name: &str, remote: &Remote, change: &Value, what: &str) -> Result<(), Failure> {
+    remote.call("PATCH", &of("/subscription", name), Some(change)).await?;
+    remote.done(change, &format!("{name}: {what}"))
 }
 
 fn of(path: &str, subscriber: &str) -> String {
-    with_query(path, &[("subscriber", Some(subscriber))])
+    with_query(path, &[("subscriber", subscriber)])
 }
 
-async fn subscribe(args: Subscribe) -> Result<(), Failure> {
-    let mut body = Map::new();
-    body.insert("topics".to_owned(), json!(args.topics));
-    body.insert("callback".to_owned(), args.callback.into());
-    let mut put =
-        |member: &str, value: Option<Value>| value.map(|value| body.insert(member.to_owned(), value));
-    put("uuid", args.uuid.map(Value::from));
-    put("timeout", args.batch_time.and_then(|time| u64::try_from(time.as_millis()).ok()).map(Value::from));
-    put("max", args.batch_events.map(Value::from));
-    put("concurrency", args.concurrency.map(Value::from));
-    put("on_exhausted", args.on_exhausted.map(Value::from));
+async fn subscribe(args: Subscribe, remote: &Remote) -> Result<(), Failure> {
+    let body = input::given(json!({
+        "topics": args.topics,
+        "callback": args.callback,
+        "uuid": args.uuid,
+        "timeout": args.batch_time.and_then(|time| u64::try_from(time.as_millis()).ok()),
+        "max": args.batch_events,
+        "concurrency": args.concurrency,
+        "on_exhausted": args.on_exhausted,
+    }));
     let done = |_: &Value| format!("subscribed to {}", args.topics.join(", "));
-    args.remote.change("PUT", "/subscription", Some(&body.into()), done).await
+    remote.change("PUT", "/subscription", Some(&body), done).await
 }
 
 /// One subscriber. The API only lists them.
@@ -326,15 +306,15 @@ const DELIVERY: [&str; 8] = ["AT", "RESULT", "STATUS", "TOOK", "ATTEMPT", "EVENT
 
 fn delivery_row(one: &DeliveryAttempt) -> [Cell; 8] {
     let events = if one.events == 1 { one.first.to_string() } else { format!("{} events", one.events) };
-    [
+    cells![
         Cell::Time(one.at),
-        format!("{:?}", one.result).to_lowercase().into(),
-        terminal::or_dash(one.status).into(),
-        terminal::span(one.duration_ms).into(),
-        one.attempt.to_string().into(),
-        events.into(),
+        terminal::word(one.result),
+        one.status,
+        terminal::span(one.duration_ms),
+        one.attempt,
+        events,
         Cell::time(one.next),
-        terminal::or_dash(one.response.as_ref().or(one.why.as_ref())).into(),
+        one.response.as_ref().or(one.why.as_ref()),
     ]
 }
 
@@ -346,13 +326,9 @@ struct Subscriber {
     numbers: Option<SubscriberNumbers>,
 }
 
-async fn list(listing: &Listing) -> Result<(), Failure> {
-    listing.list(async |client| subscribers(&client).await, HEADS, row).await
-}
-
 async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Failure> {
-    let subscriptions = client.events().subscriptions().await?;
-    let mut numbers = client.events().numbers().await?;
+    let subscriptions: Vec<Subscription> = client.get("/subscriptions").await?;
+    let mut numbers: Numbers = client.get("/bus/metrics").await?;
     let with_numbers = |subscription: Subscription| {
         let numbers = numbers.subscribers.remove(&subscription.subscriber);
         Subscriber { subscription, numbers }
@@ -364,59 +340,48 @@ const HEADS: [&str; 10] =
     ["SUBSCRIBER", "STATE", "HEALTH", "WAITING", "OLDEST", "FAILED", "DEAD", "TOPICS", "CALLBACK", "+SENT"];
 
 fn row(one: &Subscriber) -> [Cell; 10] {
-    let count =
-        |of: fn(&SubscriberNumbers) -> u64| Cell::from(terminal::or_dash(one.numbers.as_ref().map(of)));
+    let count = |of: fn(&SubscriberNumbers) -> u64| one.numbers.as_ref().map(of);
     let subscription = &one.subscription;
     let state = match (&subscription.disabled, subscription.paused) {
         (Some(_), _) => "disabled",
         (None, true) => "paused",
         (None, false) => "active",
     };
-    [
-        subscription.subscriber.clone().into(),
-        state.into(),
-        subscription.health.to_string().into(),
+    cells![
+        subscription.subscriber,
+        state,
+        subscription.health.to_string(),
         count(|numbers| numbers.events),
         Cell::time(one.numbers.as_ref().and_then(|numbers| numbers.oldest_ms)),
         count(|numbers| numbers.failed),
         count(|numbers| numbers.dead),
-        terminal::list(&subscription.topics).into(),
-        subscription.callback.clone().into(),
+        subscription.topics,
+        subscription.callback,
         count(|numbers| numbers.sent),
     ]
 }
 
-async fn test(args: One) -> Result<(), Failure> {
-    let client = args.remote.client()?;
+async fn test(name: &str, remote: &Remote) -> Result<(), Failure> {
+    let client = remote.client()?;
     let progress = Progress::new();
     progress.say("waiting for the subscriber's answer");
-    let tested = client.events().test(&args.name).await?;
+    let tested: Tested = client.call("POST", &of("/subscriber/test", name), None).await?;
     drop(progress);
-    args.remote.show(&tested, |tested| {
+    remote.show(&tested, |tested| {
         let span = terminal::span(tested.duration_ms);
         if tested.delivered {
-            terminal::line(&format!("{} accepted the test delivery in {span}", args.name));
+            terminal::line(&format!("{name} accepted the test delivery in {span}"));
         }
     })?;
     if tested.delivered {
         return Ok(());
     }
     let why = tested.why.unwrap_or_else(|| "it rejected the test delivery".to_owned());
-    Err(Failure::broken(format!("{}: {why}", args.name)))
+    Err(Failure::broken(format!("{name}: {why}")))
 }
 
 fn dead_row(letter: &DeadLetter) -> [Cell; 6] {
     let event: Value = serde_json::from_str(letter.event.get()).unwrap_or_default();
-    let word = |name: &str| match &event[name] {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    [
-        word("id").into(),
-        word("topic").into(),
-        word("url").into(),
-        Cell::Time(letter.died_at),
-        letter.attempts.to_string().into(),
-        letter.reason.clone().into(),
-    ]
+    let died = Cell::Time(letter.died_at);
+    cells![event["id"], event["topic"], event["url"], died, letter.attempts, letter.reason]
 }

@@ -8,6 +8,9 @@ use std::{
     },
 };
 
+use serde::Serialize;
+use serde_json::json;
+
 /// Whether a write to standard output failed.
 static READER_IS_GONE: AtomicBool = AtomicBool::new(false);
 
@@ -132,6 +135,11 @@ pub(crate) fn list<T: AsRef<str>>(names: &[T]) -> String {
 /// A value that may be missing; `-` for none.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// The word of a value, as in JSON.
+pub(crate) fn word(value: impl Serialize) -> String {
+    json!(value).as_str().unwrap_or("-").to_owned()
 }
 
 /// Milliseconds in readable form.

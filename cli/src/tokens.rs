@@ -5,12 +5,15 @@ use std::time::Duration;
 use clap::{Subcommand, builder::PossibleValuesParser};
 use jiff::Timestamp;
 use serde_json::json;
-use signalbox_client::tokens::{NewToken, Rotation, Scope, Token};
+use signalbox_client::{
+    Client, Error, segment,
+    tokens::{NewToken, Rotation, Scope, Token, TokenList},
+};
 
 use crate::{
     confirm::Sure,
     exit::Failure,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, Shown as _, cells},
     remote::{self, Remote},
     terminal,
 };
@@ -23,10 +26,24 @@ pub(crate) enum Command {
     /// Create a token and print it once
     Create(Create),
     /// Create another secret for a token and print it once; the previous one stays valid for a while
-    Rotate(Rotate),
+    Rotate {
+        /// Name of the token
+        name: String,
+        /// Time for which the previous secret stays valid
+        #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = remote::duration)]
+        overlap: Duration,
+        /// End of the new secret: a time, or a duration from now [default: as the previous secret]
+        #[arg(long, value_name = "TIME", value_parser = expiry)]
+        expires: Option<u64>,
+    },
     /// Revoke a token
     #[command(visible_alias = "rm", aliases = ["remove", "delete"])]
-    Revoke(Revoke),
+    Revoke {
+        /// Name of the token
+        name: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -38,93 +55,64 @@ pub(crate) struct Create {
     scope: Vec<String>,
     /// Confine the token to this host name (or *.name); can be repeated
     #[arg(long, value_name = "NAME")]
-    host: Vec<String>,
+    host: Option<Vec<String>>,
     /// Confine the token to this environment; can be repeated
     #[arg(long, value_name = "NAME")]
-    environment: Vec<String>,
+    environment: Option<Vec<String>>,
     /// Confine the token to this state machine; can be repeated
     #[arg(long, value_name = "NAME")]
-    machine: Vec<String>,
+    machine: Option<Vec<String>>,
     /// Let the token register instances under this version type only (or prefix*); can be repeated
     #[arg(long, value_name = "NAME")]
-    version_type: Vec<String>,
+    version_type: Option<Vec<String>>,
     /// End of the token: a time, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = expiry)]
     expires: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Rotate {
-    /// Name of the token
-    name: String,
-    /// Time for which the previous secret stays valid
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = remote::duration)]
-    overlap: Duration,
-    /// End of the new secret: a time, or a duration from now [default: as the previous secret]
-    #[arg(long, value_name = "TIME", value_parser = expiry)]
-    expires: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Revoke {
-    /// Name of the token
-    name: String,
-    #[command(flatten)]
-    sure: Sure,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
+    let secret = |token: &Token| terminal::line(&terminal::or_dash(token.token.as_ref()));
+    let path = |name: &str| format!("/tokens/{}", segment(name));
     match command {
-        Command::List(listing) => listing.list(async |client| client.tokens().list().await, HEADS, row).await,
-        Command::Create(Create {
-            name,
-            scope,
-            host,
-            environment,
-            machine,
-            version_type,
-            expires,
-            remote,
-        }) => {
-            let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
-            // The parser accepts nothing but names of scopes.
-            let scopes = scope.iter().filter_map(|name| Scope::from_word(name)).collect();
+        Command::List(listing) => {
+            listing.list(remote, async |client| Ok(tokens(&client).await?), HEADS, row).await
+        }
+        Command::Create(Create { name, scope, host, environment, machine, version_type, expires }) => {
             let new = NewToken {
                 name,
-                scopes,
-                hosts: some(host),
-                environments: some(environment),
-                machines: some(machine),
-                version_types: some(version_type),
+                // The parser accepts nothing but names of scopes.
+                scopes: scope.iter().filter_map(|name| Scope::from_word(name)).collect(),
+                hosts: host,
+                environments: environment,
+                machines: machine,
+                version_types: version_type,
                 expires_at_ms: expires,
             };
-            let token = remote.client()?.tokens().create(&new).await?;
-            remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
+            let token: Token = remote.client()?.send("POST", "/tokens", &new).await?;
+            remote.show(&token, secret)
         }
-        Command::Rotate(Rotate { name, overlap, expires, remote }) => {
+        Command::Rotate { name, overlap, expires } => {
             let rotation = Rotation { overlap_seconds: Some(overlap.as_secs()), expires_at_ms: expires };
-            let token = remote.client()?.tokens().rotate(&name, &rotation).await?;
-            remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
+            let path = format!("{}/rotate", path(&name));
+            let token: Token = remote.client()?.send("POST", &path, &rotation).await?;
+            remote.show(&token, secret)
         }
-        Command::Revoke(Revoke { name, sure, remote }) => {
-            let client = remote.client()?;
+        Command::Revoke { name, sure } => {
             // The API accepts any name, so that a repeated call is no error. A typing error should be one.
-            if !client.tokens().list().await?.iter().any(|token| token.name == name) {
+            if !tokens(&remote.client()?).await?.iter().any(|token| token.name == name) {
                 return Err(Failure::refused_because(format!(
                     "nothing was revoked: unknown token {name}; `signalbox tokens list` shows all"
                 )));
             }
             sure.confirm(&format!("revoke the token {name}"))?;
-            client.tokens().revoke(&name).await?;
+            remote.call("DELETE", &path(&name), None).await?;
             remote.done(&json!({"revoked": true}), &format!("{name} revoked"))
         }
     }
+}
+
+async fn tokens(client: &Client) -> Result<Vec<Token>, Error> {
+    Ok(client.get::<TokenList>("/tokens").await?.tokens)
 }
 
 const HEADS: [&str; 9] = [
@@ -140,20 +128,17 @@ const HEADS: [&str; 9] = [
 ];
 
 fn row(token: &Token) -> [Cell; 9] {
-    let names = |names: &Option<Vec<String>>| {
-        Cell::from(terminal::or_dash(names.as_ref().map(|names| names.join(","))))
-    };
-    let at = |ms: Option<u64>| ms.map_or_else(|| "never".into(), Cell::Time);
-    [
-        token.name.clone().into(),
-        terminal::list(&token.scopes).into(),
-        names(&token.hosts),
-        names(&token.environments),
-        names(&token.machines),
-        names(&token.version_types),
+    let at = |ms: Option<u64>| ms.map_or_else(|| "never".cell(), Cell::Time);
+    cells![
+        token.name,
+        terminal::list(&token.scopes),
+        token.hosts,
+        token.environments,
+        token.machines,
+        token.version_types,
         at(token.expires_at_ms),
         at(token.last_used_at_ms),
-        token.replaced_until_ms.len().to_string().into(),
+        token.replaced_until_ms.len(),
     ]
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use signalbox_client::health::PacemakerList;
 use signalbox_diagnosis::{Diagnosis, Severity};
 
 use crate::{
@@ -81,7 +82,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let Args { check: _, system } = args;
     let client = system.remote.client()?;
     let progress = Progress::new();
-    let pacemakers = client.health().pacemakers().await?;
+    let pacemakers = client.get::<PacemakerList>("/pacemakers").await?.pacemakers;
     let routers = client.routes().convergence().await?.routers.len();
     let diagnosis = doctor::diagnose(&system, &progress).await?;
     let inconsistencies = check::consistency(&system.remote, &progress).await?.findings.len();

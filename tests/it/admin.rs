@@ -1,9 +1,9 @@
 //! The interfaces for operators: dashboard, metrics and edge state, all behind one address.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use serde_json::json;
+use serde_json::{Value, json};
 use signalbox_client::Client;
 
 use crate::bus_api::Bus;
@@ -232,8 +232,12 @@ async fn the_dashboard_and_the_alerts_of_the_documentation_name_metrics_that_exi
     receiver.until_events(1).await;
     let (url, plain) = (format!("http://{}", system.admin), &system.token);
     let client = Client::builder(url).token(plain).build().unwrap();
-    let plan = client.machines().plan("m", MACHINE).await.unwrap();
-    client.machines().apply("m", &plan.plan, &BTreeMap::new()).await.unwrap();
+    let path = "/state-machines/m";
+    let yaml = MACHINE.as_bytes().to_vec();
+    let plan: Value =
+        client.send_bytes("POST", &format!("{path}/plan"), "application/yaml", yaml).await.unwrap();
+    let body = json!({"plan": plan["plan"]});
+    client.send::<Value>("POST", &format!("{path}/apply"), &body).await.unwrap();
     // The first label queries the feed, the second reaches the action. The third is created by the
     // event, which is published repeatedly until the machine receives it.
     for (label, metadata) in [("asks", json!({})), ("acts", json!({"go": true}))] {

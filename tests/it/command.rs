@@ -5,11 +5,17 @@ use std::{path::PathBuf, process::Stdio};
 use serde_json::{Value, json};
 use signalbox_client::{
     Client,
-    events::{Filter as Watched, NewEvent},
-    queues::{NewQueue, Redrive},
-    routes::{Answer, Filter, Liveness, NewInstance, State},
-    stats::Subject,
-    tokens::{NewToken, Scope},
+    certificates::CertificateList,
+    events::{NewEvent, Numbers, Published, Subscription, Topic},
+    health::{Check, Edge, PacemakerList, Ready},
+    objects::{Backend, ObjectState},
+    queues::{
+        Count, DeadPage, FacetPage, NewQueue, Outcomes, Peeked, Pull, Pulled, Queue, QueueList, Receipts,
+        Redrive,
+    },
+    routes::{Answer, Explanation, Filter, Host, Liveness, NewInstance, State},
+    stats::{Point, Totals},
+    tokens::{NewToken, Scope, Token, TokenList},
 };
 use signalbox_stack::Part;
 use signalbox_testkit::{PATIENCE, eventually, eventually_within};
@@ -90,12 +96,12 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     assert!(!again.changed && again.serial == changed.serial, "{again:?}");
     let one = client.routes().instance("i-1").await.unwrap();
     assert_eq!((one.state, one.routed, one.node_id.as_deref()), (State::Active, Some(true), Some("n-1")));
-    let explained = client.routes().explain("app.test", None).await.unwrap();
+    let explained: Explanation = client.get("/routes/explain?host=app.test").await.unwrap();
     assert_eq!((explained.answer, explained.instances[0].usable), (Answer::Proxied, true));
     let drained = client.routes().drain("i-1", Some(Duration::from_secs(60)), wait).await.unwrap();
     assert_eq!(drained.instance.state, State::Draining);
     assert_eq!(client.routes().resume("i-1", wait).await.unwrap().instance.state, State::Active);
-    let host = client.routes().host("app.test").await.unwrap();
+    let host: Host = client.get("/hosts/app.test").await.unwrap();
     assert_eq!((host.registered, host.addresses), (true, vec![app.address.to_string()]));
     assert_eq!(client.routes().hosts().await.unwrap().len(), 1);
     let listed =
@@ -104,14 +110,14 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     let state = client.routes().convergence().await.unwrap();
     assert!(state.converged && state.routers[0].state == Liveness::Live, "{state:?}");
     assert_eq!(client.routes().instance("none").await.unwrap_err().code(), Some("unknown_instance"));
-    assert_eq!(client.routes().host("none.test").await.unwrap_err().code(), Some("unknown_host"));
+    assert_eq!(client.get::<Host>("/hosts/none.test").await.unwrap_err().code(), Some("unknown_host"));
 
-    let mut stream = client.events().watch(&Watched::default()).await.unwrap();
+    let mut stream = client.stream("/events").await.unwrap();
     let queue = NewQueue { pattern: ".*:update:orders".to_owned(), ..NewQueue::default() };
-    let made = client.queues().put("mail", &queue).await.unwrap();
+    let made: Queue = client.send("PUT", "/queues/mail", &queue).await.unwrap();
     assert_eq!((&*made.pattern, made.messages.waiting), (".*:update:orders", 0));
     let events = [event("https://shop.test/1"), event("https://shop.test/2"), event("no url")];
-    let published = client.events().publish("orders", &events).await.unwrap();
+    let published: Vec<Published> = client.send("POST", "/topics/orders/events", &events).await.unwrap();
     let ids: Vec<_> = published.iter().map(|one| (one.id.is_some(), one.status)).collect();
     assert_eq!(ids, [(true, 200), (true, 200), (false, 400)], "{published:?}");
     loop {
@@ -123,50 +129,63 @@ async fn the_client_reads_every_answer_of_a_running_system() {
             break;
         }
     }
-    let topics = client.events().topics().await.unwrap();
+    let topics: Vec<Topic> = client.get("/topics").await.unwrap();
     let orders = topics.iter().find(|topic| topic.name == "orders").unwrap();
     assert_eq!(orders.events, 2, "{topics:?}");
-    client.events().subscriptions().await.unwrap();
-    client.events().numbers().await.unwrap();
-    assert_eq!(client.queues().peek("mail", Some("acme"), 5).await.unwrap().len(), 2);
-    let facets = client.queues().facets("mail").await.unwrap();
+    client.get::<Vec<Subscription>>("/subscriptions").await.unwrap();
+    client.get::<Numbers>("/bus/metrics").await.unwrap();
+    let peek = json!({"environment": "acme", "max": 5});
+    let peeked: Peeked<Value> = client.send("POST", "/queues/mail/peek", &peek).await.unwrap();
+    assert_eq!(peeked.messages.len(), 2);
+    let page = |page: FacetPage| (page.facets, page.next);
+    let facets = client.list("/queues/mail/facets", usize::MAX, page).await.unwrap();
     assert_eq!((&*facets[0].environment, facets[0].waiting), ("acme", 2));
-    let pulled = client.queues().pull("mail", 1, Duration::from_secs(1), false).await.unwrap();
-    let receipts: Vec<String> = pulled.iter().filter_map(|one| one.receipt.clone()).collect();
+    let pull = Pull { max: Some(1), wait_seconds: Some(1.0), ..Pull::default() };
+    let pulled: Pulled<Value> = client.send("POST", "/queues/mail/pull", &pull).await.unwrap();
+    let receipts: Vec<String> = pulled.messages.iter().filter_map(|one| one.receipt.clone()).collect();
     assert_eq!(receipts.len(), 1, "{pulled:?}");
-    client.queues().ack("mail", &receipts).await.unwrap();
-    assert_eq!(client.queues().purge("mail", None).await.unwrap(), 1);
-    assert_eq!(client.queues().redrive("mail", &Redrive::default()).await.unwrap(), 0);
-    assert!(client.queues().dead("mail", 10).await.unwrap().is_empty());
-    assert_eq!(client.queues().list().await.unwrap().len(), 1);
-    client.queues().remove("mail").await.unwrap();
-    assert_eq!(client.queues().show("mail").await.unwrap_err().code(), Some("unknown_queue"));
+    let acked: Outcomes = client.send("POST", "/queues/mail/ack", &Receipts { receipts }).await.unwrap();
+    assert_eq!(acked.results[0].result.as_deref(), Some("acked"));
+    let purged: Count = client.send("POST", "/queues/mail/purge", &json!({})).await.unwrap();
+    assert_eq!(purged.messages, 1);
+    let redriven: Count =
+        client.send("POST", "/queues/mail/dead/redrive", &Redrive::default()).await.unwrap();
+    assert_eq!(redriven.messages, 0);
+    let page = |page: DeadPage<Value>| (page.dead, page.next);
+    assert!(client.list("/queues/mail/dead", 10, page).await.unwrap().is_empty());
+    assert_eq!(client.get::<QueueList>("/queues").await.unwrap().queues.len(), 1);
+    client.call::<Value>("DELETE", "/queues/mail", None).await.unwrap();
+    assert_eq!(client.get::<Queue>("/queues/mail").await.unwrap_err().code(), Some("unknown_queue"));
 
     let token = NewToken { name: "t".to_owned(), scopes: vec![Scope::Read], ..NewToken::default() };
-    let secret = client.tokens().create(&token).await.unwrap().token.unwrap();
+    let created: Token = client.send("POST", "/tokens", &token).await.unwrap();
+    let secret = created.token.unwrap();
     let reader = Client::builder(client.url()).token(secret).build().unwrap();
     assert_eq!(reader.routes().remove("i-1", None).await.unwrap_err().status(), Some(403));
-    assert_eq!(client.tokens().list().await.unwrap()[0].scopes, [Scope::Read]);
-    client.tokens().revoke("t").await.unwrap();
-    assert!(client.certificates().list().await.unwrap().is_empty());
-    assert!(client.objects().backends().await.unwrap().is_empty());
-    assert_eq!(client.objects().show("x").await.unwrap_err().code(), Some("unknown_object"));
+    assert_eq!(client.get::<TokenList>("/tokens").await.unwrap().tokens[0].scopes, [Scope::Read]);
+    client.call::<Value>("DELETE", "/tokens/t", None).await.unwrap();
+    assert!(client.get::<CertificateList>("/certificates").await.unwrap().certificates.is_empty());
+    assert!(client.get::<Vec<Backend>>("/backends").await.unwrap().is_empty());
+    assert_eq!(client.get::<ObjectState>("/objects/x").await.unwrap_err().code(), Some("unknown_object"));
 
-    let serving = client.health().pacemakers().await.unwrap();
+    let serving = client.get::<PacemakerList>("/pacemakers").await.unwrap().pacemakers;
     assert_eq!((serving.len(), &*serving[0].version), (1, env!("CARGO_PKG_VERSION")));
-    let check = client.health().check(None).await.unwrap();
+    let check: Check = client.get("/check").await.unwrap();
     assert!(check.consistent && check.findings.is_empty(), "{check:?}");
-    assert!(client.health().ready().await.unwrap().ready);
-    assert!(client.health().edge().await.unwrap().connected);
-    assert!(client.health().metrics().await.unwrap().contains("signalbox_sidecar_lines_total"));
-    assert_eq!(client.health().version().await.unwrap(), env!("CARGO_PKG_VERSION"));
+    assert!(client.get::<Ready>("/health/ready").await.unwrap().ready);
+    assert!(client.get::<Edge>("/edge/status").await.unwrap().connected);
+    assert!(client.text("/metrics").await.unwrap().contains("signalbox_sidecar_lines_total"));
+    assert_eq!(
+        client.get::<Value>("/openapi.json").await.unwrap()["info"]["version"],
+        env!("CARGO_PKG_VERSION")
+    );
     assert_eq!(system.get("app.test", "/").await.status, 200);
     eventually("the request to be counted", || async {
-        let totals = client.stats().totals(&Subject::VersionType("7".to_owned())).await.unwrap();
+        let totals: Totals = client.get("/stats/version_type/7").await.unwrap();
         if totals.requests == 1 && totals.codes["200"] == 1 { Ok(()) } else { Err(totals) }
     })
     .await;
-    let points = client.stats().history(&Subject::Uncaught, &Default::default()).await.unwrap();
+    let points: Vec<Point> = client.get("/stats/uncaught/history").await.unwrap();
     assert_eq!(points.len(), 300);
     client.routes().remove("i-1", wait).await.unwrap();
     assert!(client.routes().instances(&Filter::default()).await.unwrap().is_empty());

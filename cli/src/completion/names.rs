@@ -124,7 +124,7 @@ pub(super) async fn read(names: &Names, prefix: &str, system: &[String], patienc
 
 async fn fetch(client: &Client, names: &Names, prefix: &str) -> Option<Vec<String>> {
     let (path, pointer, member) = names.list(prefix);
-    let answer = client.call("GET", &path, None).await.ok()?;
+    let answer: Value = client.get(&path).await.ok()?;
     let items = answer.pointer(pointer)?.as_array()?;
     let mut found: Vec<String> =
         items.iter().filter_map(|item| item.get(member).and_then(Value::as_str)).map(str::to_owned).collect();

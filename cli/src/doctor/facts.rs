@@ -5,8 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::Timestamp;
 use signalbox_client::{
     Client, Error,
+    events::Numbers,
+    health::{Edge, PacemakerList},
+    machines::{Label, LabelPage, Machines},
+    queues::QueueList,
     routes::{Filter, Instance as Registered},
-    stats::{History, Subject},
+    segment,
+    stats::{History, Point, Totals},
+    with_query,
 };
 use signalbox_diagnosis::{
     Checked, Diagnosis, Facts, Skipped,
@@ -24,7 +30,7 @@ use tokio::{
 };
 
 use super::{Args, metrics::Metrics, server::Target};
-use crate::{exit::Failure, terminal::Progress};
+use crate::{certificates, exit::Failure, objects, terminal::Progress};
 
 /// How long a request may take until it is counted. nginx writes its log at least every 200 ms, and the sidecar commits
 /// twice a second.
@@ -136,22 +142,22 @@ impl Collection {
         self.traffic().await?;
         self.messages().await?;
         self.machines().await?;
-        let answer = certificates(&self.client).await;
+        let answer = names(&self.client).await;
         self.facts.certificates = self.checked("certificates", answer)?;
-        let answer = self.client.health().pacemakers().await.map(|all| {
+        let answer = self.client.get::<PacemakerList>("/pacemakers").await.map(|all| {
             let one =
                 |one: signalbox_client::health::Pacemaker| Pacemaker { node: one.node, version: one.version };
-            all.into_iter().map(one).collect()
+            all.pacemakers.into_iter().map(one).collect()
         });
         self.facts.pacemakers = self.checked("pacemakers", answer)?;
-        let answer = self.client.health().metrics().await.map(|page| Metrics::read(&page));
+        let answer = self.client.text("/metrics").await.map(|page| Metrics::read(&page));
         match self.checked("metrics", answer)? {
             Checked::Known(metrics) => {
                 self.facts.counting = metrics.counting();
                 self.facts.evaluation = metrics.evaluation();
                 self.facts.parked_objects = match metrics.parked() {
                     Checked::Known(parked) if parked.count > 0 => {
-                        let names = self.client.objects().parked(MAX_PARKED).await.unwrap_or_default();
+                        let names = objects::parked(&self.client, MAX_PARKED).await.unwrap_or_default();
                         Checked::Known(Parked {
                             names: names.into_iter().map(|one| one.object).collect(),
                             ..parked
@@ -186,8 +192,8 @@ impl Collection {
             state.routers.into_iter().map(router).collect()
         });
         self.facts.routers = self.checked("routers", answer)?;
-        let answer = self.client.health().edge().await;
-        let nginx = answer.map(|edge| Nginx { connected: edge.connected, alarm: edge.alarm });
+        let answer = self.client.get("/edge/status").await;
+        let nginx = answer.map(|edge: Edge| Nginx { connected: edge.connected, alarm: edge.alarm });
         self.facts.nginx = match nginx {
             // The request goes to one of the daemons.
             Err(error) if error.status() == Some(404) => {
@@ -258,11 +264,11 @@ impl Collection {
             Err(error) if error.code() == Some("fabric_uninitialized") => Checked::Skipped(error.to_string()),
             answer => self.checked("subscribers", answer)?,
         };
-        let answer = self.client.queues().list().await.map(|queues| {
-            queues.into_iter().map(|one| Queue { name: one.name, dead: one.messages.dead }).collect()
+        let answer = self.client.get::<QueueList>("/queues").await.map(|list| {
+            list.queues.into_iter().map(|one| Queue { name: one.name, dead: one.messages.dead }).collect()
         });
         self.facts.queues = self.checked("queues", answer)?;
-        let answer = self.client.objects().backends().await.map(|backends| {
+        let answer = self.client.get::<Vec<_>>("/backends").await.map(|backends| {
             let one = |one: signalbox_client::objects::Backend| Backend {
                 name: one.name,
                 disabled: one.disabled,
@@ -282,8 +288,8 @@ impl Collection {
 }
 
 async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Error> {
-    let subscriptions = client.events().subscriptions().await?;
-    let numbers = client.events().numbers().await?.subscribers;
+    let subscriptions: Vec<_> = client.get("/subscriptions").await?;
+    let numbers = client.get::<Numbers>("/bus/metrics").await?.subscribers;
     let one = |one: signalbox_client::events::Subscription| {
         let numbers = numbers.get(&one.subscriber);
         Subscriber {
@@ -317,7 +323,7 @@ async fn minutes(
 }
 
 async fn minute(client: Client, id: String, host: String, now: u64) -> Result<VersionType, Error> {
-    let subject = Subject::VersionType(id.clone());
+    let path = format!("/stats/version_type/{}/history", segment(&id));
     let sum = async |metric: &str| -> Result<u64, Error> {
         let range = History {
             metric: Some(metric.to_owned()),
@@ -325,7 +331,7 @@ async fn minute(client: Client, id: String, host: String, now: u64) -> Result<Ve
             end: Some(now),
             step: None,
         };
-        match client.stats().history(&subject, &range).await {
+        match client.get::<Vec<Point>>(&with_query(&path, &range)).await {
             Ok(points) => Ok(points.into_iter().map(|(_, value)| value).sum()),
             // Nothing was ever counted under it.
             Err(error) if error.status() == Some(404) => Ok(0),
@@ -338,15 +344,20 @@ async fn minute(client: Client, id: String, host: String, now: u64) -> Result<Ve
 
 async fn machines(client: &Client) -> Result<Vec<Machine>, Error> {
     let mut all = Vec::new();
-    for name in client.machines().list().await? {
-        all.push(machine(client, &name).await?);
+    for one in client.get::<Machines>("/state-machines").await?.state_machines {
+        all.push(machine(client, &one.name).await?);
     }
     Ok(all)
 }
 
 async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
-    let machines = client.machines();
-    let signalbox_client::machines::Machine { busy, stuck, alerts, .. } = machines.show(name).await?;
+    let path = format!("/state-machines/{}", segment(name));
+    // One label that has this value of the parameter.
+    let example = async |parameter: &str, value: &str| -> Result<Option<String>, Error> {
+        let query = with_query(&format!("{path}/labels?limit=1"), &[(parameter, value)]);
+        Ok(client.get::<LabelPage>(&query).await?.labels.pop().map(|label| label.name))
+    };
+    let signalbox_client::machines::Machine { busy, stuck, alerts, .. } = client.get(&path).await?;
     let count = |status: &str| busy.get(status).copied().unwrap_or(0);
     let mut found = Machine { name: name.to_owned(), looping: count("looping"), ..Machine::default() };
     for (status, held) in [("errored", &mut found.failed), ("choosing", &mut found.waiting_for_feed)] {
@@ -354,9 +365,10 @@ async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
         if held.count == 0 {
             continue;
         }
-        if let Some(label) = machines.labels(name, None, Some(status), 1).await?.pop() {
+        if let Some(label) = example("status", status).await? {
             // It may have continued or been deleted since.
-            let error = machines.label(name, &label).await.ok().and_then(|label| label.error);
+            let read = client.get::<Label>(&format!("{path}/labels/{}", segment(&label))).await;
+            let error = read.ok().and_then(|label| label.error);
             held.example = error.map(|error| (label, error));
         }
     }
@@ -369,8 +381,7 @@ async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
     found.passed = passed.collect();
     found.stuck = Held { count: stuck.values().sum(), example: None };
     if let Some(gate) = stuck.keys().next() {
-        let label = machines.labels(name, Some(gate), None, 1).await?.pop();
-        found.stuck.example = label.map(|label| (label, gate.clone()));
+        found.stuck.example = example("state", gate).await?.map(|label| (label, gate.clone()));
     }
     Ok(found)
 }
@@ -378,11 +389,12 @@ async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
 /// Sends requests through nginx until the first one has been counted. Every request to the admin listener is logged and
 /// counted like any other.
 async fn is_counted(client: &Client) -> Result<bool, Error> {
-    let before = client.stats().totals(&Subject::Pacemaker).await?.requests;
+    let requests = async || Ok::<_, Error>(client.get::<Totals>("/stats/pacemaker").await?.requests);
+    let before = requests().await?;
     let deadline = Instant::now() + COUNTED_WITHIN;
     loop {
         sleep(Duration::from_millis(200)).await;
-        if client.stats().totals(&Subject::Pacemaker).await?.requests > before {
+        if requests().await? > before {
             return Ok(true);
         }
         if Instant::now() >= deadline {
@@ -392,12 +404,12 @@ async fn is_counted(client: &Client) -> Result<bool, Error> {
 }
 
 /// All names that have a certificate, or should have one.
-async fn certificates(client: &Client) -> Result<Vec<Certificate>, Error> {
-    let ends = client.certificates().list().await?.into_iter();
+async fn names(client: &Client) -> Result<Vec<Certificate>, Error> {
+    let (stored, automatic) = certificates::read(client).await?;
     let mut ends: BTreeMap<String, u64> =
-        ends.map(|one| (one.server_name, u64::try_from(one.not_after).unwrap_or(0))).collect();
-    let automatic = client.certificates().automatic().await?.into_iter();
+        stored.into_iter().map(|one| (one.server_name, u64::try_from(one.not_after).unwrap_or(0))).collect();
     let mut all: Vec<Certificate> = automatic
+        .into_iter()
         .map(|one| Certificate {
             ends: ends.remove(&one.server_name),
             name: one.server_name,

@@ -2,18 +2,16 @@
 
 use signalbox_client::machines::ActivityLine;
 
-use crate::{listing::Cell, outline::printable};
+use crate::{
+    listing::{Cell, cells},
+    outline::printable,
+};
 
 pub(super) const COLUMNS: [&str; 4] = ["AT", "VISIT", "WHAT", "DETAILS"];
 
 /// A line as a row of the table.
 pub(super) fn row(line: &ActivityLine) -> [Cell; 4] {
-    [
-        Cell::at(&line.at),
-        line.visit.to_string().into(),
-        line.kind.clone().into(),
-        printable(&described(line)).into(),
-    ]
+    cells![Cell::at(&line.at), line.visit, line.kind, printable(&described(line))]
 }
 
 /// The members of a line in words.

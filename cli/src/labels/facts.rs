@@ -1,9 +1,11 @@
 //! `signalbox labels set`: changes the metadata of a label.
 
 use serde_json::{Value, json};
+use signalbox_client::with_query;
 use signalbox_machine::{definition::Path, merge};
 
-use crate::{exit::Failure, remote::Remote, terminal};
+use super::{operate, path};
+use crate::{exit::Failure, remote::Remote};
 
 /// Flags of `signalbox labels set`.
 #[derive(Debug, clap::Args)]
@@ -19,7 +21,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "JSON", value_parser = super::object)]
     metadata: Option<Value>,
     /// Remove this metadata path; can be repeated
-    #[arg(long, value_name = "PATH", value_parser = path)]
+    #[arg(long, value_name = "PATH", value_parser = path_of)]
     remove: Vec<Path>,
     /// Create the label if it does not exist
     #[arg(long)]
@@ -27,8 +29,6 @@ pub(crate) struct Set {
     /// Maximum time to wait until the label stays in a state
     #[arg(long, value_name = "DURATION", value_parser = crate::remote::duration)]
     wait: Option<std::time::Duration>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +37,7 @@ struct Fact {
     value: Value,
 }
 
-fn path(text: &str) -> Result<Path, String> {
+fn path_of(text: &str) -> Result<Path, String> {
     let path = Path::parse(text)?;
     if path.keys().is_empty() {
         Err("the path must not name all of the metadata".to_owned())
@@ -57,7 +57,7 @@ fn fact(text: &str) -> Result<Fact, String> {
         .map(|at| (&text[..at], &text[at + 1..]))
         .ok_or_else(|| "expected PATH=VALUE, such as paid=true, plan=pro or user.age=30".to_owned())?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    Ok(Fact { path: path(name)?, value })
+    Ok(Fact { path: path_of(name)?, value })
 }
 
 /// Combines everything into one update. If the update removes a path, null means removal and cannot be a value.
@@ -83,24 +83,24 @@ fn has_null(value: &Value) -> bool {
     }
 }
 
-pub(super) async fn set(set: Set) -> Result<(), Failure> {
+pub(super) async fn set(set: Set, remote: &Remote) -> Result<(), Failure> {
     let update = update(&set)?;
-    let Set { machine, label, remove, create, wait, remote, .. } = &set;
+    let Set { machine, label, remove, create, wait, .. } = &set;
     let client = remote.client()?;
-    let machines = client.machines();
     let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
-    let updated = machines.update(machine, label, &update, !remove.is_empty(), wait.as_deref()).await;
-    let changed = match updated {
+    let path = with_query(&path(machine, label, ""), &[("wait", wait)]);
+    // In a merge patch (RFC 7396), null removes.
+    let kind = if remove.is_empty() { "application/json" } else { "application/merge-patch+json" };
+    let body = json!({"metadata": update}).to_string().into_bytes();
+    let changed = match client.send_bytes("PATCH", &path, kind, body).await {
         Err(error) if *create && error.code() == Some("unknown_label") => {
             // A new label has nothing that could be removed.
             let facts = if remove.is_empty() { update } else { without_null(&update) };
-            machines.create(machine, label, &facts, wait.as_deref()).await?
+            client.send("POST", &path, &json!({"metadata": facts})).await?
         }
         updated => updated?,
     };
-    remote.show(&changed, |changed| {
-        terminal::line(&format!("{label}: {} ({}) since {}", changed.state, changed.status, changed.since));
-    })
+    operate::show_changed(remote, label, &changed)
 }
 
 fn without_null(update: &Value) -> Value {

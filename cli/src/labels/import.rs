@@ -2,10 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use serde_json::json;
-use signalbox_client::segment;
+use serde_json::{Value, json};
 
-use crate::{bulk, exit::Failure, input, remote::Remote};
+use crate::{bulk, exit::Failure, input, machines::path as of_machine, remote::Remote};
 
 /// Labels of one call.
 const PART: usize = 1_000;
@@ -21,17 +20,15 @@ pub(crate) struct Import {
     /// Update the metadata of existing labels, in place of creating labels
     #[arg(long)]
     update: bool,
-    #[command(flatten)]
-    remote: Remote,
 }
 
-pub(super) async fn run(args: Import) -> Result<(), Failure> {
+pub(super) async fn run(args: Import, remote: &Remote) -> Result<(), Failure> {
     let items = input::items(&args.file)?;
-    let client = args.remote.patient(PATIENCE)?;
-    let path = format!("/state-machines/{}/labels", segment(&args.machine));
+    let client = remote.patient(PATIENCE)?;
+    let path = of_machine(&args.machine, "/labels");
     let method = if args.update { "PATCH" } else { "POST" };
-    bulk::send(&args.remote, "labels", (&items, "name"), PART, async |part| {
-        let answer = client.call(method, &path, Some(&json!({"labels": part}))).await?;
+    bulk::send(remote, "labels", (&items, "name"), PART, async |part| {
+        let answer: Value = client.call(method, &path, Some(&json!({"labels": part}))).await?;
         Ok(answer["results"].as_array().cloned().unwrap_or_default())
     })
     .await

@@ -2,15 +2,18 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use signalbox_client::{
     Client,
-    machines::{LabelFilter, LabelOperation, NewTask, Task},
+    machines::{Changed, LabelFilter, LabelOperation, NewTask, Task},
+    segment,
 };
 
+use super::path;
 use crate::{
     confirm::Sure,
     exit::Failure,
+    machines::path as of_machine,
     remote::Remote,
     terminal::{self, Progress},
 };
@@ -50,7 +53,22 @@ fn condition(text: &str) -> Result<(String, Value), String> {
 }
 
 impl Which {
-    pub(super) fn filter(self) -> LabelFilter {
+    /// The parameters of a list of labels.
+    pub(super) fn query(&self) -> [(&'static str, Option<String>); 7] {
+        let LabelFilter { state, status, suspended, error, older_than, younger_than, metadata } =
+            self.clone().filter();
+        [
+            ("state", state),
+            ("status", status),
+            ("suspended", suspended.map(|suspended| suspended.to_string())),
+            ("error", error),
+            ("older_than", older_than),
+            ("younger_than", younger_than),
+            ("metadata", (!metadata.is_empty()).then(|| json!(metadata).to_string())),
+        ]
+    }
+
+    fn filter(self) -> LabelFilter {
         LabelFilter {
             state: self.state,
             status: self.status,
@@ -81,27 +99,6 @@ pub(crate) struct Target {
     /// Do not wait for the end of the task
     #[arg(long)]
     no_wait: bool,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-/// Moves labels to a state.
-#[derive(Debug, clap::Args)]
-pub(crate) struct MoveTo {
-    /// State to move to
-    #[arg(long, value_name = "STATE")]
-    to: String,
-    #[command(flatten)]
-    pub(super) target: Target,
-}
-
-/// Deletes labels.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Delete {
-    #[command(flatten)]
-    sure: Sure,
-    #[command(flatten)]
-    target: Target,
 }
 
 impl Target {
@@ -120,7 +117,7 @@ impl Target {
     }
 }
 
-pub(super) async fn delete(Delete { sure, target }: Delete) -> Result<(), Failure> {
+pub(super) async fn delete(sure: &Sure, target: Target, remote: &Remote) -> Result<(), Failure> {
     target.check()?;
     let machine = &target.machine;
     match &target.label {
@@ -130,45 +127,42 @@ pub(super) async fn delete(Delete { sure, target }: Delete) -> Result<(), Failur
             sure.confirm_name(&format!("delete all labels of {machine} that match the flags"), machine)?
         }
     }
-    run("delete", None, target).await
-}
-
-pub(super) async fn move_to(args: MoveTo) -> Result<(), Failure> {
-    run("move", Some(args.to), args.target).await
-}
-
-pub(super) async fn run(operation: &str, to: Option<String>, target: Target) -> Result<(), Failure> {
-    target.check()?;
-    let filter = target.which.filter();
-    let client = target.remote.client()?;
-    if let Some(label) = target.label {
-        return one(&client, &target.remote, (&target.machine, &label), operation, to).await;
+    match &target.label {
+        Some(label) => {
+            remote.call("DELETE", &path(machine, label, ""), None).await?;
+            remote.done(&json!({"deleted": label}), &format!("{label} deleted"))
+        }
+        None => run("delete", None, target, remote).await,
     }
+}
+
+pub(super) async fn run(
+    operation: &str,
+    to: Option<String>,
+    target: Target,
+    remote: &Remote,
+) -> Result<(), Failure> {
+    target.check()?;
+    let client = remote.client()?;
     let operation = operation.to_owned();
+    if let Some(label) = target.label {
+        let operation = LabelOperation { operation, to, metadata: None };
+        let path = path(&target.machine, &label, "/operations");
+        let changed: Changed = client.send("POST", &path, &operation).await?;
+        return show_changed(remote, &label, &changed);
+    }
+    let filter = target.which.filter();
     let new = NewTask { operation, to, metadata: None, filter, rate: target.rate };
-    let mut task = client.machines().start_task(&target.machine, &new).await?;
+    let mut task = client.send("POST", &of_machine(&target.machine, "/tasks"), &new).await?;
     if !target.no_wait {
         task = wait(&client, &target.machine, task).await?;
     }
-    target.remote.show(&task, |task| terminal::line(&summary(task)))
+    remote.show(&task, |task| terminal::line(&summary(task)))
 }
 
-async fn one(
-    client: &Client,
-    remote: &Remote,
-    (machine, label): (&str, &str),
-    operation: &str,
-    to: Option<String>,
-) -> Result<(), Failure> {
-    if operation == "delete" {
-        client.machines().delete_label(machine, label).await?;
-        return remote.show(&serde_json::json!({"deleted": label}), |_| {
-            terminal::line(&format!("{label} deleted"));
-        });
-    }
-    let operation = LabelOperation { operation: operation.to_owned(), to, metadata: None };
-    let changed = client.machines().operate(machine, label, &operation).await?;
-    remote.show(&changed, |changed| {
+/// Prints the state of a label after a change.
+pub(super) fn show_changed(remote: &Remote, label: &str, changed: &Changed) -> Result<(), Failure> {
+    remote.show(changed, |changed| {
         terminal::line(&format!("{label}: {} ({}) since {}", changed.state, changed.status, changed.since));
     })
 }
@@ -179,7 +173,7 @@ pub(crate) async fn wait(client: &Client, machine: &str, mut task: Task) -> Resu
     while task.state == "running" {
         progress.say(&summary(&task));
         tokio::time::sleep(POLL).await;
-        task = client.machines().task(machine, &task.id).await?;
+        task = client.get(&of_machine(machine, &format!("/tasks/{}", segment(&task.id)))).await?;
     }
     Ok(task)
 }

@@ -1,7 +1,8 @@
 //! `signalbox machines flow`: transitions, time in states, and how many labels reach a state.
 
-use signalbox_client::machines;
+use signalbox_client::{machines, with_query};
 
+use super::path;
 use crate::{exit::Failure, listing, remote::Remote, terminal};
 
 /// Flags of the command.
@@ -18,14 +19,12 @@ pub(crate) struct Flow {
     /// The state to reach
     #[arg(long, value_name = "STATE", requires = "from")]
     to: Option<String>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
-pub(super) async fn run(args: Flow) -> Result<(), Failure> {
-    let funnel = args.from.as_deref().zip(args.to.as_deref());
-    let flow = args.remote.client()?.machines().flow(&args.machine, args.hours, funnel).await?;
-    args.remote.show(&flow, print)
+pub(super) async fn run(args: Flow, remote: &Remote) -> Result<(), Failure> {
+    let query = [("hours", Some(args.hours.to_string())), ("from", args.from), ("to", args.to)];
+    let flow = remote.client()?.get(&with_query(&path(&args.machine, "/flow"), &query)).await?;
+    remote.show(&flow, print)
 }
 
 fn print(flow: &machines::Flow) {

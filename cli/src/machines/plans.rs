@@ -1,19 +1,24 @@
-//! `signalbox machines list|plan|apply|versions`: definitions of machines in a running system.
+//! `signalbox machines list|show|plan|apply|versions|diff|rollback|delete|tasks`: machines in a running system.
 
 use std::{path::PathBuf, time::Duration};
 
+use clap::Subcommand;
 use signalbox_client::{
     Client,
-    machines::{Applied, Plan as Planned, Task, Version},
-    segment,
+    machines::{
+        Applied, Apply as Application, Machine, Machines, Plan as Planned, Task, Tasks, Version,
+        VersionSource, Versions,
+    },
+    segment, with_query,
 };
 
+use super::{flow, path, secrets};
 use crate::{
     confirm::Sure,
     exit::Failure,
     input,
     labels::operate,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, cells},
     remote::Remote,
     terminal::{self, Progress},
 };
@@ -21,30 +26,74 @@ use crate::{
 /// The time limit for planning and applying, which read and move thousands of labels.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct One {
-    /// Machine
-    machine: String,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Rows {
-    /// Machine
-    machine: String,
-    #[command(flatten)]
-    listing: Listing,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Plan {
-    /// Machine
-    machine: String,
-    /// File with its definition
-    file: PathBuf,
-    #[command(flatten)]
-    remote: Remote,
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the machines of a running system
+    #[command(visible_alias = "ls")]
+    List(Listing),
+    /// Show a machine: its states, and its labels by state and status
+    #[command(visible_alias = "get")]
+    Show {
+        /// Machine
+        machine: String,
+    },
+    /// Show what a definition would change, without changing anything
+    Plan {
+        /// Machine
+        machine: String,
+        /// File with its definition
+        file: PathBuf,
+    },
+    /// Apply a definition: a planned one, or one from a file
+    Apply(Box<Apply>),
+    /// List the versions of a machine's definition
+    Versions {
+        /// Machine
+        machine: String,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Show how a version differs from a file or from another version
+    Diff {
+        /// Machine
+        machine: String,
+        /// File to compare with
+        file: Option<PathBuf>,
+        /// Version to compare [default: the active one]
+        #[arg(long, value_name = "VERSION")]
+        from: Option<u64>,
+        /// Version to compare with, instead of a file
+        #[arg(long, value_name = "VERSION", conflicts_with = "file")]
+        to: Option<u64>,
+    },
+    /// Apply the definition of an earlier version again
+    Rollback {
+        /// Machine
+        machine: String,
+        /// Version whose definition is applied again [default: the one before the active one]
+        #[arg(long, value_name = "VERSION")]
+        to: Option<u64>,
+        /// Move labels of the removed state OLD to NEW; can be repeated
+        #[arg(long, value_name = "OLD=NEW", value_parser = pair)]
+        map: Vec<(String, String)>,
+    },
+    /// Show how labels flow through a machine: transitions, time in states, and conversion
+    Flow(flow::Flow),
+    /// Delete a machine with all of its labels
+    #[command(visible_alias = "rm", alias = "remove")]
+    Delete(Delete),
+    /// List the secrets of a machine (values for headers and signatures of its webhooks), or set or delete one
+    Secrets(secrets::Secrets),
+    /// List the tasks of a machine (operations on many labels), or cancel one
+    Tasks {
+        /// Machine
+        machine: String,
+        /// Cancel this task
+        #[arg(long, value_name = "TASK")]
+        cancel: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -63,38 +112,6 @@ pub(crate) struct Apply {
     /// Move labels of the removed state OLD to NEW; can be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = pair)]
     map: Vec<(String, String)>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Diff {
-    /// Machine
-    machine: String,
-    /// File to compare with
-    file: Option<PathBuf>,
-    /// Version to compare [default: the active one]
-    #[arg(long, value_name = "VERSION")]
-    from: Option<u64>,
-    /// Version to compare with, instead of a file
-    #[arg(long, value_name = "VERSION", conflicts_with = "file")]
-    to: Option<u64>,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Rollback {
-    /// Machine
-    machine: String,
-    /// Version whose definition is applied again [default: the one before the active one]
-    #[arg(long, value_name = "VERSION")]
-    to: Option<u64>,
-    /// Move labels of the removed state OLD to NEW; can be repeated
-    #[arg(long, value_name = "OLD=NEW", value_parser = pair)]
-    map: Vec<(String, String)>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -109,19 +126,6 @@ pub(crate) struct Delete {
     /// Do not wait until all labels are deleted
     #[arg(long)]
     no_wait: bool,
-    #[command(flatten)]
-    remote: Remote,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Tasks {
-    /// Machine
-    machine: String,
-    /// Cancel this task
-    #[arg(long, value_name = "TASK")]
-    cancel: Option<String>,
-    #[command(flatten)]
-    listing: Listing,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -129,59 +133,115 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((old.to_owned(), new.to_owned()))
 }
 
-pub(super) async fn plan(args: Plan) -> Result<(), Failure> {
-    let definition = input::text(&args.file)?;
-    let progress = Progress::new();
-    progress.say("checking labels");
-    let plan = args.remote.patient(PATIENCE)?.machines().plan(&args.machine, &definition).await?;
-    drop(progress);
-    args.remote.show(&plan, print)
-}
-
-pub(super) async fn show(args: One) -> Result<(), Failure> {
-    args.remote.document(&format!("/state-machines/{}", segment(&args.machine))).await
-}
-
-pub(super) async fn versions(args: Rows) -> Result<(), Failure> {
-    let Rows { machine, listing } = args;
-    listing
-        .list(
-            async |client| client.machines().versions(&machine).await,
-            ["VERSION", "AT", "BY", "HASH", "STATE"],
-            |one: &Version| {
-                [
-                    one.version.to_string().into(),
-                    Cell::at(&one.at),
-                    one.by.clone().into(),
-                    one.hash.clone().into(),
-                    if one.current { "active" } else { "-" }.into(),
-                ]
-            },
-        )
-        .await
-}
-
-pub(super) async fn list(listing: &Listing) -> Result<(), Failure> {
-    listing
-        .run(async || {
-            let client = listing.client()?;
-            let mut machines = Vec::new();
-            for name in client.machines().list().await? {
-                machines.push(client.machines().show(&name).await?);
-            }
-            listing.show(&machines, ["MACHINE", "VERSION", "LABELS", "BUSY"], |machine| {
-                let labels: u64 = machine.labels.values().sum();
-                let busy = machine.busy.iter().filter(|(_, count)| **count > 0);
-                let busy: Vec<String> = busy.map(|(name, count)| format!("{name}={count}")).collect();
-                [
-                    machine.name.clone().into(),
-                    machine.version.to_string().into(),
-                    labels.to_string().into(),
-                    terminal::list(&busy).into(),
-                ]
+pub(super) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
+    match command {
+        Command::List(listing) => list(&listing, remote).await,
+        Command::Show { machine } => remote.document(&path(&machine, "")).await,
+        Command::Plan { machine, file } => {
+            let definition = input::text(&file)?;
+            let progress = Progress::new();
+            progress.say("checking labels");
+            let plan = plan(&remote.patient(PATIENCE)?, &machine, definition).await?;
+            drop(progress);
+            remote.show(&plan, print)
+        }
+        Command::Apply(args) => apply(*args, remote).await,
+        Command::Versions { machine, listing } => {
+            let heads = ["VERSION", "AT", "BY", "HASH", "STATE"];
+            let row = |one: &Version| {
+                let state = one.current.then_some("active");
+                cells![one.version, Cell::at(&one.at), one.by, one.hash, state]
+            };
+            listing.list(remote, async |client| versions(&client, &machine).await, heads, row).await
+        }
+        Command::Diff { machine, file, from, to } => {
+            let client = remote.client()?;
+            let from = match from {
+                Some(from) => from,
+                None => active(&client, &machine).await?,
+            };
+            let old = source(&client, &machine, from).await?;
+            let new = match (&file, to) {
+                (Some(file), _) => input::text(file)?,
+                (None, Some(to)) => source(&client, &machine, to).await?,
+                (None, None) => return Err(Failure::configuration("name a file, or set --to")),
+            };
+            let lines = difference(&old, &new);
+            remote.show(&lines, |lines| lines.iter().for_each(|line| terminal::line(line)))
+        }
+        Command::Rollback { machine, to, map } => {
+            let client = remote.patient(PATIENCE)?;
+            let to = match to {
+                Some(to) => to,
+                None => {
+                    let now = active(&client, &machine).await?;
+                    let before = versions(&client, &machine).await?;
+                    let before = before.into_iter().map(|one| one.version).filter(|one| *one < now).max();
+                    before.ok_or_else(|| Failure::configuration("the machine has no earlier version"))?
+                }
+            };
+            let plan = plan(&client, &machine, source(&client, &machine, to).await?).await?.plan;
+            let body = Application { plan, map: map.into_iter().collect() };
+            let applied: Applied = client.send("POST", &path(&machine, "/apply"), &body).await?;
+            remote.show(&applied, |applied| {
+                terminal::line(&format!("the definition of version {to} was applied"));
+                report(&machine, applied);
             })
-        })
-        .await
+        }
+        Command::Flow(args) => flow::run(args, remote).await,
+        Command::Delete(args) => delete(args, remote).await,
+        Command::Secrets(args) => secrets::run(args, remote).await,
+        Command::Tasks { machine, cancel: Some(id), .. } => {
+            let path = path(&machine, &format!("/tasks/{}", segment(&id)));
+            let task: Task = remote.client()?.call("DELETE", &path, None).await?;
+            remote.show(&task, |task| {
+                terminal::line(&format!("task {} ends; labels that it has changed stay changed", task.id));
+            })
+        }
+        Command::Tasks { machine, cancel: None, listing } => {
+            let path = path(&machine, "/tasks");
+            let read = async |client: Client| Ok(client.get::<Tasks>(&path).await?.tasks);
+            listing.list(remote, read, TASKS, task_row).await
+        }
+    }
+}
+
+async fn list(listing: &Listing, remote: &Remote) -> Result<(), Failure> {
+    let read = async |client: Client| {
+        let mut machines = Vec::new();
+        for one in client.get::<Machines>("/state-machines").await?.state_machines {
+            machines.push(client.get(&path(&one.name, "")).await?);
+        }
+        Ok(machines)
+    };
+    let row = |machine: &Machine| {
+        let labels: u64 = machine.labels.values().sum();
+        let busy = machine.busy.iter().filter(|(_, count)| **count > 0);
+        let busy: Vec<String> = busy.map(|(name, count)| format!("{name}={count}")).collect();
+        cells![machine.name, machine.version, labels, busy]
+    };
+    listing.list(remote, read, ["MACHINE", "VERSION", "LABELS", "BUSY"], row).await
+}
+
+/// The changes that a definition would make.
+async fn plan(client: &Client, machine: &str, definition: String) -> Result<Planned, Failure> {
+    let path = path(machine, "/plan");
+    Ok(client.send_bytes("POST", &path, "application/yaml", definition.into_bytes()).await?)
+}
+
+async fn versions(client: &Client, machine: &str) -> Result<Vec<Version>, Failure> {
+    Ok(client.get::<Versions>(&path(machine, "/versions")).await?.versions)
+}
+
+/// The definition of a version.
+async fn source(client: &Client, machine: &str, version: u64) -> Result<String, Failure> {
+    let path = path(machine, &format!("/versions/{version}"));
+    Ok(client.get::<VersionSource>(&path).await?.source)
+}
+
+/// The active version of a machine.
+async fn active(client: &Client, machine: &str) -> Result<u64, Failure> {
+    Ok(client.get::<Machine>(&path(machine, "")).await?.version)
 }
 
 fn print(plan: &Planned) {
@@ -212,19 +272,20 @@ fn print(plan: &Planned) {
     plan.warnings.iter().for_each(|warning| terminal::error(&format!("warning: {warning}")));
 }
 
-pub(super) async fn apply(args: Apply) -> Result<(), Failure> {
-    let client = args.remote.patient(PATIENCE)?;
-    let plan = match (args.plan, args.definition.as_ref().or(args.file.as_ref())) {
+async fn apply(args: Apply, remote: &Remote) -> Result<(), Failure> {
+    let client = remote.patient(PATIENCE)?;
+    let id = match (args.plan, args.definition.as_ref().or(args.file.as_ref())) {
         (Some(plan), _) => plan,
-        (None, Some(file)) => client.machines().plan(&args.machine, &input::text(file)?).await?.plan,
+        (None, Some(file)) => plan(&client, &args.machine, input::text(file)?).await?.plan,
         // clap requires one of them.
         (None, None) => return Err(Failure::configuration("name a file, or set --plan")),
     };
     let progress = Progress::new();
     progress.say("applying, shard by shard");
-    let applied = client.machines().apply(&args.machine, &plan, &args.map.into_iter().collect()).await?;
+    let body = Application { plan: id, map: args.map.into_iter().collect() };
+    let applied: Applied = client.send("POST", &path(&args.machine, "/apply"), &body).await?;
     drop(progress);
-    args.remote.show(&applied, |applied| report(&args.machine, applied))
+    remote.show(&applied, |applied| report(&args.machine, applied))
 }
 
 fn report(machine: &str, applied: &Applied) {
@@ -237,87 +298,29 @@ fn report(machine: &str, applied: &Applied) {
     }
 }
 
-/// The active version of a machine.
-async fn active(client: &Client, machine: &str) -> Result<u64, Failure> {
-    Ok(client.machines().show(machine).await?.version)
-}
-
-pub(super) async fn diff(args: Diff) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let from = match args.from {
-        Some(from) => from,
-        None => active(&client, &args.machine).await?,
-    };
-    let old = client.machines().source(&args.machine, from).await?;
-    let new = match (&args.file, args.to) {
-        (Some(file), _) => input::text(file)?,
-        (None, Some(to)) => client.machines().source(&args.machine, to).await?,
-        (None, None) => return Err(Failure::configuration("name a file, or set --to")),
-    };
-    let lines = difference(&old, &new);
-    args.remote.show(&lines, |lines| lines.iter().for_each(|line| terminal::line(line)))
-}
-
-pub(super) async fn rollback(args: Rollback) -> Result<(), Failure> {
-    let client = args.remote.patient(PATIENCE)?;
-    let to = match args.to {
-        Some(to) => to,
-        None => {
-            let now = active(&client, &args.machine).await?;
-            let before = client.machines().versions(&args.machine).await?;
-            let before = before.into_iter().map(|one| one.version).filter(|one| *one < now).max();
-            before.ok_or_else(|| Failure::configuration("the machine has no earlier version"))?
-        }
-    };
-    let source = client.machines().source(&args.machine, to).await?;
-    let plan = client.machines().plan(&args.machine, &source).await?.plan;
-    let applied = client.machines().apply(&args.machine, &plan, &args.map.into_iter().collect()).await?;
-    args.remote.show(&applied, |applied| {
-        terminal::line(&format!("the definition of version {to} was applied"));
-        report(&args.machine, applied);
-    })
-}
-
-pub(super) async fn delete(args: Delete) -> Result<(), Failure> {
-    let sure = match &args.confirm {
-        Some(name) if *name == args.machine => Sure::already(),
+async fn delete(args: Delete, remote: &Remote) -> Result<(), Failure> {
+    let Delete { machine, sure, confirm, no_wait } = args;
+    match confirm {
+        Some(name) if name == machine => {}
         Some(name) => return Err(Failure::configuration(format!("--confirm names another machine: {name}"))),
-        None => args.sure,
-    };
-    sure.confirm_name(&format!("delete the machine {} with all of its labels", args.machine), &args.machine)?;
-    let client = args.remote.client()?;
-    let task = client.machines().delete(&args.machine).await?;
-    let task = if args.no_wait { task } else { operate::wait(&client, &args.machine, task).await? };
-    args.remote.show(&task, |task| terminal::line(&operate::summary(task)))
+        None => {
+            sure.confirm_name(&format!("delete the machine {machine} with all of its labels"), &machine)?;
+        }
+    }
+    let client = remote.client()?;
+    let path = with_query(&path(&machine, ""), &[("confirm", &machine)]);
+    let mut task = client.call("DELETE", &path, None).await?;
+    if !no_wait {
+        task = operate::wait(&client, &machine, task).await?;
+    }
+    remote.show(&task, |task| terminal::line(&operate::summary(task)))
 }
 
 const TASKS: [&str; 8] = ["TASK", "OPERATION", "STATE", "CHECKED", "CHANGED", "FAILED", "BY", "STARTED"];
 
-pub(super) async fn tasks(args: Tasks) -> Result<(), Failure> {
-    let Tasks { machine, cancel, listing } = args;
-    if let Some(id) = cancel {
-        let task = listing.client()?.machines().cancel_task(&machine, &id).await?;
-        let text = format!("task {} ends; labels that it has changed stay changed", task.id);
-        return Remote::show(&listing, &task, |_| terminal::line(&text));
-    }
-    listing
-        .list(
-            async |client| client.machines().tasks(&machine).await,
-            TASKS,
-            |task: &Task| {
-                [
-                    task.id.clone().into(),
-                    task.operation.clone().into(),
-                    task.state.clone().into(),
-                    format!("{}/{}", task.checked, task.labels).into(),
-                    task.changed.to_string().into(),
-                    task.failed.to_string().into(),
-                    task.by.clone().into(),
-                    Cell::at(&task.created),
-                ]
-            },
-        )
-        .await
+fn task_row(task: &Task) -> [Cell; 8] {
+    let (checked, created) = (format!("{}/{}", task.checked, task.labels), Cell::at(&task.created));
+    cells![task.id, task.operation, task.state, checked, task.changed, task.failed, task.by, created]
 }
 
 /// Lines above which only the differing middle of two texts is shown as removed and added.

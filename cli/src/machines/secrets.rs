@@ -2,13 +2,18 @@
 
 use std::path::PathBuf;
 
-use signalbox_client::machines::Secret;
+use signalbox_client::{
+    Client,
+    machines::{self, NewSecret, Secret},
+    segment,
+};
 
+use super::path;
 use crate::{
     confirm::Sure,
     exit::Failure,
     input,
-    listing::{Cell, Listing},
+    listing::{Cell, Listing, cells},
     remote::Remote,
     terminal,
 };
@@ -35,34 +40,26 @@ pub(crate) struct Secrets {
     listing: Listing,
 }
 
-pub(super) async fn run(args: Secrets) -> Result<(), Failure> {
+pub(super) async fn run(args: Secrets, remote: &Remote) -> Result<(), Failure> {
     let Secrets { machine, set, address, from, delete, sure, listing } = args;
+    let of = |name: &str| path(&machine, &format!("/secrets/{}", segment(name)));
     if let Some((name, address)) = set.zip(address) {
         let value = input::text(&from)?;
         let value = value.strip_suffix('\n').unwrap_or(&value);
-        let value = value.strip_suffix('\r').unwrap_or(value);
-        let secret = listing.client()?.machines().set_secret(&machine, &name, (value, &address)).await?;
-        let text = format!("{} is set, and sent only to {}", secret.name, secret.address);
-        return Remote::show(&listing, &secret, |_| terminal::line(&text));
+        let value = value.strip_suffix('\r').unwrap_or(value).to_owned();
+        let secret: Secret = remote.client()?.send("PUT", &of(&name), &NewSecret { value, address }).await?;
+        return remote.show(&secret, |secret| {
+            terminal::line(&format!("{} is set, and sent only to {}", secret.name, secret.address));
+        });
     }
     if let Some(name) = delete {
         sure.confirm(&format!("delete the secret {name} of {machine}"))?;
-        listing.client()?.machines().delete_secret(&machine, &name).await?;
+        remote.call("DELETE", &of(&name), None).await?;
         terminal::line(&format!("{name} is deleted"));
         return Ok(());
     }
-    listing
-        .list(
-            async |client| client.machines().secrets(&machine).await,
-            ["SECRET", "ADDRESS", "BY", "SET"],
-            |secret: &Secret| {
-                [
-                    secret.name.clone().into(),
-                    secret.address.clone().into(),
-                    secret.by.clone().into(),
-                    Cell::at(&secret.at),
-                ]
-            },
-        )
-        .await
+    let path = path(&machine, "/secrets");
+    let read = async |client: Client| Ok(client.get::<machines::Secrets>(&path).await?.secrets);
+    let row = |secret: &Secret| cells![secret.name, secret.address, secret.by, Cell::at(&secret.at)];
+    listing.list(remote, read, ["SECRET", "ADDRESS", "BY", "SET"], row).await
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-use signalbox_client::queues::{NewQueue, Overflow, QueuePatch};
+use serde_json::{Value, json};
+use signalbox_client::queues::{Overflow, Queue};
 
+use super::path;
 use crate::{
     exit::Failure,
+    input,
     remote::{Remote, duration},
     terminal,
 };
@@ -20,8 +22,6 @@ pub(crate) struct Create {
     pattern: String,
     #[command(flatten)]
     definition: Definition,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -36,8 +36,6 @@ pub(crate) struct Change {
     /// Remove this limit; can be repeated
     #[arg(long, value_name = "LIMIT", value_parser = ["in-flight-limit", "max-waiting", "max-waiting-per-tenant"])]
     unlimited: Vec<String>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 /// The parts of a definition apart from the pattern.
@@ -76,58 +74,44 @@ pub(crate) struct Definition {
 }
 
 impl Definition {
-    fn overflow(&self) -> Option<Overflow> {
-        match (self.drop_oldest, self.reject_new) {
+    /// The body of a request.
+    fn body(&self, pattern: Option<String>) -> Value {
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        let overflow = match (self.drop_oldest, self.reject_new) {
             (true, _) => Some(Overflow::DropOldest),
             (false, true) => Some(Overflow::Reject),
             (false, false) => None,
-        }
+        };
+        input::given(json!({
+            "pattern": pattern,
+            "lease_seconds": seconds(self.lease),
+            "in_flight_limit": self.in_flight_limit,
+            "max_attempts": self.max_attempts,
+            "retention_seconds": self.retention.map(|retention| retention.as_secs()),
+            "backoff_seconds": seconds(self.backoff),
+            "max_backoff_seconds": seconds(self.max_backoff),
+            "max_waiting": self.max_waiting,
+            "max_waiting_per_tenant": self.max_waiting_per_tenant,
+            "overflow": overflow,
+        }))
     }
 }
 
-pub(super) async fn create(args: Create) -> Result<(), Failure> {
-    let Create { queue: name, pattern, definition, remote } = args;
-    let seconds = |time: Duration| time.as_secs_f64();
-    let queue = NewQueue {
-        pattern,
-        lease_seconds: definition.lease.map(seconds),
-        in_flight_limit: definition.in_flight_limit,
-        max_attempts: definition.max_attempts,
-        retention_seconds: definition.retention.map(|retention| retention.as_secs()),
-        backoff_seconds: definition.backoff.map(seconds),
-        max_backoff_seconds: definition.max_backoff.map(seconds),
-        max_waiting: definition.max_waiting,
-        max_waiting_per_tenant: definition.max_waiting_per_tenant,
-        overflow: definition.overflow().unwrap_or_default(),
-        weights: None,
-    };
-    let queue = remote.client()?.queues().put(&name, &queue).await?;
+pub(super) async fn create(args: Create, remote: &Remote) -> Result<(), Failure> {
+    let body = args.definition.body(Some(args.pattern));
+    let queue: Queue = remote.client()?.send("PUT", &path(&args.queue, ""), &body).await?;
     remote.show(&queue, |queue| terminal::line(&format!("{} matches {}", queue.name, queue.pattern)))
 }
 
-pub(super) async fn change(args: Change) -> Result<(), Failure> {
-    let Change { queue: name, pattern, definition, unlimited, remote } = args;
-    let seconds = |time: Duration| time.as_secs_f64();
-    let limit = |limit: Option<u64>, name: &str| {
-        if unlimited.iter().any(|one| one == name) { Some(None) } else { limit.map(Some) }
-    };
-    let patch = QueuePatch {
-        pattern,
-        lease_seconds: definition.lease.map(seconds),
-        in_flight_limit: limit(definition.in_flight_limit, "in-flight-limit"),
-        max_attempts: definition.max_attempts,
-        retention_seconds: definition.retention.map(|retention| retention.as_secs()),
-        backoff_seconds: definition.backoff.map(seconds),
-        max_backoff_seconds: definition.max_backoff.map(seconds),
-        max_waiting: limit(definition.max_waiting, "max-waiting"),
-        max_waiting_per_tenant: limit(definition.max_waiting_per_tenant, "max-waiting-per-tenant"),
-        overflow: definition.overflow(),
-        weights: std::collections::BTreeMap::new(),
-    };
-    if json!(patch) == json!({}) {
+pub(super) async fn change(args: Change, remote: &Remote) -> Result<(), Failure> {
+    let mut body = args.definition.body(args.pattern);
+    for limit in &args.unlimited {
+        body[limit.replace('-', "_")] = Value::Null;
+    }
+    if body == json!({}) {
         return Err(Failure::configuration("nothing to change: set at least one flag, such as --lease 30s"));
     }
-    let queue = remote.client()?.queues().change(&name, &patch).await?;
+    let queue: Queue = remote.client()?.send("PATCH", &path(&args.queue, ""), &body).await?;
     remote.show(&queue, |queue| {
         terminal::line(&format!("{} changed (revision {})", queue.name, queue.revision))
     })

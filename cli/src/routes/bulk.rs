@@ -25,8 +25,6 @@ pub(crate) struct Import {
     file: PathBuf,
     #[command(flatten)]
     until: Until,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 #[derive(Debug, clap::Args)]
@@ -41,40 +39,29 @@ pub(crate) struct DrainNode {
     resume: bool,
     #[command(flatten)]
     until: Until,
-    #[command(flatten)]
-    remote: Remote,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Dump {
-    #[command(flatten)]
-    remote: Remote,
-}
-
-pub(super) async fn import(args: Import) -> Result<(), Failure> {
+pub(super) async fn import(args: Import, remote: &Remote) -> Result<(), Failure> {
     let items = input::items(&args.file)?;
-    let client = args.remote.patient(PATIENCE)?;
+    let client = remote.patient(PATIENCE)?;
     let path = args.until.path("/instances");
-    bulk::send(&args.remote, "instances", (&items, "id"), PART, async |part| {
-        let answer = client.call("PUT", &path, Some(&json!(part))).await?;
+    bulk::send(remote, "instances", (&items, "id"), PART, async |part| {
+        let answer: Value = client.call("PUT", &path, Some(&json!(part))).await?;
         Ok(answer["results"].as_array().cloned().unwrap_or_default())
     })
     .await
 }
 
-pub(super) async fn drain_node(args: DrainNode) -> Result<(), Failure> {
-    let path = args.until.path(&format!("/nodes/{}/drain", segment(&args.node)));
-    let progress = args.until.progress();
-    let client = args.remote.client()?;
-    let answer = if args.resume {
-        client.call("DELETE", &path, None).await?
+pub(super) async fn drain_node(args: DrainNode, remote: &Remote) -> Result<(), Failure> {
+    let path = format!("/nodes/{}/drain", segment(&args.node));
+    let answer: Value = if args.resume {
+        args.until.send(remote, "DELETE", &path, None).await?
     } else {
         let body =
             args.deadline.map_or_else(|| json!({}), |time| json!({"deadline_seconds": time.as_secs()}));
-        client.call("POST", &path, Some(&body)).await?
+        args.until.send(remote, "POST", &path, Some(&body)).await?
     };
-    drop(progress);
-    args.remote.show(&answer, |answer| {
+    remote.show(&answer, |answer| {
         let ids: Vec<&str> =
             answer["instances"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let now = if args.resume { "receive requests again" } else { "are draining" };
@@ -82,9 +69,9 @@ pub(super) async fn drain_node(args: DrainNode) -> Result<(), Failure> {
     })
 }
 
-pub(super) async fn dump(args: Dump) -> Result<(), Failure> {
-    let client = args.remote.patient(PATIENCE)?;
-    let format = if args.remote.is_json() { "json" } else { "text" };
+pub(super) async fn dump(remote: &Remote) -> Result<(), Failure> {
+    let client = remote.patient(PATIENCE)?;
+    let format = if remote.is_json() { "json" } else { "text" };
     let text = client.text(&with_query("/routes/dump", &[("format", Some(format))])).await?;
     // A reader that stops after the first lines is not a failure.
     let _unread = terminal::text(&text);

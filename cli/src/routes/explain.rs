@@ -23,8 +23,6 @@ pub(crate) struct Explain {
     /// The IP address of the client
     #[arg(long, value_name = "IP")]
     address: Option<String>,
-    #[command(flatten)]
-    remote: Remote,
 }
 
 /// Host and path of a URL; a host name has no path.
@@ -46,7 +44,7 @@ fn target(text: &str) -> Result<(&str, Option<&str>), Failure> {
     Ok((host, Some(if path.starts_with('/') { path } else { "/" })))
 }
 
-pub(super) async fn run(args: Explain) -> Result<(), Failure> {
+pub(super) async fn run(args: Explain, remote: &Remote) -> Result<(), Failure> {
     let (host, path) = target(&args.host)?;
     let pairs = [
         ("host", Some(host)),
@@ -55,9 +53,8 @@ pub(super) async fn run(args: Explain) -> Result<(), Failure> {
         ("cookie", args.cookie.as_deref()),
         ("address", args.address.as_deref()),
     ];
-    let (explanation, _) =
-        args.remote.client()?.tagged::<Explanation>(&with_query("/routes/explain", &pairs)).await?;
-    args.remote.show(&explanation, print)
+    let explanation: Explanation = remote.client()?.get(&with_query("/routes/explain", &pairs)).await?;
+    remote.show(&explanation, print)
 }
 
 /// The instance of the request that the flags describe.

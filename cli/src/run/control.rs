@@ -20,8 +20,8 @@ use tokio::{
 
 use crate::{
     exit::Failure,
-    listing::Listing,
-    remote::Output,
+    listing::{Cell, Listing, cells},
+    remote::{Output, Remote},
     terminal::{self, Progress},
 };
 
@@ -37,7 +37,12 @@ pub(super) enum Command {
     Replace(Replace),
     /// List the applications that `signalbox run` of this user runs on this machine
     #[command(visible_alias = "ls")]
-    List(Listing),
+    List {
+        #[command(flatten)]
+        listing: Listing,
+        #[command(flatten)]
+        remote: Remote,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -206,7 +211,7 @@ fn unreadable(error: &serde_json::Error) -> Failure {
 pub(super) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Replace(args) => replace(args).await,
-        Command::List(listing) => {
+        Command::List { listing, remote } => {
             listing
                 .run(async || {
                     let mut running = Vec::new();
@@ -216,18 +221,15 @@ pub(super) async fn run(command: Command) -> Result<(), Failure> {
                             running.push(serde_json::from_str(&line).map_err(|error| unreadable(&error))?);
                         }
                     }
-                    listing.show(&running, ["APPLICATION", "VERSION", "COPIES", "PROCESS"], |one: &Status| {
-                        [
-                            one.name.clone().into(),
-                            one.version.clone().into(),
-                            one.copies.to_string().into(),
-                            one.pid.to_string().into(),
-                        ]
-                    })
+                    listing.show(&remote, &running, ["APPLICATION", "VERSION", "COPIES", "PROCESS"], row)
                 })
                 .await
         }
     }
+}
+
+fn row(one: &Status) -> [Cell; 4] {
+    cells![one.name, one.version, one.copies, one.pid]
 }
 
 async fn replace(args: Replace) -> Result<(), Failure> {

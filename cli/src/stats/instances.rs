@@ -14,7 +14,8 @@ use tokio::time;
 use super::draw;
 use crate::{
     exit::Failure,
-    listing::{Cell, Table, now_ms},
+    listing::{Cell, Table, cells, now_ms},
+    remote::Remote,
     terminal,
 };
 
@@ -31,8 +32,14 @@ struct Row {
     latency: Value,
 }
 
-pub(super) async fn run(id: &str, interval: Duration, once: bool, table: &Table) -> Result<(), Failure> {
-    let client = table.client()?;
+pub(super) async fn run(
+    id: &str,
+    interval: Duration,
+    once: bool,
+    table: &Table,
+    remote: &Remote,
+) -> Result<(), Failure> {
+    let client = remote.client()?;
     loop {
         let rows = rows(&client, id).await?;
         if rows.is_empty() {
@@ -40,7 +47,7 @@ pub(super) async fn run(id: &str, interval: Duration, once: bool, table: &Table)
                 "no instance has the version type {id}; `signalbox stats top` shows all version types"
             )));
         }
-        draw(table, once, &rows, HEADS, cells)?;
+        draw(table, remote, once, &rows, HEADS, cells)?;
         if once || terminal::reader_is_gone() {
             return Ok(());
         }
@@ -67,28 +74,21 @@ async fn rows(client: &Client, id: &str) -> Result<Vec<Row>, Failure> {
 }
 
 fn cells(row: &Row) -> [Cell; 10] {
-    let ms = |name: &str| {
-        Cell::from(row.latency[name].as_f64().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}")))
-    };
+    let ms = |name: &str| row.latency[name].as_f64().map(|ms| format!("{ms:.1}"));
     let count = row.latency["count"].as_f64();
     #[expect(clippy::cast_precision_loss, reason = "a minute")]
     let rate = count.map(|count| format!("{:.1}", count / PERIOD_SECONDS as f64));
     let instance = &row.instance;
-    [
-        instance.id.clone().into(),
-        instance.address.clone().into(),
-        instance.state.as_str().into(),
-        match instance.healthy {
-            Some(true) => "healthy",
-            Some(false) => "unhealthy",
-            None => "-",
-        }
-        .into(),
-        terminal::or_dash(rate).into(),
+    cells![
+        instance.id,
+        instance.address,
+        instance.state.as_str(),
+        instance.healthy.map(|healthy| if healthy { "healthy" } else { "unhealthy" }),
+        rate,
         ms("p50_ms"),
         ms("p95_ms"),
         ms("p99_ms"),
-        terminal::or_dash(instance.in_flight).into(),
-        terminal::or_dash(instance.faults).into(),
+        instance.in_flight,
+        instance.faults,
     ]
 }

@@ -15,44 +15,45 @@
 //! # }
 //! ```
 //!
-//! Each subsystem is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
-//! [`queues`], [`objects`], [`machines`], [`certificates`], [`tokens`], [`audit`], [`health`]. Requests and answers are
-//! the types of `signalbox_api`, which the server uses as well.
+//! Requests and answers are the types of `signalbox_api`, which the server uses as well; its modules are here, too. Instances
+//! are registered by several programs, so their calls have methods ([`routes`]). Every other call is its path and its types:
+//!
+//! ```no_run
+//! # async fn example(client: &signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+//! use signalbox_client::{queues::{Count, Purge, Queue}, segment};
+//!
+//! let path = format!("/queues/{}", segment("mail"));
+//! let queue: Queue = client.get(&path).await?;
+//! let purged: Count = client.send("POST", &format!("{path}/purge"), &Purge { environment: None }).await?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Guarantees
 //! * Unknown fields of an answer are ignored, so that an older client can read a newer server's answer.
 //! * A rejection is [`Error::Refused`] with the server's stable `code`; programs compare only that.
 //! * No request is repeated automatically: every change of the API may be repeated, but only the caller knows whether it
 //!   should be. Only a connection that an idle server closed before it received the request is opened again.
-//! * Every call can fail with any [`Error`]; a method lists only its own codes.
+//! * Every call can fail with any [`Error`].
 //! * Each call has a time limit ([`Builder::timeout`]). A stream has a limit for the silence between two messages.
 
-pub mod audit;
-pub mod certificates;
 mod error;
-pub mod events;
 pub mod health;
-pub mod machines;
-pub mod objects;
-pub mod queues;
 pub mod routes;
 mod sse;
-pub mod stats;
-pub mod tokens;
 mod transport;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 
 pub use error::Error;
-pub use signalbox_api::Problem;
+pub use signalbox_api::{
+    Problem, acme, audit, certificates, events, machines, objects, queues, stats, tokens,
+};
 pub use sse::{Message, Stream};
 use transport::Transport;
-
-/// Fields of an answer that have no name here.
-pub type More = Map<String, Value>;
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -121,183 +122,118 @@ impl Client {
         routes::Routes(self)
     }
 
-    /// Certificates of server names.
-    pub fn certificates(&self) -> certificates::Certificates<'_> {
-        certificates::Certificates(self)
-    }
-
-    /// Statistics of requests.
-    pub fn stats(&self) -> stats::Stats<'_> {
-        stats::Stats(self)
-    }
-
-    /// Topics, subscribers, and watching.
-    pub fn events(&self) -> events::Events<'_> {
-        events::Events(self)
-    }
-
-    /// Queues that are pulled.
-    pub fn queues(&self) -> queues::Queues<'_> {
-        queues::Queues(self)
-    }
-
-    /// Objects with a backend, and the backends.
-    pub fn objects(&self) -> objects::Objects<'_> {
-        objects::Objects(self)
-    }
-
-    /// State machines and their labels.
-    pub fn machines(&self) -> machines::Machines<'_> {
-        machines::Machines(self)
-    }
-
-    /// The audit log.
-    pub fn audit(&self) -> audit::Audit<'_> {
-        audit::Audit(self)
-    }
-
-    /// Tokens.
-    pub fn tokens(&self) -> tokens::Tokens<'_> {
-        tokens::Tokens(self)
-    }
-
-    /// Whether it works.
-    pub fn health(&self) -> health::Health<'_> {
-        health::Health(self)
-    }
-
-    /// Any call, for what has no function here: the answer's JSON, `null` when it has no body.
-    ///
-    /// `path` begins with `/` and may have a query; external values must be encoded ([`segment`]).
+    /// Reads the JSON at `path`, which begins with `/` and may have a query; external values must be encoded ([`segment`]).
     ///
     /// # Errors
-    /// As every call: see [`Error`].
-    pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Error> {
-        self.send(method, path, body).await
+    /// See [`Error`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call("GET", path, None).await
     }
 
-    /// As [`Client::call`] with GET, and the `ETag` of the answer: the revision that [`Client::call_if`] requires.
+    /// A call with a body.
     ///
     /// # Errors
-    /// As every call.
-    pub async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<(T, Option<String>), Error> {
-        let answer = self.transport.call("GET", path, None).await?;
-        Ok((self.read(path, &answer)?, answer.etag))
+    /// See [`Error`].
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Error> {
+        self.call(method, path, Some(&json!(body))).await
+    }
+
+    /// A call that may have a body. An answer without a body is read as `null`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, Error> {
+        self.call_if(method, path, body, None).await
     }
 
     /// As [`Client::call`], if the revision of the target is still `etag` (`If-Match`). Without one, the call is
     /// unconditional.
     ///
     /// # Errors
-    /// As every call; 412 if it has another revision by now. Read it again, and repeat the change.
-    pub async fn call_if(
+    /// See [`Error`]; 412 if it has another revision by now. Read it again, and repeat the change.
+    pub async fn call_if<T: DeserializeOwned>(
         &self,
         method: &str,
         path: &str,
         body: Option<&Value>,
         etag: Option<&str>,
-    ) -> Result<Value, Error> {
-        let headers: Vec<(&str, &str)> = etag.iter().map(|etag| ("if-match", *etag)).collect();
+    ) -> Result<T, Error> {
         let body = body.map(|body| ("application/json", body.to_string().into_bytes()));
-        let answer = self.transport.call_with(method, path, body, &headers).await?;
-        self.read(path, &answer)
+        self.read(path, &self.transport.call(method, path, body, etag).await?)
+    }
+
+    /// As [`Client::send`], with a body of any type.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send_bytes<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<T, Error> {
+        self.read(path, &self.transport.call(method, path, Some((content_type, body)), None).await?)
+    }
+
+    /// As [`Client::get`], with the `ETag` of the answer: the revision that [`Client::call_if`] requires.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<(T, Option<String>), Error> {
+        let answer = self.transport.call("GET", path, None, None).await?;
+        Ok((self.read(path, &answer)?, answer.etag))
     }
 
     /// An answer that is not JSON, as text.
     ///
     /// # Errors
-    /// As every call.
+    /// See [`Error`].
     pub async fn text(&self, path: &str) -> Result<String, Error> {
-        let answer = self.transport.call("GET", path, None).await?;
+        let answer = self.transport.call("GET", path, None, None).await?;
         Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }
 
     /// A stream of messages.
     ///
     /// # Errors
-    /// As every call.
+    /// See [`Error`].
     pub async fn stream(&self, path: &str) -> Result<Stream, Error> {
-        Stream::open(self, path, &[]).await
+        Stream::open(self, path).await
     }
 
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.send("GET", path, None).await
-    }
-
-    pub(crate) async fn post<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<T, Error> {
-        self.send("POST", path, body).await
-    }
-
-    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
-        self.send("PUT", path, Some(body)).await
-    }
-
-    pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
-        self.send("PATCH", path, Some(body)).await
-    }
-
-    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.send("DELETE", path, None).await
-    }
-
-    /// All pages of a list. `split` takes a page apart: its items, and the cursor of the next page.
+    /// The first `most` items of a list, which is read page by page. `split` takes a page apart: its items, and the cursor
+    /// of the next page.
     ///
     /// # Errors
-    /// As every call.
-    pub async fn all<P: DeserializeOwned, T>(
+    /// See [`Error`].
+    pub async fn list<P: DeserializeOwned, T>(
         &self,
         path: &str,
-        pairs: &[(&str, Option<&str>)],
-        split: impl Fn(P) -> (Vec<T>, Option<String>),
-    ) -> Result<Vec<T>, Error> {
-        self.first(path, pairs, usize::MAX, split).await
-    }
-
-    /// The first `most` items of a list, as [`Client::all`] reads them.
-    pub(crate) async fn first<P: DeserializeOwned, T>(
-        &self,
-        path: &str,
-        pairs: &[(&str, Option<&str>)],
         most: usize,
         split: impl Fn(P) -> (Vec<T>, Option<String>),
     ) -> Result<Vec<T>, Error> {
-        let (mut found, mut cursor) = (Vec::new(), None::<String>);
+        let (mut found, mut cursor) = (Vec::new(), None);
         while found.len() < most {
-            let pairs = [pairs, &[("cursor", cursor.as_deref())]].concat();
-            let (items, next) = split(self.get(&with_query(path, &pairs)).await?);
+            let (items, next) = split(self.get(&with_query(path, &[("cursor", cursor)])).await?);
             found.extend(items);
-            cursor = next;
-            if cursor.is_none() {
+            if next.is_none() {
                 break;
             }
+            cursor = next;
         }
         found.truncate(most);
         Ok(found)
-    }
-
-    async fn send<T: DeserializeOwned>(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<T, Error> {
-        self.send_bytes(method, path, body.map(|body| ("application/json", body.to_string().into_bytes())))
-            .await
-    }
-
-    /// As `send`, with a body of any type.
-    pub(crate) async fn send_bytes<T: DeserializeOwned>(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<(&str, Vec<u8>)>,
-    ) -> Result<T, Error> {
-        let answer = self.transport.call(method, path, body).await?;
-        self.read(path, &answer)
     }
 
     fn read<T: DeserializeOwned>(&self, path: &str, answer: &transport::Answer) -> Result<T, Error> {
@@ -333,17 +269,16 @@ pub fn segment(text: &str) -> String {
     }
 }
 
-/// `path?name=value&…` with those of `pairs` that have a value.
+/// `path?name=value&…` with those members or pairs of `query` that have a value: texts, numbers and booleans.
 #[must_use]
-pub fn with_query(path: &str, pairs: &[(&str, Option<&str>)]) -> String {
-    let mut query = url::form_urlencoded::Serializer::new(String::new());
-    for (name, value) in pairs {
-        if let Some(value) = value {
-            query.append_pair(name, value);
-        }
-    }
-    let query = query.finish();
-    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+pub fn with_query(path: &str, query: &(impl Serialize + ?Sized)) -> String {
+    #[expect(
+        clippy::expect_used,
+        reason = "the callers are in this workspace, and their queries are not nested"
+    )]
+    let query = serde_urlencoded::to_string(query).expect("a query is not nested");
+    let separator = if path.contains('?') { '&' } else { '?' };
+    if query.is_empty() { path.to_owned() } else { format!("{path}{separator}{query}") }
 }
 
 #[cfg(test)]
@@ -361,10 +296,11 @@ mod tests {
 
     #[test]
     fn only_given_parameters_are_in_the_query() {
-        assert_eq!(with_query("/hosts", &[("cursor", None)]), "/hosts");
+        assert_eq!(with_query("/hosts", &[("cursor", None::<&str>)]), "/hosts");
         assert_eq!(
             with_query("/hosts", &[("cursor", Some("a&b")), ("x", None), ("limit", Some("5"))]),
             "/hosts?cursor=a%26b&limit=5"
         );
+        assert_eq!(with_query("/hosts?a=1", &[("limit", 5)]), "/hosts?a=1&limit=5");
     }
 }

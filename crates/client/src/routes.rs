@@ -5,13 +5,9 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use signalbox_api::routes::{Drain, HostList, InstanceList, Switch};
+use serde::Serialize;
 
-pub use signalbox_api::routes::{
-    Answer, By, ChangedInstance, Choice, Convergence, Explanation, Health, Heartbeat, Host, Instance,
-    Liveness, NewInstance, Router, RuledHost, State, SwitchedHost,
-};
+pub use signalbox_api::routes::*;
 
 use crate::{Client, Error, segment, with_query};
 
@@ -20,7 +16,7 @@ use crate::{Client, Error, segment, with_query};
 pub struct Routes<'a>(pub(crate) &'a Client);
 
 /// Which instances are listed: all that match every given field.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Filter {
     /// With this host name.
     pub host: Option<String>,
@@ -35,13 +31,8 @@ pub struct Filter {
 impl Routes<'_> {
     /// All instances that fit, page by page.
     pub async fn instances(&self, filter: &Filter) -> Result<Vec<Instance>, Error> {
-        let pairs = [
-            ("host", filter.host.as_deref()),
-            ("version_type", filter.version_type.as_deref()),
-            ("node", filter.node.as_deref()),
-            ("state", filter.state.as_deref()),
-        ];
-        self.0.all("/instances", &pairs, |page: InstanceList| (page.instances, page.next)).await
+        let path = with_query("/instances", filter);
+        self.0.list(&path, usize::MAX, |page: InstanceList| (page.instances, page.next)).await
     }
 
     /// One instance.
@@ -62,7 +53,7 @@ impl Routes<'_> {
         instance: &NewInstance,
         wait: Option<Duration>,
     ) -> Result<ChangedInstance, Error> {
-        self.0.put(&waiting(&format!("/instances/{}", segment(id)), wait), &json!(instance)).await
+        self.0.send("PUT", &waiting(&format!("/instances/{}", segment(id)), wait), instance).await
     }
 
     /// Renews the lease of an instance.
@@ -70,7 +61,7 @@ impl Routes<'_> {
     /// # Errors
     /// `unknown_instance`: the lease has expired, or the instance was removed. Register it again.
     pub async fn heartbeat(&self, id: &str) -> Result<Heartbeat, Error> {
-        self.0.post(&format!("/instances/{}/heartbeat", segment(id)), None).await
+        self.0.call("POST", &format!("/instances/{}/heartbeat", segment(id)), None).await
     }
 
     /// Removes an instance immediately. An instance that does not exist is not an error.
@@ -78,7 +69,7 @@ impl Routes<'_> {
     /// # Errors
     /// As every call; `not_converged` when `wait` is over.
     pub async fn remove(&self, id: &str, wait: Option<Duration>) -> Result<(), Error> {
-        self.0.delete(&waiting(&format!("/instances/{}", segment(id)), wait)).await
+        self.0.call("DELETE", &waiting(&format!("/instances/{}", segment(id)), wait), None).await
     }
 
     /// Sends an instance no new requests; after `deadline` it is removed.
@@ -91,8 +82,8 @@ impl Routes<'_> {
         deadline: Option<Duration>,
         wait: Option<Duration>,
     ) -> Result<ChangedInstance, Error> {
-        let body = json!(Drain { deadline_seconds: deadline.map(seconds) });
-        self.0.post(&waiting(&format!("/instances/{}/drain", segment(id)), wait), Some(&body)).await
+        let body = Drain { deadline_seconds: deadline.map(seconds) };
+        self.0.send("POST", &waiting(&format!("/instances/{}/drain", segment(id)), wait), &body).await
     }
 
     /// Sends a draining instance requests again.
@@ -100,20 +91,12 @@ impl Routes<'_> {
     /// # Errors
     /// `unknown_instance`.
     pub async fn resume(&self, id: &str, wait: Option<Duration>) -> Result<ChangedInstance, Error> {
-        self.0.delete(&waiting(&format!("/instances/{}/drain", segment(id)), wait)).await
+        self.0.call("DELETE", &waiting(&format!("/instances/{}/drain", segment(id)), wait), None).await
     }
 
     /// All host names in the table.
     pub async fn hosts(&self) -> Result<Vec<Host>, Error> {
-        self.0.all("/hosts", &[], |page: HostList| (page.hosts, page.next)).await
-    }
-
-    /// One host name.
-    ///
-    /// # Errors
-    /// `unknown_host`.
-    pub async fn host(&self, hostname: &str) -> Result<Host, Error> {
-        self.0.get(&format!("/hosts/{}", segment(hostname))).await
+        self.0.list("/hosts", usize::MAX, |page: HostList| (page.hosts, page.next)).await
     }
 
     /// Sends all requests of a host to a version type, and drains the instances of others.
@@ -129,54 +112,7 @@ impl Routes<'_> {
     ) -> Result<SwitchedHost, Error> {
         let body = Switch { version_type_id: version_type.to_owned(), deadline_seconds: drain.map(seconds) };
         let path = waiting(&format!("/hosts/{}/current", segment(hostname)), wait);
-        self.0.post(&path, Some(&json!(body))).await
-    }
-
-    /// Replaces the rules for paths of a host. `paths` is an array as in the policy of a host.
-    ///
-    /// # Errors
-    /// `invalid_policy`, `host_not_allowed`; `not_converged` when `wait` is over.
-    pub async fn set_paths(
-        &self,
-        hostname: &str,
-        paths: &Value,
-        wait: Option<Duration>,
-    ) -> Result<RuledHost, Error> {
-        let path = waiting(&format!("/hosts/{}/paths", segment(hostname)), wait);
-        self.0.put(&path, &json!({"paths": paths})).await
-    }
-
-    /// Removes the rules for paths of a host.
-    pub async fn remove_paths(&self, hostname: &str, wait: Option<Duration>) -> Result<(), Error> {
-        self.0.delete(&waiting(&format!("/hosts/{}/paths", segment(hostname)), wait)).await
-    }
-
-    /// Pauses a host: its requests wait, for at most `longest` each.
-    ///
-    /// # Errors
-    /// `invalid_policy`; `not_converged` when `wait` is over.
-    pub async fn pause(
-        &self,
-        hostname: &str,
-        longest: Option<Duration>,
-        wait: Option<Duration>,
-    ) -> Result<RuledHost, Error> {
-        let path = waiting(&format!("/hosts/{}/pause", segment(hostname)), wait);
-        let body = match longest {
-            Some(longest) => json!({"wait_ms": u64::try_from(longest.as_millis()).unwrap_or(u64::MAX)}),
-            None => json!({}),
-        };
-        self.0.put(&path, &body).await
-    }
-
-    /// Resumes a paused host. A host that is not paused is not an error.
-    pub async fn resume_host(&self, hostname: &str, wait: Option<Duration>) -> Result<(), Error> {
-        self.0.delete(&waiting(&format!("/hosts/{}/pause", segment(hostname)), wait)).await
-    }
-
-    /// The routing decision for a host, and for a path below it.
-    pub async fn explain(&self, host: &str, path: Option<&str>) -> Result<Explanation, Error> {
-        self.0.get(&with_query("/routes/explain", &[("host", Some(host)), ("path", path)])).await
+        self.0.send("POST", &path, &body).await
     }
 
     /// Which routers have the newest table.
@@ -189,7 +125,8 @@ fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn waiting(path: &str, wait: Option<Duration>) -> String {
-    let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
-    with_query(path, &[("wait", wait.as_deref())])
+/// `path` of a change, with the time to wait until every router has it.
+#[must_use]
+pub fn waiting(path: &str, wait: Option<Duration>) -> String {
+    with_query(path, &[("wait", wait.map(|wait| format!("{}ms", wait.as_millis())))])
 }

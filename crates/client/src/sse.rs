@@ -34,8 +34,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) async fn open(client: &Client, path: &str, headers: &[(&str, &str)]) -> Result<Self, Error> {
-        let body = client.transport.open(path, headers).await?;
+    pub(crate) async fn open(client: &Client, path: &str) -> Result<Self, Error> {
+        let body = client.transport.open(path).await?;
         let url = client.transport.address(path);
         Ok(Self { url, body, reader: Reader::default(), ready: VecDeque::new() })
     }

@@ -7,7 +7,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, header};
+use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -85,44 +85,25 @@ impl Transport {
         format!("{}{path}", self.base)
     }
 
-    /// Sends a request and reads the whole answer. `body` contains its type and bytes.
+    /// Sends a request and reads the whole answer. `body` contains its type and bytes, `etag` the required revision.
     pub(crate) async fn call(
         &self,
         method: &str,
         path: &str,
         body: Option<(&str, Vec<u8>)>,
-    ) -> Result<Answer, Error> {
-        self.call_with(method, path, body, &[]).await
-    }
-
-    /// As `call`, with headers.
-    pub(crate) async fn call_with(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<(&str, Vec<u8>)>,
-        headers: &[(&str, &str)],
+        etag: Option<&str>,
     ) -> Result<Answer, Error> {
         let work = async {
-            let response = self.send(method, path, body, headers).await?;
+            let response = self.send(method, path, body, etag).await?;
             self.read(path, response).await
         };
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Gets an answer whose body has the same form for every status.
-    pub(crate) async fn call_any(&self, path: &str) -> Result<Answer, Error> {
-        let work = async {
-            let response = self.send("GET", path, None, &[]).await?;
-            self.collect(path, response).await
-        };
-        time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
-    }
-
     /// Sends a request and returns the body of a successful answer, to be read in pieces.
-    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Incoming, Error> {
+    pub(crate) async fn open(&self, path: &str) -> Result<Incoming, Error> {
         let work = async {
-            let response = self.send("GET", path, None, headers).await?;
+            let response = self.send("GET", path, None, None).await?;
             if response.status().is_success() {
                 return Ok(response.into_body());
             }
@@ -136,22 +117,19 @@ impl Transport {
         method: &str,
         path: &str,
         body: Option<(&str, Vec<u8>)>,
-        headers: &[(&str, &str)],
+        etag: Option<&str>,
     ) -> Result<http::Response<Incoming>, Error> {
         let url = self.address(path);
-        let mut request = Request::builder().uri(&url).method(
-            Method::from_bytes(method.as_bytes())
-                .map_err(|error| Error::Address { url: url.clone(), why: format!("{method}: {error}") })?,
-        );
+        let mut request = Request::builder().uri(&url).method(method);
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
+        }
+        if let Some(etag) = etag {
+            request = request.header(header::IF_MATCH, etag);
         }
         let (kind, body) = body.unzip();
         if let Some(kind) = kind {
             request = request.header(header::CONTENT_TYPE, kind);
-        }
-        for (name, value) in headers {
-            request = request.header(*name, *value);
         }
         let request = request
             .body(Full::from(body.unwrap_or_default()))
@@ -160,24 +138,20 @@ impl Transport {
     }
 
     async fn read(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
-        let status = response.status();
-        let answer = self.collect(path, response).await?;
+        let (status, url) = (response.status(), self.address(path));
+        let etag =
+            response.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        let body = match Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return Err(Error::Silent { url, why: innermost(&*error) }),
+        };
         if status.is_success() {
-            return Ok(answer);
+            return Ok(Answer { body, etag });
         }
-        let url = self.address(path);
-        match serde_json::from_slice::<Problem>(&answer.body) {
+        match serde_json::from_slice::<Problem>(&body) {
             Ok(problem) => Err(Error::Refused { url, problem: Box::new(problem) }),
             Err(_) => Err(Error::Foreign { url, status: status.as_u16() }),
         }
-    }
-
-    async fn collect(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
-        let etag =
-            response.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
-        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-        let silent = |why| Error::Silent { url: self.address(path), why };
-        Ok(Answer { body: body.map_err(|error| silent(innermost(&*error)))?.to_bytes(), etag })
     }
 
     fn late(&self, path: &str) -> Error {

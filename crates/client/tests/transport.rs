@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
-use signalbox_client::{Client, Error};
+use signalbox_client::{Client, Error, health::Edge, tokens::TokenList};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpListener,
@@ -69,7 +69,7 @@ fn client(url: &str) -> Client {
 async fn a_call_sends_its_token_path_and_body() {
     let (url, mut requests) = server("200 OK", r#"{"serial":3}"#).await;
     let body = json!({"a": 1});
-    let answer = client(&format!("{url}/")).call("PUT", "/instances/i-7", Some(&body)).await.unwrap();
+    let answer: Value = client(&format!("{url}/")).call("PUT", "/instances/i-7", Some(&body)).await.unwrap();
     assert_eq!(answer, json!({"serial": 3}));
     let asked = requests.recv().await.unwrap().to_lowercase();
     assert!(asked.starts_with("put /instances/i-7 http/1.1"), "{asked}");
@@ -81,7 +81,7 @@ async fn a_call_sends_its_token_path_and_body() {
 async fn an_answer_without_a_body_is_nothing() {
     let (url, _requests) = server("204 No Content", "").await;
     client(&url).routes().remove("i", None).await.unwrap();
-    assert_eq!(client(&url).call("DELETE", "/x", None).await.unwrap(), Value::Null);
+    assert_eq!(client(&url).call::<Value>("DELETE", "/x", None).await.unwrap(), Value::Null);
 }
 
 #[tokio::test]
@@ -98,10 +98,10 @@ async fn a_refusal_has_its_code() {
 #[tokio::test]
 async fn an_answer_of_another_program_is_not_accepted() {
     let (url, _requests) = server("502 Bad Gateway", "<html>").await;
-    let error = client(&url).tokens().list().await.unwrap_err();
+    let error = client(&url).get::<TokenList>("/tokens").await.unwrap_err();
     assert!(matches!(error, Error::Foreign { status: 502, .. }) && error.is_unavailable(), "{error}");
     let (url, _requests) = server("200 OK", r#"{"tokens":7}"#).await;
-    let error = client(&url).tokens().list().await.unwrap_err();
+    let error = client(&url).get::<TokenList>("/tokens").await.unwrap_err();
     assert!(matches!(error, Error::Unreadable { .. }) && !error.is_unavailable(), "{error}");
 }
 
@@ -110,10 +110,10 @@ async fn silence_and_slowness_are_distinguished() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let patient = Client::builder(&url).timeout(Duration::from_millis(50)).build().unwrap();
-    let error = patient.health().edge().await.unwrap_err();
+    let error = patient.get::<Edge>("/edge/status").await.unwrap_err();
     assert!(matches!(error, Error::Late { .. }), "{error}");
     drop(listener);
-    let error = patient.health().edge().await.unwrap_err();
+    let error = patient.get::<Edge>("/edge/status").await.unwrap_err();
     assert!(matches!(error, Error::Silent { .. }) && error.is_unavailable(), "{error}");
 }
 
@@ -140,14 +140,14 @@ async fn a_certificate_is_trusted_only_with_its_authority() {
             }
         }
     });
-    let stranger = Client::builder(&url).build().unwrap().call("GET", "/", None).await.unwrap_err();
+    let stranger = Client::builder(&url).build().unwrap().get::<Value>("/").await.unwrap_err();
     let Error::Silent { why, .. } = &stranger else { panic!("{stranger}") };
     assert!(why.contains("certificate"), "{why}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
     std::fs::write(&file, cert.pem()).unwrap();
     let friend = Client::builder(&url).ca_file(&file).build().unwrap();
-    assert_eq!(friend.call("GET", "/", None).await.unwrap(), json!({}));
+    assert_eq!(friend.get::<Value>("/").await.unwrap(), json!({}));
     std::fs::write(&file, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").unwrap();
     let error = Client::builder(&url).ca_file(&file).build().unwrap_err();
     assert!(matches!(error, Error::Trust { .. }), "{error}");
@@ -167,7 +167,7 @@ async fn an_address_that_cannot_be_one_is_refused() {
 async fn a_stream_is_read_until_its_end() {
     let (url, mut requests) = server("200 OK", "id: 1\ndata: [1,2]\n\n: quiet\n\ndata: x\n\n").await;
     let client = client(&url);
-    let mut stream = client.stats().stream(&"uncaught".parse().unwrap(), "requests").await.unwrap();
+    let mut stream = client.stream("/stats/uncaught/stream?metric=requests").await.unwrap();
     assert!(requests.recv().await.unwrap().starts_with("GET /stats/uncaught/stream?metric=requests "));
     let first = stream.next().await.unwrap().unwrap();
     assert_eq!((first.id.as_deref(), &*first.data), (Some("1"), "[1,2]"));

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use signalbox_client::{
     Client, Error,
-    machines::{Label, Move},
+    machines::{Applied, Apply, History, Label, LabelPage, Machine, Move, Plan},
     routes::{Filter, Instance, NewInstance, State},
 };
 use signalbox_stack::{Description, Probe, local_client};
@@ -85,15 +85,19 @@ pub(crate) async fn prepare(client: &Client, addresses: &[String]) -> Result<(),
             client.routes().remove(&instance.id, None).await?;
         }
         let policy = format!("/hosts/{HOST}/policy");
-        let removed = client.call("DELETE", &policy, None).await;
+        let removed: Result<Value, Error> = client.call("DELETE", &policy, None).await;
         removed.map(drop).or_else(|error| if error.status() == Some(404) { Ok(()) } else { Err(error) })?;
         let instance = NewInstance::new(first.clone(), [HOST], format!("{MACHINE}-1"));
         client.routes().register(&format!("{MACHINE}-1-1"), &instance, None).await?;
     }
-    match client.machines().show(MACHINE).await {
+    let path = format!("/state-machines/{MACHINE}");
+    match client.get::<Machine>(&path).await {
         Err(error) if error.status() == Some(404) => {
-            let plan = client.machines().plan(MACHINE, DEFINITION).await?;
-            client.machines().apply(MACHINE, &plan.plan, &BTreeMap::new()).await.map(drop)
+            let definition = DEFINITION.as_bytes().to_vec();
+            let plan: Plan =
+                client.send_bytes("POST", &format!("{path}/plan"), "application/yaml", definition).await?;
+            let body = Apply { plan: plan.plan, map: BTreeMap::new() };
+            client.send::<Applied>("POST", &format!("{path}/apply"), &body).await.map(drop)
         }
         other => other.map(drop),
     }
@@ -192,13 +196,14 @@ fn number(name: &str) -> Option<u64> {
 async fn on_its_way(client: &Client) -> Result<Option<String>, Error> {
     let Some(newest) = newest(client).await? else { return Ok(None) };
     let name = format!("{MACHINE}-{newest}");
-    let label = client.machines().label(MACHINE, &name).await?;
+    let label: Label = client.get(&format!("/state-machines/{MACHINE}/labels/{name}")).await?;
     Ok((label.status != "ended").then_some(name))
 }
 
 async fn newest(client: &Client) -> Result<Option<u64>, Error> {
-    let labels = client.machines().labels(MACHINE, None, None, usize::MAX).await?;
-    Ok(labels.iter().filter_map(|name| number(name)).max())
+    let path = format!("/state-machines/{MACHINE}/labels?limit=1000");
+    let labels = client.list(&path, usize::MAX, |page: LabelPage| (page.labels, page.next)).await?;
+    Ok(labels.iter().filter_map(|label| number(&label.name)).max())
 }
 
 /// Gives the idle process a new version, and creates its label. Returns the label and the address.
@@ -231,7 +236,7 @@ async fn release(client: &Client, processes: &[String], args: &Args) -> Result<(
         "calm_seconds": args.calm_seconds,
     }});
     let path = format!("/state-machines/{MACHINE}/labels/{version}");
-    client.call("POST", &path, Some(&facts)).await?;
+    client.send::<Value>("POST", &path, &facts).await?;
     Ok((version, idle.clone()))
 }
 
@@ -244,8 +249,9 @@ async fn watch(
 ) -> Result<(Label, Vec<Move>), Failure> {
     let mut seen = 0;
     loop {
-        let now = client.machines().label(MACHINE, label).await?;
-        let moves = client.machines().history(MACHINE, label).await?;
+        let path = format!("/state-machines/{MACHINE}/labels/{label}");
+        let now: Label = client.get(&path).await?;
+        let moves = client.get::<History>(&format!("{path}/history")).await?.history;
         for one in moves.iter().filter(|one| one.visit > seen) {
             say(&row(one, moves.first(), &traffic.counted()));
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use signalbox_client::{Client, Error, stats::Subject};
+use signalbox_client::{Client, Error, events::Numbers, stats::Totals};
 use signalbox_stack::local_client;
 use tokio::time::{self, Instant};
 
@@ -91,8 +91,8 @@ async fn routed_and_counted(
     host: &str,
     version_type: &str,
 ) -> Result<(), Failure> {
-    let subject = Subject::VersionType(version_type.to_owned());
-    let counted = async || client.stats().totals(&subject).await.map(|totals| totals.requests);
+    let totals = format!("/stats/version_type/{version_type}");
+    let counted = async || client.get::<Totals>(&totals).await.map(|totals| totals.requests);
     let before = counted().await.unwrap_or(0);
     until(&format!("{host} is routed"), || edge.request(host)).await?;
     until(&format!("the request to {host} is counted"), || async {
@@ -107,14 +107,14 @@ async fn routed_and_counted(
 /// Uploads a certificate for the samples' names, unless there is one that is valid for a while.
 async fn certificate(client: &Client) -> Result<(), Failure> {
     let path = format!("/certificates/{}", signalbox_client::segment(DEMO_NAMES));
-    let days_left = client.call("GET", &path, None).await.ok().and_then(|found| found["days_left"].as_i64());
+    let days_left = client.get::<Value>(&path).await.ok().and_then(|found| found["days_left"].as_i64());
     if days_left.is_some_and(|days| days > MIN_DAYS_LEFT) {
         return Ok(());
     }
     let made = self_signed()?;
     let target = format!("{path}?wait=5s");
     until("the certificate is in the route table", || async {
-        client.call("PUT", &target, Some(&made)).await.map(drop).map_err(text)
+        client.send::<Value>("PUT", &target, &made).await.map(drop).map_err(text)
     })
     .await?;
     line(&format!("{DEMO_NAMES:<16} has a self-signed certificate"));
@@ -144,18 +144,18 @@ async fn delivered(client: &Client, receiver: &str) -> Result<(), Failure> {
         "timeout": 100,
     });
     until("the demo is subscribed to events", || async {
-        client.call("POST", "/subscription", Some(&subscription)).await.map(drop).map_err(text)
+        client.send::<Value>("POST", "/subscription", &subscription).await.map(drop).map_err(text)
     })
     .await?;
     let received = async || {
-        let numbers = client.events().numbers().await.map_err(text)?;
+        let numbers = client.get::<Numbers>("/bus/metrics").await.map_err(text)?;
         let own = numbers.subscribers.get("root").ok_or("the subscriber `root` is missing")?;
         Ok::<u64, String>(own.sent)
     };
     let before = received().await.unwrap_or(0);
     let event = json!({"type": "noop", "url": "https://hello.localhost/", "data": "Signalbox started"});
     until("an event is published", || async {
-        client.call("POST", "/topics/demo", Some(&event)).await.map(drop).map_err(text)
+        client.send::<Value>("POST", "/topics/demo", &event).await.map(drop).map_err(text)
     })
     .await?;
     until("the event is delivered", || async {
