@@ -6,6 +6,7 @@
 pub mod api;
 mod app;
 pub mod http;
+mod openapi;
 mod own_events;
 mod router;
 

@@ -16,7 +16,8 @@ use utoipa::openapi::OpenApi;
 use crate::{
     api,
     app::App,
-    http::{Problem, audit, body, deadline, observe, openapi, unread},
+    http::{Problem, audit, body, deadline, observe, unread},
+    openapi,
 };
 
 static OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");

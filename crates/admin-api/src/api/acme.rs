@@ -53,9 +53,8 @@ pub(crate) fn view(automatic: Automatic) -> AutomaticCertificate {
 /// List the names with automatic HTTPS
 ///
 /// With the state of each certificate, and why it could not be obtained or renewed.
-#[utoipa::path(get, path = "/acme/names", tag = "certificates", params(PageQuery), responses(
-    (status = 200, body = AutomaticCertificateList),
-    (status = "default", description = "422 invalid_cursor, invalid_limit")))]
+#[utoipa::path(get, path = "/acme/names", params(PageQuery),
+    responses((status = 200, body = AutomaticCertificateList)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -89,9 +88,8 @@ async fn list(
 }
 
 /// Show a name with automatic HTTPS
-#[utoipa::path(get, path = "/acme/names/{server_name}", tag = "certificates", responses(
-    (status = 200, body = AutomaticCertificate),
-    (status = "default", description = "403 host_not_allowed | 404 no_automatic_https | 422 invalid_hostname")))]
+#[utoipa::path(get, path = "/acme/names/{server_name}", responses((status = 200, body = AutomaticCertificate),
+    (status = "default", description = "404 no_automatic_https")))]
 async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -105,10 +103,8 @@ async fn get(
 ///
 /// An attempt is made as soon as possible, whatever the schedule. The present certificate is served until another one has been
 /// obtained. The call can be repeated.
-#[utoipa::path(post, path = "/acme/names/{server_name}/renew", tag = "certificates", responses(
-    (status = 202, description = "Requested"),
-    (status = "default", description = "403 host_not_allowed | 404 no_automatic_https | 409 automatic_https_off | \
-        422 invalid_hostname")))]
+#[utoipa::path(post, path = "/acme/names/{server_name}/renew", responses((status = 202, description = "Requested"),
+    (status = "default", description = "404 no_automatic_https | 409 automatic_https_off")))]
 async fn renew(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

@@ -64,7 +64,7 @@ impl Asked {
 /// Read the audit log
 ///
 /// Changes with their callers, log-ins, and rejected calls. A page can be empty although older pages have records that match.
-#[utoipa::path(get, path = "/audit", tag = "audit", params(Asked), responses((status = 200, body = Page),
+#[utoipa::path(get, path = "/audit", params(Asked), responses((status = 200, body = Page),
     (status = "default", description = "422 invalid_cursor, out_of_range")))]
 async fn list(
     _: Whole<ReadAudit>,

@@ -10,7 +10,7 @@ use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::routing::{NotConverged, PageQuery, Refused, Removed, WaitQuery, wait},
+    api::routing::{PageQuery, Removed, WaitQuery, wait},
     http::{
         App, Problem,
         audit::Notes,
@@ -62,14 +62,14 @@ fn view(
 ///
 /// Every router that has acknowledged the change uses it from the next handshake on, without a reload. The private key
 /// is encrypted before it is stored, and cannot be read again. Repeating the call changes nothing.
-#[utoipa::path(put, path = "/certificates/{server_name}", tag = "certificates",
+#[utoipa::path(put, path = "/certificates/{server_name}",
     params(("server_name" = String, Path, description = "A name, `*.example.org`, or `*`"), WaitQuery),
-    request_body = NewCertificate, responses(
-    (status = 200, description = "Replaced, or unchanged", body = ChangedCertificate),
-    (status = 201, description = "Created", body = ChangedCertificate), Refused, NotConverged,
+    request_body = NewCertificate,
+    responses((status = 200, description = "Replaced, or unchanged", body = ChangedCertificate),
+    (status = 201, description = "Created", body = ChangedCertificate),
     (status = "default", description = "409 no_edge_key: the pacemaker has no `edge_key_file`; foreign_key | \
-        422 invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, name_not_covered, \
-        certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, invalid_body, invalid_wait")))]
+        422 invalid_chain, chain_order, invalid_key, key_mismatch, name_not_covered, certificate_expired, \
+        certificate_not_yet_valid")))]
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -96,9 +96,8 @@ async fn put(
 /// Show a certificate
 ///
 /// With its chain, and without its private key, which cannot be read.
-#[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", responses(
-    (status = 200, body = Certificate),
-    (status = "default", description = "403 host_not_allowed | 404 unknown_certificate | 422 invalid_hostname")))]
+#[utoipa::path(get, path = "/certificates/{server_name}", responses((status = 200, body = Certificate),
+    (status = "default", description = "404 unknown_certificate")))]
 async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -112,8 +111,7 @@ async fn get(
 /// List the certificates
 ///
 /// In the order of their names. A page of a search may be short and still have a `next`: then more names have to be examined.
-#[utoipa::path(get, path = "/certificates", tag = "certificates", params(PageQuery), responses(
-    (status = 200, body = CertificateList), (status = "default", description = "422 invalid_cursor, invalid_limit")))]
+#[utoipa::path(get, path = "/certificates", params(PageQuery), responses((status = 200, body = CertificateList)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -151,9 +149,7 @@ async fn list(
 ///
 /// Handshakes for the name then get a matching wildcard certificate, or the listener's default. The call can be
 /// repeated.
-#[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates", params(WaitQuery), responses(
-    Removed, Refused, NotConverged,
-    (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
+#[utoipa::path(delete, path = "/certificates/{server_name}", params(WaitQuery), responses(Removed))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

@@ -43,8 +43,7 @@ struct Onward {
 /// changing anything and alongside running work. A violation is checked twice before it is reported. One answer covers a
 /// few thousand labels; pass its `next` as `cursor` to check more. Checks are made one at a time; an answer may be a second old,
 /// except for root.
-#[utoipa::path(get, path = "/check", tag = "health", params(Onward), responses((status = 200, body = Check),
-    (status = "default", description = "422 invalid_cursor")))]
+#[utoipa::path(get, path = "/check", params(Onward), responses((status = 200, body = Check)))]
 async fn check(
     caller: Whole<ReadAll>,
     State(app): State<App>,

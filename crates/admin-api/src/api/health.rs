@@ -21,7 +21,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 }
 
 /// Check whether the process answers
-#[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, body = Live)))]
+#[utoipa::path(get, path = "/health", security(()), responses((status = 200, body = Live)))]
 async fn live() -> Answer<Live> {
     Answer(Live {})
 }
@@ -29,7 +29,7 @@ async fn live() -> Answer<Live> {
 /// Check whether changes are possible
 ///
 /// The stats Redis is listed but not required: without it only waiting for routers fails.
-#[utoipa::path(get, path = "/health/ready", tag = "health", security(()), responses((status = 200, body = Ready),
+#[utoipa::path(get, path = "/health/ready", security(()), responses((status = 200, body = Ready),
     (status = 503, body = Ready)))]
 async fn ready(State(app): State<App>) -> Response {
     let store = app.registry.store();
@@ -51,8 +51,8 @@ async fn ready(State(app): State<App>) -> Response {
 /// Show metrics as OpenMetrics text
 ///
 /// Without a token only for the admin listener: connections from the networks of `login.fronts`. Others need the scope `read`.
-#[utoipa::path(get, path = "/metrics", tag = "health", security((), ("bearer" = [])), responses(
-    (status = 200, body = String, content_type = "application/openmetrics-text"),
+#[utoipa::path(get, path = "/metrics", security((), ("bearer" = [])),
+    responses((status = 200, body = String, content_type = "application/openmetrics-text"),
     (status = "default", description = "401 token_required, token_unknown | 403 scope_missing, confined_token")))]
 async fn metrics(_: MetricsReader, State(app): State<App>) -> Result<Response, Problem> {
     let failed =

@@ -17,7 +17,7 @@ pub mod tokens;
 
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{app::App, http::openapi};
+use crate::{app::App, openapi};
 
 /// All routes of the API with their descriptions.
 pub(crate) fn routes() -> OpenApiRouter<App> {

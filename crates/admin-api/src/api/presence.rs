@@ -16,7 +16,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 /// List the running pacemakers
 ///
 /// A pacemaker that was killed remains in the list for half a minute.
-#[utoipa::path(get, path = "/pacemakers", tag = "health", responses((status = 200, body = PacemakerList)))]
+#[utoipa::path(get, path = "/pacemakers", responses((status = 200, body = PacemakerList)))]
 async fn list(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<PacemakerList>, Problem> {
     let seen = app.presence.all().await.map_err(|error| {
         tracing::warn!(%error, "the list of pacemakers cannot be read");

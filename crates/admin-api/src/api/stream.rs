@@ -64,8 +64,8 @@ struct Asked {
 /// Server-sent events. Each message is an event as subscribers get it, with `environment`; with its id as
 /// `Last-Event-ID`, a stream continues after it, if the log still has the events that follow. `event: gap` reports that
 /// it has not; `event: end` reports why the stream ends (`slow_reader`, `shutdown`, `token_revoked`).
-#[utoipa::path(get, path = "/events", tag = "live", params(Asked), responses(
-    (status = 200, body = String, content_type = "text/event-stream"),
+#[utoipa::path(get, path = "/events", params(Asked),
+    responses((status = 200, body = String, content_type = "text/event-stream"),
     (status = "default", description = "422 invalid_pattern, invalid_last_event_id | 503 too_many_streams")))]
 async fn events(
     caller: Confined<ReadAll, Environments>,

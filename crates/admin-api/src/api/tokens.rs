@@ -78,8 +78,7 @@ pub const LISTING: Listing<'static, Token> = Listing {
 /// List the tokens
 ///
 /// Sorted by `name`, `created`, `expires` or `last_used`. Without `limit`, the answer contains all of them.
-#[utoipa::path(get, path = "/tokens", tag = "tokens", params(ListQuery), responses((status = 200, body = TokenList),
-    (status = "default", description = "422 invalid_sort, invalid_limit, invalid_cursor")))]
+#[utoipa::path(get, path = "/tokens", params(ListQuery), responses((status = 200, body = TokenList)))]
 async fn list(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -97,11 +96,10 @@ pub async fn all(app: &App) -> Result<Vec<Token>, Problem> {
 /// Create a token
 ///
 /// The answer is the only place where the secret is shown.
-#[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
-    (status = 201, body = Token),
-    (status = "default", description = "409 token_exists | \
-        422 invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, invalid_environments, \
-        invalid_machines, invalid_version_types, scope_not_confinable, invalid_expiry")))]
+#[utoipa::path(post, path = "/tokens", request_body = NewToken, responses((status = 201, body = Token),
+    (status = "default", description = "409 token_exists | 422 invalid_token_name, invalid_scopes, invalid_hostname, \
+        too_many_hosts, invalid_environments, invalid_machines, invalid_version_types, scope_not_confinable, \
+        invalid_expiry")))]
 async fn create(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -150,10 +148,9 @@ async fn create(
 ///
 /// The answer shows another secret. The secrets before stay valid for a while, so that clients can change over. Name, scopes,
 /// topics and subscription of the token stay. Up to four secrets are valid together.
-#[utoipa::path(post, path = "/tokens/{name}/rotate", tag = "tokens", request_body = Rotation, responses(
-    (status = 200, body = Token),
-    (status = "default", description = "404 unknown_token | 409 too_many_secrets | \
-        422 out_of_range, invalid_expiry | 503 busy")))]
+#[utoipa::path(post, path = "/tokens/{name}/rotate", request_body = Rotation, responses((status = 200, body = Token),
+    (status = "default", description = "404 unknown_token | 409 too_many_secrets | 422 out_of_range, invalid_expiry | \
+        503 busy")))]
 async fn rotate(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -191,7 +188,7 @@ async fn rotate(
 ///
 /// It is rejected from the next request on. Its subscription ends, streams that it opened end within seconds, and its topics
 /// belong to root. Revoking it again is not an error.
-#[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", responses((status = 204)))]
+#[utoipa::path(delete, path = "/tokens/{name}", responses((status = 204)))]
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,

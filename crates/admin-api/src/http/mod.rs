@@ -1,6 +1,5 @@
 //! HTTP: what all handlers share. Errors ([`Problem`]), who is asking ([`auth`]), how much at a time ([`slots`]) and per second
-//! ([`rates`]), what a request carries ([`body`]), sessions of browsers, metrics, and the frame of the OpenAPI document. Nothing
-//! here names a route.
+//! ([`rates`]), what a request carries ([`body`]), sessions of browsers, and metrics. Nothing here names a route.
 
 pub mod audit;
 pub mod auth;
@@ -10,7 +9,6 @@ pub(crate) mod deadline;
 pub mod list;
 pub mod metrics;
 pub(crate) mod observe;
-pub(crate) mod openapi;
 pub(crate) mod path;
 pub(crate) mod precondition;
 mod problem;

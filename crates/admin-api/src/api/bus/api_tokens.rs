@@ -43,7 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// List the clients with tokens
 ///
 /// Tokens themselves are listed only if `bus.legacy_token_list` is on.
-#[utoipa::path(get, path = "/api_tokens", tag = "bus", responses((status = 200, body = Vec<ClientToken>)))]
+#[utoipa::path(get, path = "/api_tokens", responses((status = 200, body = Vec<ClientToken>)))]
 async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<ClientToken>>, Problem> {
     let tokens = app.bus.handle.api_tokens().await?;
     let listed = |token: ApiToken| ClientToken {
@@ -58,8 +58,7 @@ async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<C
 /// Create a client's token
 ///
 /// Topics are claimed by the client, and it has at most one subscription. Making the same one again changes nothing.
-#[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewClientToken, responses(
-    (status = 201, body = ClientToken),
+#[utoipa::path(post, path = "/api_tokens", request_body = NewClientToken, responses((status = 201, body = ClientToken),
     (status = "default", description = "400 invalid_api_token | 403 limit_reached | 409 token_exists")))]
 async fn create(
     _: Whole<RootOnly>,
@@ -99,8 +98,8 @@ async fn create(
 ///
 /// The answer shows another token. The previous tokens stay valid for a while, so that the client can change over. Its topics
 /// and its subscription stay.
-#[utoipa::path(post, path = "/api_tokens/{name}/rotate", tag = "bus", request_body = ClientTokenRotation, responses(
-    (status = 200, body = ClientToken),
+#[utoipa::path(post, path = "/api_tokens/{name}/rotate", request_body = ClientTokenRotation,
+    responses((status = 200, body = ClientToken),
     (status = "default", description = "400 invalid_api_token | 403 limit_reached | 404 unknown_api_token | \
         409 token_exists, ambiguous_name")))]
 async fn rotate(
@@ -142,7 +141,7 @@ async fn rotate(
 ///
 /// Its subscription ends with them. If several clients have the name, all are deleted. Repeating it is no error. The name can
 /// also be a token if `bus.legacy_token_list` is on; access logs contain it then.
-#[utoipa::path(delete, path = "/api_tokens/{name}", tag = "bus", responses((status = 204)))]
+#[utoipa::path(delete, path = "/api_tokens/{name}", responses((status = 204)))]
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -159,7 +158,7 @@ async fn remove(
 /// Delete a client's tokens by one of them
 ///
 /// As by name, for callers that know the token only. A token must not be part of a path, which is logged.
-#[utoipa::path(delete, path = "/api_tokens", tag = "bus", request_body = OldClientToken, responses((status = 204),
+#[utoipa::path(delete, path = "/api_tokens", request_body = OldClientToken, responses((status = 204),
     (status = "default", description = "400 invalid_api_token")))]
 async fn remove_by_token(
     _: Whole<RootOnly>,

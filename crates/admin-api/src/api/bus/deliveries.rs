@@ -36,9 +36,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// numbers up to 86,400 of which the last repeats; null for the default), `paused` (events wait until it is false), and
 /// for root `disabled` (no new events are stored, and subscribing again does not enable it). Pauses after failures end.
 /// Also as `/subscriber`.
-#[utoipa::path(patch, path = "/subscription", tag = "bus", params(Whose), request_body = Object, responses(
-    (status = 204),
-    (status = "default", description = "400 invalid_subscription | 403 not_yours | 404 unknown_subscription")))]
+#[utoipa::path(patch, path = "/subscription", params(Whose), request_body = Object, responses((status = 204),
+    (status = "default", description = "400 invalid_subscription")))]
 pub(super) async fn alter(
     caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
@@ -75,9 +74,8 @@ pub(crate) struct Part {
 ///
 /// Newest first, with status, duration, the beginning of a failed response, and the time of the retry. The last 50
 /// attempts of a subscriber are stored for a week.
-#[utoipa::path(get, path = "/subscriber/deliveries", tag = "bus", params(Part), responses(
-    (status = 200, body = DeliveryLog),
-    (status = "default", description = "400 out_of_range | 404 unknown_subscription")))]
+#[utoipa::path(get, path = "/subscriber/deliveries", params(Part), responses((status = 200, body = DeliveryLog),
+    (status = "default", description = "400 out_of_range")))]
 async fn deliveries(
     caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
@@ -95,9 +93,8 @@ async fn deliveries(
 ///
 /// An event that waits, for example because the receiver rejects it, becomes a dead letter, and those after it are delivered.
 /// Its next delivery reports the gap with the reason `skipped`. The next 200 batches of its lane are searched.
-#[utoipa::path(post, path = "/subscriber/skip", tag = "bus", params(Whose), request_body = EventChoice, responses(
-    (status = 204),
-    (status = "default", description = "400 invalid_event | 404 unknown_subscription, unknown_event")))]
+#[utoipa::path(post, path = "/subscriber/skip", params(Whose), request_body = EventChoice, responses((status = 204),
+    (status = "default", description = "400 invalid_event | 404 unknown_event")))]
 async fn skip(
     caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
@@ -112,9 +109,8 @@ async fn skip(
 /// Deliver one event again
 ///
 /// A dead letter of the subscriber, or an event of its topics that the log still has. It keeps its ID.
-#[utoipa::path(post, path = "/subscriber/resend", tag = "bus", params(Whose), request_body = EventChoice, responses(
-    (status = 204),
-    (status = "default", description = "400 invalid_event | 404 unknown_subscription, unknown_event")))]
+#[utoipa::path(post, path = "/subscriber/resend", params(Whose), request_body = EventChoice, responses((status = 204),
+    (status = "default", description = "400 invalid_event | 404 unknown_event")))]
 async fn resend(
     caller: Whole<SubscribeToEvents>,
     State(app): State<App>,

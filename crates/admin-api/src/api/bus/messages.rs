@@ -134,8 +134,8 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
 /// the same three names stay in order. With `delay_seconds` (up to 30 days) or `deliver_at_ms` (unix milliseconds) queues
 /// deliver the message at that time or later; live streams show it immediately. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
-#[utoipa::path(post, path = "/messages", tag = "queues", params(Idempotency), request_body = Object, responses(
-    (status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
+#[utoipa::path(post, path = "/messages", params(Idempotency), request_body = Object,
+    responses((status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
     (status = "default", description = "400 invalid_message, too_many_events, invalid_idempotency_key | \
         403 environment_missing | 422 idempotency_conflict | 429 queue_limit_reached, environment_limit_reached | \
         503 fabric_full, fabric_read_only, busy")))]

@@ -25,14 +25,13 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 /// Show the current time
-#[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses((status = 200, body = Pong)))]
+#[utoipa::path(get, path = "/health/ping", security(()), responses((status = 200, body = Pong)))]
 pub(super) async fn ping(State(app): State<App>) -> Answer<Pong> {
     Answer(Pong { pong: app.bus.now_ms() })
 }
 
 /// Check whether the event bus reaches its Redis
-#[utoipa::path(get, path = "/pulse", tag = "bus", responses((status = 204),
-    (status = "default", description = "500 no_pulse")))]
+#[utoipa::path(get, path = "/pulse", responses((status = 204), (status = "default", description = "500 no_pulse")))]
 async fn pulse(caller: Result<Anyone, Problem>, State(app): State<App>) -> Result<StatusCode, Problem> {
     let no_pulse = |problem: Problem| {
         let away = problem.status().is_server_error();
@@ -49,7 +48,7 @@ async fn pulse(caller: Result<Anyone, Problem>, State(app): State<App>) -> Resul
 ///
 /// Answers immediately while they do, and after a second while more jobs are overdue than `bus.overdue_jobs`: a signal
 /// for autoscalers that use response times.
-#[utoipa::path(get, path = "/pulse/scaling", tag = "bus", responses((status = 204)))]
+#[utoipa::path(get, path = "/pulse/scaling", responses((status = 204)))]
 async fn scaling(_: Anyone, State(app): State<App>) -> Result<StatusCode, Problem> {
     if app.bus.handle.overdue_jobs().await? > app.bus.overdue_jobs {
         tokio::select! {
@@ -63,7 +62,7 @@ async fn scaling(_: Anyone, State(app): State<App>) -> Result<StatusCode, Proble
 /// Show the counters of the event bus
 ///
 /// The same as in `/metrics`, as JSON, without the counters of this process.
-#[utoipa::path(get, path = "/bus/metrics", tag = "bus", responses((status = 200, body = Numbers)))]
+#[utoipa::path(get, path = "/bus/metrics", responses((status = 200, body = Numbers)))]
 async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Numbers>, Problem> {
     let gauges = app.bus.handle.gauges().await?;
     let gauges = by_name(gauges, &app.bus.handle.registry());
@@ -97,7 +96,7 @@ async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Num
 ///
 /// While the fabric is not the one that was used before, nothing is accepted, because its subscriptions are gone. This
 /// takes it as it is, and lays out a registry where there is none. On the known fabric it changes nothing.
-#[utoipa::path(post, path = "/bus/initialize", tag = "bus", responses((status = 204)))]
+#[utoipa::path(post, path = "/bus/initialize", responses((status = 204)))]
 async fn initialize(_: Whole<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
     app.bus.handle.initialize().await?;
     tracing::warn!("an operator initialized the event bus on the fabric as it is");

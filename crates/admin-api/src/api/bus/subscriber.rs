@@ -112,8 +112,8 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 }
 
 /// Show the signing secret
-#[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses((status = 200, body = Secrets),
-    (status = "default", description = "404 unknown_subscription | 503 credentials_locked")))]
+#[utoipa::path(get, path = "/subscriber/secret", params(Whose), responses((status = 200, body = Secrets),
+    (status = "default", description = "503 credentials_locked")))]
 async fn secret(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -127,9 +127,8 @@ async fn secret(
 /// Replace the signing secret
 ///
 /// Deliveries are signed with the new and the old secret until the overlap ends. The body is optional.
-#[utoipa::path(post, path = "/subscriber/secret", tag = "bus", params(Whose), request_body = Option<Rotation>,
-    responses((status = 200, body = Secrets),
-    (status = "default", description = "400 invalid_secret | 404 unknown_subscription")))]
+#[utoipa::path(post, path = "/subscriber/secret", params(Whose), request_body = Option<Rotation>,
+    responses((status = 200, body = Secrets), (status = "default", description = "400 invalid_secret")))]
 async fn rotate_secret(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -172,8 +171,7 @@ async fn rotate_secret(
 ///
 /// Delivers one event of the topic `signalbox.test` immediately, signed and authorized like all deliveries, and
 /// returns the result. It is not counted and not retried. If it succeeds, pauses after failed deliveries end.
-#[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses((status = 200, body = Tested),
-    (status = "default", description = "404 unknown_subscription")))]
+#[utoipa::path(post, path = "/subscriber/test", params(Whose), responses((status = 200, body = Tested)))]
 async fn test(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -208,8 +206,7 @@ async fn test(
 /// Retry now
 ///
 /// Ends the pauses after failed deliveries. A test delivery that succeeds and subscribing again do the same.
-#[utoipa::path(post, path = "/subscriber/retry", tag = "bus", params(Whose), responses((status = 200, body = Retried),
-    (status = "default", description = "404 unknown_subscription")))]
+#[utoipa::path(post, path = "/subscriber/retry", params(Whose), responses((status = 200, body = Retried)))]
 async fn retry(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -260,9 +257,8 @@ fn dead_view(letter: signalbox_bus::DeadLetter) -> Option<DeadLetter> {
 }
 
 /// List the dead letters
-#[utoipa::path(get, path = "/subscriber/dead", tag = "bus", params(Part), responses(
-    (status = 200, body = DeadLetters),
-    (status = "default", description = "400 out_of_range | 404 unknown_subscription")))]
+#[utoipa::path(get, path = "/subscriber/dead", params(Part), responses((status = 200, body = DeadLetters),
+    (status = "default", description = "400 out_of_range")))]
 async fn dead(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -281,8 +277,7 @@ async fn dead(
 }
 
 /// Deliver the dead letters again
-#[utoipa::path(post, path = "/subscriber/dead/redrive", tag = "bus", params(Whose), responses(
-    (status = 200, body = Redriven), (status = "default", description = "404 unknown_subscription")))]
+#[utoipa::path(post, path = "/subscriber/dead/redrive", params(Whose), responses((status = 200, body = Redriven)))]
 async fn redrive(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -293,8 +288,7 @@ async fn redrive(
 }
 
 /// Delete the dead letters
-#[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
-    (status = 200, body = Dropped), (status = "default", description = "404 unknown_subscription")))]
+#[utoipa::path(delete, path = "/subscriber/dead", params(Whose), responses((status = 200, body = Dropped)))]
 async fn drop_dead(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,
@@ -308,9 +302,9 @@ async fn drop_dead(
 ///
 /// Events of the client's topics that the log still has are delivered again through its lanes, with their original
 /// IDs. A replay that is in progress is replaced.
-#[utoipa::path(post, path = "/subscriber/replay", tag = "bus", params(Whose), request_body = Replay, responses(
-    (status = 202, description = "Begun", body = Replay),
-    (status = "default", description = "400 invalid_replay, out_of_range | 404 unknown_subscription")))]
+#[utoipa::path(post, path = "/subscriber/replay", params(Whose), request_body = Replay,
+    responses((status = 202, description = "Begun", body = Replay),
+    (status = "default", description = "400 invalid_replay, out_of_range")))]
 async fn replay(
     caller: Confined<SubscribeToEvents, Environments>,
     State(app): State<App>,

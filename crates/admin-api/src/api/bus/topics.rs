@@ -69,8 +69,7 @@ pub const LISTING: Listing<'static, Topic> = Listing {
 ///
 /// Sorted by `name`, `events` or `publisher`; a search covers names and publishers. Without `limit`, the answer contains all
 /// of them. `X-Total-Count` has their number, and `Link` the address of the next page.
-#[utoipa::path(get, path = "/topics", tag = "bus", params(ListQuery), responses((status = 200, body = Vec<Topic>),
-    (status = "default", description = "422 invalid_sort, invalid_limit, invalid_cursor")))]
+#[utoipa::path(get, path = "/topics", params(ListQuery), responses((status = 200, body = Vec<Topic>)))]
 async fn list(
     _: Whole<ReadBus>,
     State(app): State<App>,
@@ -99,9 +98,9 @@ pub async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
 /// JSON, stored byte for byte), `environment` (default: the client's name) and `object` (default: the URL; events of
 /// one object stay in order). An event of an object that has a backend goes to the backend and to no subscriber. With
 /// the header `Idempotency-Key` a repeat within ten minutes returns the first event's ID.
-#[utoipa::path(post, path = "/topics/{name}", tag = "bus",
-    params(("name" = String, Path, example = "orders"), Idempotency), request_body = Object, responses(
-    (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
+#[utoipa::path(post, path = "/topics/{name}", params(("name" = String, Path, example = "orders"), Idempotency),
+    request_body = Object,
+    responses((status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
     (status = "default", description = "400 invalid_topic, invalid_event, invalid_idempotency_key | \
         403 topic_claimed, limit_reached, environment_missing | 422 idempotency_conflict | \
         429 environment_limit_reached | 503 fabric_full, fabric_read_only, busy")))]
@@ -131,11 +130,11 @@ async fn publish(
 ///
 /// An array of events as for `POST /topics/{name}`; each is accepted or rejected separately, in order. With an
 /// `Idempotency-Key`, each position in the array has its own key, so a repeat must contain the same events.
-#[utoipa::path(post, path = "/topics/{name}/events", tag = "bus",
-    params(("name" = String, Path, example = "orders"), Idempotency), request_body = Vec<Object>, responses(
-    (status = 200, description = "A result for each event", body = Vec<Published>),
-    (status = "default", description = "400 invalid_topic, invalid_event, too_many_events, \
-        invalid_idempotency_key | 503 No event was accepted; codes as of one event")))]
+#[utoipa::path(post, path = "/topics/{name}/events", params(("name" = String, Path, example = "orders"), Idempotency),
+    request_body = Vec<Object>,
+    responses((status = 200, description = "A result for each event", body = Vec<Published>),
+    (status = "default", description = "400 invalid_topic, invalid_event, too_many_events, invalid_idempotency_key | \
+        503 No event was accepted; codes as of one event")))]
 async fn publish_many(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
@@ -196,7 +195,7 @@ fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
 /// Delete a topic
 ///
 /// Allowed for its publisher and root. Events that were accepted are still delivered.
-#[utoipa::path(delete, path = "/topics/{name}", tag = "bus", responses((status = 204),
+#[utoipa::path(delete, path = "/topics/{name}", responses((status = 204),
     (status = "default", description = "403 topic_claimed | 404 unknown_topic")))]
 async fn remove(
     caller: Confined<PublishEvents, Environments>,
@@ -224,8 +223,7 @@ impl Body for NewPublisher {}
 ///
 /// For its publisher and root. From the answer on, only the new publisher can publish to the topic. Its events and
 /// subscriptions stay.
-#[utoipa::path(put, path = "/topics/{name}/publisher", tag = "bus", request_body = NewPublisher, responses(
-    (status = 204),
+#[utoipa::path(put, path = "/topics/{name}/publisher", request_body = NewPublisher, responses((status = 204),
     (status = "default", description = "403 topic_claimed | 404 unknown_topic | 409 ambiguous_name | \
         422 unknown_publisher")))]
 async fn hand_over(

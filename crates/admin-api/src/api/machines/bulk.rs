@@ -123,10 +123,9 @@ pub(crate) struct Which {
 /// By state, status, age, error and metadata. A search by a value that the machine indexes (`index`) costs as much as it
 /// finds. Others read labels, at most 10,000 per page; then the page may be shorter than the limit although there is a next
 /// one.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels", tag = "machines", params(Wanted), responses(
-    (status = 200, body = LabelPage),
-    (status = "default", description = "422 invalid_limit, invalid_filter, invalid_sort, too_many_labels | \
-        404 unknown_machine, unknown_state")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels", params(Wanted),
+    responses((status = 200, body = LabelPage),
+    (status = "default", description = "422 invalid_filter, too_many_labels | 404 unknown_state")))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -160,8 +159,8 @@ async fn list(
 /// Create many labels
 ///
 /// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; returns a result for each, in order.
-#[utoipa::path(post, path = "/state-machines/{machine}/labels", tag = "machines", request_body = Items, responses(
-    (status = 200, body = Results), (status = "default", description = "404 unknown_machine | 422 too_many_items")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/labels", request_body = Items,
+    responses((status = 200, body = Results), (status = "default", description = "422 too_many_items")))]
 async fn create_many(
     _: OfMachine<TellFacts>,
     State(app): State<App>,
@@ -189,8 +188,8 @@ async fn create_many(
 ///
 /// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; returns a result for each, in order. With
 /// `application/merge-patch+json`, null removes a member.
-#[utoipa::path(patch, path = "/state-machines/{machine}/labels", tag = "machines", request_body = Items, responses(
-    (status = 200, body = Results), (status = "default", description = "404 unknown_machine | 422 too_many_items")))]
+#[utoipa::path(patch, path = "/state-machines/{machine}/labels", request_body = Items,
+    responses((status = 200, body = Results), (status = "default", description = "422 too_many_items")))]
 async fn update_many(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
@@ -241,9 +240,8 @@ fn item_result(name: String, result: Result<signalbox_machines::Answer, Problem>
 }
 
 /// Retry the actions of all errored labels
-#[utoipa::path(post, path = "/state-machines/{machine}/retry", tag = "machines", params(Which), responses(
-    (status = 200, body = Retried),
-    (status = "default", description = "404 unknown_machine, unknown_state | 503 fabric_full, busy")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/retry", params(Which), responses((status = 200, body = Retried),
+    (status = "default", description = "404 unknown_state | 503 fabric_full, busy")))]
 async fn retry_all(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,

@@ -38,7 +38,7 @@ impl Body for Apply {}
 /// Plan a definition
 ///
 /// The body is YAML and contains this machine (other machines in it are ignored). Nothing changes.
-#[utoipa::path(post, path = "/state-machines/{machine}/plan", tag = "machines",
+#[utoipa::path(post, path = "/state-machines/{machine}/plan",
     request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = Plan),
     (status = "default", description = "422 invalid_definition: every problem with its place")))]
 async fn plan(
@@ -91,12 +91,11 @@ async fn plan(
 /// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. The token
 /// needs what the definition uses, too: `routes` for `route` actions, with all hosts that they may change, `publish` for
 /// `publish` actions, `subscribe` for `inputs`, and `read` for feeds of `stats`.
-#[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", request_body = Apply, responses(
-    (status = 200, body = Applied),
-    (status = "default", description = "404 unknown_plan | \
-        403 scope_missing, host_not_allowed, environment_missing, machine_not_allowed | \
-        409 definition_changed, apply_under_way, machine_being_deleted | \
-        422 unmapped_state, invalid_map, unknown_field, missing_field, invalid_body")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/apply", request_body = Apply,
+    responses((status = 200, body = Applied),
+    (status = "default", description = "404 unknown_plan | 403 scope_missing, host_not_allowed, environment_missing, \
+        machine_not_allowed | 409 definition_changed, apply_under_way, machine_being_deleted | 422 unmapped_state, \
+        invalid_map")))]
 async fn apply(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -150,8 +149,7 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
 }
 
 /// List the versions of a machine
-#[utoipa::path(get, path = "/state-machines/{machine}/versions", tag = "machines", responses(
-    (status = 200, body = Versions), (status = "default", description = "404 unknown_machine")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/versions", responses((status = 200, body = Versions)))]
 async fn versions(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -172,9 +170,8 @@ async fn versions(
 /// Show a version of a machine
 ///
 /// Includes its text.
-#[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", tag = "machines",
-    params(("version" = u64, Path)), responses((status = 200, body = VersionSource),
-    (status = "default", description = "404 unknown_machine, unknown_version")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", params(("version" = u64, Path)),
+    responses((status = 200, body = VersionSource), (status = "default", description = "404 unknown_version")))]
 async fn version(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,

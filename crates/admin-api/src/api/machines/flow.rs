@@ -34,9 +34,8 @@ pub(crate) struct Asked {
 /// Entries, transitions, and the median and 95th percentile of the time in states (within 10%). With `from` and `to`: of the
 /// entries into a state, how many reached another until now, by version of the definition, as far as the last twenty transitions of
 /// labels show it. Counts are stored every five seconds and kept for eight days.
-#[utoipa::path(get, path = "/state-machines/{machine}/flow", tag = "machines", params(Asked), responses(
-    (status = 200, body = Flow),
-    (status = "default", description = "404 unknown_machine, unknown_state | 422 invalid_period, invalid_funnel")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/flow", params(Asked), responses((status = 200, body = Flow),
+    (status = "default", description = "404 unknown_state | 422 invalid_period, invalid_funnel")))]
 async fn flow(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,

@@ -40,10 +40,9 @@ pub(crate) struct Asked {
 }
 
 /// Show a label
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
-    params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")), responses(
-    (status = 200, body = Label),
-    (status = "default", description = "404 unknown_machine, unknown_label | 410 label_deleted")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}",
+    params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")),
+    responses((status = 200, body = Label), (status = "default", description = "410 label_deleted")))]
 async fn show(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -57,11 +56,10 @@ async fn show(
 ///
 /// It begins in the machine's first state. With an `Idempotency-Key` a repeat returns the first answer and changes
 /// nothing.
-#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}", tag = "machines", params(Asked),
-    request_body = Facts, responses((status = 201, body = Changed),
-    (status = "default", description = "422 invalid_metadata, invalid_label_name, invalid_idempotency_key, \
-        invalid_wait, idempotency_conflict | 404 unknown_machine | 409 label_exists, label_deleted | \
-        429 label_limit_reached | 503 fabric_full, busy")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}", params(Asked), request_body = Facts,
+    responses((status = 201, body = Changed),
+    (status = "default", description = "422 invalid_metadata, invalid_idempotency_key, idempotency_conflict | \
+        409 label_exists, label_deleted | 429 label_limit_reached")))]
 async fn create(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
@@ -87,11 +85,10 @@ async fn create(
 /// Objects are merged recursively, lists and scalars are replaced, null is stored; with
 /// `application/merge-patch+json`, null removes a member. If this triggers a gate that needs no feed, the gate is
 /// evaluated before the answer.
-#[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", tag = "machines", params(Asked),
-    request_body = Facts, responses((status = 200, body = Changed),
-    (status = "default", description = "422 invalid_metadata, invalid_label_name, invalid_idempotency_key, \
-        invalid_wait, idempotency_conflict | 404 unknown_machine, unknown_label | 410 label_deleted | \
-        503 fabric_full, busy")))]
+#[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", params(Asked), request_body = Facts,
+    responses((status = 200, body = Changed),
+    (status = "default", description = "422 invalid_metadata, invalid_idempotency_key, idempotency_conflict | \
+        410 label_deleted")))]
 async fn update(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
@@ -114,9 +111,8 @@ async fn update(
 /// Delete a label
 ///
 /// Its metadata is removed; its name and history are kept for thirty days.
-#[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", tag = "machines", responses(
-    (status = 204, description = "Deleted, or did not exist"),
-    (status = "default", description = "422 invalid_label_name | 404 unknown_machine | 503 fabric_full, busy")))]
+#[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}",
+    responses((status = 204, description = "Deleted, or did not exist")))]
 async fn delete(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
@@ -129,10 +125,8 @@ async fn delete(
 /// Retry the action of an errored label
 ///
 /// The attempts are counted from zero; the token stays the same.
-#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", tag = "machines", responses(
-    (status = 200, body = Changed),
-    (status = "default", description = "422 invalid_label_name | 404 unknown_machine, unknown_label | \
-        409 label_not_errored | 410 label_deleted | 503 fabric_full, busy")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", responses((status = 200, body = Changed),
+    (status = "default", description = "409 label_not_errored | 410 label_deleted")))]
 async fn retry(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,

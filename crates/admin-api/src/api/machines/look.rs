@@ -45,7 +45,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 impl Body for Simulate {}
 
 /// List the machines
-#[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines)))]
+#[utoipa::path(get, path = "/state-machines", responses((status = 200, body = Machines)))]
 async fn list(
     caller: Confined<ReadMachines, crate::http::auth::Machines>,
     State(app): State<App>,
@@ -57,8 +57,7 @@ async fn list(
 }
 
 /// Show a machine
-#[utoipa::path(get, path = "/state-machines/{machine}", tag = "machines", responses((status = 200, body = Machine),
-    (status = "default", description = "404 unknown_machine")))]
+#[utoipa::path(get, path = "/state-machines/{machine}", responses((status = 200, body = Machine)))]
 async fn show(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -112,9 +111,8 @@ async fn show(
 /// Show a label's history
 ///
 /// The last twenty transitions, also of a label that was deleted within the last thirty days.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/history", tag = "machines", responses(
-    (status = 200, body = History),
-    (status = "default", description = "422 invalid_label_name | 404 unknown_machine, unknown_label")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/history",
+    responses((status = 200, body = History)))]
 async fn history(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -140,10 +138,8 @@ pub(crate) struct Part {
 /// Transitions, attempts of actions with their answers, operations with the token, and changes of metadata, the newest first;
 /// also of a label that was deleted within the last thirty days. `machines.history_hours` and `machines.history_lines` set how
 /// much is stored.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/activity", tag = "machines", params(Part),
-    responses((status = 200, body = Activity),
-    (status = "default", description = "422 invalid_label_name, invalid_limit, invalid_cursor | \
-        404 unknown_machine, unknown_label")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/activity", params(Part),
+    responses((status = 200, body = Activity)))]
 async fn activity(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -163,10 +159,8 @@ async fn activity(
 /// The gate's condition as a tree with the value of every operand, the parts that block it, the smallest changes that
 /// would open it, the earliest time at which it could open without a change, and the next evaluation. Feeds are
 /// queried.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/why", tag = "machines", responses(
-    (status = 200, body = Object),
-    (status = "default", description = "422 invalid_label_name | 404 unknown_machine, unknown_label | \
-        410 label_deleted")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/why", responses((status = 200, body = Object),
+    (status = "default", description = "410 label_deleted")))]
 async fn why(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -178,10 +172,8 @@ async fn why(
 /// Show a label's expected route
 ///
 /// The result of a simulation without assumptions, over one year.
-#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", tag = "machines", responses(
-    (status = 200, body = Object),
-    (status = "default", description = "422 invalid_label_name | 404 unknown_machine, unknown_label | \
-        410 label_deleted")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", responses((status = 200, body = Object),
+    (status = "default", description = "410 label_deleted")))]
 async fn route(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -200,10 +192,9 @@ async fn route(
 ///
 /// With assumed metadata, feed answers and webhook answers; `for` (or `until`) sets the period. At most 1,000 steps.
 /// Nothing changes.
-#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/simulate", tag = "machines",
-    request_body = Simulate, responses((status = 200, body = Object),
-    (status = "default", description = "404 unknown_machine, unknown_label | 410 label_deleted | \
-        422 invalid_span, invalid_assumption, invalid_label_name, unknown_field")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/simulate", request_body = Simulate,
+    responses((status = 200, body = Object),
+    (status = "default", description = "410 label_deleted | 422 invalid_span, invalid_assumption")))]
 async fn simulate(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,

@@ -28,8 +28,7 @@ fn view(secret: machines::Secret) -> Secret {
 /// List the secrets of a machine
 ///
 /// Without their values. The machine need not exist.
-#[utoipa::path(get, path = "/state-machines/{machine}/secrets", tag = "machines", responses(
-    (status = 200, body = Secrets), (status = "default", description = "404 unknown_machine")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/secrets", responses((status = 200, body = Secrets)))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -43,11 +42,10 @@ async fn list(
 ///
 /// Headers and signatures of the definition's webhooks use it as `${NAME}`. It is stored encrypted, is sent only to addresses
 /// that begin with `address`, and cannot be read. The machine need not exist yet.
-#[utoipa::path(put, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines",
-    params(("secret" = String, Path, example = "WAREHOUSE_TOKEN")), request_body = NewSecret, responses(
-    (status = 200, body = Secret),
-    (status = "default", description = "404 unknown_machine | 409 no_edge_key | \
-        422 invalid_secret, too_many_secrets, unknown_field, missing_field, invalid_body")))]
+#[utoipa::path(put, path = "/state-machines/{machine}/secrets/{secret}",
+    params(("secret" = String, Path, example = "WAREHOUSE_TOKEN")), request_body = NewSecret,
+    responses((status = 200, body = Secret),
+    (status = "default", description = "409 no_edge_key | 422 invalid_secret, too_many_secrets")))]
 async fn set(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -66,9 +64,8 @@ async fn set(
 /// Delete a secret of a machine
 ///
 /// Calls that need it fail, and are retried.
-#[utoipa::path(delete, path = "/state-machines/{machine}/secrets/{secret}", tag = "machines", responses(
-    (status = 204, description = "Deleted, or did not exist"),
-    (status = "default", description = "404 unknown_machine")))]
+#[utoipa::path(delete, path = "/state-machines/{machine}/secrets/{secret}",
+    responses((status = 204, description = "Deleted, or did not exist")))]
 async fn delete(
     _: OfMachine<ManageMachines>,
     State(app): State<App>,

@@ -119,12 +119,10 @@ fn view(task: signalbox_machines::Task) -> Task {
 /// `retry` a failed action, also before its next attempt is due; `evaluate` the gate now; `skip` an action as if it were
 /// done; `cancel` its retries; `suspend` and `resume`; `move` to a state (`to`); `set` metadata; `delete`. The history names
 /// the token.
-#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/operations", tag = "machines",
-    request_body = LabelOperation, responses((status = 200, body = Changed),
-    (status = 204, description = "The label was deleted"),
-    (status = "default", description = "404 unknown_machine, unknown_label, unknown_state | \
-        409 label_not_errored, label_not_acting | 410 label_deleted | \
-        422 invalid_operation, invalid_metadata, invalid_label_name, unknown_field | 503 fabric_full, busy")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/operations", request_body = LabelOperation,
+    responses((status = 200, body = Changed), (status = 204, description = "The label was deleted"),
+    (status = "default", description = "404 unknown_state | 409 label_not_errored, label_not_acting | \
+        410 label_deleted | 422 invalid_operation, invalid_metadata")))]
 async fn operate(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -144,11 +142,10 @@ async fn operate(
 ///
 /// Applies an operation to all labels that match a filter, in the background. With an `Idempotency-Key`, a repeat returns the
 /// task that was started first.
-#[utoipa::path(post, path = "/state-machines/{machine}/tasks", tag = "machines", request_body = NewTask, responses(
-    (status = 202, body = Task),
-    (status = "default", description = "404 unknown_machine, unknown_state | 409 too_many_tasks | \
-        422 invalid_operation, invalid_filter, invalid_rate, invalid_idempotency_key, idempotency_conflict, \
-        unknown_field, missing_field, invalid_body")))]
+#[utoipa::path(post, path = "/state-machines/{machine}/tasks", request_body = NewTask,
+    responses((status = 202, body = Task),
+    (status = "default", description = "404 unknown_state | 409 too_many_tasks | 422 invalid_operation, \
+        invalid_filter, invalid_rate, invalid_idempotency_key, idempotency_conflict")))]
 async fn start(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -170,8 +167,7 @@ async fn start(
 /// List the tasks of a machine
 ///
 /// The newest first; also of a machine that was deleted. A task is listed for a week after its end.
-#[utoipa::path(get, path = "/state-machines/{machine}/tasks", tag = "machines", responses(
-    (status = 200, body = Tasks), (status = "default", description = "404 unknown_machine")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/tasks", responses((status = 200, body = Tasks)))]
 async fn list(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -182,8 +178,7 @@ async fn list(
 }
 
 /// Show a task
-#[utoipa::path(get, path = "/state-machines/{machine}/tasks/{task}", tag = "machines", responses(
-    (status = 200, body = Task), (status = "default", description = "404 unknown_machine, unknown_task")))]
+#[utoipa::path(get, path = "/state-machines/{machine}/tasks/{task}", responses((status = 200, body = Task)))]
 async fn show(
     _: OfMachine<ReadMachines>,
     State(app): State<App>,
@@ -195,9 +190,8 @@ async fn show(
 /// Cancel a task
 ///
 /// It ends before its next page of labels. What it has changed remains. The deletion of a machine cannot be canceled.
-#[utoipa::path(delete, path = "/state-machines/{machine}/tasks/{task}", tag = "machines", responses(
-    (status = 200, body = Task),
-    (status = "default", description = "404 unknown_machine, unknown_task | 409 machine_being_deleted")))]
+#[utoipa::path(delete, path = "/state-machines/{machine}/tasks/{task}", responses((status = 200, body = Task),
+    (status = "default", description = "409 machine_being_deleted")))]
 async fn cancel(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
@@ -219,10 +213,8 @@ pub(crate) struct Confirmation {
 ///
 /// With all of its labels and versions. The machine is gone immediately; a task deletes its labels. `confirm` repeats the
 /// name.
-#[utoipa::path(delete, path = "/state-machines/{machine}", tag = "machines", params(Confirmation), responses(
-    (status = 202, body = Task),
-    (status = "default", description = "404 unknown_machine | 409 apply_under_way, too_many_tasks | \
-        422 invalid_confirm")))]
+#[utoipa::path(delete, path = "/state-machines/{machine}", params(Confirmation), responses((status = 202, body = Task),
+    (status = "default", description = "409 apply_under_way, too_many_tasks | 422 invalid_confirm")))]
 async fn delete_machine(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,

@@ -114,10 +114,10 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<P
 /// "payload", "attempt", "lease_until_ms"}], "next_due_in_ms"}`; events of the bus also have `url`, `object` and
 /// `timestamp`, and their topic as name. The last member is the time until the next lease or delay ends, if no message
 /// is available now. A payload that readers of JSON may reject is `payload_text`, a string, in place of `payload`.
-#[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", request_body = Option<Pull>, responses(
-    (status = 200, body = Object),
-    (status = "default", description = "403 environment_missing | 404 unknown_queue | \
-        422 out_of_range, unknown_field, invalid_environment | 503 too_many_waiting")))]
+#[utoipa::path(post, path = "/queues/{name}/pull", request_body = Option<Pull>,
+    responses((status = 200, body = Object),
+    (status = "default", description = "403 environment_missing | 422 out_of_range, invalid_environment | \
+        503 too_many_waiting")))]
 async fn pull(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
@@ -137,11 +137,9 @@ async fn pull(
 /// Each queue gets a part of `max` by its weight; what one queue leaves goes to the others. Within a queue the order is
 /// that of its own pulls. The answer is that of a pull from one queue; each message has its `queue`, whose calls settle its
 /// receipt.
-#[utoipa::path(post, path = "/messages/pull", tag = "queues", request_body = PullFrom, responses(
-    (status = 200, body = Object),
-    (status = "default", description = "403 environment_missing | 404 unknown_queue | \
-        422 out_of_range, unknown_field, invalid_environment, invalid_queues | 429 token_limit_reached | \
-        503 too_many_waiting")))]
+#[utoipa::path(post, path = "/messages/pull", request_body = PullFrom, responses((status = 200, body = Object),
+    (status = "default", description = "403 environment_missing | 404 unknown_queue | 422 out_of_range, \
+        invalid_environment, invalid_queues | 429 token_limit_reached | 503 too_many_waiting")))]
 async fn pull_from(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
@@ -209,18 +207,8 @@ impl Body for Nack {}
 impl Body for Extend {}
 
 /// Errors of requests that settle receipts.
-#[derive(utoipa::IntoResponses)]
-#[allow(dead_code, reason = "only a description")]
-enum NotSettled {
-    #[response(status = 404, description = "unknown_queue")]
-    Unknown(Problem),
-    #[response(status = 409, description = "receipt_used, receipt_of_other_queue")]
-    Used(Problem),
-    #[response(status = 410, description = "receipt_expired")]
-    Expired(Problem),
-    #[response(status = 422, description = "invalid_receipt, out_of_range, unknown_field")]
-    Invalid(Problem),
-}
+const NOT_SETTLED: &str =
+    "409 receipt_used, receipt_of_other_queue | 410 receipt_expired | 422 invalid_receipt, out_of_range";
 
 fn outcome(receipt: String, settled: Settled) -> Outcome {
     let problem = refused(settled);
@@ -275,8 +263,8 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 ///
 /// The messages are removed. Returns a result for each receipt, in order; if none settled anything, the error of the
 /// first, with `results`. A repeat within some minutes returns `already_acked`.
-#[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", request_body = Receipts, responses(
-    (status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/ack", request_body = Receipts, responses((status = 200, body = Outcomes),
+    (status = "default", description = NOT_SETTLED)))]
 async fn ack(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -292,8 +280,8 @@ async fn ack(
 ///
 /// They become available before others of their environment, after `delay_seconds`; without it after the backoff of the
 /// queue, or immediately if it has none. A message that was delivered `max_attempts` times becomes a dead letter.
-#[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", request_body = Nack, responses(
-    (status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/nack", request_body = Nack, responses((status = 200, body = Outcomes),
+    (status = "default", description = NOT_SETTLED)))]
 async fn nack(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -309,8 +297,8 @@ async fn nack(
 /// Reject messages
 ///
 /// They become dead letters, however often they were delivered.
-#[utoipa::path(post, path = "/queues/{name}/reject", tag = "queues", request_body = Receipts, responses(
-    (status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/reject", request_body = Receipts,
+    responses((status = 200, body = Outcomes), (status = "default", description = NOT_SETTLED)))]
 async fn reject(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,
@@ -323,8 +311,8 @@ async fn reject(
 }
 
 /// Extend leases
-#[utoipa::path(post, path = "/queues/{name}/extend", tag = "queues", request_body = Extend, responses(
-    (status = 200, body = Outcomes), NotSettled))]
+#[utoipa::path(post, path = "/queues/{name}/extend", request_body = Extend, responses((status = 200, body = Outcomes),
+    (status = "default", description = NOT_SETTLED)))]
 async fn extend(
     _: ByReceipt<UseQueues>,
     State(app): State<App>,

@@ -56,9 +56,7 @@ async fn view(app: &App, queue: &str, environment: &str, definition: &Definition
 /// List the environments that have messages in a queue
 ///
 /// Ordered by name. A token confined to environments sees only its own.
-#[utoipa::path(get, path = "/queues/{name}/facets", tag = "queues", params(PageQuery), responses(
-    (status = 200, body = FacetPage),
-    (status = "default", description = "422 invalid_cursor, invalid_limit | 404 unknown_queue")))]
+#[utoipa::path(get, path = "/queues/{name}/facets", params(PageQuery), responses((status = 200, body = FacetPage)))]
 async fn facets(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -80,8 +78,7 @@ async fn facets(
 /// Show an environment of a queue
 ///
 /// Its settings and counts of messages, also if it has none.
-#[utoipa::path(get, path = "/queues/{name}/facets/{environment}", tag = "queues", responses(
-    (status = 200, body = Facet), (status = "default", description = "404 unknown_queue | 422 invalid_environment")))]
+#[utoipa::path(get, path = "/queues/{name}/facets/{environment}", responses((status = 200, body = Facet)))]
 async fn facet(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -116,10 +113,8 @@ async fn set(
 ///
 /// A missing field gets its default. Nothing of other environments changes, and a new definition of the queue keeps what
 /// is set here.
-#[utoipa::path(put, path = "/queues/{name}/facets/{environment}", tag = "queues", request_body = FacetSettings,
-    responses((status = 200, body = Facet),
-    (status = "default", description = "400 invalid_precondition | 404 unknown_queue | 412 queue_changed | \
-        422 invalid_environment, invalid_weights, out_of_range, unknown_field | 503 queue_ending, busy")))]
+#[utoipa::path(put, path = "/queues/{name}/facets/{environment}", request_body = FacetSettings,
+    responses((status = 200, body = Facet)))]
 async fn set_facet(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -134,10 +129,8 @@ async fn set_facet(
 ///
 /// A missing field stays as it is, and `null` sets the default: `{"paused": true}` pauses an environment and changes
 /// nothing else.
-#[utoipa::path(patch, path = "/queues/{name}/facets/{environment}", tag = "queues", request_body = FacetPatch,
-    responses((status = 200, body = Facet),
-    (status = "default", description = "400 invalid_precondition | 404 unknown_queue | 412 queue_changed | \
-        422 invalid_environment, invalid_weights, out_of_range, unknown_field | 503 queue_ending, busy")))]
+#[utoipa::path(patch, path = "/queues/{name}/facets/{environment}", request_body = FacetPatch,
+    responses((status = 200, body = Facet)))]
 async fn change_facet(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -157,8 +150,7 @@ async fn change_facet(
 /// Drop all messages of an environment
 ///
 /// Includes waiting, delayed and in-flight messages: their receipts settle nothing afterwards.
-#[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", tag = "queues", responses(
-    (status = 200, body = Count), (status = "default", description = "404 unknown_queue | 422 invalid_environment")))]
+#[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", responses((status = 200, body = Count)))]
 async fn drop_facet(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,

@@ -72,9 +72,9 @@ impl Body for Peek {}
 /// Peek at waiting messages
 ///
 /// The messages stay in the queue; `attempt` is the number of deliveries so far.
-#[utoipa::path(post, path = "/queues/{name}/peek", tag = "queues", request_body = Option<Peek>, responses(
-    (status = 200, body = Object),
-    (status = "default", description = "404 unknown_queue | 422 out_of_range, invalid_environment")))]
+#[utoipa::path(post, path = "/queues/{name}/peek", request_body = Option<Peek>,
+    responses((status = 200, body = Object),
+    (status = "default", description = "422 out_of_range, invalid_environment")))]
 async fn peek(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -101,8 +101,8 @@ impl Body for Purge {}
 /// Drop waiting and delayed messages
 ///
 /// Of one environment or of the whole queue. Messages in flight stay with their consumers.
-#[utoipa::path(post, path = "/queues/{name}/purge", tag = "queues", request_body = Option<Purge>, responses(
-    (status = 200, body = Count), (status = "default", description = "404 unknown_queue | 422 invalid_environment")))]
+#[utoipa::path(post, path = "/queues/{name}/purge", request_body = Option<Purge>,
+    responses((status = 200, body = Count), (status = "default", description = "422 invalid_environment")))]
 async fn purge(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
@@ -123,9 +123,7 @@ pub(super) fn raw(taken: &Taken) -> Option<Box<RawValue>> {
 /// List dead letters
 ///
 /// Oldest first, in each shard. The answer: `{"dead": [{"died_ms", "reason", "message"}], "next"}`.
-#[utoipa::path(get, path = "/queues/{name}/dead", tag = "queues", params(PageQuery), responses(
-    (status = 200, body = Object),
-    (status = "default", description = "422 invalid_cursor, invalid_limit | 404 unknown_queue")))]
+#[utoipa::path(get, path = "/queues/{name}/dead", params(PageQuery), responses((status = 200, body = Object)))]
 async fn dead(
     _: Whole<ReadQueues>,
     State(app): State<App>,
@@ -152,9 +150,9 @@ impl Body for Redrive {}
 /// All of them, those of one environment, or single ones. Each goes to the end of its environment's queue, with zero
 /// attempts. With `rate_per_second` they become available one after another: until then they are delayed messages, which
 /// survive every restart.
-#[utoipa::path(post, path = "/queues/{name}/dead/redrive", tag = "queues", request_body = Option<Redrive>, responses(
-    (status = 200, body = Count),
-    (status = "default", description = "404 unknown_queue | 422 out_of_range, unknown_field, invalid_environment")))]
+#[utoipa::path(post, path = "/queues/{name}/dead/redrive", request_body = Option<Redrive>,
+    responses((status = 200, body = Count),
+    (status = "default", description = "422 out_of_range, invalid_environment")))]
 async fn redrive(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -207,8 +205,7 @@ struct DeadQuery {
 /// Drop dead letters
 ///
 /// All of them, those of one environment, or a single one.
-#[utoipa::path(delete, path = "/queues/{name}/dead", tag = "queues", params(DeadQuery), responses(
-    (status = 200, body = Count), (status = "default", description = "404 unknown_queue | 422 invalid_environment")))]
+#[utoipa::path(delete, path = "/queues/{name}/dead", params(DeadQuery), responses((status = 200, body = Count)))]
 async fn drop_dead(
     _: Whole<UseQueues>,
     State(app): State<App>,
@@ -227,8 +224,7 @@ async fn drop_dead(
 ///
 /// One entry for each environment whose messages exceeded `max_waiting` or `max_waiting_per_tenant` of a queue with the
 /// overflow policy `drop_oldest`. It names the first and the last message that was dropped.
-#[utoipa::path(get, path = "/queues/{name}/gaps", tag = "queues", responses((status = 200, body = Gaps),
-    (status = "default", description = "404 unknown_queue")))]
+#[utoipa::path(get, path = "/queues/{name}/gaps", responses((status = 200, body = Gaps)))]
 async fn gaps(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -243,8 +239,7 @@ async fn gaps(
 }
 
 /// Delete the record of dropped messages
-#[utoipa::path(delete, path = "/queues/{name}/gaps", tag = "queues", responses((status = 204),
-    (status = "default", description = "404 unknown_queue")))]
+#[utoipa::path(delete, path = "/queues/{name}/gaps", responses((status = 204)))]
 async fn forget_gaps(
     _: Whole<UseQueues>,
     State(app): State<App>,

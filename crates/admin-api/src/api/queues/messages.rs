@@ -78,10 +78,8 @@ fn view(stored: &Stored) -> StoredMessage<Box<RawValue>> {
 ///
 /// Those whose delay or lease ends first, first (in each shard). The answer: `{"messages": [{"state", "until_ms", "message"}],
 /// "next"}`. `POST /queues/{name}/peek` shows waiting messages, and `GET /queues/{name}/dead` dead letters.
-#[utoipa::path(get, path = "/queues/{name}/messages", tag = "queues", params(ListQuery), responses(
-    (status = 200, body = Object),
-    (status = "default", description = "403 environment_missing | 404 unknown_queue | \
-        422 invalid_cursor, invalid_limit, invalid_environment")))]
+#[utoipa::path(get, path = "/queues/{name}/messages", params(ListQuery), responses((status = 200, body = Object),
+    (status = "default", description = "403 environment_missing")))]
 async fn list(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -142,10 +140,9 @@ fn found(caller: &Caller, stored: Option<Stored>) -> Result<Stored, Problem> {
 /// Show a message
 ///
 /// Wherever in the queue it is: `{"state", "until_ms", "message"}`; of a dead letter `died_ms` and `reason`.
-#[utoipa::path(get, path = "/queues/{name}/messages/{id}", tag = "queues", params(("id" = u64, Path), MessageQuery),
+#[utoipa::path(get, path = "/queues/{name}/messages/{id}", params(("id" = u64, Path), MessageQuery),
     responses((status = 200, body = Object),
-    (status = "default", description = "403 environment_missing | 404 unknown_queue, unknown_message | \
-        422 invalid_environment")))]
+    (status = "default", description = "403 environment_missing | 404 unknown_message")))]
 async fn message(
     caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
@@ -160,10 +157,8 @@ async fn message(
 /// Drop a message
 ///
 /// Wherever in the queue it is. A consumer that has it cannot acknowledge it any more.
-#[utoipa::path(delete, path = "/queues/{name}/messages/{id}", tag = "queues",
-    params(("id" = u64, Path), MessageQuery), responses((status = 204),
-    (status = "default", description = "403 environment_missing | 404 unknown_queue, unknown_message | \
-        422 invalid_environment")))]
+#[utoipa::path(delete, path = "/queues/{name}/messages/{id}", params(("id" = u64, Path), MessageQuery),
+    responses((status = 204), (status = "default", description = "403 environment_missing | 404 unknown_message")))]
 async fn drop_message(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
@@ -182,10 +177,9 @@ async fn drop_message(
 /// Redrive a message
 ///
 /// Makes a delayed message or a dead letter available now. Returns 0 messages if it was available already.
-#[utoipa::path(post, path = "/queues/{name}/messages/{id}/redrive", tag = "queues",
-    params(("id" = u64, Path), MessageQuery), responses((status = 200, body = Count),
-    (status = "default", description = "403 environment_missing | 404 unknown_queue, unknown_message | \
-        409 message_in_flight | 422 invalid_environment")))]
+#[utoipa::path(post, path = "/queues/{name}/messages/{id}/redrive", params(("id" = u64, Path), MessageQuery),
+    responses((status = 200, body = Count),
+    (status = "default", description = "403 environment_missing | 404 unknown_message | 409 message_in_flight")))]
 async fn redrive(
     caller: Confined<UseQueues, Environments>,
     State(app): State<App>,

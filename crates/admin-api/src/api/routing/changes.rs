@@ -15,10 +15,9 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    answers::{NoInstance, NotConverged, Refused, Removed},
     params::NodeId,
     view::changed,
-    wait::{self, Patience, serial_header, wait},
+    wait::{self, Patience, Removed, serial_header, wait},
 };
 use crate::http::{
     App, Problem,
@@ -73,16 +72,13 @@ impl WaitQuery {
 /// Repeating the call changes nothing and publishes no event, but renews the lease. An address belongs to one
 /// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it). With
 /// `If-Match` only the instance with that `ETag` of `GET` is replaced.
-#[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(WaitQuery), request_body = NewInstance,
+#[utoipa::path(put, path = "/instances/{id}", params(WaitQuery), request_body = NewInstance,
     responses((status = 200, description = "Updated, or unchanged", body = ChangedInstance),
-    (status = 201, description = "Registered", body = ChangedInstance), NotConverged,
-    (status = "default", description = "403 host_not_allowed, version_type_not_allowed, address_taken | \
-        400 invalid_precondition | 409 foreign_key | 412 instance_changed | \
-        422 invalid_id, invalid_address, address_not_allowed, reserved_address, invalid_hostname, \
-        invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, too_many_instances, \
-        unknown_field, missing_field, invalid_body, invalid_wait | \
-        503 routes_unavailable, routes_resyncing, \
-        contended. `recorded` shows whether the change will still be applied")))]
+    (status = 201, description = "Registered", body = ChangedInstance),
+    (status = "default", description = "403 version_type_not_allowed, address_taken | 409 foreign_key | \
+        412 instance_changed | 422 invalid_address, address_not_allowed, reserved_address, invalid_hostname, \
+        invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, too_many_instances | \
+        503 contended. `recorded` shows whether the change will still be applied")))]
 async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -173,10 +169,8 @@ pub(super) struct ItemResult {
 ///
 /// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a separate change with its own
 /// result; an invalid one does not affect the others. They are applied in order.
-#[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>,
-    responses((status = 200, body = BulkResult),
-    (status = "default", description = "422 invalid_body, too_many_items, invalid_wait | \
-        504 not_converged, no_router, convergence_unknown: the changes were applied")))]
+#[utoipa::path(put, path = "/instances", params(WaitQuery), request_body = Vec<BulkItem>,
+    responses((status = 200, body = BulkResult), (status = "default", description = "422 too_many_items")))]
 async fn put_many(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -226,8 +220,7 @@ fn first_state(new: &NewInstance) -> State {
 /// Remove an instance
 ///
 /// The call can be repeated.
-#[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(WaitQuery), responses(Removed, Refused,
-    NotConverged, (status = "default", description = "422 invalid_id, invalid_wait")))]
+#[utoipa::path(delete, path = "/instances/{id}", params(WaitQuery), responses(Removed))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -245,8 +238,7 @@ async fn remove(
 /// Renew an instance's lease
 ///
 /// 404 means that the instance is not registered, or no longer: register it again.
-#[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", responses(
-    (status = 200, body = Heartbeat), NoInstance, Refused, (status = "default", description = "422 invalid_id")))]
+#[utoipa::path(post, path = "/instances/{id}/heartbeat", responses((status = 200, body = Heartbeat)))]
 async fn heartbeat(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -279,10 +271,8 @@ pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
 ///
 /// It gets no new requests, finishes those in progress, and is removed at the deadline. Repeating the call moves the
 /// deadline.
-#[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(WaitQuery),
-    request_body = Option<Drain>, responses((status = 200, body = ChangedInstance), NoInstance, Refused, NotConverged,
-    (status = "default", description = "422 invalid_id, invalid_deadline, invalid_wait, unknown_field, \
-        invalid_body")))]
+#[utoipa::path(post, path = "/instances/{id}/drain", params(WaitQuery), request_body = Option<Drain>,
+    responses((status = 200, body = ChangedInstance), (status = "default", description = "422 invalid_deadline")))]
 async fn drain(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -299,9 +289,8 @@ async fn drain(
 }
 
 /// Cancel a drain
-#[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(WaitQuery), responses(
-    (status = 200, body = ChangedInstance), NoInstance, Refused, NotConverged,
-    (status = "default", description = "422 invalid_id, invalid_wait")))]
+#[utoipa::path(delete, path = "/instances/{id}/drain", params(WaitQuery),
+    responses((status = 200, body = ChangedInstance)))]
 async fn resume(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -319,11 +308,8 @@ async fn resume(
 /// Drain every instance of a node
 ///
 /// For a token that is not confined: the hosts of all tenants share a node.
-#[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(WaitQuery), request_body = Option<Drain>,
-    responses((status = 200, body = DrainedNode), (status = 403, body = Problem),
-    (status = "default", description = "422 invalid_label, invalid_deadline, invalid_wait | \
-        503 routes_unavailable, routes_resyncing | \
-        504 not_converged, no_router, convergence_unknown: the changes were applied")))]
+#[utoipa::path(post, path = "/nodes/{id}/drain", params(WaitQuery), request_body = Option<Drain>,
+    responses((status = 200, body = DrainedNode), (status = "default", description = "422 invalid_deadline")))]
 async fn drain_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -340,11 +326,7 @@ async fn drain_node(
 /// Cancel the drain of a node
 ///
 /// Every instance of it gets requests again. For a token that is not confined.
-#[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(WaitQuery), responses(
-    (status = 200, body = DrainedNode), (status = 403, body = Problem),
-    (status = "default", description = "422 invalid_label, invalid_wait | \
-        503 routes_unavailable, routes_resyncing | \
-        504 not_converged, no_router, convergence_unknown: the changes were applied")))]
+#[utoipa::path(delete, path = "/nodes/{id}/drain", params(WaitQuery), responses((status = 200, body = DrainedNode)))]
 async fn resume_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -374,10 +356,8 @@ impl Body for Fault {}
 /// Report a fault of an instance
 ///
 /// The fault is counted and the latest one is stored. The instance stays in the table.
-#[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", request_body = Fault, responses(
-    (status = 200, body = Faults), NoInstance, Refused,
-    (status = "default", description = "422 invalid_id, invalid_message, unknown_field, missing_field, \
-        invalid_body")))]
+#[utoipa::path(post, path = "/instances/{id}/errors", request_body = Fault, responses((status = 200, body = Faults),
+    (status = "default", description = "422 invalid_message")))]
 async fn report_fault(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

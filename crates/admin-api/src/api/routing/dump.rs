@@ -58,9 +58,8 @@ pub(super) struct DumpQuery {
 /// Read from the routes primary, entries made by hand included, sorted by name. A token that is confined to hosts gets
 /// those. Values of request headers in policies, and of the header that ends maintenance, are hidden from tokens without the
 /// scope `routes`.
-#[utoipa::path(get, path = "/routes/dump", tag = "routes", params(DumpQuery), responses(
-    (status = 200, content((Object = "application/json"), (String = "text/plain"))),
-    (status = "default", description = "503 routes_unavailable")))]
+#[utoipa::path(get, path = "/routes/dump", params(DumpQuery),
+    responses((status = 200, content((Object = "application/json"), (String = "text/plain")))))]
 pub(super) async fn dump(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,

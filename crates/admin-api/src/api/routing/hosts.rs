@@ -13,11 +13,10 @@ use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    answers::{NotConverged, Refused, Removed},
     changes::WaitQuery,
     directory::HostSummary,
     policies::{raw, without_passwords},
-    wait::wait,
+    wait::{Removed, wait},
 };
 use crate::http::{
     App, Problem,
@@ -144,8 +143,7 @@ pub async fn all(app: &App, caller: &Caller, patience: Duration) -> Result<Vec<H
 /// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`. Sorted by
 /// `hostname`, `instances`, `healthy` or `unhealthy`; a search covers names and version types. A list of a large table that is
 /// searched or sorted may be some seconds old.
-#[utoipa::path(get, path = "/hosts", tag = "hosts", params(ListQuery), responses((status = 200, body = HostList),
-    (status = "default", description = "422 invalid_sort, invalid_cursor, invalid_limit | 503 routes_unavailable")))]
+#[utoipa::path(get, path = "/hosts", params(ListQuery), responses((status = 200, body = HostList)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -194,9 +192,8 @@ async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<A
 /// Show a host
 ///
 /// `ETag` is the revision of its policy, `"0"` without one.
-#[utoipa::path(get, path = "/hosts/{hostname}", tag = "hosts", responses((status = 200, body = Host),
-    (status = "default", description = "403 host_not_allowed | 404 unknown_host | 422 invalid_hostname | \
-        503 routes_unavailable")))]
+#[utoipa::path(get, path = "/hosts/{hostname}", responses((status = 200, body = Host),
+    (status = "default", description = "404 unknown_host")))]
 async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -224,8 +221,7 @@ async fn get(
 ///
 /// Its instances stop serving it; an instance without another host is removed as well, and so are entries that were
 /// written directly. The host answers 404 from then on. The call can be repeated.
-#[utoipa::path(delete, path = "/hosts/{hostname}", tag = "hosts", params(WaitQuery), responses(Removed, Refused,
-    NotConverged, (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
+#[utoipa::path(delete, path = "/hosts/{hostname}", params(WaitQuery), responses(Removed))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

@@ -84,10 +84,8 @@ impl Filter {
 ///
 /// In the order of their ids. A page of a filtered list may be short and still have a `next`: then more instances have to be
 /// examined. A token confined to hosts sees the instances that it may change.
-#[utoipa::path(get, path = "/instances", tag = "instances", params(ListQuery), responses(
-    (status = 200, body = InstanceList),
-    (status = "default", description = "422 invalid_cursor, invalid_limit, invalid_hostname, invalid_label | \
-        503 routes_unavailable")))]
+#[utoipa::path(get, path = "/instances", params(ListQuery), responses((status = 200, body = InstanceList),
+    (status = "default", description = "422 invalid_hostname, invalid_label")))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -174,8 +172,8 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
 /// Show an instance
 ///
 /// `ETag` is its revision.
-#[utoipa::path(get, path = "/instances/{id}", tag = "instances", responses((status = 200, body = Instance),
-    (status = "default", description = "403 host_not_allowed | 404 unknown_instance | 422 invalid_id")))]
+#[utoipa::path(get, path = "/instances/{id}", responses((status = 200, body = Instance),
+    (status = "default", description = "404 unknown_instance")))]
 async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,

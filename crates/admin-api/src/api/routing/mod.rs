@@ -1,6 +1,5 @@
 //! The route table over HTTP.
 
-mod answers;
 mod changes;
 mod directory;
 mod dump;
@@ -15,14 +14,13 @@ mod wait;
 
 use utoipa_axum::router::OpenApiRouter;
 
-pub(crate) use answers::{NotConverged, Refused, Removed};
 pub(crate) use changes::WaitQuery;
 pub use directory::{Directory, HostSummary};
 pub use dump::TableNames;
 pub(crate) use hosts::PageQuery;
 pub use hosts::{all as all_hosts, visible_policy};
 pub use table::{line, visible_explanation};
-pub(crate) use wait::wait;
+pub(crate) use wait::{Removed, wait};
 
 use crate::http::App;
 

@@ -14,9 +14,8 @@ use serde_json::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    answers::{NotConverged, Refused, Removed},
     changes::{WaitQuery, deadline},
-    wait::{SerialHeader, wait},
+    wait::{Removed, SerialHeader, wait},
 };
 use crate::http::{
     App, Problem,
@@ -61,11 +60,10 @@ pub(super) fn without_passwords(policy: &Policy) -> Policy {
 /// Replaces the whole policy: missing fields get the edge's defaults. A policy can be set before the first instance is
 /// registered, stays when the last one is removed, and is removed with the host. Weights belong to instances. With `If-Match`
 /// only the policy with that `ETag` of `GET` is replaced, with `If-None-Match: *` the host must not have a policy.
-#[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(WaitQuery), request_body = Policy, responses(
-    (status = 200, body = RuledHost), Refused, NotConverged,
-    (status = "default", description = "400 invalid_precondition | 409 foreign_key | 412 policy_changed | \
-        422 invalid_hostname, invalid_policy (`field` says which), automatic_https_off, unknown_field, \
-        missing_field, invalid_body, invalid_wait")))]
+#[utoipa::path(put, path = "/hosts/{hostname}", params(WaitQuery), request_body = Policy,
+    responses((status = 200, body = RuledHost),
+    (status = "default", description = "412 policy_changed | 422 invalid_policy (`field` says which), \
+        automatic_https_off")))]
 pub(super) async fn put(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -112,11 +110,9 @@ impl Body for Paths {}
 ///
 /// Replaces the rules for paths; the rest of the host's policy stays. The exact rule for a path applies, otherwise that of
 /// the longest prefix. Other paths are served by the host's own instances. The token must cover the host and every service.
-#[utoipa::path(put, path = "/hosts/{hostname}/paths", tag = "hosts", params(WaitQuery), request_body = Paths,
-    responses((status = 200, body = RuledHost), Refused, NotConverged,
-    (status = "default", description = "409 foreign_key | \
-        422 invalid_hostname, invalid_policy (`field` says which), unknown_field, missing_field, invalid_body, \
-        invalid_wait")))]
+#[utoipa::path(put, path = "/hosts/{hostname}/paths", params(WaitQuery), request_body = Paths,
+    responses((status = 200, body = RuledHost),
+    (status = "default", description = "422 invalid_policy (`field` says which)")))]
 async fn put_paths(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -135,8 +131,7 @@ async fn put_paths(
 /// Remove the rules for paths of a host
 ///
 /// Its own instances serve all paths then. The rest of its policy stays. The call can be repeated.
-#[utoipa::path(delete, path = "/hosts/{hostname}/paths", tag = "hosts", params(WaitQuery), responses(Removed, Refused,
-    NotConverged, (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
+#[utoipa::path(delete, path = "/hosts/{hostname}/paths", params(WaitQuery), responses(Removed))]
 async fn remove_paths(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -154,9 +149,7 @@ async fn remove_paths(
 /// Remove a host's policy
 ///
 /// Its instances then serve it with the edge's defaults. The call can be repeated.
-#[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(WaitQuery), responses(Removed,
-    Refused, NotConverged,
-    (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
+#[utoipa::path(delete, path = "/hosts/{hostname}/policy", params(WaitQuery), responses(Removed))]
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -177,10 +170,9 @@ impl Body for Pause {}
 ///
 /// Its requests wait until it is resumed, or are answered 503 after a time. The rest of its policy stays. The call can be
 /// repeated.
-#[utoipa::path(put, path = "/hosts/{hostname}/pause", tag = "hosts", params(WaitQuery), request_body = Pause,
-    responses((status = 200, body = RuledHost), Refused, NotConverged,
-    (status = "default", description = "409 foreign_key | \
-        422 invalid_hostname, invalid_policy (`field` says which), unknown_field, invalid_body, invalid_wait")))]
+#[utoipa::path(put, path = "/hosts/{hostname}/pause", params(WaitQuery), request_body = Pause,
+    responses((status = 200, body = RuledHost),
+    (status = "default", description = "422 invalid_policy (`field` says which)")))]
 async fn pause(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -199,8 +191,7 @@ async fn pause(
 /// Resume a host
 ///
 /// Its waiting requests continue. The call can be repeated.
-#[utoipa::path(delete, path = "/hosts/{hostname}/pause", tag = "hosts", params(WaitQuery), responses(Removed, Refused,
-    NotConverged, (status = "default", description = "409 foreign_key | 422 invalid_hostname, invalid_wait")))]
+#[utoipa::path(delete, path = "/hosts/{hostname}/pause", params(WaitQuery), responses(Removed))]
 async fn resume(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -232,12 +223,10 @@ impl Body for Switch {}
 /// Its instances of this version type receive requests from now on; then those of other versions are drained, with all
 /// the names that they serve. Traffic splits between versions are removed from the policy. Nothing is changed unless
 /// the version has a healthy instance, and one for each name that would otherwise have none. The call can be repeated.
-#[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(WaitQuery), request_body = Switch,
-    responses((status = 200, body = SwitchedHost), Refused, NotConverged,
-    (status = "default", description = "409 no_instance_of_version, version_unhealthy, \
-        version_incomplete (`hostnames` says which names), foreign_key | \
-        422 invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, invalid_body, \
-        invalid_wait")))]
+#[utoipa::path(post, path = "/hosts/{hostname}/current", params(WaitQuery), request_body = Switch,
+    responses((status = 200, body = SwitchedHost),
+    (status = "default", description = "409 no_instance_of_version, version_unhealthy, version_incomplete \
+        (`hostnames` says which names) | 422 invalid_label, invalid_deadline")))]
 async fn switch(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,

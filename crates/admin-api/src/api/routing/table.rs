@@ -55,11 +55,9 @@ pub(super) struct ExplainQuery {
 /// attributes decide it (sessions, a version type that the request names, consistent hashing), otherwise the chances. If the
 /// token does not cover the name that decides, its instances and rules are left out. With `path`, the rule for this path decides whose
 /// instances these are.
-#[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
-    (status = 200, body = Explanation),
-    (status = "default", description = "403 host_not_allowed | \
-        422 invalid_host, invalid_target, invalid_header, invalid_cookie, invalid_address, invalid_method, \
-        invalid_scheme | 503 routes_unavailable")))]
+#[utoipa::path(get, path = "/routes/explain", params(ExplainQuery), responses((status = 200, body = Explanation),
+    (status = "default", description = "403 host_not_allowed | 422 invalid_host, invalid_target, invalid_header, \
+        invalid_cookie, invalid_address, invalid_method, invalid_scheme")))]
 async fn explain_host(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
@@ -127,8 +125,8 @@ pub fn visible_explanation(explanation: Explanation, caller: &Caller) -> Explana
 ///
 /// The routers that reported in the last minute. A router that has been silent for three seconds is shown as silent
 /// and still waited for; after ten it is excluded: changes count as converged without it.
-#[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses((status = 200, body = Convergence),
-    (status = "default", description = "503 routes_unavailable, stats_unavailable")))]
+#[utoipa::path(get, path = "/routes/convergence", responses((status = 200, body = Convergence),
+    (status = "default", description = "503 stats_unavailable")))]
 async fn convergence(
     _: Whole<ReadRoutes>,
     AppState(app): AppState<App>,

@@ -36,6 +36,18 @@ pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
     Some(Duration::from_millis(ms)).filter(|wait| *wait <= MAX_WAIT).ok_or_else(invalid)
 }
 
+/// The resource is gone, or there was none.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code, reason = "only a description")]
+pub(crate) enum Removed {
+    #[response(
+        status = 204,
+        description = "Removed, or there was none",
+        headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))
+    )]
+    Done,
+}
+
 /// The header that every answer to a change has: the serial of the route table with this change in it.
 pub(crate) type SerialHeader = [(HeaderName, HeaderValue); 1];
 

@@ -51,14 +51,14 @@ fn view(status: BackendStatus, with_secrets: bool) -> Backend {
 }
 
 /// List the backends
-#[utoipa::path(get, path = "/backends", tag = "objects", responses((status = 200, body = Vec<Backend>)))]
+#[utoipa::path(get, path = "/backends", responses((status = 200, body = Vec<Backend>)))]
 async fn list(caller: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Vec<Backend>>, Problem> {
     let numbers = app.sequencer.handle.numbers().await?;
     Ok(Answer(numbers.backends.into_iter().map(|status| view(status, caller.is_root())).collect()))
 }
 
 /// Show a backend
-#[utoipa::path(get, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
+#[utoipa::path(get, path = "/backends/{name}", params(("name" = String, Path, example = "search")),
     responses((status = 200, body = Backend), (status = "default", description = "404 unknown_backend")))]
 async fn show(
     caller: Whole<ReadAll>,
@@ -90,7 +90,7 @@ async fn note_before(app: &App, notes: &Notes, name: &str) -> Result<(), Problem
 /// `prefix`, `callback` (https), and if wanted `uuid` (the user name of deliveries), `secret` (`whsec_…`; one is made
 /// else), `on_failure` (`block`, `skip`, `park`), `max_attempts` (10), `workers` (4): the objects that one pacemaker
 /// serves at a time. Defining it again starts deliveries that a 410 stopped.
-#[utoipa::path(put, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
+#[utoipa::path(put, path = "/backends/{name}", params(("name" = String, Path, example = "search")),
     request_body = Object, responses((status = 200, body = Backend), (status = 201, body = Backend),
     (status = "default", description = "400 invalid_backend | 403 limit_reached | 409 prefix_taken")))]
 async fn put(
@@ -125,8 +125,8 @@ pub(crate) struct Removal {
 /// that is being sent at this moment is dropped with the others, although it may have arrived. From now on the backend
 /// accepts no new objects. The answer is 204 when it is gone; 202 when it will be removed automatically as soon as its
 /// queues are empty. The call can be repeated, also with another value.
-#[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(Removal), responses((status = 202),
-    (status = 204), (status = "default", description = "404 unknown_backend | 409 backend_not_empty")))]
+#[utoipa::path(delete, path = "/backends/{name}", params(Removal), responses((status = 202), (status = 204),
+    (status = "default", description = "404 unknown_backend | 409 backend_not_empty")))]
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,
@@ -154,7 +154,7 @@ async fn remove(
 /// List a backend's dead letters
 ///
 /// The latest thousand, oldest first.
-#[utoipa::path(get, path = "/backends/{name}/dead", tag = "objects", responses((status = 200, body = Vec<DeadEvent>),
+#[utoipa::path(get, path = "/backends/{name}/dead", responses((status = 200, body = Vec<DeadEvent>),
     (status = "default", description = "400 invalid_backend")))]
 async fn dead(
     _: Whole<ReadAll>,
@@ -165,7 +165,7 @@ async fn dead(
 }
 
 /// Delete a backend's dead letters
-#[utoipa::path(delete, path = "/backends/{name}/dead", tag = "objects", responses((status = 200, body = Dropped),
+#[utoipa::path(delete, path = "/backends/{name}/dead", responses((status = 200, body = Dropped),
     (status = "default", description = "400 invalid_backend")))]
 async fn drop_dead(
     _: Whole<RootOnly>,
@@ -179,8 +179,7 @@ async fn drop_dead(
 ///
 /// Each is queued behind the other events of its object, with its original ID and `"redriven": true`, since later ones
 /// arrived before it. Events that become dead letters in the meantime stay. The call can be repeated.
-#[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", responses(
-    (status = 200, body = RedrivenEvents),
+#[utoipa::path(post, path = "/backends/{name}/dead/redrive", responses((status = 200, body = RedrivenEvents),
     (status = "default", description = "400 invalid_backend | 404 unknown_backend | 503 busy")))]
 async fn redrive(
     _: Whole<RootOnly>,

@@ -45,9 +45,8 @@ impl Body for Skip {}
 /// reserved characters of the object's name are written as `%XX`. What is published to a topic directly for such an
 /// object (`POST /topics/{name}` with its name as `object`) goes to its backend as well, also while nothing waits there.
 /// An object's state belongs to no environment, so a token that is confined to environments publishes without `data` of the object.
-#[utoipa::path(post, path = "/objects/{object}/events", tag = "objects",
-    params(("object" = String, Path, example = "work:1")), request_body = Object, responses(
-    (status = 202, body = Accepted),
+#[utoipa::path(post, path = "/objects/{object}/events", params(("object" = String, Path, example = "work:1")),
+    request_body = Object, responses((status = 202, body = Accepted),
     (status = "default", description = "400 invalid_object, invalid_event, invalid_topic, too_many_events, \
         invalid_idempotency_key | 403 reserved_object, topic_claimed, limit_reached | 422 idempotency_conflict | \
         429 object_queue_full | 503 fabric_full, fabric_read_only, busy")))]
@@ -85,9 +84,7 @@ pub async fn parked(app: &App, query: &ListQuery) -> Result<Page<(String, u64)>,
 /// List the parked objects
 ///
 /// Objects that wait for an operator's decision, `unpark` or `skip`. Sorted by `parked_since` or `object`.
-#[utoipa::path(get, path = "/objects", tag = "objects", params(ListQuery), responses(
-    (status = 200, body = ObjectList),
-    (status = "default", description = "422 invalid_sort, invalid_limit, invalid_cursor")))]
+#[utoipa::path(get, path = "/objects", params(ListQuery), responses((status = 200, body = ObjectList)))]
 async fn list(
     _: Whole<ReadAll>,
     State(app): State<App>,
@@ -104,8 +101,8 @@ async fn list(
 }
 
 /// Show an object
-#[utoipa::path(get, path = "/objects/{object}", tag = "objects",
-    params(("object" = String, Path, example = "work:1")), responses((status = 200, body = ObjectState),
+#[utoipa::path(get, path = "/objects/{object}", params(("object" = String, Path, example = "work:1")),
+    responses((status = 200, body = ObjectState),
     (status = "default", description = "400 invalid_object | 404 unknown_object")))]
 async fn show(
     _: Whole<ReadAll>,
@@ -126,7 +123,7 @@ async fn show(
 ///
 /// For an object that is parked or waits for a retry: the event at the head is retried now, with a new count of
 /// attempts.
-#[utoipa::path(post, path = "/objects/{object}/unpark", tag = "objects", responses((status = 204),
+#[utoipa::path(post, path = "/objects/{object}/unpark", responses((status = 204),
     (status = "default", description = "404 no_queue | 409 nothing_to_decide, in_flight")))]
 async fn unpark(
     _: Whole<RootOnly>,
@@ -141,9 +138,9 @@ async fn unpark(
 /// For an object that is parked or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a
 /// dead letter of its backend, and the object's next event reports the gap. The ID is required, so that a repeat of a
 /// request whose answer was lost skips no other event.
-#[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", request_body = Skip, responses((status = 204),
-    (status = "default", description = "400 invalid_object | 422 missing_field, invalid_body, unknown_field | \
-        404 no_queue | 409 nothing_to_decide, in_flight, another_event")))]
+#[utoipa::path(post, path = "/objects/{object}/skip", request_body = Skip, responses((status = 204),
+    (status = "default", description = "400 invalid_object | 404 no_queue | 409 nothing_to_decide, in_flight, \
+        another_event")))]
 async fn skip(
     _: Whole<RootOnly>,
     State(app): State<App>,

@@ -76,15 +76,18 @@ impl Document {
     }
 }
 
-/// Completes an operation with what handlers need not repeat: a unique name, the answers that operations share, a
+/// Completes an operation with what handlers need not repeat: a unique name, the section, the errors that operations share, a
 /// description of every answer, and the media type of errors.
 fn finish(method: &str, path: &str, operation: &mut Value) {
     let parts = path.split(['/', '{', '}', '.']).filter(|part| !part.is_empty());
     let name = std::iter::once(method).chain(parts).collect::<Vec<_>>().join("_");
     operation["operationId"] = Value::String(name);
+    if operation["tags"].is_null() {
+        operation["tags"] = json!([tag(path.split('/').nth(1).unwrap_or_default())]);
+    }
     parameters(path, operation);
     errors(operation);
-    common(path, operation);
+    common(method, path, operation);
     for (status, answer) in operation["responses"].as_object_mut().into_iter().flatten() {
         let Some(answer) = answer.as_object_mut() else { continue };
         let reason =
@@ -127,32 +130,93 @@ fn errors(operation: &mut Value) {
     }
 }
 
-/// Adds the answers that operations share, so that a handler lists only specific ones.
+/// The section of the document that the routes with this first part belong to.
+fn tag(first: &str) -> &str {
+    match first {
+        "acme" | "certificates" => "certificates",
+        "api_tokens" | "bus" | "pulse" | "subscriber" | "subscribers" | "subscription" | "subscriptions"
+        | "topics" => "bus",
+        "backends" | "objects" => "objects",
+        "check" | "health" | "metrics" | "pacemakers" => "health",
+        "events" => "live",
+        "instances" | "nodes" => "instances",
+        "messages" | "queues" => "queues",
+        "state-machines" => "machines",
+        other => other,
+    }
+}
+
+/// Adds the errors that follow from what an operation takes, so that a handler lists only others.
 ///
-/// They follow from what the operation declares: the extractors of [`super::auth`] reject callers of every operation that
-/// requires a token, and the extractors of [`super::body`] reject the path, the query and the body.
-fn common(path: &str, operation: &mut Value) {
-    let has_query = operation["parameters"]
-        .as_array()
-        .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["in"] == "query"));
-    let has_path = path.contains('{');
+/// The extractors of [`auth`](crate::http::auth) reject callers of every operation that requires a token, and those of
+/// [`body`](crate::http::body) and [`path`](crate::http::path) reject a path, a query and a body.
+fn common(method: &str, path: &str, operation: &mut Value) {
+    let first = path.split('/').nth(1).unwrap_or_default();
+    let names = operation["parameters"].as_array().into_iter().flatten().filter(|one| one["in"] == "query");
+    let query: Vec<String> = names.filter_map(|one| one["name"].as_str().map(str::to_owned)).collect();
+    let asks = |name: &str| query.iter().any(|one| one == name);
+    let body = &operation["requestBody"]["content"]["application/json"]["schema"];
     let has_body = operation.get("requestBody").is_some();
+    let is_object = *body == json!({"type": "object"});
+    // Its handler reads the body as one of the API's types; others check JSON of any shape.
+    let is_typed = !body.is_null() && !is_object && tag(first) != "bus" && !path.ends_with("{label}");
+    let changes = method != "get";
+    let of_host = path.contains("{hostname}") || path.contains("{server_name}");
+    let of_instance = path.starts_with("/instances/{id}");
+    let of_table = matches!(first, "hosts" | "instances" | "nodes" | "routes");
+    let changes_table = changes && (of_table || first == "certificates");
+    let changes_queue = first == "queues" && matches!(method, "put" | "patch");
+    let replaces =
+        changes_queue || (method == "put" && matches!(path, "/hosts/{hostname}" | "/instances/{id}"));
+    let (of_label, is_label) = (path.contains("{label}"), path.ends_with("{label}"));
+    let (of_queue, of_part) = (path.starts_with("/queues/{name}"), path.contains("{environment}"));
     // `security(())` marks an operation as open; all others inherit the requirement of the document.
-    let is_open = operation.get("security").is_some();
+    let is_closed = operation.get("security").is_none();
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     // An operation that documents a 500 maps an unavailable fabric to it.
     let maps_unavailable = responses.contains_key("500");
     for (status, codes, applies) in [
-        ("400", "invalid_path", has_path),
-        ("400", "invalid_query", has_query),
+        ("400", "invalid_path", path.contains('{')),
+        ("400", "invalid_query", !query.is_empty()),
         ("400", "malformed_json, json_too_deep, json_not_interoperable, unreadable_body", has_body),
-        ("401", "token_required, token_unknown", !is_open),
-        ("403", "scope_missing, confined_token, cross_site, csrf", !is_open),
+        ("400", "invalid_precondition", replaces),
+        ("401", "token_required, token_unknown", is_closed),
+        ("403", "scope_missing, confined_token, cross_site, csrf", is_closed),
+        ("403", "host_not_allowed", of_host || of_instance),
+        ("403", "not_yours", asks("subscriber")),
+        ("404", "unknown_instance", path.starts_with("/instances/{id}/")),
+        ("404", "unknown_queue", of_queue && (method, path) != ("put", "/queues/{name}")),
+        ("404", "unknown_machine", path.contains("{machine}")),
+        ("404", "unknown_label", of_label && !(is_label && matches!(method, "post" | "delete"))),
+        ("404", "unknown_task", path.contains("{task}")),
+        ("404", "unknown_subscription", asks("subscriber")),
         ("408", "body_too_slow", has_body),
+        ("409", "foreign_key", changes && matches!(first, "hosts" | "certificates")),
+        ("412", "queue_changed", changes_queue),
         ("413", "body_too_large", has_body),
         ("415", "unsupported_media_type", has_body),
-        ("429", "too_many_attempts, token_limit_reached", !is_open),
-        ("503", "fabric_unavailable, fabric_uninitialized", !is_open && !maps_unavailable),
+        ("422", "unknown_field, missing_field, invalid_body", is_typed),
+        ("422", "invalid_cursor", asks("cursor") && first != "subscriber" && !path.ends_with("/labels")),
+        ("422", "invalid_limit", asks("limit") && !matches!(first, "audit" | "subscriber")),
+        ("422", "invalid_sort", asks("sort")),
+        ("422", "invalid_wait", asks("wait")),
+        ("422", "invalid_hostname", of_host),
+        ("422", "invalid_id", of_instance),
+        ("422", "invalid_label", first == "nodes"),
+        ("422", "invalid_environment", of_part || (first == "queues" && asks("environment"))),
+        ("422", "invalid_label_name", of_label),
+        ("422", "out_of_range, invalid_weights", changes_queue),
+        ("429", "too_many_attempts, token_limit_reached", is_closed),
+        ("503", "fabric_unavailable, fabric_uninitialized", is_closed && !maps_unavailable),
+        ("503", "routes_unavailable", changes_table || (of_table && !of_instance)),
+        ("503", "routes_resyncing", changes_table),
+        ("503", "queue_ending, busy", changes_queue),
+        ("503", "fabric_full, busy", of_label && changes && !path.ends_with("/simulate")),
+        (
+            "504",
+            "not_converged, no_router, convergence_unknown: the change is applied",
+            changes_table && asks("wait"),
+        ),
     ] {
         if applies {
             add(responses, status, codes);
