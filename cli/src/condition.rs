@@ -56,7 +56,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     let condition = match Condition::parse(&args.condition, KnownFeeds::Any) {
         Ok(condition) => condition,
         Err(error) => {
-            terminal::line(&error.to_json().to_string());
+            terminal::line(&json!(error).to_string());
             terminal::error(&error.to_string());
             return Err(Failure::refused());
         }
@@ -69,7 +69,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     let mut answer = json!({
         "result": verdict.truth.holds(),
         "error": condition.error_of(&verdict),
-        "warnings": condition.warnings().iter().map(signalbox_condition::Error::to_json).collect::<Json>(),
+        "warnings": condition.warnings(),
         "variables": condition.variables().collect::<Json>(),
     });
     if args.explain {

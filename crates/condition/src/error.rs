@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde_json::{Value as Json, json};
+use serde::Serialize;
 
 /// A byte range of the source text.
 ///
@@ -50,8 +50,20 @@ impl Fault {
     }
 
     pub(crate) fn in_text(self, text: &str) -> Error {
-        let place = Place::of(text, self.span);
-        Error { place, message: self.message.into(), hint: self.hint.map(Into::into) }
+        let Self { span, message, hint } = self;
+        let (before, rest) = text.split_at(span.start);
+        let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
+        let end = rest.find(['\n', '\r']).map_or(text.len(), |end| span.start + end);
+        // A range of several lines is underlined on its first line.
+        let marked = &text[span.start..span.end.clamp(span.start, end)];
+        Error {
+            line: line_of(text, span.start),
+            column: before[start..].chars().count() + 1,
+            length: marked.chars().count().max(1),
+            message,
+            hint,
+            text: text[start..end].into(),
+        }
     }
 }
 
@@ -63,83 +75,33 @@ impl Fault {
 ///               ^^
 /// hint: did you mean `=`?
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 pub struct Error {
-    place: Place,
-    message: Box<str>,
-    hint: Option<Box<str>>,
-}
-
-impl Error {
     /// The line, counted from 1. CR, LF and CR LF each end one.
-    pub fn line(&self) -> usize {
-        self.place.line
-    }
-
+    pub line: usize,
     /// The column, counted from 1 in characters.
-    pub fn column(&self) -> usize {
-        self.place.column
-    }
-
+    pub column: usize,
     /// The number of characters that the problem covers in its line, at least 1.
-    pub fn length(&self) -> usize {
-        self.place.length
-    }
-
+    pub length: usize,
     /// The problem.
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-
+    pub message: String,
     /// A suggestion.
-    pub fn hint(&self) -> Option<&str> {
-        self.hint.as_deref()
-    }
-
-    /// `{"line", "column", "length", "message", "hint"}`; the hint may be null.
-    pub fn to_json(&self) -> Json {
-        json!({
-            "line": self.line(), "column": self.column(), "length": self.length(),
-            "message": self.message(), "hint": self.hint(),
-        })
-    }
+    pub hint: Option<String>,
+    /// The line itself.
+    #[serde(skip)]
+    text: Box<str>,
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { line, source, indent, length, .. } = &self.place;
-        write!(f, "line {line}: {}\n{source}\n{indent}{}", self.message, "^".repeat(*length))?;
-        match &self.hint {
+        let Self { line, column, length, message, hint, text } = self;
+        // Tabs are kept, so that both lines have the same width in any editor.
+        let indent = text.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' });
+        let indent: String = indent.collect();
+        write!(f, "line {line}: {message}\n{text}\n{indent}{}", "^".repeat(*length))?;
+        match hint {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    line: usize,
-    column: usize,
-    length: usize,
-    source: Box<str>,
-    /// The text before the caret. Tabs are kept, so that both lines have the same width in any editor.
-    indent: Box<str>,
-}
-
-impl Place {
-    fn of(text: &str, span: Span) -> Self {
-        let (before, rest) = text.split_at(span.start);
-        let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
-        let end = rest.find(['\n', '\r']).map_or(text.len(), |end| span.start + end);
-        // A range of several lines is underlined on its first line.
-        let marked = &text[span.start..span.end.clamp(span.start, end)];
-        let indent = text[start..span.start].chars().map(|c| if c == '\t' { '\t' } else { ' ' });
-        Self {
-            line: line_of(text, span.start),
-            column: text[start..span.start].chars().count() + 1,
-            length: marked.chars().count().max(1),
-            source: text[start..end].into(),
-            indent: indent.collect::<String>().into(),
         }
     }
 }

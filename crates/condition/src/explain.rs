@@ -1,7 +1,8 @@
 //! Why a condition has its value: every test with its operands, including those that the evaluation never
 //! reached.
 
-use serde_json::{Map, Value as Json, json};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
 
 use crate::{
     Condition, Truth,
@@ -13,9 +14,10 @@ use crate::{
 };
 
 /// A full evaluation with the value of every part.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     /// The value of the condition.
+    #[serde(skip)]
     pub truth: Truth,
     /// The condition as a tree.
     pub tree: Node,
@@ -28,7 +30,7 @@ pub struct Explanation {
 }
 
 /// A test whose result would have to change, and the result it would need.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// The test, without any `not` in front of it.
     pub text: String,
@@ -39,26 +41,32 @@ pub struct Change {
 }
 
 /// A part of a condition that has a truth value.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Node {
     /// The kind of part.
+    #[serde(rename = "kind")]
     pub shape: Shape,
     /// The part as it is written.
     pub text: String,
     /// Its value.
+    #[serde(rename = "result")]
     pub truth: Truth,
     /// Whether the evaluation needed this part, or was decided before it.
     pub reached: bool,
     /// Its parts; empty for a test.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Node>,
     /// The operands of a test: one or two.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub operands: Vec<Operand>,
     /// Why the test could not be evaluated.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 /// The kind of a [`Node`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Shape {
     /// True when all parts are.
     And,
@@ -71,7 +79,7 @@ pub enum Shape {
 }
 
 /// One side of a test.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Operand {
     /// The operand as it is written.
     pub text: String,
@@ -81,13 +89,16 @@ pub struct Operand {
     pub source: Source,
     /// Why the value is null, unless the value itself is null: `missing`, `feed_failed`, `feed_not_asked`,
     /// `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
     /// The condition in parentheses, if the operand is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<Node>,
 }
 
 /// Where a value came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Source {
     /// The condition itself.
     Literal,
@@ -204,72 +215,6 @@ fn source(root: &Root) -> Source {
 impl Explanation {
     /// `{"tree", "blocking", "fewest"}`, as in `docs/conditions.md`.
     pub fn to_json(&self) -> Json {
-        let changes = |changes: &[Change]| changes.iter().map(Change::to_json).collect::<Json>();
-        json!({
-            "tree": self.tree.to_json(),
-            "blocking": changes(&self.blocking),
-            "fewest": self.fewest.as_deref().map(changes),
-        })
-    }
-}
-
-impl Change {
-    fn to_json(&self) -> Json {
-        json!({ "text": self.text, "is": truth_json(self.is), "should_be": self.should_be })
-    }
-}
-
-impl Node {
-    /// `{"kind", "text", "result", "reached"}` with `parts`, or with `operands` and an optional `error`.
-    pub fn to_json(&self) -> Json {
-        let kind = match self.shape {
-            Shape::And => "and",
-            Shape::Or => "or",
-            Shape::Not => "not",
-            Shape::Test => "test",
-        };
-        let mut node = Map::from_iter([
-            ("kind".to_owned(), kind.into()),
-            ("text".to_owned(), self.text.as_str().into()),
-            ("result".to_owned(), truth_json(self.truth)),
-            ("reached".to_owned(), self.reached.into()),
-        ]);
-        if self.shape == Shape::Test {
-            node.insert("operands".into(), self.operands.iter().map(Operand::to_json).collect());
-            node.extend(self.error.as_ref().map(|error| ("error".to_owned(), error.as_str().into())));
-        } else {
-            node.insert("parts".into(), self.parts.iter().map(Self::to_json).collect());
-        }
-        Json::Object(node)
-    }
-}
-
-impl Operand {
-    fn to_json(&self) -> Json {
-        let source = match self.source {
-            Source::Literal => "literal",
-            Source::Metadata => "metadata",
-            Source::Feed => "feed",
-            Source::History => "history",
-            Source::System => "system",
-            Source::Tests => "tests",
-        };
-        let mut operand = Map::from_iter([
-            ("text".to_owned(), self.text.as_str().into()),
-            ("value".to_owned(), self.value.clone()),
-            ("source".to_owned(), source.into()),
-        ]);
-        operand.extend(self.note.map(|note| ("note".to_owned(), note.into())));
-        operand.extend(self.tree.as_ref().map(|tree| ("tree".to_owned(), tree.to_json())));
-        Json::Object(operand)
-    }
-}
-
-/// Unknown has its own word, because null would mean "no result".
-fn truth_json(truth: Truth) -> Json {
-    match truth {
-        Truth::True => true.into(),
-        Truth::False => false.into(),
-        Truth::Unknown => "unknown".into(),
+        json!(self)
     }
 }

@@ -30,16 +30,6 @@ impl Feeds for Map<String, Json> {
     }
 }
 
-/// Every feed is null.
-#[derive(Debug, Clone, Copy)]
-pub struct NoFeeds;
-
-impl Feeds for NoFeeds {
-    fn feed(&self, _name: &str) -> Feed<'_> {
-        Feed::Value(&Json::Null)
-    }
-}
-
 /// The label's stay in the state whose condition is evaluated.
 #[derive(Debug, Clone, Copy)]
 pub struct Visit<'a> {
@@ -102,6 +92,10 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// The names of weekdays.
+pub const WEEKDAYS: [&str; 7] =
+    ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+
 /// The reading of a wall clock and a calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Local {
@@ -141,20 +135,7 @@ impl Local {
     }
 
     pub(crate) fn weekday(&self) -> &'static str {
-        weekday_name(self.weekday)
-    }
-}
-
-/// `monday` to `sunday`.
-fn weekday_name(weekday: civil::Weekday) -> &'static str {
-    match weekday {
-        civil::Weekday::Monday => "monday",
-        civil::Weekday::Tuesday => "tuesday",
-        civil::Weekday::Wednesday => "wednesday",
-        civil::Weekday::Thursday => "thursday",
-        civil::Weekday::Friday => "friday",
-        civil::Weekday::Saturday => "saturday",
-        civil::Weekday::Sunday => "sunday",
+        WEEKDAYS[usize::from(self.weekday.to_monday_zero_offset().unsigned_abs())]
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) enum Keyword {
     And,
     Or,
     Not,
+    /// `is`, `has` and `was` are synonyms, so that a condition can be read aloud.
     Is,
     Has,
     Was,
@@ -35,21 +36,26 @@ pub(crate) enum Keyword {
     Since,
 }
 
+const KEYWORDS: [(&str, Keyword); 10] = [
+    ("and", Keyword::And),
+    ("or", Keyword::Or),
+    ("not", Keyword::Not),
+    ("is", Keyword::Is),
+    ("has", Keyword::Has),
+    ("was", Keyword::Was),
+    ("defined", Keyword::Defined),
+    ("in", Keyword::In),
+    ("passed", Keyword::Passed),
+    ("since", Keyword::Since),
+];
+
 impl Keyword {
     pub(crate) fn of(word: &str) -> Option<Self> {
-        Some(match word {
-            "and" => Self::And,
-            "or" => Self::Or,
-            "not" => Self::Not,
-            "is" => Self::Is,
-            "has" => Self::Has,
-            "was" => Self::Was,
-            "defined" => Self::Defined,
-            "in" => Self::In,
-            "passed" => Self::Passed,
-            "since" => Self::Since,
-            _ => return None,
-        })
+        KEYWORDS.iter().find(|(known, _)| *known == word).map(|(_, keyword)| *keyword)
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        KEYWORDS.iter().find(|(_, known)| *known == self).map_or("", |(word, _)| word)
     }
 }
 

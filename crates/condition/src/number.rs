@@ -62,7 +62,6 @@ pub(crate) const NANOS: i128 = 1_000_000_000;
 
 /// A cast of the integer to a float would lose digits (2^53 + 1). Instead, the integer is compared with the
 /// float's whole part, which is exact and saturates far outside of the range of 64 bits.
-/// that is exact, and saturates far outside of what 64 bits hold.
 fn integer_with_float(integer: i128, float: f64) -> Ordering {
     integer.cmp(&whole(float)).then_with(|| {
         // The whole parts are equal, so the fraction decides. It has the float's sign.

@@ -5,7 +5,7 @@ use crate::{
     error::{Fault, Span},
     lexer::{Keyword, Lexer, Token},
     roots::{self, KnownFeeds},
-    tree::{Check, Literal, Operand, Program, Property, Test, Verb},
+    tree::{Check, Literal, Operand, Program, Property, Test},
 };
 
 /// Parses a complete condition.
@@ -132,16 +132,14 @@ impl Parser<'_> {
         Ok(Test { nots, value, check, span: start.to(self.behind) })
     }
 
-    fn verb(&self) -> Option<Verb> {
+    fn verb(&self) -> Option<Keyword> {
         match self.token {
-            Token::Keyword(Keyword::Is) => Some(Verb::Is),
-            Token::Keyword(Keyword::Has) => Some(Verb::Has),
-            Token::Keyword(Keyword::Was) => Some(Verb::Was),
+            Token::Keyword(verb @ (Keyword::Is | Keyword::Has | Keyword::Was)) => Some(verb),
             _ => None,
         }
     }
 
-    fn property(&mut self, verb: Verb) -> Result<Check, Fault> {
+    fn property(&mut self, verb: Keyword) -> Result<Check, Fault> {
         self.take()?;
         let not = self.take_keyword(Keyword::Not)?;
         let property = match self.token {
@@ -164,7 +162,8 @@ impl Parser<'_> {
             }
             _ => {
                 let message = format!(
-                    "`{verb}{}` is followed by `defined`, `in` or `passed since`, not by {}",
+                    "`{}{}` is followed by `defined`, `in` or `passed since`, not by {}",
+                    verb.word(),
                     if not { " not" } else { "" },
                     self.found()
                 );

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 use crate::{
     Condition,
     number::Number,
-    tree::{Check, Comparison, Literal, Operand, Path, Program, Property, Test, Verb, needs_no_quotes},
+    tree::{Check, Comparison, Literal, Operand, Path, Program, Property, Test, needs_no_quotes},
 };
 
 impl Display for Condition {
@@ -39,7 +39,7 @@ impl Display for Test {
             Check::Bare => Ok(()),
             Check::Compare(comparison, right) => write!(f, " {comparison} {right}"),
             Check::Property { verb, not, property } => {
-                write!(f, " {verb}{} ", if *not { " not" } else { "" })?;
+                write!(f, " {}{} ", verb.word(), if *not { " not" } else { "" })?;
                 match property {
                     Property::Defined => f.write_str("defined"),
                     Property::In(right) => write!(f, "in {right}"),
@@ -47,16 +47,6 @@ impl Display for Test {
                 }
             }
         }
-    }
-}
-
-impl Display for Verb {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Is => "is",
-            Self::Has => "has",
-            Self::Was => "was",
-        })
     }
 }
 
@@ -125,9 +115,9 @@ pub(crate) fn quoted(f: &mut impl fmt::Write, text: &str) -> fmt::Result {
 }
 
 /// Formats a path with quotes only where they are necessary.
-pub(crate) fn path(segments: &[String]) -> String {
+pub fn path_text(segments: &[impl AsRef<str>]) -> String {
     let mut text = String::new();
-    for (n, segment) in segments.iter().enumerate() {
+    for (n, segment) in segments.iter().map(AsRef::as_ref).enumerate() {
         text.push_str(if n > 0 { "." } else { "" });
         if needs_no_quotes(segment) {
             text.push_str(segment);

@@ -10,7 +10,7 @@ use crate::{
     facts::Facts,
     instant::TimeOfDay,
     lexer::{Lexer, Token},
-    literal, print, roots,
+    literal, roots,
     tree::{Operand, Path, Root, System},
     value::Value,
 };
@@ -72,19 +72,6 @@ impl Reference {
         matches!(self.path.root, Root::System(System::Time | System::Date | System::Now | System::Weekday))
     }
 
-    /// The value at the path, null if there is none; `None` when it is unknown, because its feed failed.
-    ///
-    /// # Errors
-    /// When its feed was not queried yet.
-    pub fn value<'a>(&'a self, facts: &'a Facts<'_>) -> Result<Option<Json>, NeedsFeed<'a>> {
-        let mut run = Run::new(facts);
-        let value = run.operand(&self.operand);
-        match run.needs {
-            Some(name) => Err(NeedsFeed(name)),
-            None => Ok((!matches!(value, Value::Unknown)).then(|| value.to_json())),
-        }
-    }
-
     /// Whether the value at the path equals another value, by the rules of `=`.
     ///
     /// # Errors
@@ -132,11 +119,6 @@ pub fn comment(text: &str) -> Option<(usize, usize)> {
         }
         behind = end;
     }
-}
-
-/// Formats keys as a path, with quotes only where they are necessary.
-pub fn path_text(keys: &[Box<str>]) -> String {
-    print::path(&keys.iter().map(|key| key.to_string()).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use crate::{
     error::{Fault, Span},
     lexer::Keyword,
-    print, suggest,
+    print::path_text,
+    suggest,
     tree::{Key, Path, Root, System},
 };
 
@@ -36,7 +37,7 @@ pub(crate) fn resolve(segments: &[String], span: Span, feeds: KnownFeeds<'_>) ->
         Err(fault) => (Root::Metadata, segments.len(), Some(fault)),
     };
     let keys = segments[used..].iter().map(|name| Key::new(name)).collect();
-    (Path { root, keys, text: print::path(segments).into(), span }, fault)
+    (Path { root, keys, text: path_text(segments).into(), span }, fault)
 }
 
 /// The root, and the number of segments that it consists of.
@@ -89,17 +90,17 @@ fn unknown_child(root: &str, name: &str, names: impl IntoIterator<Item = &'stati
         Some(near) => format!("did you mean `{root}.{near}`?"),
         None => format!("`{root}.` is followed by one of {}", names.join(", ")),
     };
-    Fault::new(span, format!("unknown name `{}`", print::path(&[root.into(), name.into()]))).hint(hint)
+    Fault::new(span, format!("unknown name `{}`", path_text(&[root, name]))).hint(hint)
 }
 
 fn unknown_root(segments: &[String], span: Span) -> Fault {
-    let text = print::path(segments);
+    let text = path_text(segments);
     let [word] = segments else {
         let hint = match suggest::nearest(&segments[0], ROOTS) {
             Some(near) => {
                 let mut meant = segments.to_vec();
                 near.clone_into(&mut meant[0]);
-                format!("did you mean `{}`?", print::path(&meant))
+                format!("did you mean `{}`?", path_text(&meant))
             }
             None => format!("did you mean `metadata.{text}`? A path begins with {}", ROOTS.join(", ")),
         };

@@ -1,7 +1,7 @@
 //! A parsed condition. Paths are split, roots are known, and literals are values, so the evaluator walks this tree and looks
 //! up nothing by name except the facts.
 
-use crate::{error::Span, instant::TimeOfDay, number::Number};
+use crate::{error::Span, instant::TimeOfDay, lexer::Keyword, number::Number};
 
 /// Tests that are joined by `and` or by `or`, or a single test.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +50,8 @@ pub(crate) enum Check {
     Bare,
     Compare(Comparison, Operand),
     Property {
-        verb: Verb,
+        /// `is`, `has` or `was`.
+        verb: Keyword,
         not: bool,
         property: Property,
     },
@@ -73,14 +74,6 @@ pub(crate) enum Property {
     Defined,
     In(Operand),
     PassedSince(Operand),
-}
-
-/// Synonyms, so that a condition can be read aloud.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Is,
-    Has,
-    Was,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::ops::Not;
 
+use serde::{Serialize, Serializer};
+
 /// The value of an evaluation. Only [`Truth::True`] opens a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Truth {
@@ -47,6 +49,16 @@ impl Not for Truth {
             Self::True => Self::False,
             Self::False => Self::True,
             Self::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// Unknown has its own word, because null would mean "no result".
+impl Serialize for Truth {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::True | Self::False => serializer.serialize_bool(self.holds()),
+            Self::Unknown => serializer.serialize_str("unknown"),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Warnings about a condition that need no facts: it is valid, but probably unintended.
 
 use jiff::{Timestamp, tz::TimeZone};
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use crate::{
     Condition, Error, Truth,
     error::Fault,
     evaluate::Run,
-    facts::{Facts, NoFeeds, Visit},
+    facts::{Facts, Visit},
     instant::{TimeOfDay, instant},
     possible::Possible,
     reads::{any_path, each_test},
@@ -54,8 +54,8 @@ fn leaf(test: &Test) -> Possible {
     let visit =
         Visit { entered: Timestamp::UNIX_EPOCH, previous_state: None, state_machine: None, label: None };
     // No data is read; a value is only needed for the type.
-    let zone = TimeZone::UTC;
-    let facts = Facts::new(&Json::Null, &NoFeeds, visit, Timestamp::UNIX_EPOCH, &zone);
+    let (feeds, zone) = (Map::new(), TimeZone::UTC);
+    let facts = Facts::new(&Json::Null, &feeds, visit, Timestamp::UNIX_EPOCH, &zone);
     Run::new(&facts).test(test).truth().into()
 }
 

@@ -10,7 +10,7 @@ use signalbox_condition::{Condition, KnownFeeds};
 use crate::definition::{
     Problem, Refused, load,
     read::Reader,
-    yaml::{self, Key, Mark, Node, Value},
+    yaml::{Key, Mark, Node, Value},
 };
 
 /// The interval at which a converted gate is evaluated if it reads feeds or the clock.
@@ -32,11 +32,8 @@ pub struct Imported {
 /// # Errors
 /// If it is not readable YAML.
 pub fn import(file: &str, source: &str) -> Result<Imported, Refused> {
-    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut root = yaml::parse(source).map_err(|unreadable| {
-        let reader = Reader::new(file, source, None);
-        Refused { problems: vec![reader.problem(unreadable.at, unreadable.message, unreadable.hint)] }
-    })?;
+    let mut reader = Reader::new(file, source);
+    let Some(mut root) = reader.parse() else { return Err(reader.refused()) };
     let mut changes = Vec::new();
     if let Value::Map(entries) = &mut root.value {
         let placeholders = placeholders(entries);
@@ -71,14 +68,13 @@ fn removed(key: &str) -> &'static str {
 
 /// The placeholders that the file defines, with their texts.
 fn placeholders(entries: &[(Key, Node)]) -> Vec<(String, String)> {
-    let given = entries.iter().find(|(key, _)| key.name == "placeholders").map(|(_, node)| &node.value);
-    let Some(Value::Map(given)) = given else { return Vec::new() };
+    let given = entries.iter().find(|(key, _)| key.name == "placeholders");
     let text = |(key, node): &(Key, Node)| match &node.value {
         Value::Text(text) => Some((format!("<{}>", key.name), text.clone())),
         Value::Number(number) => Some((format!("<{}>", key.name), number.to_string())),
         _ => None,
     };
-    given.iter().filter_map(text).collect()
+    given.into_iter().flat_map(|(_, node)| node.entries()).filter_map(text).collect()
 }
 
 fn convert(name: &str, machine: &mut Node, file: &[(String, String)], changes: &mut Vec<String>) {
@@ -137,15 +133,17 @@ fn gate(machine: &str, state: &mut Node, changes: &mut Vec<String>) {
     }
     let triggers = entries.iter_mut().find(|(key, _)| key.name == "triggers");
     let Some((_, Node { value: Value::List(triggers), .. })) = triggers else { return };
-    let kinds: Vec<String> = triggers.iter().flat_map(keys).collect();
-    let timed = kinds.iter().any(|kind| matches!(kind.as_str(), "time" | "interval" | "at"));
+    let has = |kinds: &[&str]| {
+        triggers.iter().flat_map(Node::entries).any(|(key, _)| kinds.contains(&key.name.as_str()))
+    };
+    let (timed, updated) = (has(&["time", "interval", "at"]), has(&["metadata", "topic"]));
     let reads_more = condition.reads_clock() || condition.feeds().next().is_some();
     if !timed && reads_more {
         triggers.push(map("interval", EVERY));
         changes.push(format!(
             "{machine}.{name}: `{{interval: {EVERY}}}` was added, because the condition reads feeds or the clock"
         ));
-    } else if !timed && !kinds.iter().any(|kind| matches!(kind.as_str(), "metadata" | "topic")) {
+    } else if !timed && !updated {
         for path in condition.metadata_paths() {
             let path = signalbox_condition::path_text(path);
             changes.push(format!(
@@ -153,13 +151,6 @@ fn gate(machine: &str, state: &mut Node, changes: &mut Vec<String>) {
             ));
             triggers.push(map("metadata", &path));
         }
-    }
-}
-
-fn keys(node: &Node) -> Vec<String> {
-    match &node.value {
-        Value::Map(entries) => entries.iter().map(|(key, _)| key.name.clone()).collect(),
-        _ => Vec::new(),
     }
 }
 

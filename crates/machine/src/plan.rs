@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use signalbox_api::machines::StateChanges;
 use signalbox_condition::{Condition, Feeds};
 
 use crate::{
@@ -10,23 +11,12 @@ use crate::{
     step::{self, Cause, Event, Label, Rest},
 };
 
-/// How the states of two versions differ, each list in the order of its file.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct States {
-    /// States that only the new version has.
-    pub added: Vec<String>,
-    /// States that only the old version has.
-    pub removed: Vec<String>,
-    /// States of both versions with different content, or with the same content but different feeds, inputs
-    /// or zone.
-    pub changed: Vec<String>,
-}
-
-/// Compares the states of two versions, by name.
-pub fn states(old: &Machine, new: &Machine) -> States {
+/// Compares the states of two versions, by name. Each list is in the order of its file. A state has also changed if it has
+/// the same content, but its feeds, inputs or zone differ.
+pub fn states(old: &Machine, new: &Machine) -> StateChanges {
     let outside = Outside::between(old, new);
     let changed = |was: &State, is: &State| was.says() != is.says() || outside.matters(was, is);
-    States {
+    StateChanges {
         added: names(new, |state| old.state(state.name()).is_none()),
         removed: names(old, |state| new.state(state.name()).is_none()),
         changed: names(new, |state| old.state(state.name()).is_some_and(|was| changed(was, state))),

@@ -3,6 +3,8 @@
 //! Inside an address a value is percent-encoded, so that it can never become another path, query or host. A value that
 //! consists of a single placeholder keeps its type.
 
+use std::collections::BTreeSet;
+
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
@@ -79,7 +81,7 @@ impl Text {
         for part in self.parts() {
             match part {
                 Part::Literal(text) => address.push_str(text),
-                part => encode(&filling.text_of(part)?, &mut address),
+                part => address.push_str(&percent_encoded(&filling.text_of(part)?)),
             }
         }
         if self.constant().is_none() && leaves_its_path(&address) {
@@ -110,18 +112,17 @@ fn may_leave_its_path(address: &str) -> bool {
     leaves_its_path(&path.replace("%2e", ".").replace("%2f", "/").replace("%5c", "/").replace('\\', "/"))
 }
 
-/// Percent-encodes all characters except the unreserved ones of RFC 3986.
-fn encode(value: &str, out: &mut String) {
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~' | b'.') {
-            out.push(char::from(byte));
+/// A text with all characters percent-encoded except the unreserved ones of RFC 3986.
+pub fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
         } else {
-            out.push('%');
-            for half in [byte >> 4, byte & 15] {
-                out.push(char::from(b"0123456789ABCDEF"[usize::from(half)]));
-            }
+            encoded.push_str(&format!("%{byte:02X}"));
         }
     }
+    encoded
 }
 
 impl Template {
@@ -332,6 +333,13 @@ pub fn is_below(prefix: &str, url: &str) -> bool {
 }
 
 impl Header {
+    fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            HeaderPart::Secret(name) => Some(&**name),
+            HeaderPart::Text(_) => None,
+        })
+    }
+
     /// The header's value with the secrets filled in. `None` if one is missing.
     pub fn value(&self, secret: impl Fn(&str) -> Option<String>) -> Option<String> {
         self.parts
@@ -347,15 +355,16 @@ impl Header {
 impl Machine {
     /// The names of all secrets that a call to an address needs, sorted, without repeats.
     pub fn secrets_for(&self, url: &str) -> Vec<&str> {
-        let parts = self.headers_for(url).into_iter().flat_map(|header| &header.parts);
-        let in_headers = parts.filter_map(|part| match part {
-            HeaderPart::Secret(name) => Some(&**name),
-            HeaderPart::Text(_) => None,
-        });
-        let mut names: Vec<&str> = in_headers.chain(self.secret_for(url)).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+        let in_headers = self.headers_for(url).into_iter().flat_map(Header::secrets);
+        in_headers.chain(self.secret_for(url)).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The names of the secrets that headers and signatures use, sorted, without repeats.
+    pub fn secrets(&self) -> Vec<&str> {
+        let in_headers =
+            self.webhooks().iter().flat_map(|webhook| &webhook.headers).flat_map(Header::secrets);
+        let secrets = self.webhooks().iter().filter_map(|webhook| webhook.secret.as_deref());
+        in_headers.chain(secrets).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// The name of the secret that signs webhooks to an address: that of the entry with the longest matching

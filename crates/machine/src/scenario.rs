@@ -13,7 +13,7 @@ use crate::{
     definition::{
         Machine, Problem, Refused, StateIndex,
         read::{Fields, Reader},
-        yaml::{self, Mark, Node, Value},
+        yaml::{Mark, Node, Value},
     },
     merge,
     simulate::{Assumed, Assumption, End, Simulator, Start, What},
@@ -33,23 +33,13 @@ pub struct Outcome {
 /// # Errors
 /// If the file itself is invalid.
 pub fn run(file: &str, source: &str, machines: &[Arc<Machine>]) -> Result<Vec<Outcome>, Refused> {
-    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut reader = Reader::new(file, source, None);
-    let scenarios = match yaml::parse(source) {
-        Ok(root) => read(&mut reader, &root, machines),
-        Err(unreadable) => {
-            let problem = reader.problem(unreadable.at, unreadable.message, unreadable.hint);
-            reader.add(unreadable.at, problem);
-            Vec::new()
-        }
-    };
+    let mut reader = Reader::new(file, source);
+    let root = reader.parse();
+    let scenarios = root.map(|root| read(&mut reader, &root, machines)).unwrap_or_default();
     if reader.problems.is_empty() {
         return Ok(scenarios.into_iter().map(|scenario| scenario.run(&reader)).collect());
     }
-    let mut problems = reader.problems;
-    problems.sort_by_key(|(at, _)| *at);
-    problems.dedup();
-    Err(Refused { problems: problems.into_iter().map(|(_, problem)| problem).collect() })
+    Err(reader.refused())
 }
 
 struct Scenario<'m> {
@@ -84,8 +74,10 @@ struct Expect {
 }
 
 fn read<'m>(reader: &mut Reader<'_>, root: &Node, machines: &'m [Arc<Machine>]) -> Vec<Scenario<'m>> {
-    let Some(fields) = reader.fields(root, "the file", &["scenarios"]) else { return Vec::new() };
-    let Some(node) = reader.required(&fields, "scenarios", "the file") else { return Vec::new() };
+    let fields = reader.fields(root, "the file", &["scenarios"]);
+    let Some(node) = fields.and_then(|fields| reader.required(&fields, "scenarios")) else {
+        return Vec::new();
+    };
     let items = reader.list(node, "`scenarios`").unwrap_or_default();
     if items.is_empty() {
         reader.refuse(node.at, "no scenario found");
@@ -96,79 +88,59 @@ fn read<'m>(reader: &mut Reader<'_>, root: &Node, machines: &'m [Arc<Machine>]) 
 fn scenario<'m>(reader: &mut Reader<'_>, node: &Node, machines: &'m [Arc<Machine>]) -> Option<Scenario<'m>> {
     let keys = ["name", "machine", "start", "label", "metadata", "feeds", "webhooks", "steps"];
     let fields = reader.fields(node, "a scenario", &keys)?;
-    let name = reader.required(&fields, "name", "a scenario").and_then(|node| reader.text(node, "a name"));
+    let name = reader.need(&fields, "name", |reader, node| reader.text(node, "a name"));
     let machine = match fields.get("machine") {
         Some(node) => {
             let name = reader.text(node, "a machine")?;
             let found = machines.iter().find(|machine| machine.name() == name);
-            if found.is_none() {
-                reader.refuse(node.at, format!("unknown machine `{name}` in the file next to this one"));
-            }
-            found
+            found.or_else(|| {
+                reader.fail(node.at, format!("unknown machine `{name}` in the file next to this one"))
+            })
         }
         None if machines.len() == 1 => machines.first(),
-        None => {
-            reader.refuse(fields.at, "the definition has several machines, so `machine` must name one");
-            None
-        }
+        None => reader.fail(fields.at, "the definition has several machines, so `machine` must name one"),
     }?;
-    let start = reader.required(&fields, "start", "a scenario").and_then(|node| instant(reader, node));
-    let label = match fields.get("label") {
-        Some(node) => reader.text(node, "a label")?,
-        None => "label",
-    };
-    let metadata = match fields.get("metadata") {
-        Some(node) => object(reader, node)?,
-        None => Json::Object(serde_json::Map::new()),
-    };
+    let start = reader.need(&fields, "start", instant);
+    let label = reader.or(&fields, "label", "label", |reader, node| reader.text(node, "a label"))?;
+    let metadata = reader.or(&fields, "metadata", Json::Object(serde_json::Map::new()), object)?;
     let assumed = assumed(reader, &fields, machine);
-    let steps = reader.required(&fields, "steps", "a scenario");
-    let steps = steps.and_then(|node| reader.list(node, "`steps`"))?;
+    let steps = reader.need(&fields, "steps", |reader, node| reader.list(node, "`steps`"))?;
     let moments: Vec<Moment> = steps.iter().filter_map(|step| moment(reader, step, machine)).collect();
     let (name, label) = (name?.to_owned(), label.to_owned());
     Some(Scenario { name, machine, start: start?, label, metadata, assumed, steps: moments })
 }
 
 fn instant(reader: &mut Reader<'_>, node: &Node) -> Option<Timestamp> {
-    let text = reader.text(node, "a moment")?;
-    let found = signalbox_condition::instant(text);
-    if found.is_none() {
-        reader.refuse_hint(node.at, "invalid time", "write RFC 3339, like 2026-01-31T18:30:00Z");
-    }
-    found
+    let found = signalbox_condition::instant(reader.text(node, "a moment")?);
+    found.or_else(|| reader.fail_hint(node.at, "invalid time", "write RFC 3339, like 2026-01-31T18:30:00Z"))
 }
 
 fn object(reader: &mut Reader<'_>, node: &Node) -> Option<Json> {
-    let Value::Map(_) = node.value else {
-        reader.refuse(node.at, format!("metadata must be a map, not {}", node.kind()));
-        return None;
-    };
-    Some(node.to_json())
+    match node.value {
+        Value::Map(_) => Some(node.to_json()),
+        _ => reader.fail(node.at, format!("metadata must be a map, not {}", node.kind())),
+    }
 }
 
 fn assumed(reader: &mut Reader<'_>, fields: &Fields<'_>, machine: &Machine) -> Assumed {
     let mut assumed = Assumed::default();
-    if let Some(node) = fields.get("feeds") {
-        let names: Vec<&str> = machine.feeds().iter().map(|feed| &*feed.name).collect();
-        if reader.fields(node, "`feeds`", &names).is_some()
-            && let Value::Map(entries) = &node.value
-        {
-            for (key, value) in entries {
-                let value = value.to_json();
-                assumed.feeds.insert(key.name.clone(), (!value.is_null()).then_some(value));
-            }
+    let feeds: Vec<&str> = machine.feeds().iter().map(|feed| &*feed.name).collect();
+    if let Some(node) = fields.get("feeds")
+        && reader.fields(node, "`feeds`", &feeds).is_some()
+    {
+        for (key, value) in node.entries() {
+            let value = value.to_json();
+            assumed.feeds.insert(key.name.clone(), (!value.is_null()).then_some(value));
         }
     }
-    if let Some(node) = fields.get("webhooks") {
-        let actions = machine.states().iter().filter(|state| state.action().is_some());
-        let names: Vec<&str> = actions.map(|state| state.name()).collect();
-        if reader.fields(node, "`webhooks`", &names).is_some()
-            && let Value::Map(entries) = &node.value
-        {
-            for (key, value) in entries {
-                let answer = answer(reader, value);
-                assumed.webhooks.extend(answer.map(|answer| (key.name.clone(), answer)));
-            }
+    let actions = machine.states().iter().filter(|state| state.action().is_some());
+    let actions: Vec<&str> = actions.map(|state| state.name()).collect();
+    if let Some(node) = fields.get("webhooks")
+        && reader.fields(node, "`webhooks`", &actions).is_some()
+    {
+        for (key, value) in node.entries() {
+            let answer = answer(reader, value);
+            assumed.webhooks.extend(answer.map(|answer| (key.name.clone(), answer)));
         }
     }
     assumed
@@ -184,10 +156,7 @@ fn answer(reader: &mut Reader<'_>, node: &Node) -> Option<Assumption> {
         return whole(reader, node).map(Assumption::from);
     }
     let fields = reader.fields(node, "the answer of an action", &["status", "body"])?;
-    let status = match fields.get("status") {
-        Some(node) => whole(reader, node)?,
-        None => 200,
-    };
+    let status = reader.or(&fields, "status", 200, whole)?;
     Some(Assumption { status, body: fields.get("body").map(Node::to_json) })
 }
 
@@ -198,33 +167,19 @@ fn moment(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Mom
         (Some(node), None) => instant(reader, node).map(When::At),
         (None, Some(node)) => reader.duration(node, "`after`", 0..=3650 * 86_400).map(When::After),
         _ => {
-            reader.refuse_hint(
-                fields.at,
-                "a step needs exactly one of `at` and `after`",
-                "`after` counts from the previous step",
-            );
-            None
+            let message = "a step needs exactly one of `at` and `after`";
+            reader.fail_hint(fields.at, message, "`after` counts from the previous step")
         }
     };
-    let metadata = match fields.get("metadata") {
-        Some(node) => Some(object(reader, node)?),
-        None => None,
-    };
-    let topic = match fields.get("topic") {
-        Some(node) => {
-            let topic = reader.topic(node)?;
-            if !machine.inputs().iter().any(|input| input.topic == topic) {
-                reader.refuse(node.at, format!("no input takes events of {topic}"));
-            }
-            let data = fields.get("data").map_or(Json::Null, Node::to_json);
-            Some((topic.into(), data))
+    let metadata = reader.maybe(&fields, "metadata", object)?;
+    let topic = reader.maybe(&fields, "topic", |reader, node| {
+        let topic = reader.topic(node)?;
+        if !machine.inputs().iter().any(|input| input.topic == topic) {
+            reader.refuse(node.at, format!("no input takes events of {topic}"));
         }
-        None => None,
-    };
-    let expect = match fields.get("expect") {
-        Some(node) => Some(expect(reader, node, machine)?),
-        None => None,
-    };
+        Some((topic.into(), fields.get("data").map_or(Json::Null, Node::to_json)))
+    })?;
+    let expect = reader.maybe(&fields, "expect", |reader, node| expect(reader, node, machine))?;
     let assumed = assumed(reader, &fields, machine);
     Some(Moment { place: fields.at, when: when?, metadata, topic, assumed, expect })
 }
@@ -240,27 +195,20 @@ fn expect(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Exp
         }
         Some(name.to_owned())
     };
-    let through = match fields.get("through") {
-        Some(node) => {
-            let items = reader.list(node, "`through`")?;
-            Some(items.iter().filter_map(|item| state(reader, item)).collect())
+    let through = reader.maybe(&fields, "through", |reader, node| {
+        let items = reader.list(node, "`through`")?;
+        Some(items.iter().filter_map(|item| state(reader, item)).collect())
+    })?;
+    let status = reader.maybe(&fields, "status", |reader, node| {
+        let status = reader.text(node, "a status")?;
+        let known = ["waiting", "acting", "choosing", "errored", "looping", "ended"];
+        if !known.contains(&status) {
+            reader.refuse(node.at, format!("a status must be one of {}", known.join(", ")));
         }
-        None => None,
-    };
-    let status = match fields.get("status") {
-        Some(node) => {
-            let status = reader.text(node, "a status")?;
-            let known = ["waiting", "acting", "choosing", "errored", "looping", "ended"];
-            if !known.contains(&status) {
-                reader.refuse(node.at, format!("a status must be one of {}", known.join(", ")));
-            }
-            Some(status.to_owned())
-        }
-        None => None,
-    };
-    let at = fields.at;
+        Some(status.to_owned())
+    })?;
     let state = fields.get("state").and_then(|node| state(reader, node));
-    Some(Expect { place: at, state, status, through })
+    Some(Expect { place: fields.at, state, status, through })
 }
 
 impl Scenario<'_> {

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use jiff::{Timestamp, ToSpan, civil, tz::TimeZone};
+use signalbox_condition::WEEKDAYS;
 
 /// Maximum number of days that are searched for the next time. The 29th of February on a given weekday can be
 /// 40 years away.
@@ -64,8 +65,6 @@ pub struct Schedule {
     text: Box<str>,
 }
 
-/// The names of weekdays, Monday first.
-const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 const MONTHS: [&str; 12] = [
     "january",
     "february",
@@ -164,39 +163,14 @@ impl Schedule {
 
     /// The first time after `after`. `None` at the end of the calendar.
     pub fn next(&self, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
-        let today = zone.to_datetime(after).date();
-        let (mut found, mut ahead) = (None::<Timestamp>, MAX_DAYS);
-        let mut days = -AROUND;
-        while days <= ahead {
-            let moments =
-                today.checked_add(days.days()).ok().into_iter().flat_map(|date| self.on(date, zone));
-            let first = moments.filter(|moment| *moment > after).min();
-            if let Some(first) = first {
-                // A time of a later day can come first only if a clock change is in between.
-                ahead = ahead.min(days + AROUND);
-                found = Some(found.map_or(first, |found| found.min(first)));
-            }
-            days += 1;
-        }
-        found
+        let first = |date| self.on(date, zone).filter(|moment| *moment > after).min();
+        search(zone.to_datetime(after).date(), 1, first, Timestamp::min)
     }
 
     /// The last time at or before `at`. `None` at the beginning of the calendar.
     pub fn last(&self, zone: &TimeZone, at: Timestamp) -> Option<Timestamp> {
-        let today = zone.to_datetime(at).date();
-        let (mut found, mut back) = (None::<Timestamp>, MAX_DAYS);
-        let mut days = -AROUND;
-        while days <= back {
-            let moments =
-                today.checked_sub(days.days()).ok().into_iter().flat_map(|date| self.on(date, zone));
-            let last = moments.filter(|moment| *moment <= at).max();
-            if let Some(last) = last {
-                back = back.min(days + AROUND);
-                found = Some(found.map_or(last, |found| found.max(last)));
-            }
-            days += 1;
-        }
-        found
+        let last = |date| self.on(date, zone).filter(|moment| *moment <= at).max();
+        search(zone.to_datetime(at).date(), -1, last, Timestamp::max)
     }
 
     /// The times of the schedule on a date.
@@ -220,6 +194,27 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// The best time on the days from `today` on, or before it if `direction` is -1.
+fn search(
+    today: civil::Date,
+    direction: i64,
+    best_on: impl Fn(civil::Date) -> Option<Timestamp>,
+    better: fn(Timestamp, Timestamp) -> Timestamp,
+) -> Option<Timestamp> {
+    let (mut found, mut ahead) = (None::<Timestamp>, MAX_DAYS);
+    let mut days = -AROUND;
+    while days <= ahead {
+        let date = today.checked_add((direction * days).days()).ok();
+        if let Some(best) = date.and_then(&best_on) {
+            // A time of a later day can come first only if a clock change is in between.
+            ahead = ahead.min(days + AROUND);
+            found = Some(found.map_or(best, |found| better(found, best)));
+        }
+        days += 1;
+    }
+    found
 }
 
 /// `18:30`, with seconds only if there are any.

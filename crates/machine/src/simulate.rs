@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -39,7 +40,7 @@ pub struct Start {
     pub facts_waiting: bool,
     /// Attempts of the action so far.
     pub attempts: u32,
-    /// When it continues, if it pauses after many transitions or waits for a failed feed; by default now.
+    /// When the next attempt of the action, the next query of a failed feed, or the end of a pause is due; by default now.
     pub again: Option<Timestamp>,
     /// The number of consecutive failures of that feed.
     pub feed_failures: u32,
@@ -74,16 +75,18 @@ impl From<u16> for Assumption {
 }
 
 /// A step of a simulation, with its time.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
     /// The time.
     pub at: Timestamp,
     /// The step.
+    #[serde(flatten)]
     pub what: What,
 }
 
 /// A step of a simulation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum What {
     /// The label makes a transition.
     Moves {
@@ -94,11 +97,13 @@ pub enum What {
         /// The cause of the transition.
         cause: Cause,
         /// The trigger, if there was one.
+        #[serde(skip_serializing_if = "Option::is_none")]
         trigger: Option<String>,
     },
     /// An action is attempted.
     Tries {
         /// The state of the action.
+        #[serde(rename = "attempt")]
         state: String,
         /// The status of the answer.
         status: u16,
@@ -106,6 +111,7 @@ pub enum What {
     /// An action has failed for good.
     Errs {
         /// The state of the action.
+        #[serde(rename = "errored")]
         state: String,
         /// The failure.
         error: String,
@@ -163,7 +169,7 @@ impl Simulation {
     /// `{"steps":[{"at","from","to","cause","trigger"?}…],"end","feed"?,"state","status","since"}`.
     pub fn to_json(&self, machine: &Machine) -> Json {
         let mut json = json!({
-            "steps": self.steps.iter().map(Step::to_json).collect::<Json>(),
+            "steps": self.steps,
             "end": self.end.as_str(),
             "at": self.at.to_string(),
             "state": machine.at(self.last.state).name(),
@@ -186,25 +192,6 @@ impl Simulation {
             }
             _ => {}
         }
-        json
-    }
-}
-
-impl Step {
-    /// The step as it is in [`Simulation::to_json`].
-    pub fn to_json(&self) -> Json {
-        let mut json = match &self.what {
-            What::Moves { from, to, cause, trigger } => {
-                let mut json = json!({ "from": from, "to": to, "cause": cause.as_str() });
-                if let Some(trigger) = trigger {
-                    json["trigger"] = trigger.as_str().into();
-                }
-                json
-            }
-            What::Tries { state, status } => json!({ "attempt": state, "status": status }),
-            What::Errs { state, error } => json!({ "errored": state, "error": error }),
-        };
-        json["at"] = self.at.to_string().into();
         json
     }
 }
@@ -236,11 +223,6 @@ pub struct Simulator<'m> {
     label: Start,
     now: Timestamp,
     rest: Rest,
-    /// When the next attempt of the action, the next query of a failed feed, or the end of a pause is due.
-    again: Option<Timestamp>,
-    failures: u32,
-    /// The cause of the last evaluation, if a feed prevented it.
-    held: Option<(Cause, Option<String>)>,
     /// Transitions since the last rest: an action that is done immediately is not a rest.
     moved: usize,
     steps: Vec<Step>,
@@ -274,33 +256,27 @@ impl<'m> Simulator<'m> {
             label: start,
             now,
             rest: Rest::Waiting { failed_feed: None },
-            again: None,
-            failures: 0,
-            held: None,
             moved: 0,
             steps: Vec::new(),
             looks: 0,
         };
         simulator.assume(assumed);
+        let again = simulator.label.again.take().unwrap_or(now).max(now);
         if std::mem::take(&mut simulator.label.fresh) {
             simulator.decide(Event::Entered);
             return simulator;
         }
-        let again = Some(simulator.label.again.take().unwrap_or(now).max(now));
-        simulator.held = simulator.label.held.take();
-        simulator.failures = simulator.label.feed_failures;
-        match simulator.label.status {
-            Status::Waiting if simulator.held.is_some() => {
-                // The evaluation will determine which feed it was.
-                let failed_feed = Some(String::new());
-                (simulator.rest, simulator.again) = (Rest::Waiting { failed_feed }, again);
+        (simulator.rest, simulator.label.again) = match simulator.label.status {
+            // The evaluation will determine which feed it was.
+            Status::Waiting if simulator.label.held.is_some() => {
+                (Rest::Waiting { failed_feed: Some(String::new()) }, Some(again))
             }
-            Status::Waiting => {}
-            Status::Choosing => (simulator.rest, simulator.again) = (Rest::Choosing(String::new()), again),
-            Status::Looping => (simulator.rest, simulator.again) = (Rest::Looping, again),
-            Status::Acting | Status::Errored => (simulator.rest, simulator.again) = (Rest::Acting, Some(now)),
-            Status::Ended | Status::Deleted => simulator.rest = Rest::Ended,
-        }
+            Status::Waiting => (Rest::Waiting { failed_feed: None }, None),
+            Status::Choosing => (Rest::Choosing(String::new()), Some(again)),
+            Status::Looping => (Rest::Looping, Some(again)),
+            Status::Acting | Status::Errored => (Rest::Acting, Some(now)),
+            Status::Ended | Status::Deleted => (Rest::Ended, None),
+        };
         simulator
     }
 
@@ -366,7 +342,7 @@ impl<'m> Simulator<'m> {
                     match then {
                         Then::Look(trigger) => self.decide(Event::Trigger(trigger)),
                         Then::Again => {
-                            let (cause, trigger) = self.held.take().unwrap_or((Cause::Feed, None));
+                            let (cause, trigger) = self.label.held.take().unwrap_or((Cause::Feed, None));
                             self.decide(Event::Again { cause, trigger: trigger.as_deref() });
                         }
                         Then::Act => self.act(),
@@ -394,7 +370,7 @@ impl<'m> Simulator<'m> {
 
     /// The next thing that happens, without the state's deadline.
     fn next_work(&self) -> Wake {
-        let again = self.again.unwrap_or(self.now);
+        let again = self.label.again.unwrap_or(self.now);
         match &self.rest {
             Rest::Ended => Wake::End(End::Ended),
             Rest::NeedsFeed(feed) if self.feeds.has(feed) => Wake::At(self.now, Then::Again),
@@ -452,7 +428,7 @@ impl<'m> Simulator<'m> {
             self.label.state = last.to;
             self.label.entered = self.now;
             self.label.attempts = 0;
-            self.failures = 0;
+            self.label.feed_failures = 0;
         }
         self.label.facts_waiting = decision.facts_waiting;
         self.label.status = decision.status().unwrap_or(self.label.status);
@@ -461,15 +437,15 @@ impl<'m> Simulator<'m> {
         }
         self.rest = decision.rest;
         let failed = matches!(self.rest, Rest::Choosing(_) | Rest::Waiting { failed_feed: Some(_) });
-        self.failures = if failed { self.failures + 1 } else { 0 };
-        self.held = match self.rest {
+        self.label.feed_failures = if failed { self.label.feed_failures + 1 } else { 0 };
+        self.label.held = match self.rest {
             Rest::NeedsFeed(_) | Rest::Looping => decision.cause.map(|cause| (cause, decision.trigger)),
             _ => None,
         };
-        self.again = match self.rest {
+        self.label.again = match self.rest {
             Rest::Acting => Some(self.now),
             Rest::Looping => Some(self.after(LOOP_REST)),
-            _ if failed => Some(self.after(attempt::feed_wait(self.failures))),
+            _ if failed => Some(self.after(attempt::feed_wait(self.label.feed_failures))),
             _ => None,
         };
     }
@@ -497,7 +473,7 @@ impl<'m> Simulator<'m> {
             Verdict::Done => self.go_on(Event::Done),
             Verdict::Again(wait) => {
                 self.moved = 0;
-                self.again = Some(self.after(wait));
+                self.label.again = Some(self.after(wait));
             }
             Verdict::Errored if action.after(outcome).is_some() => {
                 let Some(case) = action.after(outcome) else { return };

@@ -461,7 +461,7 @@ fn choose<'a>(next: &'a Next, facts: &'a Facts<'_>) -> Result<StateIndex, NeedsF
                 }
             }
             // The value is read even without destinations, so that a missing feed is queried.
-            path.value(facts)?;
+            path.equals(facts, &Json::Null)?;
             Ok(*default)
         }
         Next::Condition { branches, default } => {

@@ -128,12 +128,7 @@ impl Why {
     /// `{"condition","result","tree","blocking","fewest","earliest","next","triggers","timezone","stuck"?}`.
     pub fn to_json(&self) -> Json {
         let mut json = self.explanation.to_json();
-        let truth = match self.explanation.truth {
-            signalbox_condition::Truth::True => json!(true),
-            signalbox_condition::Truth::False => json!(false),
-            signalbox_condition::Truth::Unknown => json!("unknown"),
-        };
-        json["result"] = truth;
+        json["result"] = json!(self.explanation.truth);
         json["condition"] = self.condition.as_str().into();
         json["earliest"] = match self.earliest {
             Earliest::Now => json!("now"),

@@ -35,7 +35,7 @@ use crate::{
     record::Status,
     runner::Runner,
     secrets::Secrets,
-    store::{Applying, Records, Tasks, Versions},
+    store::{Applying, Index, Records, Tasks, Versions},
     sweep_entries::SweepEntries,
 };
 
@@ -213,7 +213,8 @@ impl Applier {
             let mut after: Option<String> = None;
             loop {
                 let (machine, page) = (now.machine.name(), self.page);
-                let names = self.records.in_state(shard, machine, state, after.as_deref(), page).await?;
+                let index = Index::State(state);
+                let names = self.records.names(shard, machine, index, after.as_deref(), page).await?;
                 let Some(last) = names.last().cloned() else { break };
                 let target = removed.contains(state.as_str()).then(|| {
                     // The map may omit a state that was empty when the map was checked.

@@ -2,16 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use signalbox_bus as bus;
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
 use signalbox_seal::Keys;
 use signalbox_store::{Fabric, Stats};
-use tokio::sync::{Mutex, Notify};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Options, Secrets,
+    Options, Secrets, Service,
     actions::Actions,
     apply::Applier,
     clock::Clock,
@@ -29,6 +30,7 @@ use crate::{
     limits::Limits,
     log::Retention,
     metrics::Metrics,
+    population::Population,
     reconcile::SweepReconciler,
     runner::{self, Runner},
     search::Search,
@@ -81,220 +83,175 @@ impl Default for Hooks {
     }
 }
 
-/// The parts that several others need.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    options: Options,
-    shards: Shards,
-    clock: Clock,
-    metrics: Metrics,
-    bus: bus::Handle,
-    records: Records,
-    pub(crate) due: DueSet,
-    versions: Versions,
-    definitions: Definitions,
-    sweep_entries: SweepEntries,
-    label_store: Arc<LabelStore>,
-    labels: Labels,
-    feeds: Arc<Feeds>,
-    pub(crate) secrets: Secrets,
-    pub(crate) runner: Arc<Runner>,
-    pub(crate) flow: Flow,
-    redefined: Arc<Notify>,
-}
-
-impl Parts {
-    pub(crate) fn new(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
+impl Service {
+    /// Builds the machines of this process with other hooks than a pacemaker's.
+    pub(crate) fn with_hooks(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
         let Dependencies { fabric, shards, stats, bus, client, routes, keys } = dependencies;
+        let Options { page, concurrency, .. } = options;
+        let redefined: Arc<Notify> = Arc::default();
         let shards = Shards::new(&fabric, shards, hooks.faults.clone());
         let clock = Clock::new(hooks.clock, shards.clone());
         let metrics = Metrics::default();
         let (records, due) = (Records::new(shards.clone()), DueSet(shards.clone()));
-        let versions = Versions(shards.clone());
+        let (versions, permits) = (Versions(shards.clone()), Permits(shards.clone()));
         let definitions = Definitions::new(versions.clone());
+        let secrets = Secrets::new(StoredSecrets(shards.clone()), keys, clock.clone());
         let sweep_entries = SweepEntries::new(due.clone(), clock.clone());
         let flow = Flow::new(FlowCounts(shards.clone()), metrics.clone());
+
         let retention =
             Retention { lines: options.history_lines, ms: options.history_hours.saturating_mul(3_600_000) };
-        let label_store = Arc::new(LabelStore::new(
-            records.clone(),
-            definitions.clone(),
-            Committer::new(bus.clone(), hooks.faults, retention),
-            sweep_entries.clone(),
-            clock.clone(),
-            flow.clone(),
-            options.labels,
-        ));
-        let secrets = Secrets::new(StoredSecrets(shards.clone()), keys, clock.clone());
-        let actions = Arc::new(Actions::new(client.clone(), bus.clone(), routes, secrets.clone()));
-        let statistics = Statistics::new(stats);
-        let feeds = Arc::new(Feeds::new(client, statistics, Arc::clone(&actions), metrics.clone()));
-        let permits = Permits(shards.clone());
-        let limits =
-            Limits::new(permits, due.clone(), definitions.clone(), Arc::clone(&label_store), clock.clone());
-        let runner = Arc::new(Runner::new(
-            Arc::clone(&label_store),
+        let label_store = Arc::new(LabelStore {
+            records: records.clone(),
+            definitions: definitions.clone(),
+            committer: Committer { bus: bus.clone(), faults: hooks.faults, retention },
+            sweeps: sweep_entries.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            flow: flow.clone(),
+            logged: Mutex::default(),
+            population: Population::new(records.clone(), options.labels),
+        });
+        let actions =
+            Arc::new(Actions { client: client.clone(), bus: bus.clone(), routes, secrets: secrets.clone() });
+        let feeds = Arc::new(Feeds {
+            client,
+            statistics: Statistics(stats),
+            actions: Arc::clone(&actions),
+            metrics: metrics.clone(),
+            cache: Mutex::default(),
+            inspections: Mutex::default(),
+            memory: Mutex::default(),
+        });
+        let limits = Arc::new(Limits {
+            permits: permits.clone(),
+            due: due.clone(),
+            definitions: definitions.clone(),
+            labels: Arc::clone(&label_store),
+            clock: clock.clone(),
+            turns: Mutex::default(),
+        });
+        let runner = Arc::new(Runner {
+            labels: Arc::clone(&label_store),
             actions,
-            Arc::clone(&feeds),
-            Arc::new(limits),
-            metrics.clone(),
-            hooks.outcome_pause,
-            hooks.stopped,
-        ));
+            feeds: Arc::clone(&feeds),
+            limits,
+            metrics: metrics.clone(),
+            outcome_pause: hooks.outcome_pause,
+            tasks: TaskTracker::new(),
+            stopped: hooks.stopped,
+        });
+
         let labels = Labels::new(Arc::clone(&label_store), Arc::clone(&runner));
-        Self {
-            options,
-            shards,
-            clock,
-            metrics,
-            bus,
-            records,
-            due,
+        let search = Search {
+            records: records.clone(),
+            labels: Arc::clone(&label_store),
+            definitions: definitions.clone(),
+            clock: clock.clone(),
+        };
+        let tasks = Arc::new(TaskRunner {
+            tasks: Tasks(shards.clone()),
+            due: due.clone(),
+            search: search.clone(),
+            labels: labels.clone(),
+            store: Arc::clone(&label_store),
+            records: records.clone(),
+            versions: versions.clone(),
+            secrets: secrets.clone(),
+            definitions: definitions.clone(),
+            clock: clock.clone(),
+            concurrency,
+        });
+        let applier = Arc::new(Applier {
             versions,
-            definitions,
-            sweep_entries,
-            label_store,
-            labels,
-            feeds,
-            secrets,
-            runner,
-            flow,
-            redefined: Arc::default(),
-        }
-    }
-
-    pub(crate) fn handle(&self) -> Handle {
-        Handle {
-            labels: self.labels.clone(),
-            label_store: Arc::clone(&self.label_store),
-            definitions: self.definitions.clone(),
-            applier: Arc::new(self.applier()),
-            search: self.search(),
-            tasks: Arc::new(self.tasks()),
-            secrets: self.secrets.clone(),
-            inspector: Arc::new(self.inspector()),
-        }
-    }
-
-    fn search(&self) -> Search {
-        Search {
-            records: self.records.clone(),
-            labels: Arc::clone(&self.label_store),
-            definitions: self.definitions.clone(),
-            clock: self.clock.clone(),
-        }
-    }
-
-    fn tasks(&self) -> TaskRunner {
-        TaskRunner {
-            tasks: Tasks(self.shards.clone()),
-            due: self.due.clone(),
-            search: self.search(),
-            labels: self.labels.clone(),
-            store: Arc::clone(&self.label_store),
-            records: self.records.clone(),
-            versions: self.versions.clone(),
-            secrets: self.secrets.clone(),
-            definitions: self.definitions.clone(),
-            clock: self.clock.clone(),
-            concurrency: self.options.concurrency,
-        }
-    }
-
-    fn applier(&self) -> Applier {
-        Applier {
-            versions: self.versions.clone(),
-            definitions: self.definitions.clone(),
-            records: self.records.clone(),
-            labels: Arc::clone(&self.label_store),
-            runner: Arc::clone(&self.runner),
-            sweeps: self.sweep_entries.clone(),
-            tasks: Tasks(self.shards.clone()),
-            clock: self.clock.clone(),
-            secrets: self.secrets.clone(),
-            page: self.options.page,
-            concurrency: self.options.concurrency,
-            redefined: Arc::clone(&self.redefined),
-            applying: Mutex::default(),
-        }
-    }
-
-    fn inspector(&self) -> Inspector {
-        Inspector {
+            definitions: definitions.clone(),
+            records: records.clone(),
+            labels: Arc::clone(&label_store),
+            runner: Arc::clone(&runner),
+            sweeps: sweep_entries.clone(),
+            tasks: Tasks(shards.clone()),
+            clock: clock.clone(),
+            secrets: secrets.clone(),
+            page,
+            concurrency,
+            redefined: Arc::clone(&redefined),
+            applying: tokio::sync::Mutex::default(),
+        });
+        let inspector = Arc::new(Inspector {
             explainer: Explainer {
-                labels: Arc::clone(&self.label_store),
-                definitions: self.definitions.clone(),
-                shards: self.shards.clone(),
-                permits: Permits(self.shards.clone()),
-                feeds: Arc::clone(&self.feeds),
-                clock: self.clock.clone(),
+                labels: Arc::clone(&label_store),
+                definitions: definitions.clone(),
+                shards: shards.clone(),
+                permits: permits.clone(),
+                feeds: Arc::clone(&feeds),
+                clock: clock.clone(),
             },
             flow: FlowReader {
-                store: FlowCounts(self.shards.clone()),
-                definitions: self.definitions.clone(),
-                clock: self.clock.clone(),
+                store: FlowCounts(shards.clone()),
+                definitions: definitions.clone(),
+                clock: clock.clone(),
             },
             overview: Overview {
-                definitions: self.definitions.clone(),
-                records: self.records.clone(),
-                due: self.due.clone(),
-                permits: Permits(self.shards.clone()),
-                feeds: Arc::clone(&self.feeds),
-                clock: self.clock.clone(),
-                metrics: self.metrics.clone(),
+                definitions: definitions.clone(),
+                records: records.clone(),
+                due: due.clone(),
+                permits,
+                feeds,
+                clock: clock.clone(),
+                metrics: metrics.clone(),
             },
-            planner: Planner { records: self.records.clone(), clock: self.clock.clone() },
+            planner: Planner { records: records.clone(), clock: clock.clone() },
             checker: Checker {
-                records: self.records.clone(),
-                definitions: self.definitions.clone(),
-                clock: self.clock.clone(),
+                records: records.clone(),
+                definitions: definitions.clone(),
+                clock: clock.clone(),
             },
-        }
-    }
-
-    pub(crate) fn due_times(&self) -> DueTimes {
-        let sweeps = Arc::new(Sweeps {
-            labels: Arc::clone(&self.label_store),
-            runner: Arc::clone(&self.runner),
-            definitions: self.definitions.clone(),
-            records: self.records.clone(),
-            due: self.due.clone(),
-            entries: self.sweep_entries.clone(),
-            clock: self.clock.clone(),
-            metrics: self.metrics.clone(),
-            page: self.options.page,
-            concurrency: self.options.concurrency,
         });
-        DueTimes {
-            due: self.due.clone(),
-            labels: Arc::clone(&self.label_store),
-            runner: Arc::clone(&self.runner),
-            sweeps,
-            tasks: Arc::new(self.tasks()),
-            clock: self.clock.clone(),
-            concurrency: self.options.concurrency,
-        }
-    }
 
-    pub(crate) fn inputs(&self) -> Inputs {
-        Inputs {
-            labels: self.labels.clone(),
-            store: Arc::clone(&self.label_store),
-            definitions: self.definitions.clone(),
-            taken: TakenEvents(self.shards.clone()),
-            bus: self.bus.clone(),
-            shards: self.shards.count(),
-            redefined: Arc::clone(&self.redefined),
-            metrics: self.metrics.clone(),
-        }
-    }
-
-    pub(crate) fn reconciler(&self) -> SweepReconciler {
-        SweepReconciler {
-            definitions: self.definitions.clone(),
-            records: self.records.clone(),
-            due: self.due.clone(),
-            clock: self.clock.clone(),
+        let sweeps = Arc::new(Sweeps {
+            labels: Arc::clone(&label_store),
+            runner: Arc::clone(&runner),
+            definitions: definitions.clone(),
+            records: records.clone(),
+            due: due.clone(),
+            entries: sweep_entries,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            page,
+            concurrency,
+        });
+        Self {
+            runner: Arc::clone(&runner),
+            due_times: Arc::new(DueTimes {
+                due: due.clone(),
+                labels: Arc::clone(&label_store),
+                runner,
+                sweeps,
+                tasks: Arc::clone(&tasks),
+                clock: clock.clone(),
+                concurrency,
+            }),
+            inputs: Inputs {
+                labels: labels.clone(),
+                store: Arc::clone(&label_store),
+                definitions: definitions.clone(),
+                taken: TakenEvents(shards.clone()),
+                bus,
+                shards: shards.count(),
+                redefined,
+                metrics,
+            },
+            reconciler: SweepReconciler {
+                definitions: definitions.clone(),
+                records,
+                due: due.clone(),
+                clock,
+            },
+            due,
+            flow,
+            serve: options.serve,
+            folder: options.folder,
+            handle: Handle { labels, label_store, definitions, applier, search, tasks, secrets, inspector },
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::store::Shards;
@@ -42,14 +43,13 @@ impl Clock {
         if let signalbox_store::Clock::Fixed(now_ms) = &self.source {
             return Ok(now_ms.load(Ordering::SeqCst));
         }
-        let last = || self.reading.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = *last();
+        let known = *self.reading.last.lock();
         let (read_at, server_ms) = match known.filter(|(read_at, _)| read_at.elapsed() < READING_LIFETIME) {
             Some(known) => known,
             None => {
                 let server_ms = self.source.now_ms(self.shards.redis(0)).await?;
                 let known = (Instant::now(), server_ms);
-                *last() = Some(known);
+                *self.reading.last.lock() = Some(known);
                 known
             }
         };

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 
+use signalbox_machine::render::percent_encoded;
+
 use signalbox_bus::{self as bus, Change, EventId, Index, Kind, Log, NewEvent, Refusal};
 
 use crate::{
@@ -102,7 +104,7 @@ fn event(machine: &str, label: &str, incarnation: u32, row: &Row) -> NewEvent {
     let data = Moved { cause: row.cause, from, incarnation, label, machine, to, visit: row.visit };
     NewEvent {
         kind,
-        url: format!("urn:signalbox:machine:{machine}:{}", escaped(label)),
+        url: format!("urn:signalbox:machine:{machine}:{}", percent_encoded(label)),
         timestamp_ms: Some(row.at_ms),
         data: to_raw_value(&data).ok(),
         environment: None,
@@ -111,38 +113,16 @@ fn event(machine: &str, label: &str, incarnation: u32, row: &Row) -> NewEvent {
     }
 }
 
-/// Percent-encoded, as in a URN.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
-}
-
 /// Writes labels through the bus.
 #[derive(Debug)]
 pub(crate) struct Committer {
-    bus: bus::Handle,
-    faults: Faults,
-    retention: Retention,
+    pub(crate) bus: bus::Handle,
+    pub(crate) faults: Faults,
+    /// How much of the log of a label is kept.
+    pub(crate) retention: Retention,
 }
 
 impl Committer {
-    /// A committer that writes through `bus`.
-    pub(crate) fn new(bus: bus::Handle, faults: Faults, retention: Retention) -> Self {
-        Self { bus, faults, retention }
-    }
-
-    /// How much of the log of a label is kept.
-    pub(crate) fn retention(&self) -> Retention {
-        self.retention
-    }
-
     /// What is appended to the log of a label: these lines, and the rows that its record has no room for.
     fn log(&self, lines: &[Line], rows: &[Row]) -> Log {
         let Retention { lines: keep, ms: ttl_ms } = self.retention;

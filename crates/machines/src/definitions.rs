@@ -6,9 +6,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use signalbox_machine::{
     Machine,
@@ -18,7 +19,7 @@ use signalbox_machine::{
 use crate::{
     Error,
     record::Record,
-    store::{Applying, Start, Started, Versions},
+    store::{Applying, Started, Versions},
 };
 
 /// How long a plan is retained, seconds.
@@ -39,9 +40,9 @@ pub struct Version {
 }
 
 impl Version {
-    /// The number of the active version.
-    pub(crate) fn active_number(&self) -> u64 {
-        self.active.as_ref().map_or(self.number, |active| active.number)
+    /// The active version: this one, or a later one.
+    pub(crate) fn active(&self) -> &Self {
+        self.active.as_deref().unwrap_or(self)
     }
 
     /// Whether labels in the state stay on this version. The active version may not have the state.
@@ -136,7 +137,7 @@ impl Definitions {
     }
 
     fn known<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
-        look(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.known.read())
     }
 
     /// The version that is active in a shard, as far as this process knows. A commit under another version is refused;
@@ -215,9 +216,6 @@ impl Definitions {
     }
 
     /// The number of labels that stay on versions before the active one, by version.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn kept(&self, machine: &str, active: u64) -> Result<BTreeMap<u64, u64>, Error> {
         let mut counts = BTreeMap::new();
         for shard in 0..self.versions.shards() {
@@ -237,7 +235,7 @@ impl Definitions {
 
     /// Forgets which version is active in a shard.
     pub(crate) fn forget(&self, machine: &str, shard: usize) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         if let Some(current) = known.current.get_mut(machine) {
             current.remove(&shard);
         }
@@ -246,13 +244,10 @@ impl Definitions {
     /// Forgets all active versions, and the versions themselves: a server that lost the last version may have given its
     /// number to another one.
     pub(crate) fn forget_all(&self) {
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
+        *self.known.write() = Known::default();
     }
 
     /// The names of all machines, ordered.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn names(&self) -> Result<Vec<String>, Error> {
         Ok(self.versions.machines().await?)
     }
@@ -272,7 +267,7 @@ impl Definitions {
     }
 
     fn note_current(&self, machine: &str, shard: usize, number: u64) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.current.entry(machine.to_owned()).or_default().insert(shard, number);
     }
 
@@ -282,7 +277,7 @@ impl Definitions {
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
         let version = Version { number, machine: read(machine, &stored.source)?, active: None };
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());
         let surplus = kept.len().saturating_sub(MAX_CACHED_VERSIONS);
@@ -310,9 +305,6 @@ impl Definitions {
     }
 
     /// All versions of a machine, the oldest first.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn versions(&self, machine: &str) -> Result<Vec<(u64, StoredVersion)>, Error> {
         let all = self.versions.versions(machine).await?;
         Ok(all
@@ -322,9 +314,6 @@ impl Definitions {
     }
 
     /// Stores a plan under a name for an hour.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn keep_plan(&self, machine: &str, name: &str, base: u64, source: &str) -> Result<(), Error> {
         let plan = StoredPlan { base, source: source.to_owned() };
         let text = serde_json::to_string(&plan).unwrap_or_default();
@@ -362,20 +351,12 @@ impl Definitions {
             source: machine.source().to_string(),
         };
         let definition = serde_json::to_string(&stored).unwrap_or_default();
-        let start = Start {
-            machine: machine.name(),
-            base,
-            mark,
-            definition: &definition,
-            digest: machine.hash(),
-            map: &serde_json::to_string(map).unwrap_or_default(),
-        };
-        match self.versions.start_apply(&start).await? {
+        let map = serde_json::to_string(map).unwrap_or_default();
+        match self.versions.start_apply(machine, base, mark, &definition, &map).await? {
             Started::As(version) => {
                 let under_way = self.versions.applying().await?;
-                let ours =
-                    under_way.into_iter().find(|one| one.machine == start.machine && one.version == version);
-                ours.ok_or(Error::DefinitionChanged)
+                let is_ours = |one: &Applying| one.machine == machine.name() && one.version == version;
+                under_way.into_iter().find(is_ours).ok_or(Error::DefinitionChanged)
             }
             Started::Changed => Err(Error::DefinitionChanged),
             Started::Busy => Err(Error::ApplyUnderWay),

@@ -152,12 +152,12 @@ impl<'a> Evaluator<'a> {
             Happened::Failed(outcome, moved) => self.fail(record, *outcome, *moved, &mut turn),
             Happened::Permitted(target) => {
                 if record.status == Status::Acting && record.work.limit().is_some() {
-                    self.attempt_under(Some(target), record, &mut turn);
+                    self.attempt(Some(target), record, &mut turn);
                 }
             }
             Happened::Retried => {
                 record.work.attempts = 0;
-                self.attempt(record, &mut turn);
+                self.attempt(None, record, &mut turn);
             }
             Happened::Evaluated => self.evaluate(record, &mut turn),
             Happened::Skipped(by) => {
@@ -231,7 +231,7 @@ impl<'a> Evaluator<'a> {
                 if record.work.limit().is_some()
                     || record.work.again_ms.is_none_or(|at_ms| at_ms <= self.now_ms) =>
             {
-                self.attempt(record, turn);
+                self.attempt(None, record, turn);
             }
             Status::Waiting if record.work.facts => {
                 record.work.facts = false;
@@ -396,7 +396,7 @@ impl<'a> Evaluator<'a> {
                 work.again_ms = Some(self.now_ms + LOOP_PAUSE_MS);
             }
             Rest::Ended => *work = Work::default(),
-            Rest::Acting => self.attempt(record, turn),
+            Rest::Acting => self.attempt(None, record, turn),
         }
     }
 
@@ -417,7 +417,7 @@ impl<'a> Evaluator<'a> {
         let interval_ms = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms);
         match record.status {
             // The pause before the next attempt is over, or the outcome of the last attempt was lost.
-            Status::Acting if over => self.attempt(record, turn),
+            Status::Acting if over => self.attempt(None, record, turn),
             Status::Choosing if over || resumed => self.decide_after(moved, record, Event::Done, turn),
             Status::Waiting | Status::Looping if (over || resumed) && record.work.held.is_some() => {
                 let work = Work { held: record.work.held.take(), ..Work::default() };
@@ -450,14 +450,9 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// See [`Self::attempt_under`].
-    fn attempt(&self, record: &mut Record, turn: &mut Turn) {
-        self.attempt_under(None, record, turn);
-    }
-
     /// Counts an attempt, lets it wait, or ends the action as errored after the last one. `permit` is the address whose limit
     /// allows the attempt.
-    fn attempt_under(&self, permit: Option<&str>, record: &mut Record, turn: &mut Turn) {
+    fn attempt(&self, permit: Option<&str>, record: &mut Record, turn: &mut Turn) {
         let Some(action) = self.state(record).and_then(State::action) else { return };
         if record.work.attempts >= action.retry.attempts {
             return self.fail(record, attempt::Outcome::Silence, 0, turn);
@@ -475,7 +470,7 @@ impl<'a> Evaluator<'a> {
             return;
         }
         // Limits are those of the active version.
-        let active = self.version.active.as_deref().unwrap_or(self.version);
+        let active = self.version.active();
         let limit = active.machine.limit_of(action).map(|limit| &*limit.target);
         if let Some(target) = limit.filter(|target| permit != Some(*target)) {
             let waited = waited.as_ref().and_then(Work::limit).filter(|(_, known)| *known == target);

@@ -2,13 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use http::{Method, Request, header};
 use http_body_util::Full;
 use hyper::body::Bytes;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use signalbox_condition::Feed as Answer;
 use signalbox_machine::{
@@ -65,7 +66,7 @@ pub struct Health {
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+pub(crate) struct Heard {
     health: Health,
     answer: Option<Instant>,
     failure: Option<Instant>,
@@ -82,34 +83,10 @@ const INSPECTION_TTL: Duration = Duration::from_secs(5);
 /// How often a feed is asked per second for inspections, over all labels.
 const MAX_INSPECTIONS_PER_SECOND: u32 = 10;
 
-/// The result of an inspection of a feed.
-#[derive(Debug, Clone)]
-pub(crate) enum Inspected {
-    /// It answered.
-    Answered,
-    /// It failed: the reason, and whether its default is used instead.
-    Failed(String, bool),
-    /// It was not asked, because it was asked too often in this second.
-    NotAsked,
-}
-
-impl Inspected {
-    pub(crate) fn to_json(&self) -> Value {
-        match self {
-            Self::Answered => json!({"result": "ok"}),
-            Self::Failed(why, true) => json!({"result": "default", "error": why}),
-            Self::Failed(why, false) => json!({"result": "failed", "error": why}),
-            Self::NotAsked => {
-                json!({"result": "not_asked", "error": "it was queried too often in this second; retry"})
-            }
-        }
-    }
-}
-
 /// Recent answers for inspections, and how often each feed was asked for them: a person who reloads a page must not
 /// load the feed.
 #[derive(Debug, Default)]
-struct Inspections {
+pub(crate) struct Inspections {
     seen: HashMap<String, (Instant, Result<Arc<Value>, String>)>,
     /// Machine and feed → start of the current second, and how often it was asked since.
     asked: HashMap<String, (Instant, u32)>,
@@ -144,60 +121,44 @@ impl Inspections {
 /// Asks feeds.
 #[derive(Debug)]
 pub(crate) struct Feeds {
-    client: Client,
-    statistics: Statistics,
-    actions: Arc<Actions>,
-    metrics: Metrics,
-    cache: Mutex<Cache>,
-    inspections: Mutex<Inspections>,
-    memory: Mutex<Memory>,
+    pub(crate) client: Client,
+    pub(crate) statistics: Statistics,
+    pub(crate) actions: Arc<Actions>,
+    pub(crate) metrics: Metrics,
+    pub(crate) cache: Mutex<Cache>,
+    pub(crate) inspections: Mutex<Inspections>,
+    pub(crate) memory: Mutex<Memory>,
 }
 
 impl Feeds {
-    pub(crate) fn new(
-        client: Client,
-        statistics: Statistics,
-        actions: Arc<Actions>,
-        metrics: Metrics,
-    ) -> Self {
-        Self {
-            client,
-            statistics,
-            actions,
-            metrics,
-            cache: Mutex::default(),
-            inspections: Mutex::default(),
-            memory: Mutex::default(),
-        }
-    }
-
-    /// Adds a feed's answer for an inspection, which never moves a label. An answer of the last seconds is used again, and a
+    /// Adds a feed's answer for an inspection, which never moves a label, and describes it. An answer of the last seconds is used again, and a
     /// feed is asked only a few times per second, for however many labels.
     pub(crate) async fn inspect(
         &self,
         to: &mut FeedAnswers,
         (machine, label, metadata): (&Machine, &str, &Value),
         name: &str,
-    ) -> Inspected {
+    ) -> Value {
+        let answered = json!({"result": "ok"});
         let Some(feed) = machine.feed(name) else {
             to.assume(name, Some(Value::Null));
-            return Inspected::Answered;
+            return answered;
         };
         let filling = Filling { state_machine: machine.name(), label, metadata };
         let answer = match key(machine, feed, &filling) {
             Err(missing) => Err(missing),
             Ok(key) => {
-                let inspections = || self.inspections.lock().unwrap_or_else(PoisonError::into_inner);
-                let known = inspections().fresh(&key);
+                let known = self.inspections.lock().fresh(&key);
                 match known {
                     Some(answer) => answer,
-                    None if !inspections().may(&format!("{} {name}", machine.name())) => {
-                        return Inspected::NotAsked;
+                    None if !self.inspections.lock().may(&format!("{} {name}", machine.name())) => {
+                        let error = "it was queried too often in this second; retry";
+                        return json!({"result": "not_asked", "error": error});
                     }
                     None => {
                         let answer = self.fetch(machine, feed, &filling).await;
                         self.remember(machine.name(), name, answer.as_ref().err());
-                        inspections().keep(key, answer.clone());
+                        self.inspections.lock().keep(key, answer.clone());
                         answer
                     }
                 }
@@ -206,15 +167,15 @@ impl Feeds {
         match (answer, &feed.on_error) {
             (Ok(value), _) => {
                 to.0.insert(name.to_owned(), Some(value));
-                Inspected::Answered
+                answered
             }
             (Err(why), OnError::Hold) => {
                 to.assume(name, None);
-                Inspected::Failed(why, false)
+                json!({"result": "failed", "error": why})
             }
             (Err(why), OnError::Default(value)) => {
                 to.assume(name, Some(value.clone()));
-                Inspected::Failed(why, true)
+                json!({"result": "default", "error": why})
             }
         }
     }
@@ -254,7 +215,7 @@ impl Feeds {
 
     /// Records an answer or a failure.
     fn remember(&self, machine: &str, feed: &str, why: Option<&String>) {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory.lock();
         let heard = memory.entry((machine.to_owned(), feed.to_owned())).or_default();
         match why {
             None => {
@@ -273,7 +234,7 @@ impl Feeds {
 
     /// The health of a machine's feeds, by name.
     pub(crate) fn health(&self, machine: &str) -> BTreeMap<String, Health> {
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = self.memory.lock();
         let own = memory.iter().filter(|((of, _), _)| of == machine);
         let health = own.map(|((_, feed), heard)| {
             let mut health = heard.health.clone();
@@ -302,7 +263,7 @@ impl Feeds {
             FeedSource::Stats(stats) => {
                 let id = stats.id.fill(*filling).map_err(|missing| missing.to_string())?;
                 let window = stats.window.as_secs();
-                let asked = self.statistics.window(stats.of.name(), &id, window);
+                let asked = self.statistics.window(stats.of, &id, window);
                 match tokio::time::timeout(feed.timeout, asked).await {
                     Ok(Ok(value)) => value,
                     Ok(Err(error)) => return Err(error.to_string()),
@@ -312,7 +273,7 @@ impl Feeds {
         };
         let value = Arc::new(value);
         if !feed.ttl.is_zero() {
-            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cache = self.cache.lock();
             if cache.len() >= MAX_CACHED {
                 cache.clear();
             }
@@ -325,7 +286,7 @@ impl Feeds {
         if ttl.is_zero() {
             return None;
         }
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.cache.lock();
         let (at, value) = cache.get(key)?;
         (at.elapsed() < ttl).then(|| Arc::clone(value))
     }
@@ -353,7 +314,7 @@ fn key(machine: &Machine, feed: &Feed, filling: &Filling<'_>) -> Result<String, 
         FeedSource::Url(url) => url.address(*filling).map_err(|missing| missing.to_string())?,
         FeedSource::Stats(stats) => {
             let id = stats.id.fill(*filling).map_err(|missing| missing.to_string())?;
-            format!("{} {} {id}", stats.of.name(), stats.window.as_secs())
+            format!("{} {} {id}", stats.of, stats.window.as_secs())
         }
     };
     Ok(format!("{} {} {source}", machine.name(), feed.name))

@@ -11,11 +11,15 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
+use signalbox_api::machines::{EdgeFlow, Flow as Report, Funnel, StateFlow, VersionFunnel};
+
 use crate::{
-    Error, clock::Clock, definitions::Definitions, metrics::Metrics, record::Row, store::FlowCounts,
+    Error, clock::Clock, definitions::Definitions, evaluator::instant, metrics::Metrics, record::Row,
+    store::FlowCounts,
 };
 
 /// Hours that are kept.
@@ -115,14 +119,10 @@ impl Flow {
         Self { counts: Arc::default(), store, metrics }
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
     /// Counts the newest `rows` rows of a label's history.
     pub(crate) fn count(&self, machine: &str, history: &[Row], rows: usize) {
         let machine: Arc<str> = machine.into();
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock();
         for place in history.len().saturating_sub(rows)..history.len() {
             count_row(&mut counts, &machine, history, place);
             let (before, row) = (place.checked_sub(1).and_then(|place| history.get(place)), &history[place]);
@@ -137,7 +137,7 @@ impl Flow {
 
     /// Adds the counts of this process to those in the fabric. Those that cannot be added are kept.
     pub(crate) async fn flush(&self) -> Result<(), Error> {
-        let held = std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        let held = std::mem::take(&mut *self.counts.lock());
         let mut failed = None;
         for ((machine, hour), counts) in held {
             let mut rest: Vec<(Counted, u64)> = counts.into_iter().collect();
@@ -151,7 +151,7 @@ impl Flow {
                 }
             }
             if !rest.is_empty() {
-                let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut counts = self.counts.lock();
                 let kept = counts.entry((machine, hour)).or_default();
                 for (counted, count) in rest {
                     if kept.len() < MAX_HELD || kept.contains_key(&counted) {
@@ -196,41 +196,15 @@ fn count_row(counts: &mut Counts, machine: &Arc<str>, history: &[Row], place: us
     }
 }
 
-/// The flow of a machine in a period.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct FlowReport {
-    /// The beginning, Unix milliseconds: a whole hour.
-    pub since_ms: u64,
-    /// The end, Unix milliseconds.
-    pub until_ms: u64,
-    /// By state.
-    pub states: BTreeMap<String, StateFlow>,
+/// The sums of counts.
+#[derive(Default)]
+struct Sums {
+    states: BTreeMap<String, StateFlow>,
+    /// By state and range.
+    stays: BTreeMap<String, BTreeMap<u32, u64>>,
     /// By the states before and after.
-    pub transitions: BTreeMap<(String, String), u64>,
-    /// If two states were given: by version.
-    pub funnel: BTreeMap<u64, Conversion>,
-}
-
-/// The flow through a state.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StateFlow {
-    /// Labels that entered it.
-    pub entered: u64,
-    /// Labels that left it.
-    pub left: u64,
-    /// Median of the time in it, seconds.
-    pub p50_seconds: Option<f64>,
-    /// 95th percentile of the time in it, seconds.
-    pub p95_seconds: Option<f64>,
-}
-
-/// How many entries into a state reached another.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Conversion {
-    /// Entries into the first state.
-    pub entered: u64,
-    /// Those of them after which the second was reached until now.
-    pub reached: u64,
+    transitions: BTreeMap<(String, String), u64>,
+    funnel: BTreeMap<u64, VersionFunnel>,
 }
 
 /// Reads what all processes have counted.
@@ -246,12 +220,13 @@ impl FlowReader {
     ///
     /// # Errors
     /// [`Error::NoSuchMachine`], [`Error::NoSuchState`], or a failure of the fabric.
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
     pub async fn report(
         &self,
         machine: &str,
         hours: u64,
         funnel: Option<(&str, &str)>,
-    ) -> Result<FlowReport, Error> {
+    ) -> Result<Report, Error> {
         let definition = self.definitions.current(machine).await?.machine;
         if let Some((from, to)) = funnel {
             for state in [from, to] {
@@ -261,35 +236,55 @@ impl FlowReader {
         let until_ms = self.clock.now_ms().await?;
         let last = until_ms / HOUR_MS;
         let first = last.saturating_sub(hours.clamp(1, KEPT_HOURS) - 1);
-        let mut report = FlowReport { since_ms: first * HOUR_MS, until_ms, ..FlowReport::default() };
+        let mut sums = Sums::default();
         for state in definition.states() {
-            report.states.insert(state.name().to_owned(), StateFlow::default());
+            sums.states.insert(state.name().to_owned(), StateFlow::default());
         }
-        let mut stays: BTreeMap<String, BTreeMap<u32, u64>> = BTreeMap::new();
         for hour in first..=last {
             for (field, count) in self.store.of(machine, hour).await? {
                 match Counted::parse(&field) {
-                    Some(counted) => report.add(counted, count, funnel, &mut stays),
+                    Some(counted) => sums.add(counted, count, funnel),
                     None => tracing::debug!(field, "count of an unknown kind"),
                 }
             }
         }
-        for (state, stays) in stays {
-            let flow = report.states.entry(state).or_default();
-            (flow.p50_seconds, flow.p95_seconds) = (quantile(&stays, 0.5), quantile(&stays, 0.95));
+        for (state, stays) in &sums.stays {
+            let flow = sums.states.entry(state.clone()).or_default();
+            (flow.p50_seconds, flow.p95_seconds) = (quantile(stays, 0.5), quantile(stays, 0.95));
         }
-        Ok(report)
+        // States that the definition no longer has come last.
+        let place =
+            |state: &str| definition.state(state).map_or(usize::MAX, |state| state.index().position());
+        let state = |(state, flow)| StateFlow { state, ..flow };
+        let mut states: Vec<StateFlow> = sums.states.into_iter().map(state).collect();
+        states.sort_by_key(|flow| place(&flow.state));
+        let edge = |((from, to), transitions)| EdgeFlow { from, to, transitions };
+        let mut edges: Vec<EdgeFlow> = sums.transitions.into_iter().map(edge).collect();
+        edges.sort_by_key(|edge| std::cmp::Reverse(edge.transitions));
+        let version = |(version, counts)| VersionFunnel { version, ..counts };
+        let versions: Vec<VersionFunnel> = sums.funnel.into_iter().map(version).collect();
+        let transitions: u64 = edges.iter().map(|edge| edge.transitions).sum();
+        let since_ms = first * HOUR_MS;
+        Ok(Report {
+            since: instant(since_ms).to_string(),
+            until: instant(until_ms).to_string(),
+            transitions,
+            per_second: transitions as f64 * 1000.0 / until_ms.saturating_sub(since_ms).max(1) as f64,
+            states,
+            edges,
+            funnel: funnel.map(|(from, to)| Funnel {
+                from: from.to_owned(),
+                to: to.to_owned(),
+                entered: versions.iter().map(|one| one.entered).sum(),
+                reached: versions.iter().map(|one| one.reached).sum(),
+                versions,
+            }),
+        })
     }
 }
 
-impl FlowReport {
-    fn add(
-        &mut self,
-        counted: Counted,
-        count: u64,
-        funnel: Option<(&str, &str)>,
-        stays: &mut BTreeMap<String, BTreeMap<u32, u64>>,
-    ) {
+impl Sums {
+    fn add(&mut self, counted: Counted, count: u64, funnel: Option<(&str, &str)>) {
         match counted {
             Counted::Entered(version, state) => {
                 if funnel.is_some_and(|(from, _)| *state == *from) {
@@ -302,7 +297,7 @@ impl FlowReport {
                 *self.transitions.entry((from.to_string(), to.to_string())).or_default() += count;
             }
             Counted::Stayed(state, range) => {
-                *stays.entry(state.to_string()).or_default().entry(range).or_default() += count;
+                *self.stays.entry(state.to_string()).or_default().entry(range).or_default() += count;
             }
             Counted::Reached(version, from, to) => {
                 if funnel == Some((&from, &to)) {
@@ -310,14 +305,6 @@ impl FlowReport {
                 }
             }
         }
-    }
-
-    /// Transitions per second.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "a rate")]
-    pub fn per_second(&self) -> f64 {
-        let ms = self.until_ms.saturating_sub(self.since_ms).max(1);
-        self.transitions.values().sum::<u64>() as f64 * 1000.0 / ms as f64
     }
 }
 

@@ -152,7 +152,7 @@ impl Inputs {
             EventPath::Object => Value::from(event.object.as_str()),
             EventPath::Url => Value::from(event.url.as_str()),
             EventPath::Environment => Value::from(event.environment.as_str()),
-            EventPath::Data(keys) => signalbox_machine::definition::Path::new(keys.clone()).of(&data).clone(),
+            EventPath::Data(path) => path.of(&data).clone(),
         };
         let label = match named {
             Value::String(name) => name,
@@ -178,7 +178,7 @@ impl Inputs {
             Ok(()) => self.metrics.took("taken"),
             Err(Error::NoSuchLabel | Error::Gone | Error::Deleted) => self.metrics.took("no_label"),
             Err(Error::BadMetadata(why)) => {
-                tracing::warn!(machine, why, "metadata of an event rejected");
+                tracing::warn!(machine, %why, "metadata of an event rejected");
                 self.metrics.took("too_much");
             }
             Err(Error::TooManyLabels(_)) => self.metrics.took("label_limit"),

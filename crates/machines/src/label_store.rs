@@ -4,8 +4,9 @@
 //! changed in the meantime, nothing is written and the steps start again (`labels.lua` compares the record's header and
 //! the version of the definition). The caller starts the consequences of a change ([`crate::runner`]).
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
+use parking_lot::Mutex;
 use rand::RngExt as _;
 use signalbox_bus::Refusal;
 use tokio::time::{Instant, sleep};
@@ -23,9 +24,8 @@ use crate::{
     metrics::Metrics,
     population::Population,
     record::{Record, Status},
-    store::Records,
+    store::{Index, Records},
     sweep_entries::SweepEntries,
-    unreadable::UnreadableLabels,
 };
 
 /// How often a change may lose its compare-and-set. In each of those rounds another change was written.
@@ -34,6 +34,8 @@ const MAX_ROUNDS: usize = 200;
 const ROUNDS_WITHOUT_JITTER: usize = 2;
 /// Maximum of that pause, ms.
 const MAX_JITTER_MS: u64 = 20;
+/// Maximum number of unreadable labels that are logged.
+const MAX_LOGGED: usize = 1_000;
 /// The initial and the maximum polling interval for a label that a client waits for.
 const FIRST_POLL: Duration = Duration::from_millis(20);
 const MAX_POLL: Duration = Duration::from_millis(250);
@@ -110,33 +112,19 @@ pub(crate) struct Done {
 /// The labels of all machines.
 #[derive(Debug)]
 pub struct LabelStore {
-    records: Records,
-    definitions: Definitions,
-    committer: Committer,
-    sweeps: SweepEntries,
-    clock: Clock,
-    metrics: Metrics,
-    flow: Flow,
-    unreadable: UnreadableLabels,
-    population: Population,
+    pub(crate) records: Records,
+    pub(crate) definitions: Definitions,
+    pub(crate) committer: Committer,
+    pub(crate) sweeps: SweepEntries,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
+    pub(crate) flow: Flow,
+    /// Unreadable labels that were logged.
+    pub(crate) logged: Mutex<HashSet<String>>,
+    pub(crate) population: Population,
 }
 
 impl LabelStore {
-    pub(crate) fn new(
-        records: Records,
-        definitions: Definitions,
-        committer: Committer,
-        sweeps: SweepEntries,
-        clock: Clock,
-        flow: Flow,
-        max_labels: u64,
-    ) -> Self {
-        let metrics = flow.metrics().clone();
-        let unreadable = UnreadableLabels::new(metrics.clone());
-        let population = Population::new(records.clone(), max_labels);
-        Self { records, definitions, committer, sweeps, clock, metrics, flow, unreadable, population }
-    }
-
     /// The record of a label, also of a deleted one.
     pub(crate) async fn read(&self, machine: &str, label: &str) -> Result<Option<Record>, Error> {
         let bytes = self.records.one(machine, label).await?;
@@ -180,7 +168,7 @@ impl LabelStore {
                 let evaluator = Evaluator { version: &version, label, now_ms, feeds: answers };
                 happened.map(|happened| evaluator.run(&mut record, &happened)).unwrap_or_default()
             };
-            self.metrics.evaluated(turn.evaluations);
+            self.metrics.evaluations.inc_by(turn.evaluations);
             // The label may need another feed than before and be the same otherwise.
             let only_asks = turn.needs.is_some() && turn.moves + rows == 0;
             let unchanged = before
@@ -188,7 +176,7 @@ impl LabelStore {
                 .is_some_and(|old| *old == record || (only_asks && differs_in_retry_only(old, &record)));
             if unchanged {
                 // No commit compares the version, so it is compared here.
-                if self.definitions.is_active(shard, machine, version.active_number()).await? {
+                if self.definitions.is_active(shard, machine, version.active().number).await? {
                     return Ok(Done { record: before, version, turn, changed: false });
                 }
                 self.definitions.forget(machine, shard);
@@ -205,13 +193,13 @@ impl LabelStore {
             }
             self.sweeps.ensure(shard, &version, &turn.sweeps).await?;
             let new_rows = rows + turn.moves;
-            let (place, number) = ((machine, label), Some(version.active_number()));
+            let (place, number) = ((machine, label), Some(version.active().number));
             let lines = note.lines(before.as_ref(), &record, now_ms);
             let committed =
                 self.committer.commit(place, number, before.as_ref(), &mut record, new_rows, &lines).await;
             match committed {
                 Ok(()) => {
-                    self.metrics.moved(new_rows);
+                    self.metrics.moves.inc_by(new_rows as u64);
                     self.flow.count(machine, &record.history, new_rows);
                     let active = version.active.as_deref().filter(|_| turn.left).cloned();
                     let version = active.unwrap_or(version);
@@ -289,14 +277,11 @@ impl LabelStore {
     ) -> Result<Option<Activity>, Error> {
         let record = self.label_or_tombstone(machine, label).await?;
         let log = self.records.log(machine, label).await?;
-        let since_ms = self.clock.now_ms().await?.saturating_sub(self.committer.retention().ms);
+        let since_ms = self.clock.now_ms().await?.saturating_sub(self.committer.retention.ms);
         Ok(Activity::page(&log, &record.history, since_ms, cursor, limit))
     }
 
     /// The records of labels, ordered by name, without deleted and unreadable ones.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn records(&self, machine: &str, names: Vec<String>) -> Result<Vec<(String, Record)>, Error> {
         let mut by_shard = vec![Vec::new(); self.records.shards().count()];
         for name in names {
@@ -315,9 +300,6 @@ impl LabelStore {
     }
 
     /// The next names after `after`, in order, of labels in any of `states`, or with `status` if that has an index.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn list(
         &self,
         machine: &str,
@@ -326,24 +308,11 @@ impl LabelStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<String>, Error> {
-        let mut names = Vec::new();
-        for shard in 0..self.records.shards().count() {
-            match status.filter(|status| status.has_index()) {
-                Some(status) => {
-                    let status = status.as_str();
-                    names.extend(self.records.with_status(shard, machine, status, after, limit).await?);
-                }
-                None => {
-                    for state in states {
-                        names.extend(self.records.in_state(shard, machine, state, after, limit).await?);
-                    }
-                }
-            }
-        }
-        names.sort_unstable();
-        names.dedup();
-        names.truncate(limit);
-        Ok(names)
+        let indexes = match status.filter(|status| status.has_index()) {
+            Some(status) => vec![Index::Status(status.as_str())],
+            None => states.iter().map(|state| Index::State(state)).collect(),
+        };
+        Ok(self.records.names_in_any(machine, &indexes, after, limit).await?)
     }
 
     /// Waits until the label rests, at most for `patience`, and returns its state then.
@@ -375,7 +344,11 @@ impl LabelStore {
 
     /// Reports that a label was skipped because its record cannot be read. It is counted, and logged once.
     pub fn report_unreadable(&self, machine: &str, label: &str) {
-        self.unreadable.report(machine, label);
+        self.metrics.unreadable.inc();
+        let mut logged = self.logged.lock();
+        if logged.len() < MAX_LOGGED && logged.insert(format!("{machine} {label}")) {
+            tracing::error!(machine, label, "unreadable label skipped");
+        }
     }
 }
 

@@ -83,7 +83,7 @@ impl Labels {
         recreate: bool,
         key: Option<&str>,
     ) -> Result<Answer, Error> {
-        merge::check(metadata).map_err(|error| Error::BadMetadata(error.to_string()))?;
+        merge::check(metadata)?;
         let sent = serde_json::to_vec(metadata).unwrap_or_default();
         let request = key.map(|key| KeyedRequest::new(key, "create", &sent));
         self.keyed((machine, label), request, |before, _, _| {
@@ -114,7 +114,7 @@ impl Labels {
         let sent = || serde_json::to_vec(metadata).unwrap_or_default();
         let request = update.key.map(|key| KeyedRequest::new(key, kind, &sent()));
         if !metadata.is_object() {
-            return Err(Error::BadMetadata("metadata must be an object".to_owned()));
+            return Err(merge::TooMuch::NoObject.into());
         }
         self.keyed((machine, label), request, |before, _, _| {
             let mut record = match before {
@@ -127,7 +127,7 @@ impl Labels {
             } else {
                 merge::merge(&mut record.metadata, metadata);
             }
-            check(&record)?;
+            merge::check(&record.metadata)?;
             Ok(Edit::write(record, Some(Happened::Facts(metadata))).noted(Note::by(&self.by)))
         })
         .await
@@ -136,7 +136,7 @@ impl Labels {
     /// Updates a label by an event, once: the label stores which event it took last.
     pub(crate) async fn take(&self, machine: &str, label: &str, event: InputEvent<'_>) -> Result<(), Error> {
         if event.metadata.is_some_and(|metadata| !metadata.is_object()) {
-            return Err(Error::BadMetadata("metadata must be an object".to_owned()));
+            return Err(merge::TooMuch::NoObject.into());
         }
         let taken = (event.id, event.input);
         let changed = self.keyed((machine, label), None, |before, _, _| {
@@ -149,7 +149,7 @@ impl Labels {
             };
             if let Some(metadata) = event.metadata {
                 merge::merge(&mut record.metadata, metadata);
-                check(&record)?;
+                merge::check(&record.metadata)?;
             }
             record.take(taken);
             Ok(Edit::write(record, Some(happened)).noted(Note::by(&format!("topic {}", event.topic))))
@@ -367,7 +367,7 @@ impl Operation {
                 Ok(Edit::write(record, Some(Happened::Resumption)))
             }
             Self::Move { to } => {
-                let active = version.active.as_deref().unwrap_or(version);
+                let active = version.active();
                 if active.machine.state(to).is_none() && version.machine.state(to).is_none() {
                     return Err(Error::NoSuchState(to.clone()));
                 }
@@ -376,10 +376,6 @@ impl Operation {
             Self::Set { .. } | Self::Delete => Ok(Edit::Leave),
         }
     }
-}
-
-fn check(record: &Record) -> Result<(), Error> {
-    merge::check(&record.metadata).map_err(|error| Error::BadMetadata(error.to_string()))
 }
 
 #[cfg(test)]

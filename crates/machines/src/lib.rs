@@ -33,7 +33,7 @@
 //! | `evaluator` | applies an update, a time or an event to a record; without I/O |
 //! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
 //! | `flow` | counts of transitions, times in states, and conversions |
-//! | `commit`, `sweep_entries`, `unreadable` | parts of a change: commit, sweeps to add, unreadable labels to skip |
+//! | `commit`, `sweep_entries` | parts of a change: commit, sweeps to add |
 //! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
 //! | `limits` | limits of addresses: which waiting labels may begin an attempt |
 //! | `runner` | `Runner`: what follows a change in the background: attempts of actions, requests to feeds |
@@ -123,7 +123,6 @@ mod sweeps;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod unreadable;
 
 /// The name of the lease under which one pacemaker works on the due times of a shard.
 pub fn lease_name(shard: usize) -> String {
@@ -138,18 +137,18 @@ pub use definitions::{Definitions, StoredPlan, StoredVersion, Version, parse_mac
 pub use error::Error;
 pub use evaluator::instant;
 pub use feeds::Health;
-pub use flow::{Conversion, FlowReader, FlowReport, KEPT_HOURS, StateFlow};
+pub use flow::{FlowReader, KEPT_HOURS};
 pub use handle::Handle;
 pub use inspector::{
-    Alert, Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Limit, Limited,
-    Overview, Planner, Preview, Wake, Waking,
+    Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Overview, Planner, Wake,
+    Waking,
 };
 pub use label_store::LabelStore;
 pub use labels::{Labels, Operated, Operation, Update, is_label_name};
 pub use log::{Activity, Entry, Line};
 pub use options::Options;
 pub use search::{Filter, Found, Search, Total};
-pub use secrets::{Secret, Secrets};
+pub use secrets::Secrets;
 pub use service::Service;
 use signalbox_label as record;
 pub use signalbox_label::{Cause, Record, Row, Status, Work};

@@ -8,12 +8,9 @@
 //! A permit expires when the process that died with it can no longer be waiting for an answer: with the label's own time in
 //! the due set, five seconds after the timeout of the attempt.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use signalbox_machine::{Machine, State};
 
 use crate::{
@@ -58,33 +55,19 @@ pub(crate) struct AdmitTurn<'a> {
 /// Decides which waiting labels may begin an attempt.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    permits: Permits,
-    due: DueSet,
-    definitions: Definitions,
-    labels: Arc<LabelStore>,
-    clock: Clock,
-    turns: Mutex<Turns>,
+    pub(crate) permits: Permits,
+    pub(crate) due: DueSet,
+    pub(crate) definitions: Definitions,
+    pub(crate) labels: Arc<LabelStore>,
+    pub(crate) clock: Clock,
+    pub(crate) turns: Mutex<Turns>,
 }
 
 impl Limits {
-    pub(crate) fn new(
-        permits: Permits,
-        due: DueSet,
-        definitions: Definitions,
-        labels: Arc<LabelStore>,
-        clock: Clock,
-    ) -> Self {
-        Self { permits, due, definitions, labels, clock, turns: Mutex::default() }
-    }
-
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins a turn. `None` if one is under way in this process, which then looks again.
     pub(crate) fn begin(&self, machine: &str, target: &str) -> Option<AdmitTurn<'_>> {
         let key = (machine.to_owned(), target.to_owned());
-        let mut turns = self.turns();
+        let mut turns = self.turns.lock();
         if let Some(called) = turns.get_mut(&key) {
             *called = true;
             return None;
@@ -151,17 +134,12 @@ impl Limits {
         let more = !self.permits.waiting(machine, target, 1).await?.is_empty();
         Ok(Admitted { permits: Vec::new(), more })
     }
-
-    /// Returns a permit.
-    pub(crate) async fn give_back(&self, machine: &str, target: &str, permit: &str) -> Result<(), Error> {
-        Ok(self.permits.give_back(machine, target, permit).await?)
-    }
 }
 
 impl AdmitTurn<'_> {
     /// Whether the turn ends: no call came during it.
     pub(crate) fn ends(&mut self) -> bool {
-        let mut turns = self.limits.turns();
+        let mut turns = self.limits.turns.lock();
         self.ended = !turns.get_mut(&self.key).is_some_and(std::mem::take);
         if self.ended {
             turns.remove(&self.key);
@@ -173,7 +151,7 @@ impl AdmitTurn<'_> {
 impl Drop for AdmitTurn<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.limits.turns().remove(&self.key);
+            self.limits.turns.lock().remove(&self.key);
         }
     }
 }

@@ -1,16 +1,15 @@
 //! Metrics of the machines in the Prometheus text format. Their labels are machines, states and fixed words, never
 //! the names of a machine's labels.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::text::encode_registry,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
+use signalbox_api::machines::PassedLimit;
 
 use crate::actions::Outcome;
 
@@ -33,37 +32,40 @@ const STAYS: [f64; 12] =
 /// States that have metrics of their own in a process; the others share one.
 const MAX_SERIES: usize = 1_000;
 
+/// Numbers of machines: machine, the other label, number.
+type Rows = Vec<(String, String, u64)>;
+
 /// Numbers of the whole fabric at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    /// Machine, state, labels.
-    pub(crate) states: Vec<(String, String, u64)>,
-    /// Machine, status, labels.
-    pub(crate) statuses: Vec<(String, &'static str, u64)>,
+    /// Labels by state.
+    pub(crate) states: Rows,
+    /// Labels by status.
+    pub(crate) statuses: Rows,
     /// Entries that are due and not worked on yet.
     pub(crate) overdue: u64,
     /// How long the oldest of them has been due, seconds.
     pub(crate) lag_seconds: u64,
-    /// How long the oldest label has been in states with an alert by age: machine, state, seconds.
-    pub(crate) ages: Vec<(String, String, u64)>,
-    /// Limits that are exceeded: machine, state, limit.
-    pub(crate) alerts: Vec<(String, String, &'static str)>,
-    /// Labels that wait for the limit of an address: machine, address, count.
-    pub(crate) limits: Vec<(String, String, u64)>,
-    /// Labels that nothing will evaluate again: machine, reason, count.
-    pub(crate) stuck: Vec<(String, &'static str, u64)>,
+    /// How long the oldest label has been in states with an alert by age, seconds.
+    pub(crate) ages: Rows,
+    /// Limits that are exceeded, each with its machine.
+    pub(crate) alerts: Vec<(String, PassedLimit)>,
+    /// Labels that wait for the limit of an address.
+    pub(crate) limits: Rows,
+    /// Labels that nothing will evaluate again, by reason.
+    pub(crate) stuck: Rows,
 }
 
 /// The counters of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    evaluations: Counter,
-    moves: Counter,
+    pub(crate) evaluations: Counter,
+    pub(crate) moves: Counter,
     actions: Family<Words<1>, Counter>,
     feeds: Family<Words<1>, Counter>,
     inputs: Family<Words<1>, Counter>,
-    sweeps: Counter,
-    unreadable: Counter,
+    pub(crate) sweeps: Counter,
+    pub(crate) unreadable: Counter,
     entries: Family<Names<2>, Counter>,
     stays: Family<Names<2>, Histogram, fn() -> Histogram>,
     /// The machines and states that have metrics of their own.
@@ -88,14 +90,6 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn evaluated(&self, count: u64) {
-        self.evaluations.inc_by(count);
-    }
-
-    pub(crate) fn moved(&self, count: usize) {
-        self.moves.inc_by(count as u64);
-    }
-
     /// Counts an entry into a state, and the time in the state before.
     pub(crate) fn entered(&self, machine: &Arc<str>, state: &Arc<str>, before: Option<(&str, u64)>) {
         self.entries.get_or_create(&self.place(machine, state)).inc();
@@ -107,7 +101,7 @@ impl Metrics {
 
     /// The labels of a metric: a fixed number of states have their own.
     fn place(&self, machine: &Arc<str>, state: &Arc<str>) -> Names<2> {
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut series = self.series.lock();
         let place = (Arc::clone(machine), Arc::clone(state));
         if series.contains(&place) || (series.len() < MAX_SERIES && series.insert(place)) {
             return of(machine, "state", state);
@@ -125,14 +119,6 @@ impl Metrics {
 
     pub(crate) fn took(&self, result: &'static str) {
         self.inputs.get_or_create(&[("result", result)]).inc();
-    }
-
-    pub(crate) fn skipped_unreadable(&self) {
-        self.unreadable.inc();
-    }
-
-    pub(crate) fn swept(&self) {
-        self.sweeps.inc();
     }
 
     /// The text for `/metrics`, without an end mark.
@@ -160,37 +146,7 @@ impl Metrics {
             self.stays.clone(),
         );
         if let Some(numbers) = numbers {
-            numbers.register_limits(&mut registry);
-            let states = Family::<Names<2>, Gauge>::default();
-            for (machine, state, count) in &numbers.states {
-                states.get_or_create(&of(machine, "state", state)).set(gauge(*count));
-            }
-            let statuses = Family::<Names<2>, Gauge>::default();
-            for (machine, status, count) in &numbers.statuses {
-                statuses.get_or_create(&of(machine, "status", status)).set(gauge(*count));
-            }
-            registry.register("labels", "Labels, by machine and state", states);
-            registry.register("busy_labels", "Labels that do not rest, by machine and status", statuses);
-            let single = |count: u64| {
-                let one = Gauge::<i64>::default();
-                one.set(gauge(count));
-                one
-            };
-            registry.register("overdue", "Labels and sweeps that are due", single(numbers.overdue));
-            registry.register(
-                "due_lag_seconds",
-                "How long the oldest of them has been due",
-                single(numbers.lag_seconds),
-            );
-            let stuck = Family::<Names<2>, Gauge>::default();
-            for (machine, reason, count) in &numbers.stuck {
-                stuck.get_or_create(&of(machine, "reason", reason)).set(gauge(*count));
-            }
-            registry.register(
-                "stuck_labels",
-                "Labels that nothing will evaluate again, by machine and reason",
-                stuck,
-            );
+            numbers.register(&mut registry);
         }
         let mut text = String::new();
         encode_registry(&mut text, &registry).map(|()| text)
@@ -198,31 +154,45 @@ impl Metrics {
 }
 
 impl Numbers {
-    fn register_limits(&self, registry: &mut Registry) {
-        let ages = Family::<Names<2>, Gauge>::default();
-        for (machine, state, seconds) in &self.ages {
-            ages.get_or_create(&of(machine, "state", state)).set(gauge(*seconds));
-        }
+    fn register(&self, registry: &mut Registry) {
         registry.register(
             "oldest_label_seconds",
             "How long the oldest label has been in a state that has an alert by age",
-            ages,
+            gauges("state", &self.ages),
         );
         let alerts = Family::<Names<3>, Gauge>::default();
-        for (machine, state, limit) in &self.alerts {
-            let labels =
-                [("machine", machine.clone()), ("state", state.clone()), ("limit", (*limit).to_owned())];
+        for (machine, PassedLimit { state, limit, .. }) in &self.alerts {
+            let labels = [("machine", machine.clone()), ("state", state.clone()), ("limit", limit.clone())];
             alerts.get_or_create(&labels).set(1);
         }
-        let waiting = Family::<Names<2>, Gauge>::default();
-        for (machine, target, count) in &self.limits {
-            waiting.get_or_create(&of(machine, "target", target)).set(gauge(*count));
-        }
+        let waiting = gauges("target", &self.limits);
         registry.register("limited_labels", "Labels that wait for the limit of an address", waiting);
         registry.register("passed_limits", "Limits of states that are exceeded: 1 each", alerts);
+        registry.register("labels", "Labels, by machine and state", gauges("state", &self.states));
+        let statuses = gauges("status", &self.statuses);
+        registry.register("busy_labels", "Labels that do not rest, by machine and status", statuses);
+        registry.register("overdue", "Labels and sweeps that are due", gauge(self.overdue));
+        let help = "How long the oldest of them has been due";
+        registry.register("due_lag_seconds", help, gauge(self.lag_seconds));
+        let help = "Labels that nothing will evaluate again, by machine and reason";
+        registry.register("stuck_labels", help, gauges("reason", &self.stuck));
     }
 }
 
-fn gauge(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+fn gauges(label: &'static str, rows: &Rows) -> Family<Names<2>, Gauge> {
+    let family = Family::<Names<2>, Gauge>::default();
+    for (machine, value, number) in rows {
+        family.get_or_create(&of(machine, label, value)).set(signed(*number));
+    }
+    family
+}
+
+fn gauge(number: u64) -> Gauge {
+    let gauge = Gauge::<i64>::default();
+    gauge.set(signed(number));
+    gauge
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

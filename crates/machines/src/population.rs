@@ -9,7 +9,10 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use signalbox_machine::definition::Machine;
 
-use crate::{Error, store::Records};
+use crate::{
+    Error,
+    store::{Index, Records},
+};
 
 /// How long a count is used.
 const KEEP_MS: u64 = 1_000;
@@ -47,8 +50,10 @@ impl Population {
         let labels = match known.filter(|known| now_ms.abs_diff(known.at_ms) < KEEP_MS) {
             Some(known) => known.labels,
             None => {
-                let states: Vec<&str> = machine.states().iter().map(|state| state.name()).collect();
-                let labels = self.records.population(name, &states).await?;
+                // A deleted label is a record, too.
+                let states = machine.states().iter().map(|state| Index::State(state.name()));
+                let indexes: Vec<Index<'_>> = states.chain([Index::Gone]).collect();
+                let labels = self.records.count(name, &indexes).await?.into_iter().sum();
                 self.counted.lock().insert(name.to_owned(), Counted { at_ms: now_ms, labels });
                 labels
             }

@@ -40,31 +40,19 @@ const ADMITTED_AT_A_TIME: usize = 16;
 /// Runs actions and asks feeds.
 #[derive(Debug)]
 pub(crate) struct Runner {
-    labels: Arc<LabelStore>,
-    actions: Arc<Actions>,
-    feeds: Arc<Feeds>,
-    limits: Arc<Limits>,
-    metrics: Metrics,
+    pub(crate) labels: Arc<LabelStore>,
+    pub(crate) actions: Arc<Actions>,
+    pub(crate) feeds: Arc<Feeds>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) metrics: Metrics,
     /// See [`OUTCOME_PAUSE`].
-    outcome_pause: Duration,
-    tasks: TaskTracker,
+    pub(crate) outcome_pause: Duration,
+    pub(crate) tasks: TaskTracker,
     /// Canceled when background work must end.
-    stopped: CancellationToken,
+    pub(crate) stopped: CancellationToken,
 }
 
 impl Runner {
-    pub(crate) fn new(
-        labels: Arc<LabelStore>,
-        actions: Arc<Actions>,
-        feeds: Arc<Feeds>,
-        limits: Arc<Limits>,
-        metrics: Metrics,
-        outcome_pause: Duration,
-        stopped: CancellationToken,
-    ) -> Self {
-        Self { labels, actions, feeds, limits, metrics, outcome_pause, tasks: TaskTracker::new(), stopped }
-    }
-
     /// Cancels what runs in the background, and waits for it.
     pub(crate) async fn stop(&self) {
         self.stopped.cancel();
@@ -141,7 +129,7 @@ impl Runner {
         self.follow(machine, &label, &done);
         // If the outcome of the change is unknown, the permit expires.
         if !done.turn.attempt {
-            self.limits.give_back(machine, target, &permit).await?;
+            self.limits.permits.give_back(machine, target, &permit).await?;
         }
         Ok(done.changed)
     }
@@ -243,11 +231,11 @@ impl Runner {
             .machine
             .state(&record.state)
             .and_then(State::action)
-            .and_then(|action| version.active.as_deref().unwrap_or(version).machine.limit_of(action));
+            .and_then(|action| version.active().machine.limit_of(action));
         if let Some(limit) = limit {
             let permit = limits::permit(label, record, record.work.attempts);
             // If it cannot be given back, it expires.
-            let _expires = self.limits.give_back(machine, &limit.target, &permit).await;
+            let _expires = self.limits.permits.give_back(machine, &limit.target, &permit).await;
             self.admit_soon(machine, &limit.target);
         }
         let entry = logged(record, &attempted, began.elapsed());

@@ -18,7 +18,7 @@ use crate::{
     evaluator::index_digest,
     label_store::LabelStore,
     record::{Record, Status},
-    store::Records,
+    store::{Index, Records},
 };
 
 /// Labels that are read together.
@@ -103,6 +103,16 @@ enum Source {
     States(Vec<String>),
 }
 
+impl Source {
+    fn indexes(&self) -> Vec<Index<'_>> {
+        match self {
+            Self::Value(digest) => vec![Index::Value(*digest)],
+            Self::Status(status) => vec![Index::Status(status)],
+            Self::States(states) => states.iter().map(|state| Index::State(state)).collect(),
+        }
+    }
+}
+
 /// Finds labels. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Search {
@@ -126,11 +136,12 @@ impl Search {
     ) -> Result<Found, Error> {
         let (source, values) = self.source(machine, filter).await?;
         let now_ms = self.clock.now_ms().await?;
+        let indexes = source.indexes();
         let (mut found, mut cursor) = (Found::default(), after.map(str::to_owned));
         while found.checked < MAX_CHECKED as u64 {
             // One more than the page shows whether there is a next one.
             let size = (limit + 1).clamp(100, PAGE);
-            let names = self.names(machine, &source, cursor.as_deref(), size).await?;
+            let names = self.records.names_in_any(machine, &indexes, cursor.as_deref(), size).await?;
             let Some(last) = names.last().cloned() else { return Ok(found) };
             let is_last = names.len() < size;
             let read = names.len() as u64;
@@ -246,14 +257,7 @@ impl Search {
         if covered != *filter {
             return Ok(None);
         }
-        let counts = match source {
-            Source::Status(status) => self.records.count_statuses(machine, &[status]).await?,
-            Source::States(states) => {
-                let states: Vec<&str> = states.iter().map(String::as_str).collect();
-                self.records.count_states(machine, &states).await?
-            }
-            Source::Value(digest) => self.records.count_value(machine, *digest).await?,
-        };
+        let counts = self.records.count(machine, &source.indexes()).await?;
         Ok(Some(counts.into_iter().sum()))
     }
 
@@ -280,35 +284,5 @@ impl Search {
             }),
         };
         Ok((source, values))
-    }
-
-    /// The next names of an index over all shards, in order.
-    async fn names(
-        &self,
-        machine: &str,
-        source: &Source,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<String>, Error> {
-        let (records, mut names) = (&self.records, Vec::new());
-        for shard in 0..records.shards().count() {
-            match source {
-                Source::Value(digest) => {
-                    names.extend(records.with_value(shard, machine, *digest, after, limit).await?);
-                }
-                Source::Status(status) => {
-                    names.extend(records.with_status(shard, machine, status, after, limit).await?);
-                }
-                Source::States(states) => {
-                    for state in states {
-                        names.extend(records.in_state(shard, machine, state, after, limit).await?);
-                    }
-                }
-            }
-        }
-        names.sort_unstable();
-        names.dedup();
-        names.truncate(limit);
-        Ok(names)
     }
 }

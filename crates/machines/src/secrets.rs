@@ -14,10 +14,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use signalbox_api::machines::Secret;
 use signalbox_machine::{Machine, definition::SecretNames, render::is_below};
 use signalbox_seal::Keys;
 
-use crate::{Error, clock::Clock, store::StoredSecrets};
+use crate::{Error, clock::Clock, evaluator::instant, store::StoredSecrets};
 
 /// Maximum number of secrets of a machine.
 const MAX_SECRETS: usize = 64;
@@ -28,19 +29,6 @@ const MAX_ADDRESS_BYTES: usize = 1024;
 /// Maximum bytes of a value.
 const MAX_VALUE_BYTES: usize = 4096;
 
-/// A secret, without its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Secret {
-    /// Its name.
-    pub name: String,
-    /// The beginning of the addresses that it may be sent to.
-    pub address: String,
-    /// When it was set, Unix milliseconds.
-    pub at_ms: u64,
-    /// The token that set it.
-    pub by: String,
-}
-
 /// A secret as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Stored {
@@ -49,6 +37,12 @@ struct Stored {
     sealed: String,
     at_ms: u64,
     by: String,
+}
+
+impl Stored {
+    fn shown(self, name: String) -> Secret {
+        Secret { name, address: self.address, at: instant(self.at_ms).to_string(), by: self.by }
+    }
 }
 
 /// The values that a call needs, by name.
@@ -96,14 +90,10 @@ impl Secrets {
         let at_ms = self.clock.now_ms().await?;
         let stored = Stored { address: address.to_owned(), sealed, at_ms, by: by.to_owned() };
         self.stored.put(machine, name, &serde_json::to_string(&stored).unwrap_or_default()).await?;
-        let Stored { address, at_ms, by, .. } = stored;
-        Ok(Secret { name: name.to_owned(), address, at_ms, by })
+        Ok(stored.shown(name.to_owned()))
     }
 
     /// Deletes a secret. May be repeated.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn delete(&self, machine: &str, name: &str) -> Result<(), Error> {
         Ok(self.stored.remove(machine, name).await?)
     }
@@ -117,22 +107,15 @@ impl Secrets {
     }
 
     /// The secrets of a machine, ordered by name.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn list(&self, machine: &str) -> Result<Vec<Secret>, Error> {
         let all = self.stored.all().await?.into_iter();
-        let own = all.filter(|((of, _), _)| of == machine).filter_map(|((_, name), json)| {
-            let Stored { address, at_ms, by, .. } = serde_json::from_str(&json).ok()?;
-            Some(Secret { name, address, at_ms, by })
-        });
-        Ok(own.collect())
+        let own = all.filter(|((of, _), _)| of == machine);
+        let shown =
+            own.filter_map(|((_, name), json)| Some(serde_json::from_str::<Stored>(&json).ok()?.shown(name)));
+        Ok(shown.collect())
     }
 
     /// The secrets of a machine as a definition is checked against them.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn names(&self, machine: &str) -> Result<SecretNames, Error> {
         Ok(self.list(machine).await?.into_iter().map(|secret| (secret.name, secret.address)).collect())
     }

@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Options,
-    assembly::{Dependencies, Hooks, Parts},
+    assembly::{Dependencies, Hooks},
     due_times::{DueTimes, PAUSE},
     flow::Flow,
     handle::Handle,
@@ -34,40 +34,23 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 /// The machines of this process, not running yet.
 #[derive(Debug, Clone)]
 pub struct Service {
-    handle: Handle,
+    pub(crate) handle: Handle,
     pub(crate) runner: Arc<Runner>,
     pub(crate) due_times: Arc<DueTimes>,
     pub(crate) inputs: Inputs,
     pub(crate) reconciler: SweepReconciler,
-    due: DueSet,
+    pub(crate) due: DueSet,
     pub(crate) flow: Flow,
     /// Whether due times and inputs are worked on.
-    serve: bool,
+    pub(crate) serve: bool,
     /// A folder of definitions to apply at start.
-    folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
 }
 
 impl Service {
     /// Builds the machines of this process.
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         Self::with_hooks(dependencies, options, Hooks::default())
-    }
-
-    /// Builds the machines of this process with other hooks than a pacemaker's.
-    pub(crate) fn with_hooks(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
-        let (serve, folder) = (options.serve, options.folder.clone());
-        let parts = Parts::new(dependencies, options, hooks);
-        Self {
-            handle: parts.handle(),
-            runner: Arc::clone(&parts.runner),
-            due_times: Arc::new(parts.due_times()),
-            inputs: parts.inputs(),
-            reconciler: parts.reconciler(),
-            due: parts.due,
-            flow: parts.flow,
-            serve,
-            folder,
-        }
     }
 
     /// The interface for request handlers.

@@ -3,10 +3,9 @@
 //! A process asks the fabric for each sweep once and then remembers that the entry exists. This memory is cleared
 //! when the connection was lost, because the fabric may have lost the entry ([`crate::reconcile`]).
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
+
+use parking_lot::Mutex;
 
 use crate::{Error, Version, clock::Clock, evaluator::sweep_entry, store::DueSet};
 
@@ -22,7 +21,6 @@ pub(crate) struct SweepEntries {
 }
 
 impl SweepEntries {
-    /// No entry is known yet.
     pub(crate) fn new(due: DueSet, clock: Clock) -> Self {
         Self { due, clock, known: Arc::default() }
     }
@@ -36,11 +34,10 @@ impl SweepEntries {
     ) -> Result<(), Error> {
         for (member, at_ms) in entries {
             let entry = (version.number, shard, member.clone());
-            let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            let exists = known().contains(&entry);
+            let exists = self.known.lock().contains(&entry);
             if !exists {
                 self.due.ensure(shard, member, *at_ms).await?;
-                known().insert(entry);
+                self.known.lock().insert(entry);
             }
         }
         Ok(())
@@ -61,8 +58,7 @@ impl SweepEntries {
         self.ensure(shard, version, &entries).await
     }
 
-    /// Forgets which entries exist.
     pub(crate) fn forget(&self) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.known.lock().clear();
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     metrics::Metrics,
     record::{Record, Status},
     runner::Runner,
-    store::{Due, DueSet, Records},
+    store::{Due, DueSet, Index, Records},
     sweep_entries::SweepEntries,
 };
 
@@ -83,7 +83,7 @@ impl Sweeps {
         let instant_ms = due_ms.max(last_ms);
         (sweep.now_ms, sweep.instant_ms) = (now_ms, instant_ms);
         if sweep.triggers().into_iter().any(|daily| sweep.is_live(daily)) {
-            self.metrics.swept();
+            self.metrics.sweeps.inc();
             self.walk(shard, member, &Arc::new(sweep)).await?;
         }
         let next = schedule.next(rules, instant(now_ms.max(instant_ms)));
@@ -119,13 +119,9 @@ impl Sweeps {
     }
 
     async fn at_gate(&self, shard: usize, sweep: &Sweep, after: Option<&str>) -> Result<Vec<String>, Error> {
-        let (records, page) = (&self.records, self.page);
-        let (machine, gate) = (&sweep.machine, &sweep.gate);
-        Ok(if sweep.own {
-            records.in_zone(shard, machine, (gate, sweep.zone.name()), after, page).await?
-        } else {
-            records.in_state(shard, machine, gate, after, page).await?
-        })
+        let index =
+            if sweep.own { Index::Zone(&sweep.gate, sweep.zone.name()) } else { Index::State(&sweep.gate) };
+        Ok(self.records.names(shard, &sweep.machine, index, after, self.page).await?)
     }
 
     /// The labels of a page that would change.
@@ -161,7 +157,7 @@ impl Sweeps {
             }
         );
         if !changes {
-            self.metrics.evaluated(evaluations);
+            self.metrics.evaluations.inc_by(evaluations);
         }
         changes
     }
@@ -171,7 +167,7 @@ impl Sweeps {
         let done = self
             .labels
             .change((&sweep.machine, &label), &FeedAnswers::default(), |before, now, _| {
-                if now.active_number() != sweep.family.active.number {
+                if now.active().number != sweep.family.active.number {
                     // The page is evaluated again under the other version.
                     return Err(Error::DefinitionChanged);
                 }

@@ -25,7 +25,7 @@ use crate::{
     labels::{Labels, Operation},
     record::Record,
     search::{Filter, Search},
-    store::{Due, DueSet, Records, Tasks, Versions},
+    store::{Due, DueSet, Index, Records, Tasks, Versions},
 };
 
 /// Labels of a page.
@@ -208,8 +208,7 @@ impl TaskRunner {
         by: &str,
     ) -> Result<Task, Error> {
         let states = self.states(machine).await?;
-        let names: Vec<&str> = states.iter().map(String::as_str).collect();
-        let labels = self.records.count_states(machine, &names).await?.into_iter().sum();
+        let labels = self.records.count_states(machine, &states).await?.into_iter().sum();
         let now_ms = self.clock.now_ms().await?;
         self.make_room(machine, now_ms).await?;
         let task = Task {
@@ -270,9 +269,6 @@ impl TaskRunner {
     }
 
     /// The tasks of a machine, the newest first. The machine may have been deleted.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn list(&self, machine: &str) -> Result<Vec<Task>, Error> {
         let all = self.tasks.of(machine).await?;
         let mut tasks: Vec<Task> = all.iter().filter_map(|task| serde_json::from_str(task).ok()).collect();
@@ -391,7 +387,8 @@ impl TaskRunner {
         self.retire(&task.machine).await?;
         for shard in 0..self.versions.shards() {
             for state in &task.states {
-                let names = self.records.in_state(shard, &task.machine, state, None, PAGE).await?;
+                let index = Index::State(state);
+                let names = self.records.names(shard, &task.machine, index, None, PAGE).await?;
                 if names.is_empty() {
                     continue;
                 }

@@ -15,7 +15,8 @@ use super::{
     store::Sums,
 };
 use signalbox_bus::SubscriptionStatus;
-use signalbox_machines::{Alert, Counts, LabelStore, Status};
+use signalbox_api::machines::PassedLimit;
+use signalbox_machines::{Counts, LabelStore, Status};
 use signalbox_routing::RouterReport;
 use signalbox_sequencer::BackendStatus;
 
@@ -166,10 +167,10 @@ pub(super) async fn machine(
     })
 }
 
-fn passed(alert: &Alert) -> Passed {
+fn passed(alert: &PassedLimit) -> Passed {
     Passed {
         state: alert.state.clone(),
-        limit: alert.limit.as_str().to_owned(),
+        limit: alert.limit.clone(),
         value: alert.value,
         most: alert.most,
     }

@@ -101,7 +101,7 @@ pub struct MachineState {
 }
 
 /// The changes that a definition would make.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachinePlan))]
 pub struct Plan {
     /// Its id, with which it can be applied for an hour.
@@ -128,7 +128,7 @@ pub struct Plan {
 }
 
 /// States that a plan changes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct StateChanges {
     /// States that are new.

@@ -24,7 +24,7 @@ pub struct Flow {
 }
 
 /// The flow through a state.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct StateFlow {
     /// Its name.
@@ -68,7 +68,7 @@ pub struct Funnel {
 }
 
 /// A funnel under one version of the definition.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct VersionFunnel {
     /// The version.

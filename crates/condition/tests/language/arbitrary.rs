@@ -10,8 +10,8 @@ use crate::setting::Setting;
 fn exercise(text: &str) {
     match Condition::parse(text, KnownFeeds::Any) {
         Err(error) => {
-            assert!(error.length() > 0 && error.line() > 0 && error.column() > 0);
-            assert!(error.to_string().starts_with(&format!("line {}: ", error.line())));
+            assert!(error.length > 0 && error.line > 0 && error.column > 0);
+            assert!(error.to_string().starts_with(&format!("line {}: ", error.line)));
         }
         Ok(condition) => {
             let mut setting = Setting::with(json!({"a": [1, {"b": "18:30"}], "s": "2026-01-31T00:00:00Z"}));

@@ -74,7 +74,7 @@ fn check(text: &str, expected: &str, facts: &Setting, line: usize) {
     let place = format!("docs/conditions.md:{line}: {text}");
     if let Some(message) = expected.strip_prefix("refused: ") {
         let error = Condition::parse(text, KnownFeeds::Any).expect_err(&place);
-        let said = format!("{} {}", error.message(), error.hint().unwrap_or_default());
+        let said = format!("{} {}", error.message, error.hint.as_deref().unwrap_or_default());
         assert!(said.contains(message), "{place} prints {said}");
         return;
     }

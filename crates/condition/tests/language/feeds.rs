@@ -72,13 +72,13 @@ fn a_feed_that_does_not_exist_is_refused_where_the_feeds_are_known() {
     assert!(Condition::parse("feeds.extra and feeds.split_tests.x", known).is_ok());
     let error = Condition::parse("feeds.split_test.x", known).unwrap_err();
     assert_eq!(
-        (error.message(), error.hint()),
+        (&*error.message, error.hint.as_deref()),
         ("unknown feed `split_test`", Some("did you mean `feeds.split_tests`?"))
     );
     let error = Condition::parse("feeds.other", known).unwrap_err();
-    assert_eq!(error.hint(), Some("the feeds are split_tests, extra"));
+    assert_eq!(error.hint.as_deref(), Some("the feeds are split_tests, extra"));
     let error = Condition::parse("feeds.other", KnownFeeds::Only(&[])).unwrap_err();
-    assert_eq!(error.hint(), Some("the state machine has no feeds"));
+    assert_eq!(error.hint.as_deref(), Some("the state machine has no feeds"));
 }
 
 #[test]

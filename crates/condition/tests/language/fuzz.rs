@@ -67,7 +67,7 @@ fn fuzz_conditions() {
     while let Some(text) = fuzz.text() {
         match Condition::parse(&text, KnownFeeds::Any) {
             Err(error) => {
-                assert!(error.line() > 0 && error.column() > 0 && error.length() > 0);
+                assert!(error.line > 0 && error.column > 0 && error.length > 0);
                 assert!(!error.to_string().is_empty());
             }
             Ok(condition) => {

@@ -40,7 +40,7 @@ proptest! {
         let text = write(&expr, &mut || " ");
         let setting = model::setting();
         for warning in parse(&text).warnings() {
-            match warning.message() {
+            match &*warning.message {
                 "the condition is always true" => prop_assert_eq!(setting.truth(&text), Truth::True, "{}", text),
                 "the condition can never be true" => prop_assert_ne!(setting.truth(&text), Truth::True, "{}", text),
                 _ => {}

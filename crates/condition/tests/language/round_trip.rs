@@ -46,8 +46,8 @@ proptest! {
         match Condition::parse(&text, KnownFeeds::Any) {
             Ok(condition) => prop_assert_eq!(parse(&condition.to_string()), condition),
             Err(error) => {
-                let line = text.split(['\n', '\r']).nth(error.line() - 1);
-                prop_assert!(line.is_none_or(|line| error.column() <= line.chars().count() + 1), "{}", error);
+                let line = text.split(['\n', '\r']).nth(error.line - 1);
+                prop_assert!(line.is_none_or(|line| error.column <= line.chars().count() + 1), "{}", error);
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::setting::parse;
 
 fn warnings(text: &str) -> Vec<String> {
-    parse(text).warnings().iter().map(|warning| warning.message().to_owned()).collect()
+    parse(text).warnings().iter().map(|warning| warning.message.clone()).collect()
 }
 
 #[test]
@@ -116,5 +116,5 @@ fn plausible_conditions_cause_no_warning() {
 #[test]
 fn a_warning_points_to_its_test() {
     let warning = &parse("metadata.a or\n system.time < 5").warnings()[0];
-    assert_eq!((warning.line(), warning.column(), warning.length()), (2, 2, 15));
+    assert_eq!((warning.line, warning.column, warning.length), (2, 2, 15));
 }

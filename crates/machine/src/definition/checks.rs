@@ -1,21 +1,17 @@
 //! Checks of a machine as a whole: unreachable states, gates that can never open.
 
-use signalbox_condition::Condition;
-
 use super::{
     cycles::lowest_of_cycles,
     model::{Call, Gate, Kind, Machine, Next, Path, State, Trigger},
     outside::origin,
     read::Reader,
-    yaml::{Mark, Node, Value},
+    yaml::{Key, Mark, Node, Value},
 };
 
-/// Checks a machine. `body` is its source, and `broken` lists the indexes of states that could not be read.
-pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node, broken: &[usize]) {
-    let items = match entry(body, "states").map(|(_, node)| &node.value) {
-        Some(Value::List(items)) => items.as_slice(),
-        _ => &[],
-    };
+/// Checks the machine that was read last. `body` is its source.
+pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
+    let items = body.get("states").map(Node::items).unwrap_or_default();
+    let broken = &std::mem::take(&mut reader.known.broken);
     reachable(reader, machine, items, broken);
     for (state, node) in machine.states().iter().zip(items) {
         let Kind::Gate(gate) = state.kind() else { continue };
@@ -36,13 +32,11 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
         return;
     }
     for (state, node) in machine.states().iter().zip(items) {
-        let Some(Call::Route(_)) = state.action().map(|action| &action.call) else { continue };
-        if state.action().is_some_and(|action| action.call.constant_host().is_some()) {
+        let Some(call @ Call::Route(_)) = state.action().map(|action| &action.call) else { continue };
+        if call.constant_host().is_some() {
             continue;
         }
-        let at = entry(node, "route")
-            .and_then(|(_, route)| entry(route, "host"))
-            .map_or(node.at, |(_, host)| host.at);
+        let at = node.get("route").and_then(|route| route.get("host")).map_or(node.at, |host| host.at);
         let message =
             "the host comes from metadata, so the machine must list the hosts that its actions may change";
         let hint = "add `hosts: [\"*.shop.example\"]` to the machine";
@@ -56,10 +50,9 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
 
 /// Rejects a limit whose address is not that of any webhook, because it would have no effect.
 fn limits_are_used(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
-    let Some(Value::Map(entries)) = entry(body, "limits").map(|(_, node)| &node.value) else { return };
     let called: Vec<String> =
         machine.states().iter().filter_map(|state| state.action()?.call.origin()).collect();
-    for (key, _) in entries {
+    for (key, _) in body.get("limits").map(Node::entries).unwrap_or_default() {
         let Some(target) = origin(&key.name).filter(|target| !called.contains(target)) else { continue };
         let message = format!("no webhook of this machine has an address of {target}");
         match signalbox_condition::nearest(&target, called.iter().map(String::as_str)) {
@@ -69,18 +62,9 @@ fn limits_are_used(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
     }
 }
 
-fn entry<'n>(node: &'n Node, key: &str) -> Option<(Mark, &'n Node)> {
-    match &node.value {
-        Value::Map(entries) => {
-            entries.iter().find(|(known, _)| known.name == key).map(|(key, node)| (key.at, node))
-        }
-        _ => None,
-    }
-}
-
 /// The position of a state's name in the file.
 fn name_mark(node: &Node) -> Mark {
-    entry(node, "gate").or_else(|| entry(node, "action")).map_or(node.at, |(_, name)| name.at)
+    node.get("gate").or_else(|| node.get("action")).map_or(node.at, |name| name.at)
 }
 
 fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node], broken: &[usize]) {
@@ -128,33 +112,30 @@ pub(crate) fn related(one: &[Box<str>], other: &[Box<str>]) -> bool {
 }
 
 fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node) {
-    let Some((at, triggers)) = entry(node, "triggers") else { return };
+    let Some((Key { at, .. }, triggers)) = node.entry("triggers") else { return };
     if gate.triggers.is_empty() {
         return;
     }
+    let at = *at;
     let has = |is: fn(&Trigger) -> bool| gate.triggers.iter().any(is);
     let timed = has(|trigger| matches!(trigger, Trigger::Time(_) | Trigger::Interval(_) | Trigger::At(_)));
-    let never = match (gate.on_entry(), entry(node, "deadline").is_some()) {
+    let never = match (gate.on_entry(), node.get("deadline").is_some()) {
         (_, true) => "this gate opens only at its deadline",
         (true, false) => "a label that does not pass this gate on entry can never leave it",
         (false, false) => "this gate can never open",
     };
     let topic = has(|trigger| matches!(trigger, Trigger::Topic(_)));
-    let condition: &Condition = &gate.condition;
-    let feeds: Vec<&str> = condition.feeds().collect();
-    if !timed && (condition.reads_clock() || !feeds.is_empty()) {
-        let what = match feeds.first() {
+    let condition = &gate.condition;
+    let feed = condition.feeds().next();
+    if !timed && (condition.reads_clock() || feed.is_some()) {
+        let what = match feed {
             Some(feed) => format!("it reads feeds.{feed}"),
             None => "it depends on the clock".to_owned(),
         };
         let hint =
             "add {interval: 5m} or {time: 18:30}: changes of time and feeds do not trigger an evaluation";
-        reader.refuse_hint(
-            at,
-            format!("{never} without an update: {what}, and no trigger evaluates it again"),
-            hint,
-        );
-        return;
+        let message = format!("{never} without an update: {what}, and no trigger evaluates it again");
+        return reader.refuse_hint(at, message, hint);
     }
     let paths: Vec<&[Box<str>]> = condition.metadata_paths().collect();
     let covered = |path: &[Box<str>]| {
@@ -165,41 +146,27 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
     };
     if !timed && !topic && !paths.is_empty() {
         if !paths.iter().any(|path| covered(path)) {
-            let read = paths.iter().map(|path| Path::new(path.to_vec()).to_string());
-            let message = format!("{never}: no trigger names {}, a parent or a child", listed(read));
-            let first = Path::new(paths[0].to_vec());
-            let path = first.to_string();
-            let path = path.strip_prefix("metadata.").unwrap_or(&path);
-            reader.refuse_hint(at, message, format!("add {{metadata: {path}}}"));
-            return;
+            let read: Vec<String> = paths.iter().map(|path| Path::new(path.to_vec()).to_string()).collect();
+            let message = format!("{never}: no trigger names {}, a parent or a child", read.join(", "));
+            let path = read[0].strip_prefix("metadata.").unwrap_or(&read[0]);
+            return reader.refuse_hint(at, message, format!("add {{metadata: {path}}}"));
         }
         for path in paths.iter().filter(|path| !covered(path)) {
             let path = Path::new(path.to_vec());
             let message = format!("no trigger names {path}, which the condition reads");
-            reader.warn(
-                at,
-                message,
-                Some("an update of this path takes effect only when another trigger fires".to_owned()),
-            );
+            let hint = "an update of this path takes effect only when another trigger fires";
+            reader.warn(at, message, Some(hint.to_owned()));
         }
     }
-    let items = match &triggers.value {
-        Value::List(items) => items.as_slice(),
-        _ => &[],
-    };
-    for (trigger, node) in gate.triggers.iter().zip(items) {
+    for (trigger, node) in gate.triggers.iter().zip(triggers.items()) {
         if let Trigger::Topic(topic) = trigger
             && !machine.inputs().iter().any(|input| input.topic == *topic)
         {
-            let at = entry(node, "topic").map_or(node.at, |(_, node)| node.at);
+            let at = node.get("topic").map_or(node.at, |topic| topic.at);
             let message = format!("no input takes events of {topic}");
             reader.refuse_hint(at, message, format!("add `inputs: [{{topic: {topic}}}]` to the machine"));
         }
     }
-}
-
-fn listed(items: impl Iterator<Item = String>) -> String {
-    items.collect::<Vec<_>>().join(", ")
 }
 
 /// Reports cycles in which labels never wait. Each cycle is reported once, at its first state.

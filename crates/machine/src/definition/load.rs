@@ -1,20 +1,16 @@
 //! From the tree of a file to its machines.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
-    File, Refused, SecretNames, checks, keys,
+    File, Path, Refused, SecretNames, checks, keys,
     model::Machine,
-    read::{Fields, Reader},
-    yaml::{self, Mark, Node, Value},
+    read::{Fields, Known, Reader, in_order},
+    yaml::{Key, Node, Value},
     zone::{Zone, ZoneRule},
 };
 
@@ -30,40 +26,25 @@ pub(super) fn load<'a>(
     source: &'a str,
     applied: Option<(Option<&str>, &'a SecretNames)>,
 ) -> Result<File, Refused> {
-    // Some editors begin a file with a byte order mark.
-    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut reader = Reader::new(file, source, None);
-    let machines = match yaml::parse(source) {
-        Ok(root) => root_of(&mut reader, &root, applied),
-        Err(unreadable) => {
-            let problem = reader.problem(unreadable.at, unreadable.message, unreadable.hint);
-            reader.add(unreadable.at, problem);
-            Vec::new()
-        }
-    };
-    let in_order = |mut found: Vec<(Mark, super::Problem)>| {
-        found.sort_by_key(|(at, _)| *at);
-        // If an alias repeats a mistake in several places, it is reported once.
-        found.dedup();
-        found.into_iter().map(|(_, problem)| problem).collect::<Vec<_>>()
-    };
+    let mut reader = Reader::new(file, source);
+    let root = reader.parse();
+    let machines = root.map(|root| machines(&mut reader, &root, applied)).unwrap_or_default();
     if reader.problems.is_empty() {
-        Ok(File {
-            machines: machines.into_iter().map(Arc::new).collect(),
-            warnings: in_order(reader.warnings),
-        })
+        Ok(File { machines, warnings: in_order(reader.warnings) })
     } else {
-        Err(Refused { problems: in_order(reader.problems) })
+        Err(reader.refused())
     }
 }
 
-fn root_of<'s>(
+fn machines<'s>(
     reader: &mut Reader<'s>,
     root: &Node,
     applied: Option<(Option<&str>, &'s SecretNames)>,
-) -> Vec<Machine> {
-    let Some(fields) = reader.fields(root, "the file", &keys::FILE) else { return Vec::new() };
-    let Some(node) = reader.required(&fields, "state_machines", "the file") else { return Vec::new() };
+) -> Vec<Arc<Machine>> {
+    let fields = reader.fields(root, "the file", &keys::FILE);
+    let Some(node) = fields.and_then(|fields| reader.required(&fields, "state_machines")) else {
+        return Vec::new();
+    };
     let Value::Map(entries) = &node.value else {
         reader.refuse_hint(node.at, "`state_machines` must be a map", "write each below its name: `drip:`");
         return Vec::new();
@@ -79,88 +60,42 @@ fn root_of<'s>(
         if !reader.valid_name(&key.name, key.at, "a state machine", true) {
             continue;
         }
-        let says = json!({ "state_machines": { key.name.as_str(): body.to_json() } }).to_string();
-        let hash = HEXLOWER.encode(&Sha256::digest(says.as_bytes()));
-        // A file with one machine is stored unchanged, including its comments.
-        let source = if entries.len() == 1 { reader.source.into() } else { says.into() };
         let is_applied = |(machine, _): &(Option<&str>, _)| machine.is_none_or(|name| name == key.name);
         reader.secrets = applied.filter(is_applied).map(|(_, secrets)| secrets);
-        let read = Builder::new(&mut *reader).machine(&key.name, key.at, body);
-        if let Some((mut machine, broken)) = read {
-            machine.source = source;
-            machine.hash = hash.into();
-            checks::judge(reader, &machine, body, &broken);
-            machines.push(machine);
+        if let Some(machine) = reader.machine(key, body, entries.len() == 1) {
+            checks::judge(reader, &machine, body);
+            machines.push(Arc::new(machine));
         }
     }
     machines
 }
 
-/// The state of reading one machine.
-pub(super) struct Builder<'r, 's> {
-    pub(super) reader: &'r mut Reader<'s>,
-    /// The names of the feeds.
-    pub(super) feeds: Vec<String>,
-    /// The names of the states; empty for a state without a name.
-    pub(super) names: Vec<String>,
-    /// The index of each name; if a name is repeated, that of its first state.
-    pub(super) places: HashMap<String, usize>,
-    /// The zone of the machine's labels.
-    pub(super) zone: Option<ZoneRule>,
-    /// The indexes of states that could not be read.
-    pub(super) broken: Vec<usize>,
-}
-
-impl<'r, 's> Builder<'r, 's> {
-    fn new(reader: &'r mut Reader<'s>) -> Self {
-        Self {
-            reader,
-            feeds: Vec::new(),
-            names: Vec::new(),
-            places: HashMap::new(),
-            zone: None,
-            broken: Vec::new(),
-        }
-    }
-}
-
-impl Builder<'_, '_> {
-    /// Reads the machine as far as possible; also returns the indexes of the states that could not be read.
-    fn machine(mut self, name: &str, at: Mark, body: &Node) -> Option<(Machine, Vec<usize>)> {
-        let fields = self.reader.fields(body, "a state machine", &keys::MACHINE)?;
-        let zone = match fields.get("timezone") {
-            Some(node) => self.zone_rule(node),
-            None => Some(ZoneRule::Fixed(Zone::utc())),
-        };
+impl Reader<'_> {
+    /// Reads the machine as far as possible. `alone`: the file contains no other machine.
+    fn machine(&mut self, key: &Key, body: &Node, alone: bool) -> Option<Machine> {
+        let fields = self.fields(body, "a state machine", &keys::MACHINE)?;
         // An invalid zone does not prevent the remaining checks.
+        let zone = fields.get("timezone").and_then(|node| self.zone_rule(node));
         let zone = zone.unwrap_or(ZoneRule::Fixed(Zone::utc()));
-        self.zone = Some(zone.clone());
-        let hosts = self.each(&fields, "hosts", Self::host);
-        if let Some(node) = fields.get("hosts")
-            && matches!(&node.value, Value::List(items) if !(1..=MAX_HOSTS).contains(&items.len()))
-        {
-            self.reader.refuse(node.at, format!("`hosts` must have between 1 and {MAX_HOSTS} entries"));
-        }
-        let index = self.each(&fields, "index", Self::indexed);
-        if let Some(node) = fields.get("index")
-            && matches!(&node.value, Value::List(items) if !(1..=MAX_INDEX).contains(&items.len()))
-        {
-            self.reader.refuse(node.at, format!("`index` must have between 1 and {MAX_INDEX} entries"));
-        }
-        let feeds = self.each(&fields, "feeds", Self::feed);
-        self.twice(&fields, "feeds", "a feed");
-        let inputs = self.each(&fields, "inputs", Self::input);
-        let webhooks = self.each(&fields, "webhooks", Self::webhook);
+        self.known = Known { zone: Some(zone.clone()), ..Known::default() };
+        let hosts = self.each(&fields, "hosts", Some(MAX_HOSTS), Self::host);
+        let index = self.each(&fields, "index", Some(MAX_INDEX), Self::indexed);
+        let feeds = self.each(&fields, "feeds", None, Self::feed);
+        let inputs = self.each(&fields, "inputs", None, Self::input);
+        let webhooks = self.each(&fields, "webhooks", None, Self::webhook);
         let limits = fields.get("limits").map(|node| self.limits(node)).unwrap_or_default();
         let Some(states) = fields.get("states") else {
-            self.reader.refuse(at, "a state machine needs `states`");
-            return None;
+            return self.fail(key.at, "a state machine needs `states`");
         };
         let states = self.states(states)?;
         let places = states.iter().map(|state| (state.name.clone(), state.index)).collect();
-        let (source, hash) = ("".into(), "".into());
-        let machine = Machine {
-            name: name.into(),
+        let says = json!({ "state_machines": { key.name.as_str(): body.to_json() } }).to_string();
+        let hash = HEXLOWER.encode(&Sha256::digest(says.as_bytes())).into();
+        // A file with one machine is stored unchanged, including its comments.
+        let source = if alone { self.source.into() } else { says.into() };
+        let name = key.name.as_str().into();
+        Some(Machine {
+            name,
             zone,
             hosts,
             index,
@@ -172,61 +107,39 @@ impl Builder<'_, '_> {
             places,
             source,
             hash,
-        };
-        Some((machine, self.broken))
+        })
     }
 
     /// A metadata path that is indexed, so that labels can be found by its value.
-    fn indexed(&mut self, node: &Node) -> Option<super::Path> {
-        let path = self.reader.path(node, "an entry of `index`")?;
-        if path.keys().is_empty() {
-            self.reader.refuse(node.at, "an entry of `index` must be a path below metadata");
-            return None;
-        }
-        Some(path)
+    fn indexed(&mut self, node: &Node) -> Option<Path> {
+        self.path_below(node, "an entry of `index`", "an entry of `index` must be a path below metadata")
     }
 
-    fn each<T>(&mut self, fields: &Fields<'_>, key: &str, read: fn(&mut Self, &Node) -> Option<T>) -> Vec<T> {
-        let items = fields.get(key).and_then(|node| self.reader.list(node, &format!("`{key}`")));
+    /// Reads the entries of a list, of which there may be at most `most`.
+    fn each<T>(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &str,
+        most: Option<usize>,
+        read: fn(&mut Self, &Node) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(node) = fields.get(key) else { return Vec::new() };
+        let items = self.list(node, &format!("`{key}`"));
+        if let (Some(items), Some(most)) = (items, most)
+            && !(1..=most).contains(&items.len())
+        {
+            self.refuse(node.at, format!("`{key}` must have between 1 and {most} entries"));
+        }
         items.unwrap_or_default().iter().filter_map(|item| read(self, item)).collect()
-    }
-
-    /// Rejects list entries that repeat a name.
-    fn twice(&mut self, fields: &Fields<'_>, key: &str, what: &str) {
-        let Some(Value::List(items)) = fields.get(key).map(|node| &node.value) else { return };
-        let mut seen = HashSet::new();
-        for item in items {
-            let Value::Map(entries) = &item.value else { continue };
-            let Some((_, node)) = entries.iter().find(|(key, _)| key.name == "name") else { continue };
-            let Value::Text(name) = &node.value else { continue };
-            if !seen.insert(name) {
-                self.reader.refuse(node.at, format!("{what} named `{name}` exists already"));
-            }
-        }
     }
 
     fn zone_rule(&mut self, node: &Node) -> Option<ZoneRule> {
         if let Value::Text(_) = node.value {
-            return self.reader.zone(node).map(ZoneRule::Fixed);
+            return self.zone(node).map(ZoneRule::Fixed);
         }
-        let fields = self.reader.fields(node, "`timezone`", &keys::ZONE)?;
-        let path = self.reader.required(&fields, "metadata", "`timezone`");
-        let path = path.and_then(|node| self.reader.path(node, "`metadata`"));
-        let default = self.reader.required(&fields, "default", "`timezone`");
-        let default = default.and_then(|node| self.reader.zone(node));
+        let fields = self.fields(node, "`timezone`", &keys::ZONE)?;
+        let path = self.need(&fields, "metadata", |reader, node| reader.path(node, "`metadata`"));
+        let default = self.need(&fields, "default", Self::zone);
         Some(ZoneRule::Metadata { path: path?, default: default? })
-    }
-
-    pub(super) fn duration(
-        &mut self,
-        fields: &Fields<'_>,
-        key: &str,
-        bounds: std::ops::RangeInclusive<u64>,
-        default: u64,
-    ) -> Option<Duration> {
-        match fields.get(key) {
-            None => Some(Duration::from_secs(default)),
-            Some(node) => self.reader.duration(node, &format!("`{key}`"), bounds),
-        }
     }
 }

@@ -27,11 +27,11 @@ mod zone;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use model::{
-    Action, Alert, Call, Daily, Deadline, DeadlineAt, Failure, Gate, Kind, Machine, Method, Next, OnFailure,
-    Path, Quiet, ResultPart, Retry, State, StateIndex, Trigger,
+    Action, Alert, Call, Daily, Deadline, DeadlineAt, Failure, Gate, Kind, Machine, Next, OnFailure, Path,
+    Quiet, ResultPart, Retry, State, StateIndex, Trigger,
 };
 pub use outside::{
-    EventPath, Feed, FeedSource, Header, HeaderPart, Input, Limit, OnError, Pattern, Stats, StatsOf, Webhook,
+    EventPath, Feed, FeedSource, Header, HeaderPart, Input, Limit, OnError, Pattern, Stats, Webhook,
 };
 pub use problem::{Problem, Refused};
 pub use template::{Part, Template, Text};

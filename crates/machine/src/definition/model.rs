@@ -8,11 +8,12 @@ use serde_json::Value as Json;
 use signalbox_condition::{Condition, Reference};
 
 use super::{
-    outside::{Feed, HeaderPart, Input, Limit, Webhook},
+    outside::{Feed, Input, Limit, Webhook},
     zone::ZoneRule,
 };
 use crate::schedule::Schedule;
-pub use action::{Action, Call, Failure, Method, OnFailure, Quiet, ResultPart, Retry};
+pub(super) use action::METHODS;
+pub use action::{Action, Call, Failure, OnFailure, Quiet, ResultPart, Retry};
 
 /// A state machine. It is immutable; a new version is another machine.
 #[derive(Debug, Clone)]
@@ -122,21 +123,6 @@ impl Machine {
     /// The hexadecimal SHA-256 of the machine's content; comments, order of keys and layout do not matter.
     pub fn hash(&self) -> &str {
         &self.hash
-    }
-
-    /// The names of the secrets that headers and signatures use, sorted, without repeats.
-    pub fn secrets(&self) -> Vec<&str> {
-        let headers = self.webhooks.iter().flat_map(|webhook| &webhook.headers);
-        let parts = headers.flat_map(|header| &header.parts);
-        let in_headers = parts.filter_map(|part| match part {
-            HeaderPart::Secret(name) => Some(&**name),
-            HeaderPart::Text(_) => None,
-        });
-        let secrets = self.webhooks.iter().filter_map(|webhook| webhook.secret.as_deref());
-        let mut names: Vec<&str> = in_headers.chain(secrets).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
     }
 }
 

@@ -33,38 +33,12 @@ pub enum FeedSource {
 /// A query of the edge's statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stats {
-    /// The kind of subject.
-    pub of: StatsOf,
+    /// The kind of subject: `version_type`, `version`, `application`, `workspace` or `node`.
+    pub of: &'static str,
     /// The id of the subject.
     pub id: Text,
     /// The length of the time window, in whole seconds. The window ends with the last complete second.
     pub window: Duration,
-}
-
-/// The subject of statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of the edge")]
-pub enum StatsOf {
-    VersionType,
-    Version,
-    Application,
-    Workspace,
-    Node,
-}
-
-impl StatsOf {
-    pub(crate) const ALL: [(&'static str, Self); 5] = [
-        ("version_type", Self::VersionType),
-        ("version", Self::Version),
-        ("application", Self::Application),
-        ("workspace", Self::Workspace),
-        ("node", Self::Node),
-    ];
-
-    /// The name in the definition.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, of)| *of == self).map_or("", |(name, _)| name)
-    }
 }
 
 /// How a failed feed is treated.
@@ -97,7 +71,7 @@ pub enum EventPath {
     Url,
     Environment,
     /// A path below `data`.
-    Data(Vec<Box<str>>),
+    Data(Path),
 }
 
 /// Limits of the webhook attempts to one host.

@@ -1,17 +1,17 @@
 //! From nodes to words, numbers and durations, with everything that is wrong collected on the way.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use signalbox_condition::{Condition, KnownFeeds, Reference, nearest};
 
 use super::{
-    SecretNames,
+    Refused, SecretNames,
     model::Path,
     problem::Problem,
-    template::Text,
+    template::{BadText, Part, Text},
     text,
-    yaml::{Key, Mark, Node, Style, Value},
-    zone::Zone,
+    yaml::{self, Mark, Node, Style, Value},
+    zone::{Zone, ZoneRule},
 };
 
 /// Maximum number of problems and of warnings that are reported for a file. A file of one megabyte can
@@ -20,26 +20,44 @@ const MAX_FOUND: usize = 100;
 /// The maximum length of a source line that is shown with its problem, in bytes.
 const MAX_LINE: usize = 4 * 1024;
 
-/// The findings in a file so far.
+/// The findings in a file so far, and the machine that is being read.
 pub(crate) struct Reader<'s> {
     file: Arc<str>,
     pub(crate) source: &'s str,
-    /// The secrets of the machine that is being read; `None` if they are not checked.
-    pub(crate) secrets: Option<&'s SecretNames>,
     pub(crate) problems: Vec<(Mark, Problem)>,
     pub(crate) warnings: Vec<(Mark, Problem)>,
+    /// The secrets of the machine; `None` if they are not checked.
+    pub(crate) secrets: Option<&'s SecretNames>,
+    pub(crate) known: Known,
 }
 
-/// The entries of a map whose keys are all known.
+/// What is known of the machine that is being read.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// The names of the feeds.
+    pub(crate) feeds: Vec<String>,
+    /// The names of the states.
+    pub(crate) names: Vec<String>,
+    /// The index of each name; if a name is repeated, that of its first state.
+    pub(crate) places: HashMap<String, usize>,
+    /// The zone of the machine's labels.
+    pub(crate) zone: Option<ZoneRule>,
+    /// The indexes of states that could not be read.
+    pub(crate) broken: Vec<usize>,
+}
+
+/// A map whose keys are all known.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'n> {
-    entries: &'n [(Key, Node)],
+    pub(crate) node: &'n Node,
+    /// What it is, for messages.
+    pub(crate) what: &'n str,
     pub(crate) at: Mark,
 }
 
 impl<'n> Fields<'n> {
     pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
-        self.entries.iter().find(|(key, _)| key.name == name).map(|(_, node)| node)
+        self.node.get(name)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -48,7 +66,7 @@ impl<'n> Fields<'n> {
 
     /// The position of a key; that of the map if the key is missing.
     pub(crate) fn key(&self, name: &str) -> Mark {
-        self.entries.iter().find(|(key, _)| key.name == name).map_or(self.at, |(key, _)| key.at)
+        self.node.entry(name).map_or(self.at, |(key, _)| key.at)
     }
 
     /// The names that are present in the map.
@@ -58,16 +76,19 @@ impl<'n> Fields<'n> {
 }
 
 impl<'s> Reader<'s> {
-    pub(crate) fn new(file: &str, source: &'s str, secrets: Option<&'s SecretNames>) -> Self {
-        Self { file: file.into(), source, secrets, problems: Vec::new(), warnings: Vec::new() }
+    pub(crate) fn new(file: &str, source: &'s str) -> Self {
+        // Some editors begin a file with a byte order mark.
+        let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+        let (problems, warnings) = (Vec::new(), Vec::new());
+        Self { file: file.into(), source, problems, warnings, secrets: None, known: Known::default() }
+    }
+
+    /// Reads the file as YAML.
+    pub(crate) fn parse(&mut self) -> Option<Node> {
+        yaml::parse(self.source).map_err(|bad| self.report(bad.at, bad.message, bad.hint)).ok()
     }
 
     pub(crate) fn problem(&self, at: Mark, message: String, hint: Option<String>) -> Problem {
-        if self.is_full() {
-            // This problem will not be reported, so its line is not needed.
-            let (file, source) = (Arc::clone(&self.file), String::new());
-            return Problem { file, line: 1, column: 1, length: 1, message, hint, source };
-        }
         let (start, end) = (self.boundary(at.start), self.boundary(at.end));
         let line_start = self.source[..start].rfind('\n').map_or(0, |end| end + 1);
         let line_end = self.source[start..].find('\n').map_or(self.source.len(), |end| start + end);
@@ -89,25 +110,41 @@ impl<'s> Reader<'s> {
         self.problems.len() >= MAX_FOUND
     }
 
-    pub(crate) fn add(&mut self, at: Mark, problem: Problem) {
-        if !self.is_full() {
-            self.problems.push((at, problem));
-        }
-    }
-
     /// The nearest character boundary at or before a byte.
     fn boundary(&self, at: usize) -> usize {
         (0..=at.min(self.source.len())).rev().find(|at| self.source.is_char_boundary(*at)).unwrap_or(0)
     }
 
+    /// Reports a problem.
+    pub(crate) fn report(&mut self, at: Mark, message: impl Into<String>, hint: Option<String>) {
+        if !self.is_full() {
+            let problem = self.problem(at, message.into(), hint);
+            self.problems.push((at, problem));
+        }
+    }
+
     pub(crate) fn refuse(&mut self, at: Mark, message: impl Into<String>) {
-        let problem = self.problem(at, message.into(), None);
-        self.add(at, problem);
+        self.report(at, message, None);
     }
 
     pub(crate) fn refuse_hint(&mut self, at: Mark, message: impl Into<String>, hint: impl Into<String>) {
-        let problem = self.problem(at, message.into(), Some(hint.into()));
-        self.add(at, problem);
+        self.report(at, message, Some(hint.into()));
+    }
+
+    /// Reports a problem because of which there is no value.
+    pub(crate) fn fail<T>(&mut self, at: Mark, message: impl Into<String>) -> Option<T> {
+        self.report(at, message, None);
+        None
+    }
+
+    pub(crate) fn fail_hint<T>(
+        &mut self,
+        at: Mark,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Option<T> {
+        self.report(at, message, Some(hint.into()));
+        None
     }
 
     pub(crate) fn warn(&mut self, at: Mark, message: impl Into<String>, hint: Option<String>) {
@@ -117,16 +154,16 @@ impl<'s> Reader<'s> {
         }
     }
 
+    /// Why the file is rejected.
+    pub(crate) fn refused(self) -> Refused {
+        Refused { problems: in_order(self.problems) }
+    }
+
     /// Reads a map that may contain only these keys.
-    pub(crate) fn fields<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<Fields<'n>> {
+    pub(crate) fn fields<'n>(&mut self, node: &'n Node, what: &'n str, known: &[&str]) -> Option<Fields<'n>> {
         let Value::Map(entries) = &node.value else {
-            let keys = known.join(", ");
-            self.refuse_hint(
-                node.at,
-                format!("{what} must be a map, not {}", node.kind()),
-                format!("its keys are {keys}"),
-            );
-            return None;
+            let message = format!("{what} must be a map, not {}", node.kind());
+            return self.fail_hint(node.at, message, format!("its keys are {}", known.join(", ")));
         };
         for (key, _) in entries {
             if !known.contains(&key.name.as_str()) {
@@ -135,44 +172,66 @@ impl<'s> Reader<'s> {
             }
         }
         let at = entries.first().map_or(node.at, |(key, _)| key.at);
-        Some(Fields { entries, at })
+        Some(Fields { node, what, at })
     }
 
-    pub(crate) fn required<'n>(&mut self, fields: &Fields<'n>, name: &str, what: &str) -> Option<&'n Node> {
-        let found = fields.get(name);
-        if found.is_none() {
-            self.refuse(fields.at, format!("{what} needs `{name}`"));
+    pub(crate) fn required<'n>(&mut self, fields: &Fields<'n>, name: &str) -> Option<&'n Node> {
+        fields.get(name).or_else(|| self.fail(fields.at, format!("{} needs `{name}`", fields.what)))
+    }
+
+    /// Reads the value of a key that is required.
+    pub(crate) fn need<'n, T>(
+        &mut self,
+        fields: &Fields<'n>,
+        name: &str,
+        read: impl FnOnce(&mut Self, &'n Node) -> Option<T>,
+    ) -> Option<T> {
+        let node = self.required(fields, name)?;
+        read(self, node)
+    }
+
+    /// Reads the value of a key. It is `default` if the key is missing.
+    pub(crate) fn or<'n, T>(
+        &mut self,
+        fields: &Fields<'n>,
+        name: &str,
+        default: T,
+        read: impl FnOnce(&mut Self, &'n Node) -> Option<T>,
+    ) -> Option<T> {
+        match fields.get(name) {
+            None => Some(default),
+            Some(node) => read(self, node),
         }
-        found
+    }
+
+    /// Reads the value of a key. It is `Some(None)` if the key is missing.
+    #[allow(clippy::option_option, reason = "a missing value differs from an invalid one")]
+    pub(crate) fn maybe<'n, T>(
+        &mut self,
+        fields: &Fields<'n>,
+        name: &str,
+        read: impl FnOnce(&mut Self, &'n Node) -> Option<T>,
+    ) -> Option<Option<T>> {
+        self.or(fields, name, None, |reader, node| read(reader, node).map(Some))
     }
 
     pub(crate) fn list<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n [Node]> {
-        match &node.value {
-            Value::List(items) => Some(items),
-            _ => {
-                self.refuse_hint(
-                    node.at,
-                    format!("{what} must be a list, not {}", node.kind()),
-                    "write one entry to a line, each behind a `-`",
-                );
-                None
-            }
-        }
+        let Value::List(items) = &node.value else {
+            let message = format!("{what} must be a list, not {}", node.kind());
+            return self.fail_hint(node.at, message, "write one entry to a line, each behind a `-`");
+        };
+        Some(items)
     }
 
     pub(crate) fn text<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n str> {
+        let message = || format!("{what} must be a text, not {}", node.kind());
         match &node.value {
             Value::Text(text) => Some(text),
             Value::Bool(_) | Value::Number(_) => {
                 let written = self.source.get(node.at.start..node.at.end).unwrap_or_default();
-                let hint = format!("put it in quotes: \"{}\"", written.trim());
-                self.refuse_hint(node.at, format!("{what} must be a text, not {}", node.kind()), hint);
-                None
+                self.fail_hint(node.at, message(), format!("put it in quotes: \"{}\"", written.trim()))
             }
-            _ => {
-                self.refuse(node.at, format!("{what} must be a text, not {}", node.kind()));
-                None
-            }
+            _ => self.fail(node.at, message()),
         }
     }
 
@@ -182,19 +241,12 @@ impl<'s> Reader<'s> {
         let ambiguous = matches!(&*lower, "yes" | "no" | "on" | "off" | "y" | "n")
             && text::style(self.source, node.at) == Style::Plain;
         if ambiguous {
+            let message =
+                format!("`{text}` without quotes is ambiguous: some programs read a boolean, others a text");
             let hint = format!("write \"{text}\" for the text, or true or false for a boolean");
-            self.refuse_hint(
-                node.at,
-                format!("`{text}` without quotes is ambiguous: some programs read a boolean, others a text"),
-                hint,
-            );
+            self.refuse_hint(node.at, message, hint);
         }
         ambiguous
-    }
-
-    pub(crate) fn name(&mut self, node: &Node, what: &str) -> Option<Box<str>> {
-        let text = self.text(node, what)?;
-        (!self.is_yes_or_no(node, text) && self.valid_name(text, node.at, what, true)).then(|| text.into())
     }
 
     /// Names of machines and states may contain a hyphen; names of feeds may not, because they are used in paths.
@@ -203,21 +255,17 @@ impl<'s> Reader<'s> {
         let valid = (1..=64).contains(&text.len()) && text.bytes().all(letter);
         if !valid {
             let letters = if hyphen { "digits, _ and -" } else { "digits and _" };
-            self.refuse_hint(
-                at,
-                format!("{what} cannot be called {text:?}"),
-                format!("a name is 1 to 64 letters from A to Z, {letters}"),
-            );
+            let hint = format!("a name is 1 to 64 letters from A to Z, {letters}");
+            self.refuse_hint(at, format!("{what} cannot be called {text:?}"), hint);
         }
         valid
     }
 
     pub(crate) fn boolean(&mut self, node: &Node, what: &str) -> Option<bool> {
-        if let Value::Bool(value) = node.value {
-            return Some(value);
+        match node.value {
+            Value::Bool(value) => Some(value),
+            _ => self.fail(node.at, format!("{what} must be true or false, not {}", node.kind())),
         }
-        self.refuse(node.at, format!("{what} must be true or false, not {}", node.kind()));
-        None
     }
 
     /// Reads a whole number within bounds.
@@ -231,13 +279,10 @@ impl<'s> Reader<'s> {
             Value::Number(number) => number.as_u64().filter(|number| bounds.contains(number)),
             _ => None,
         };
-        if number.is_none() {
-            self.refuse(
-                node.at,
-                format!("{what} must be a whole number from {} to {}", bounds.start(), bounds.end()),
-            );
-        }
-        number
+        number.or_else(|| {
+            let (least, most) = bounds.into_inner();
+            self.fail(node.at, format!("{what} must be a whole number from {least} to {most}"))
+        })
     }
 
     /// Reads a duration; the bounds are in seconds.
@@ -247,154 +292,148 @@ impl<'s> Reader<'s> {
         what: &str,
         bounds: std::ops::RangeInclusive<u64>,
     ) -> Option<Duration> {
-        let seconds = match &node.value {
-            Value::Text(text) => signalbox_condition::duration(text),
-            _ => None,
-        };
-        let Some(seconds) = seconds else {
+        let Some(seconds) = node.as_text().and_then(signalbox_condition::duration) else {
             let hint = match &node.value {
                 Value::Number(number) => format!("{number} seconds are written {number}s"),
                 _ => "a duration is written 1d2h30m5s, units in this order, in whole numbers".to_owned(),
             };
-            self.refuse_hint(node.at, format!("{what} must be a duration"), hint);
-            return None;
+            return self.fail_hint(node.at, format!("{what} must be a duration"), hint);
         };
-        let found = bounds.contains(&seconds).then(|| Duration::from_secs(seconds));
-        if found.is_none() {
-            let [least, most] =
-                [*bounds.start(), *bounds.end()].map(|s| super::units(Duration::from_secs(s)));
-            self.refuse(node.at, format!("{what} must be from {least} to {most}"));
+        if bounds.contains(&seconds) {
+            return Some(Duration::from_secs(seconds));
         }
-        found
+        let [least, most] = [*bounds.start(), *bounds.end()].map(|s| super::units(Duration::from_secs(s)));
+        self.fail(node.at, format!("{what} must be from {least} to {most}"))
+    }
+
+    /// Reads the duration at a key; the bounds and the default are in seconds.
+    pub(crate) fn duration_or(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &str,
+        bounds: std::ops::RangeInclusive<u64>,
+        default: u64,
+    ) -> Option<Duration> {
+        self.or(fields, key, Duration::from_secs(default), |reader, node| {
+            reader.duration(node, &format!("`{key}`"), bounds)
+        })
     }
 
     pub(crate) fn zone(&mut self, node: &Node) -> Option<Zone> {
         let name = self.text(node, "a time zone")?;
-        let zone = Zone::named(name);
-        if zone.is_none() {
+        Zone::named(name).or_else(|| {
             let message = format!("unknown time zone {name:?}");
-            self.refuse_hint(node.at, message, "use a name such as Europe/London or UTC");
-        }
-        zone
+            self.fail_hint(node.at, message, "use a name such as Europe/London or UTC")
+        })
     }
 
     pub(crate) fn path(&mut self, node: &Node, what: &str) -> Option<Path> {
-        let text = self.text(node, what)?;
-        match metadata_path(text) {
+        match metadata_path(self.text(node, what)?) {
             Ok(path) => Some(path),
             Err(why) => {
                 let hint =
                     "keys are joined by dots: user.plan; a key with other characters needs double quotes";
-                self.refuse_hint(node.at, format!("{what} must be a path below metadata: {why}"), hint);
-                None
+                self.fail_hint(node.at, format!("{what} must be a path below metadata: {why}"), hint)
             }
         }
     }
 
+    /// Reads a path that is not the metadata as a whole, for which `whole` is the message.
+    pub(crate) fn path_below(&mut self, node: &Node, what: &str, whole: &str) -> Option<Path> {
+        let path = self.path(node, what)?;
+        if path.keys().is_empty() { self.fail(node.at, whole) } else { Some(path) }
+    }
+
     pub(crate) fn topic(&mut self, node: &Node) -> Option<Box<str>> {
         let topic = self.text(node, "a topic")?;
-        if !is_topic(topic) {
-            let hint =
-                "use 1 to 64 letters from a to z and _; topics of Signalbox itself begin with signalbox.";
-            self.refuse_hint(node.at, format!("invalid topic name {topic:?}"), hint);
-            return None;
+        if is_topic(topic) {
+            return Some(topic.into());
         }
-        Some(topic.into())
+        let hint = "use 1 to 64 letters from a to z and _; topics of Signalbox itself begin with signalbox.";
+        self.fail_hint(node.at, format!("invalid topic name {topic:?}"), hint)
     }
 
     /// Reads a text that may contain placeholders.
     pub(crate) fn template_text(&mut self, node: &Node, what: &str) -> Option<Text> {
         let text = self.text(node, what)?;
-        match Text::parse(text) {
-            Ok(text) => Some(text),
-            Err(bad) => {
-                let at = text::place(self.source, node.at, text, bad.at, bad.length);
-                let problem = self.problem(at, bad.message, bad.hint);
-                self.add(at, problem);
-                None
-            }
-        }
+        let report = |bad: BadText| {
+            let at = text::place(self.source, node.at, text, bad.at, bad.length);
+            self.report(at, bad.message, bad.hint);
+        };
+        Text::parse(text).map_err(report).ok()
     }
 
     /// Reads an address. Its scheme, host and port are fixed; metadata may fill in the path and the query.
     pub(crate) fn url(&mut self, node: &Node, what: &str) -> Option<Text> {
         let template = self.template_text(node, what)?;
-        let Value::Text(written) = &node.value else { return None };
+        let written = node.as_text()?;
         if let Some(at) = written.find("${") {
             let at = text::place(self.source, node.at, written, at, 2);
-            self.refuse_hint(at, "an address cannot contain secrets", "`${NAME}` is allowed only in headers");
-            return None;
+            let hint = "`${NAME}` is allowed only in headers";
+            return self.fail_hint(at, "an address cannot contain secrets", hint);
         }
-        if let Err((message, hint)) = is_address(&template) {
-            self.refuse_hint(node.at, format!("{what} is not a valid address: {message}"), hint);
-            return None;
+        match is_address(&template) {
+            Ok(()) => Some(template),
+            Err((message, hint)) => {
+                self.fail_hint(node.at, format!("{what} is not a valid address: {message}"), hint)
+            }
         }
-        Some(template)
     }
 
     /// Reads a condition. Its errors are reported with their line of the file.
-    pub(crate) fn condition(&mut self, node: &Node, feeds: &[&str]) -> Option<Condition> {
-        let written = match &node.value {
-            Value::Bool(value) => {
-                let condition = Condition::parse(&value.to_string(), KnownFeeds::Only(feeds)).ok()?;
-                for warning in condition.warnings() {
-                    self.warn(node.at, warning.message(), None);
-                }
-                return Some(condition);
-            }
-            Value::Text(text) => text,
+    pub(crate) fn condition(&mut self, node: &Node) -> Option<Condition> {
+        let written: Cow<'_, str> = match &node.value {
+            Value::Bool(value) => value.to_string().into(),
+            Value::Text(text) => text.into(),
             _ => {
                 let message = format!("a condition must be a text, true or false, not {}", node.kind());
-                self.refuse(node.at, message);
-                return None;
+                return self.fail(node.at, message);
             }
         };
-        if let Some((at, length)) = signalbox_condition::comment(written)
+        if let Some((at, length)) = signalbox_condition::comment(&written)
             && text::swallows(self.source, node.at)
         {
-            let at = text::place(self.source, node.at, written, at, length);
-            self.refuse_hint(
-                at,
+            return self.fail_hint(
+                text::place(self.source, node.at, &written, at, length),
                 "everything after this `#` would be a comment, because YAML joins these lines",
                 "write the condition in a literal block: `exit_condition: |` and the lines below",
             );
-            return None;
         }
-        match Condition::parse(written, KnownFeeds::Only(feeds)) {
-            Ok(condition) => {
-                for warning in condition.warnings() {
-                    let at = self.within(node, written, &warning);
-                    self.warn(at, warning.message(), warning.hint().map(str::to_owned));
-                }
-                Some(condition)
-            }
-            Err(error) => {
-                let at = self.within(node, written, &error);
-                let problem = self.problem(at, error.message().to_owned(), error.hint().map(str::to_owned));
-                self.add(at, problem);
-                None
-            }
+        let parsed = Condition::parse(&written, KnownFeeds::Only(&self.feeds()));
+        for warning in parsed.iter().flat_map(Condition::warnings) {
+            let at = self.within(node, &written, &warning);
+            self.warn(at, warning.message, warning.hint);
         }
+        parsed.map_err(|error| self.report_within(node, &written, error)).ok()
     }
 
-    pub(crate) fn reference(&mut self, node: &Node, feeds: &[&str]) -> Option<Reference> {
+    pub(crate) fn reference(&mut self, node: &Node) -> Option<Reference> {
         let written = self.text(node, "`path`")?;
-        match Reference::parse(written, KnownFeeds::Only(feeds)) {
-            Ok(path) => Some(path),
-            Err(error) => {
-                let at = self.within(node, written, &error);
-                let problem = self.problem(at, error.message().to_owned(), error.hint().map(str::to_owned));
-                self.add(at, problem);
-                None
-            }
-        }
+        let parsed = Reference::parse(written, KnownFeeds::Only(&self.feeds()));
+        parsed.map_err(|error| self.report_within(node, written, error)).ok()
+    }
+
+    fn feeds(&self) -> Vec<&str> {
+        self.known.feeds.iter().map(String::as_str).collect()
+    }
+
+    fn report_within(&mut self, node: &Node, written: &str, error: signalbox_condition::Error) {
+        self.report(self.within(node, written, &error), error.message, error.hint);
     }
 
     fn within(&self, node: &Node, written: &str, error: &signalbox_condition::Error) -> Mark {
-        let at = text::offset(written, error.line(), error.column());
-        let length = written[at..].chars().take(error.length()).map(char::len_utf8).sum();
+        let at = text::offset(written, error.line, error.column);
+        let length = written[at..].chars().take(error.length).map(char::len_utf8).sum();
         text::place(self.source, node.at, written, at, length)
     }
+}
+
+/// The findings in the order of the file.
+pub(crate) fn in_order(mut found: Vec<(Mark, Problem)>) -> Vec<Problem> {
+    found.sort_by_key(|(at, _)| *at);
+    // If an alias repeats a mistake in several places, it is reported once.
+    found.dedup();
+    found.into_iter().map(|(_, problem)| problem).collect()
 }
 
 fn unknown_key(key: &str, known: &[&str]) -> String {
@@ -418,8 +457,7 @@ pub(crate) fn metadata_path(text: &str) -> Result<Path, String> {
     } else {
         format!("metadata.{text}")
     };
-    let reference =
-        Reference::parse(&whole, KnownFeeds::Only(&[])).map_err(|error| error.message().to_owned())?;
+    let reference = Reference::parse(&whole, KnownFeeds::Only(&[])).map_err(|error| error.message)?;
     Ok(Path { keys: reference.metadata_keys().unwrap_or_default() })
 }
 
@@ -437,7 +475,7 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
     let mut filled = String::new();
     for part in template.parts() {
         match part {
-            super::template::Part::Literal(text) => filled.push_str(text),
+            Part::Literal(text) => filled.push_str(text),
             _ => {
                 let authority = filled.split_once("://").map(|(_, rest)| rest);
                 // Otherwise metadata could direct credentials to any host.

@@ -79,6 +79,40 @@ impl Node {
         }
     }
 
+    /// The entries of a map; none of another value.
+    pub(crate) fn entries(&self) -> &[(Key, Self)] {
+        match &self.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The entry of a map with this key.
+    pub(crate) fn entry(&self, key: &str) -> Option<&(Key, Self)> {
+        self.entries().iter().find(|(known, _)| known.name == key)
+    }
+
+    /// The value of a map at this key.
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
+        self.entry(key).map(|(_, node)| node)
+    }
+
+    /// The items of a list; none of another value.
+    pub(crate) fn items(&self) -> &[Self] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The text, if the value is one.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The kind of value, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
@@ -138,8 +172,8 @@ pub(crate) fn parse(source: &str) -> Result<Node, Unreadable> {
         with_snippet: false,
     };
     options.alias_limits.max_total_replayed_events = MAX_REPEATED;
-    serde_saphyr::from_str_with_options::<Spanned<Node>>(source, options)
-        .map(|spanned| spanned.value)
+    serde_saphyr::from_str_with_options::<Spanned<Value>>(source, options)
+        .map(placed)
         .map_err(|error| unreadable(&error, source))
 }
 
@@ -179,84 +213,65 @@ fn place(location: Location, source: &str) -> Mark {
     Mark { start, end: start }
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+        deserializer.deserialize_any(ValueVisitor)
     }
 }
 
-struct NodeVisitor;
+/// A value alone has no position: only its parent knows it.
+struct ValueVisitor;
 
-/// A node without a position: only its parent knows it, see [`placed`].
-fn somewhere(value: Value) -> Node {
-    Node { value, at: Mark { start: 0, end: 0 } }
+fn placed(spanned: Spanned<Value>) -> Node {
+    Node { at: Mark::of(spanned.defined), value: spanned.value }
 }
 
-fn placed(spanned: Spanned<Node>) -> Node {
-    Node { at: Mark::of(spanned.defined), value: spanned.value.value }
-}
-
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
-        Ok(somewhere(Value::Null))
+    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_none<E: de::Error>(self) -> Result<Node, E> {
-        Ok(somewhere(Value::Null))
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        Node::deserialize(deserializer)
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
     }
 
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
-        Ok(somewhere(Value::Bool(value)))
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
     }
 
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
-        Ok(somewhere(Value::Number(value.into())))
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
+        let number = serde_json::Number::from_f64(value);
+        number.map(Value::Number).ok_or_else(|| E::custom("a number must be finite"))
     }
 
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
-        Ok(somewhere(Value::Number(value.into())))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
     }
 
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
-        match serde_json::Number::from_f64(value) {
-            Some(number) => Ok(somewhere(Value::Number(number))),
-            None => Err(E::custom("a number must be finite")),
-        }
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Node, E> {
-        Ok(somewhere(Value::Text(text.to_owned())))
-    }
-
-    fn visit_string<E: de::Error>(self, text: String) -> Result<Node, E> {
-        Ok(somewhere(Value::Text(text)))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = access.next_element::<Spanned<Node>>()? {
+        while let Some(item) = access.next_element()? {
             items.push(placed(item));
         }
-        Ok(somewhere(Value::List(items)))
+        Ok(Value::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = access.next_key::<Spanned<String>>()? {
-            let value = access.next_value::<Spanned<Node>>()?;
-            entries.push((Key { name: key.value, at: Mark::of(key.defined) }, placed(value)));
+            entries.push((Key { name: key.value, at: Mark::of(key.defined) }, placed(access.next_value()?)));
         }
-        Ok(somewhere(Value::Map(entries)))
+        Ok(Value::Map(entries))
     }
 }
 

@@ -20,8 +20,8 @@ pub enum ZoneRule {
     },
 }
 
-/// A time zone with its name. Two zones are equal if their names are equal.
-#[derive(Clone)]
+/// A time zone with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zone {
     pub(crate) name: Box<str>,
     pub(crate) zone: TimeZone,
@@ -50,20 +50,6 @@ impl Zone {
     /// Its rules.
     pub fn rules(&self) -> &TimeZone {
         &self.zone
-    }
-}
-
-impl PartialEq for Zone {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Zone {}
-
-impl fmt::Debug for Zone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
     }
 }
 

@@ -238,7 +238,7 @@ fn two_versions_are_compared_by_their_states() {
         (states.added, states.removed, states.changed),
         (vec!["c".to_owned()], vec!["b".to_owned()], vec!["a".to_owned()])
     );
-    assert_eq!(plan::states(&one, &one), plan::States::default());
+    assert_eq!(plan::states(&one, &one), signalbox_api::machines::StateChanges::default());
 }
 
 /// The differences other than states, and the states whose meaning changes because of them.

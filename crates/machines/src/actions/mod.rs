@@ -84,17 +84,13 @@ impl From<Outcome> for Attempted {
 /// Performs actions.
 #[derive(Debug)]
 pub(crate) struct Actions {
-    client: Client,
-    bus: bus::Handle,
-    routes: Registry,
-    secrets: Secrets,
+    pub(crate) client: Client,
+    pub(crate) bus: bus::Handle,
+    pub(crate) routes: Registry,
+    pub(crate) secrets: Secrets,
 }
 
 impl Actions {
-    pub(crate) fn new(client: Client, bus: bus::Handle, routes: Registry, secrets: Secrets) -> Self {
-        Self { client, bus, routes, secrets }
-    }
-
     /// Makes one attempt of the action that the label is in.
     pub(crate) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Attempted {
         let Some(action) = machine.state(&record.state).and_then(State::action) else {
@@ -132,7 +128,7 @@ impl Actions {
         body: String,
         token: &str,
     ) -> Attempted {
-        let method = Method::from_bytes(action.method.as_str().as_bytes()).unwrap_or(Method::POST);
+        let method = Method::from_bytes(action.method.as_bytes()).unwrap_or(Method::POST);
         let request = Request::builder()
             .method(method)
             .uri(url)

@@ -24,7 +24,7 @@ impl Evaluator<'_> {
             return Vec::new();
         }
         // A search uses the index of the active version.
-        let index = self.version.active.as_deref().unwrap_or(self.version).machine.index().iter();
+        let index = self.version.active().machine.index().iter();
         let mut digests: Vec<u64> =
             index.filter_map(|path| index_digest(path, path.of(&record.metadata))).collect();
         digests.sort_unstable();

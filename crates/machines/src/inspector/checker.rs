@@ -28,7 +28,7 @@ use crate::{
     definitions::{Definitions, Family},
     evaluator::{instant, sweep_entry},
     record::{Record, Status},
-    store::{Due, Records},
+    store::{self, Due, Records},
 };
 use signalbox_bus::Finding;
 
@@ -125,9 +125,6 @@ pub struct Checker {
 
 impl Checker {
     /// Checks a few thousand labels, from `cursor` on.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn check(&self, cursor: CheckCursor) -> Result<CheckPage, Error> {
         self.check_pages(cursor, PAGE).await
     }
@@ -173,13 +170,11 @@ impl Checker {
                 let Some((machine, index)) = self.indexes(shard).await?.into_iter().nth(*number) else {
                     return Ok((Vec::new(), CheckCursor { shard: shard + 1, place: Place::default() }));
                 };
-                let (records, after) = (&self.records, after.as_deref());
-                let names = match &index {
-                    Index::State(state) => records.in_state(shard, &machine, state, after, PART).await?,
-                    Index::Status(status) => {
-                        records.with_status(shard, &machine, status.as_str(), after, PART).await?
-                    }
+                let named = match &index {
+                    Index::State(state) => store::Index::State(state),
+                    Index::Status(status) => store::Index::Status(status.as_str()),
                 };
+                let names = self.records.names(shard, &machine, named, after.as_deref(), PART).await?;
                 let next = match names.last() {
                     Some(last) if names.len() == PART => Place::Index(*number, Some(last.clone())),
                     _ => Place::Index(number + 1, None),

@@ -72,15 +72,12 @@ impl Explainer {
         for feed in gate.into_iter().flat_map(|gate| gate.condition.feeds()) {
             let about = (&*version.machine, label, &record.metadata);
             let inspected = timeout(FEED_PATIENCE, self.feeds.inspect(&mut answers, about, feed)).await;
-            let inspected = inspected.map_or_else(
-                |_| json!({"result": "not_asked", "error": "it does not answer at once; its value is not shown"}),
-                |inspected| inspected.to_json(),
-            );
-            feeds.insert(feed.to_owned(), inspected);
+            let late = |_| json!({"result": "not_asked", "error": "it does not answer at once; its value is not shown"});
+            feeds.insert(feed.to_owned(), inspected.unwrap_or_else(late));
         }
         let waits = record.status == Status::Acting && record.work.limit().is_some();
         let limited = if waits { Some(self.limited(&version, label, &record, now_ms).await?) } else { None };
-        let evaluator = evaluator(&version, label, now_ms, &answers);
+        let evaluator = Evaluator { version: &version, label, now_ms, feeds: &answers };
         let standing = evaluator.label(&record);
         // Also while a feed is asked: the time at which it is asked again if it does not answer.
         let again = record.work.again_ms.filter(|_| record.work.held.is_some()).map(instant);
@@ -175,10 +172,10 @@ impl Explainer {
         if let Some(update) = &assumptions.metadata {
             let mut metadata = record.metadata.clone();
             merge::merge(&mut metadata, update);
-            merge::check(&metadata).map_err(|error| Error::BadMetadata(error.to_string()))?;
+            merge::check(&metadata)?;
         }
         let answers = FeedAnswers::default();
-        let evaluator = evaluator(&version, label, now_ms, &answers);
+        let evaluator = Evaluator { version: &version, label, now_ms, feeds: &answers };
         let Some(standing) = evaluator.label(&record) else {
             return Ok(json!({"steps": [], "end": "state_removed", "state": record.state}));
         };
@@ -259,13 +256,4 @@ fn check_names(machine: &Machine, assumptions: &Assumptions) -> Result<(), Error
         Some(name) => unknown("action", name, actions().collect()),
         None => Ok(()),
     }
-}
-
-fn evaluator<'a>(
-    version: &'a Version,
-    label: &'a str,
-    now_ms: u64,
-    answers: &'a FeedAnswers,
-) -> Evaluator<'a> {
-    Evaluator { version, label, now_ms, feeds: answers }
 }

@@ -7,8 +7,8 @@ mod planner;
 
 pub use checker::{CheckCursor, CheckPage, Checker};
 pub use explainer::{Assumptions, Explainer};
-pub use overview::{Alert, Counts, Limit, Limited, Overview, Wake, Waking};
-pub use planner::{Planner, Preview};
+pub use overview::{Counts, Overview, Wake, Waking};
+pub use planner::Planner;
 
 use crate::flow::FlowReader;
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use signalbox_api::machines::{LimitUse, PassedLimit};
 use signalbox_machine::{Machine, State};
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     feeds::{Feeds, Health},
     metrics::{Metrics, Numbers},
     record::Status,
-    store::{Due, DueSet, Permits, Records},
+    store::{Due, DueSet, Index, Permits, Records},
 };
 
 /// Maximum number of entries of the due set that are read for a machine, over all shards.
@@ -31,52 +32,9 @@ pub struct Counts {
     /// Number of labels that wait where no trigger fires again, by gate.
     pub stuck: BTreeMap<String, u64>,
     /// Limits of the definition that are passed.
-    pub alerts: Vec<Alert>,
+    pub alerts: Vec<PassedLimit>,
     /// The limits of addresses, and how much they are used.
-    pub limits: Vec<Limited>,
-}
-
-/// The use of the limit of an address.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limited {
-    /// The address: scheme, host and port.
-    pub target: String,
-    /// How many labels wait for it.
-    pub waiting: u64,
-    /// How many attempts are in progress.
-    pub in_progress: u64,
-}
-
-/// A limit of a state that is passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alert {
-    /// The state.
-    pub state: String,
-    /// What is limited.
-    pub limit: Limit,
-    /// The current number of labels, or age of the oldest in seconds.
-    pub value: u64,
-    /// The most that is allowed.
-    pub most: u64,
-}
-
-/// What an [`Alert`] is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// How many labels are in the state.
-    Labels,
-    /// For how long the oldest of them has been there.
-    Age,
-}
-
-impl Limit {
-    /// The word of the API and of metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Labels => "labels",
-            Self::Age => "age",
-        }
-    }
+    pub limits: Vec<LimitUse>,
 }
 
 /// A time at which something is evaluated without an update.
@@ -132,23 +90,21 @@ impl Overview {
         let kept = self.definitions.kept(machine, version.number).await?;
         let ages = self.ages(&version.machine).await?;
         let alerts = alerts(&version.machine, &labels, &ages);
-        let statuses = indexed_statuses();
-        let counts = self.records.count_statuses(machine, &statuses).await?;
-        let busy = statuses.iter().map(|status| (*status).to_owned()).zip(counts).collect();
+        let busy = self.count_statuses(machine).await?.into_iter().collect();
         let stuck = self.stuck(&version.machine).await?;
         let limits = self.limits(&version.machine).await?;
         Ok(Counts { version, labels, kept, busy, stuck, alerts, limits })
     }
 
     /// How much the limits of a machine's addresses are used.
-    async fn limits(&self, machine: &Machine) -> Result<Vec<Limited>, Error> {
+    async fn limits(&self, machine: &Machine) -> Result<Vec<LimitUse>, Error> {
         let mut limits = Vec::new();
         for limit in machine.limits() {
             let (name, target) = (machine.name(), limit.target.to_string());
             let waiting = self.permits.count_waiting(name, &target, None).await?;
             let now_ms = self.clock.now_ms().await?;
             let in_progress = self.permits.count_taken(name, &target, now_ms).await?;
-            limits.push(Limited { target, waiting, in_progress });
+            limits.push(LimitUse { target, waiting, in_progress });
         }
         Ok(limits)
     }
@@ -156,16 +112,20 @@ impl Overview {
     /// The number of labels by state, with states of earlier versions only if they contain labels.
     async fn labels(&self, machine: &Machine) -> Result<BTreeMap<String, u64>, Error> {
         let states = self.definitions.states(machine.name()).await?;
-        let names: Vec<&str> = states.iter().map(String::as_str).collect();
-        let counts = self.records.count_states(machine.name(), &names).await?;
+        let counts = self.records.count_states(machine.name(), &states).await?;
         let all = states.into_iter().zip(counts);
         Ok(all.filter(|(state, count)| *count > 0 || machine.state(state).is_some()).collect())
     }
 
+    /// The number of labels that do not rest, by status.
+    async fn count_statuses(&self, machine: &str) -> Result<Vec<(String, u64)>, Error> {
+        let statuses = Status::ALL.iter().filter(|status| status.has_index()).map(|status| status.as_str());
+        let indexes: Vec<Index<'_>> = statuses.clone().map(Index::Status).collect();
+        let counts = self.records.count(machine, &indexes).await?;
+        Ok(statuses.map(str::to_owned).zip(counts).collect())
+    }
+
     /// The next evaluations of a machine, ordered by time, among the next entries of all machines.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn wakes(&self, machine: &str) -> Result<Vec<Wake>, Error> {
         let limit = (MAX_DUE / self.due.shards()).max(1);
         let mut labels: Vec<Wake> = Vec::new();
@@ -179,8 +139,8 @@ impl Overview {
                         labels.push(Wake { at_ms, what: Waking::Label(label) });
                     }
                     Some(Due::Sweep { machine: of, gate, time, zone, own }) if of == machine => {
-                        let named = own.then_some(&zone);
-                        let count = self.records.count_at_gate(shard, machine, &gate, named).await?;
+                        let index = if own { Index::Zone(&gate, &zone) } else { Index::State(&gate) };
+                        let count = self.records.count_here(shard, machine, index).await?;
                         gates.entry((at_ms, gate, time, zone)).or_default()[usize::from(own)] += count;
                     }
                     _ => {}
@@ -203,9 +163,6 @@ impl Overview {
     }
 
     /// The time of the fabric's clock, Unix milliseconds.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
     pub async fn now_ms(&self) -> Result<u64, Error> {
         Ok(self.clock.now_ms().await?)
     }
@@ -222,26 +179,24 @@ impl Overview {
 
     async fn numbers(&self) -> Result<Numbers, Error> {
         let mut numbers = Numbers::default();
-        let statuses = indexed_statuses();
         for machine in self.definitions.names().await? {
             let Ok(version) = self.definitions.of(&machine, 0).await else { continue };
             let labels = self.labels(&version.machine).await?;
             let ages = self.ages(&version.machine).await?;
             for alert in alerts(&version.machine, &labels, &ages) {
-                numbers.alerts.push((machine.clone(), alert.state, alert.limit.as_str()));
+                numbers.alerts.push((machine.clone(), alert));
             }
             numbers.ages.extend(ages.into_iter().map(|(state, age)| (machine.clone(), state, age)));
             let named = labels.into_iter().map(|(state, count)| (machine.clone(), state, count));
             numbers.states.extend(named);
-            let counts = self.records.count_statuses(&machine, &statuses).await?;
-            for (status, count) in statuses.iter().zip(counts) {
-                if *status == Status::Errored.as_str() {
-                    numbers.stuck.push((machine.clone(), "errored", count));
+            for (status, count) in self.count_statuses(&machine).await? {
+                if status == Status::Errored.as_str() {
+                    numbers.stuck.push((machine.clone(), "errored".to_owned(), count));
                 }
                 numbers.statuses.push((machine.clone(), status, count));
             }
             let stuck = self.stuck(&version.machine).await?;
-            numbers.stuck.push((machine.clone(), "no_trigger", stuck.values().sum()));
+            numbers.stuck.push((machine.clone(), "no_trigger".to_owned(), stuck.values().sum()));
             for limit in self.limits(&version.machine).await? {
                 numbers.limits.push((machine.clone(), limit.target, limit.waiting));
             }
@@ -283,25 +238,23 @@ impl Overview {
 }
 
 /// The limits of a definition that are passed.
-fn alerts(machine: &Machine, labels: &BTreeMap<String, u64>, ages: &BTreeMap<String, u64>) -> Vec<Alert> {
+fn alerts(
+    machine: &Machine,
+    labels: &BTreeMap<String, u64>,
+    ages: &BTreeMap<String, u64>,
+) -> Vec<PassedLimit> {
     let mut found = Vec::new();
     for state in machine.states() {
         let Some(alert) = state.alert() else { continue };
         let of = |counts: &BTreeMap<String, u64>| counts.get(state.name()).copied().unwrap_or(0);
-        let limits = [
-            (Limit::Labels, of(labels), alert.labels),
-            (Limit::Age, of(ages), alert.age.map(|age| age.as_secs())),
-        ];
+        let limits =
+            [("labels", of(labels), alert.labels), ("age", of(ages), alert.age.map(|age| age.as_secs()))];
         for (limit, value, most) in limits {
             if let Some(most) = most.filter(|most| value > *most) {
-                found.push(Alert { state: state.name().to_owned(), limit, value, most });
+                let (state, limit) = (state.name().to_owned(), limit.to_owned());
+                found.push(PassedLimit { state, limit, value, most });
             }
         }
     }
     found
-}
-
-/// The statuses of labels that do not rest.
-fn indexed_statuses() -> Vec<&'static str> {
-    Status::ALL.iter().filter(|status| status.has_index()).map(|status| status.as_str()).collect()
 }

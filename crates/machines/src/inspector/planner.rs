@@ -1,10 +1,8 @@
 //! Previews a change of definition.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
+use signalbox_api::machines::{Plan, StateChanges};
 use signalbox_machine::{
     Machine, State,
     plan::{self, Outlook},
@@ -16,33 +14,13 @@ use crate::{
     evaluator::{Evaluator, Happened, instant},
     feeds::FeedAnswers,
     record::Record,
-    store::Records,
+    store::{Index, Records},
 };
 
 /// Maximum number of labels that a preview evaluates.
 const MAX_CHECKED: u64 = 10_000;
 /// Labels that are read together.
 const PAGE: usize = 500;
-
-/// The effects of a change of definition.
-#[derive(Debug, Default)]
-pub struct Preview {
-    /// Added, removed and changed states.
-    pub states: plan::States,
-    /// Differences outside of the states.
-    pub changed: Vec<String>,
-    /// Number of labels in removed states, by state.
-    pub labels: BTreeMap<String, u64>,
-    /// Labels that move as soon as the definition is active, because their state has changed its kind: a gate that is an
-    /// action now, or an end that leads on.
-    pub starts: u64,
-    /// Labels that would move if their gate was evaluated now.
-    pub would_move: u64,
-    /// Labels for which a feed decides.
-    pub needs_feed: u64,
-    /// Labels that were evaluated.
-    pub checked: u64,
-}
 
 /// Previews changes of definitions. Reads only.
 #[derive(Debug)]
@@ -52,17 +30,11 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// The effects of replacing `old` with `new`. Evaluates at most ten thousand labels.
-    ///
-    /// # Errors
-    /// A failure of the fabric.
-    pub async fn preview(&self, old: Option<&Version>, new: &Machine) -> Result<Preview, Error> {
+    /// The effects of replacing `old` with `new`, without an ID and warnings. Evaluates at most ten thousand labels.
+    pub async fn preview(&self, old: Option<&Version>, new: &Machine) -> Result<Plan, Error> {
         let Some(old) = old else {
             let added = new.states().iter().map(|state| state.name().to_owned()).collect();
-            return Ok(Preview {
-                states: plan::States { added, ..plan::States::default() },
-                ..Preview::default()
-            });
+            return Ok(Plan { states: StateChanges { added, ..StateChanges::default() }, ..Plan::default() });
         };
         let states = plan::states(&old.machine, new);
         let moved = states.removed.iter().filter(|state| !old.keeps(state));
@@ -70,7 +42,7 @@ impl Planner {
         let counts = self.records.count_states(new.name(), &names).await?;
         let labels = names.iter().map(|name| (*name).to_owned()).zip(counts).collect();
         let changed = plan::outside(&old.machine, new);
-        let mut preview = Preview { states, changed, labels, ..Preview::default() };
+        let mut preview = Plan { version: old.number, states, changed, labels, ..Plan::default() };
         let next = Version { number: old.number + 1, machine: Arc::new(new.clone()), active: None };
         let change = Change { old, new, next, now_ms: self.clock.now_ms().await? };
         let unsettled = plan::unsettled(&old.machine, new);
@@ -80,7 +52,8 @@ impl Planner {
                 let mut after: Option<String> = None;
                 loop {
                     let (machine, after_name) = (new.name(), after.as_deref());
-                    let names = self.records.in_state(shard, machine, state.name(), after_name, PAGE).await?;
+                    let index = Index::State(state.name());
+                    let names = self.records.names(shard, machine, index, after_name, PAGE).await?;
                     let Some(last) = names.last().cloned() else { break };
                     let records = self.records.many(shard, machine, &names).await?;
                     for (name, record) in names.iter().zip(records) {
@@ -110,7 +83,7 @@ struct Change<'a> {
 
 impl Change<'_> {
     /// Adds the effects on one label.
-    fn count(&self, preview: &mut Preview, state: &State, settles: bool, name: &str, record: &Record) {
+    fn count(&self, preview: &mut Plan, state: &State, settles: bool, name: &str, record: &Record) {
         let answers = FeedAnswers::default();
         // It stays on its version.
         if record.kept.is_some() {

@@ -65,7 +65,6 @@ impl Due {
 pub(crate) struct DueSet(pub(crate) Shards);
 
 impl DueSet {
-    /// The number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.0.count()
     }
@@ -73,8 +72,8 @@ impl DueSet {
     /// When the next entry of a shard is due, Unix milliseconds.
     pub(crate) async fn next(&self, shard: usize) -> Result<Option<u64>, Error> {
         let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due());
-        let first: Vec<(String, f64)> = command.arg(0).arg(0).arg("WITHSCORES").query().await?;
-        Ok(first.first().map(|(_, score)| whole(*score)))
+        let first: Vec<(String, u64)> = command.arg(0).arg(0).arg("WITHSCORES").query().await?;
+        Ok(first.first().map(|(_, at_ms)| *at_ms))
     }
 
     /// The entries that are due at `now_ms`, the most overdue first.
@@ -86,17 +85,13 @@ impl DueSet {
     ) -> Result<Vec<(String, u64)>, Error> {
         let command =
             self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due()).arg("-inf").arg(now_ms);
-        let command = command.arg("BYSCORE").arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
-        let found: Vec<(String, f64)> = command.query().await?;
-        Ok(found.into_iter().map(|(member, score)| (member, whole(score))).collect())
+        command.arg("BYSCORE").arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES").query().await
     }
 
     /// The first entries by time, whether they are due or not.
     pub(crate) async fn upcoming(&self, shard: usize, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due());
-        let command = command.arg(0).arg(limit.saturating_sub(1)).arg("WITHSCORES");
-        let found: Vec<(String, f64)> = command.query().await?;
-        Ok(found.into_iter().map(|(member, score)| (member, whole(score))).collect())
+        command.arg(0).arg(limit.saturating_sub(1)).arg("WITHSCORES").query().await
     }
 
     /// How many entries are due, and since when the oldest is.
@@ -187,16 +182,9 @@ impl DueSet {
         self.0.redis(0).subscribe(&names)
     }
 
-    /// The channel of a shard.
     pub(crate) fn wake_channel(&self, shard: usize) -> String {
         self.0.keys(shard).wake_channel()
     }
-}
-
-/// Scores are Unix milliseconds, which a double holds exactly.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]
-pub(super) fn whole(score: f64) -> u64 {
-    score as u64
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ pub(crate) use due::{Due, DueSet};
 pub(crate) use flow::FlowCounts;
 pub(crate) use inputs::TakenEvents;
 pub(crate) use permits::{Permit, Permits, queue};
-pub(crate) use records::Records;
+pub(crate) use records::{Index, Records};
 pub(crate) use secrets::StoredSecrets;
 pub(crate) use statistics::Statistics;
 pub(crate) use tasks::Tasks;
-pub(crate) use versions::{Applying, Start, Started, Versions};
+pub(crate) use versions::{Applying, Started, Versions};
 
 /// A key of the fabric.
 type FabricKey = Key<signalbox_store::FabricSpace>;
@@ -61,7 +61,6 @@ impl Shards {
         Self { all: Shard::all(fabric, count).into(), faults }
     }
 
-    /// The number of shards.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }

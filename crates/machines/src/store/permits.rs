@@ -5,7 +5,7 @@ use std::time::Duration;
 use signalbox_machine::definition::Limit;
 use signalbox_store::{Error, FabricRole, Script};
 
-use super::{Due, Shards, due::whole};
+use super::{Due, Shards};
 
 pub(super) static PERMIT: Script<FabricRole> =
     Script::new("machines/permit", include_str!("../scripts/permit.lua"));
@@ -83,8 +83,8 @@ impl Permits {
         for shard in 0..self.0.count() {
             let key = self.0.keys(shard).index(&queue(machine, target));
             let command = self.0.redis(shard).command("ZRANGE").key(&key).arg(0).arg(limit.saturating_sub(1));
-            let found: Vec<(String, f64)> = command.arg("WITHSCORES").query().await?;
-            waiting.extend(found.into_iter().map(|(label, since_ms)| (whole(since_ms), label)));
+            let found: Vec<(String, u64)> = command.arg("WITHSCORES").query().await?;
+            waiting.extend(found.into_iter().map(|(label, since_ms)| (since_ms, label)));
         }
         waiting.sort_unstable();
         waiting.truncate(limit);

@@ -27,6 +27,33 @@ pub(crate) struct Records {
     reads: Arc<Reads>,
 }
 
+/// A sorted set that names labels of a machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Index<'a> {
+    /// Those in a state.
+    State(&'a str),
+    /// Those with a status that has an index, or those that are suspended.
+    Status(&'a str),
+    /// Those with an indexed value, by its digest.
+    Value(u64),
+    /// Those at a gate whose own metadata names a zone.
+    Zone(&'a str, &'a str),
+    /// Those that were deleted.
+    Gone,
+}
+
+impl Index<'_> {
+    fn key(self, keys: &keys::Machines<'_>, machine: &str) -> FabricKey {
+        match self {
+            Self::State(state) => keys.in_state(machine, state),
+            Self::Status(status) => keys.with_status(machine, status),
+            Self::Value(digest) => keys.by_value(machine, digest),
+            Self::Zone(gate, zone) => keys.in_zone(machine, gate, zone),
+            Self::Gone => keys.gone(machine),
+        }
+    }
+}
+
 impl Records {
     pub(crate) fn new(shards: Shards) -> Self {
         Self { reads: Combiner::new(|_| MAX_READS), shards }
@@ -55,14 +82,10 @@ impl Records {
     pub(crate) async fn oldest_in(&self, machine: &str, state: &str) -> Result<Option<u64>, Error> {
         let mut oldest: Option<u64> = None;
         for shard in 0..self.shards.count() {
-            let command = self
-                .shards
-                .redis(shard)
-                .command("ZRANGE")
-                .key(&self.shards.keys(shard).since(machine, state));
-            let first: Vec<(String, f64)> = command.arg(0).arg(0).arg("WITHSCORES").query().await?;
-            let here = first.first().map(|(_, score)| super::due::whole(*score));
-            oldest = oldest.into_iter().chain(here).min();
+            let key = self.shards.keys(shard).since(machine, state);
+            let command = self.shards.redis(shard).command("ZRANGE").key(&key);
+            let first: Vec<(String, u64)> = command.arg(0).arg(0).arg("WITHSCORES").query().await?;
+            oldest = oldest.into_iter().chain(first.first().map(|(_, score)| *score)).min();
         }
         Ok(oldest)
     }
@@ -89,40 +112,39 @@ impl Records {
         labels.iter().fold(command, |command, label| command.key(&keys.label(machine, label))).query().await
     }
 
-    /// The next names after `after` in the index of a state, at most `limit`.
-    pub(crate) async fn in_state(
+    /// The next names after `after` in an index of a shard, at most `limit`.
+    pub(crate) async fn names(
         &self,
         shard: usize,
         machine: &str,
-        state: &str,
+        index: Index<'_>,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<String>, Error> {
-        self.names(shard, &self.shards.keys(shard).in_state(machine, state), after, limit).await
+        let key = index.key(&self.shards.keys(shard), machine);
+        let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
+        let command = self.shards.redis(shard).command("ZRANGE").key(&key).arg(from).arg("+");
+        command.arg("BYLEX").arg("LIMIT").arg(0).arg(limit).query().await
     }
 
-    /// The next names after `after` in the index of a status that has one.
-    pub(crate) async fn with_status(
+    /// The next names after `after` in any of these indexes of all shards, in order.
+    pub(crate) async fn names_in_any(
         &self,
-        shard: usize,
         machine: &str,
-        status: &str,
+        indexes: &[Index<'_>],
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<String>, Error> {
-        self.names(shard, &self.shards.keys(shard).with_status(machine, status), after, limit).await
-    }
-
-    /// The next names after `after` of the labels with an indexed value.
-    pub(crate) async fn with_value(
-        &self,
-        shard: usize,
-        machine: &str,
-        digest: u64,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<String>, Error> {
-        self.names(shard, &self.shards.keys(shard).by_value(machine, digest), after, limit).await
+        let mut names = Vec::new();
+        for shard in 0..self.shards.count() {
+            for index in indexes {
+                names.extend(self.names(shard, machine, *index, after, limit).await?);
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(limit);
+        Ok(names)
     }
 
     /// Removes a name from the index of a state.
@@ -137,65 +159,26 @@ impl Records {
         self.shards.redis(shard).command("ZREM").key(&key).arg(name).run().await
     }
 
-    /// The next names after `after` of the labels at a gate whose own metadata names this zone.
-    pub(crate) async fn in_zone(
-        &self,
-        shard: usize,
-        machine: &str,
-        (gate, zone): (&str, &str),
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<String>, Error> {
-        self.names(shard, &self.shards.keys(shard).in_zone(machine, gate, zone), after, limit).await
-    }
-
-    async fn names(
-        &self,
-        shard: usize,
-        key: &FabricKey,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<String>, Error> {
-        let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
-        let command = self.shards.redis(shard).command("ZRANGE").key(key).arg(from).arg("+");
-        command.arg("BYLEX").arg("LIMIT").arg(0).arg(limit).query().await
-    }
-
     /// How many labels are in each of these states, over all shards.
-    pub(crate) async fn count_states(&self, machine: &str, states: &[&str]) -> Result<Vec<u64>, Error> {
-        self.count_all(states, |keys, state| keys.in_state(machine, state)).await
-    }
-
-    /// How many records the machine has over all shards: labels in these states, and deleted ones.
-    pub(crate) async fn population(&self, machine: &str, states: &[&str]) -> Result<u64, Error> {
-        let alive: u64 = self.count_states(machine, states).await?.into_iter().sum();
-        let gone = self.count_all(&[""], |keys, _| keys.gone(machine)).await?;
-        Ok(alive + gone.into_iter().sum::<u64>())
-    }
-
-    /// How many labels have each of these statuses, over all shards.
-    pub(crate) async fn count_statuses(&self, machine: &str, statuses: &[&str]) -> Result<Vec<u64>, Error> {
-        self.count_all(statuses, |keys, status| keys.with_status(machine, status)).await
-    }
-
-    /// How many labels have an indexed value, over all shards, in a list of one.
-    pub(crate) async fn count_value(&self, machine: &str, digest: u64) -> Result<Vec<u64>, Error> {
-        self.count_all(&[""], |keys, _| keys.by_value(machine, digest)).await
-    }
-
-    async fn count_all(
+    pub(crate) async fn count_states(
         &self,
-        names: &[&str],
-        key: impl Fn(&keys::Machines<'_>, &str) -> FabricKey,
+        machine: &str,
+        states: &[impl AsRef<str>],
     ) -> Result<Vec<u64>, Error> {
-        let mut counts = vec![0; names.len()];
-        if names.is_empty() {
+        let states: Vec<Index<'_>> = states.iter().map(|state| Index::State(state.as_ref())).collect();
+        self.count(machine, &states).await
+    }
+
+    /// How many names are in each of these indexes, over all shards.
+    pub(crate) async fn count(&self, machine: &str, indexes: &[Index<'_>]) -> Result<Vec<u64>, Error> {
+        let mut counts = vec![0; indexes.len()];
+        if indexes.is_empty() {
             return Ok(counts);
         }
         for shard in 0..self.shards.count() {
             let mut batch = self.shards.redis(shard).batch();
-            for name in names {
-                batch.add("ZCARD", &key(&self.shards.keys(shard), name), &NONE[..]);
+            for index in indexes {
+                batch.add("ZCARD", &index.key(&self.shards.keys(shard), machine), &NONE[..]);
             }
             let found: Vec<u64> = batch.query().await?;
             counts.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
@@ -203,12 +186,23 @@ impl Records {
         Ok(counts)
     }
 
+    /// How many names are in an index of a shard.
+    pub(crate) async fn count_here(
+        &self,
+        shard: usize,
+        machine: &str,
+        index: Index<'_>,
+    ) -> Result<u64, Error> {
+        let key = index.key(&self.shards.keys(shard), machine);
+        self.shards.redis(shard).command("ZCARD").key(&key).query().await
+    }
+
     /// How many labels rest at each of these gates: all that are there, without those that loop, which continue.
     pub(crate) async fn count_at_rest(&self, machine: &str, gates: &[&str]) -> Result<Vec<u64>, Error> {
         let mut counts = self.count_states(machine, gates).await?;
         for shard in 0..self.shards.count() {
             // A label loops for a second, so these are few unless many labels loop.
-            let looping = self.with_status(shard, machine, "looping", None, MAX_LOOPING).await?;
+            let looping = self.names(shard, machine, Index::Status("looping"), None, MAX_LOOPING).await?;
             if looping.is_empty() || gates.is_empty() {
                 continue;
             }
@@ -220,22 +214,6 @@ impl Records {
             }
         }
         Ok(counts)
-    }
-
-    /// How many labels at a gate a sweep can concern: all of them, or those whose own metadata names this zone.
-    pub(crate) async fn count_at_gate(
-        &self,
-        shard: usize,
-        machine: &str,
-        gate: &str,
-        zone: Option<&String>,
-    ) -> Result<u64, Error> {
-        let keys = self.shards.keys(shard);
-        let key = match zone {
-            Some(zone) => keys.in_zone(machine, gate, zone),
-            None => keys.in_state(machine, gate),
-        };
-        self.shards.redis(shard).command("ZCARD").key(&key).query().await
     }
 
     /// For each zone, whether labels at the gate name it in their own metadata.
@@ -270,8 +248,7 @@ impl Records {
         for (key, member) in places {
             batch.add("ZSCORE", &self.shards.keys(shard).index(key), *member);
         }
-        let scores: Vec<Option<f64>> = batch.query().await?;
-        Ok(scores.into_iter().map(|score| score.map(super::due::whole)).collect())
+        batch.query().await
     }
 
     /// Scans the records of a shard in no order. Returns the next cursor (0 at the end), and machine and name of each

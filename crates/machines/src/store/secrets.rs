@@ -15,13 +15,11 @@ pub(super) static RESEAL: Script<FabricRole> =
 pub(crate) struct StoredSecrets(pub(crate) Shards);
 
 impl StoredSecrets {
-    /// Sets a secret.
     pub(crate) async fn put(&self, machine: &str, name: &str, json: &str) -> Result<(), Error> {
         let key = self.0.keys(0).secrets();
         self.0.redis(0).command("HSET").key(&key).arg(field(machine, name)).arg(json).run().await
     }
 
-    /// Removes a secret.
     pub(crate) async fn remove(&self, machine: &str, name: &str) -> Result<(), Error> {
         let key = self.0.keys(0).secrets();
         self.0.redis(0).command("HDEL").key(&key).arg(field(machine, name)).run().await

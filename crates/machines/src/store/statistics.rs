@@ -10,13 +10,9 @@ const METRICS: [&str; 9] = ["requests", "bytes", "1xx", "2xx", "3xx", "4xx", "5x
 
 /// The statistics of the edge. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Statistics(Stats);
+pub(crate) struct Statistics(pub(crate) Stats);
 
 impl Statistics {
-    pub(crate) fn new(stats: Stats) -> Self {
-        Self(stats)
-    }
-
     /// The sums of `kind` `id` in the window that ends with the last whole second.
     pub(crate) async fn window(&self, kind: &str, id: &str, seconds: u64) -> Result<Value, Error> {
         let version_types: Vec<String> = match kind {

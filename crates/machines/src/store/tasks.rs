@@ -14,13 +14,11 @@ pub(super) fn field(machine: &str, id: &str) -> String {
 }
 
 impl Tasks {
-    /// Writes a task.
     pub(crate) async fn put(&self, machine: &str, id: &str, json: &str) -> Result<(), Error> {
         let key = self.0.keys(0).tasks();
         self.0.redis(0).command("HSET").key(&key).arg(field(machine, id)).arg(json).run().await
     }
 
-    /// A task.
     pub(crate) async fn get(&self, machine: &str, id: &str) -> Result<Option<String>, Error> {
         let key = self.0.keys(0).tasks();
         self.0.redis(0).command("HGET").key(&key).arg(field(machine, id)).query().await
@@ -39,7 +37,6 @@ impl Tasks {
         Ok(all.into_iter().filter(own).map(|(_, task)| task).collect())
     }
 
-    /// Removes a task.
     pub(crate) async fn remove(&self, machine: &str, id: &str) -> Result<(), Error> {
         let key = self.0.keys(0).tasks();
         self.0.redis(0).command("HDEL").key(&key).arg(field(machine, id)).run().await

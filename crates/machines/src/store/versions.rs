@@ -1,5 +1,6 @@
 //! Definitions of machines: versions that never change, and which of them is active in each shard.
 
+use signalbox_machine::Machine;
 use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value};
 
 use super::Shards;
@@ -34,44 +35,39 @@ pub(crate) struct Applying {
     note: String,
 }
 
-/// The arguments of [`Versions::start_apply`].
-#[derive(Debug)]
-pub(crate) struct Start<'a> {
-    pub(crate) machine: &'a str,
-    pub(crate) base: u64,
-    pub(crate) mark: &'a str,
-    pub(crate) definition: &'a str,
-    pub(crate) digest: &'a str,
-    pub(crate) map: &'a str,
-}
-
 /// Reads and writes versions, and records of changes that are under way. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Versions(pub(crate) Shards);
 
 impl Versions {
-    /// The number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.0.count()
     }
 
-    /// Begins a change of definition.
-    pub(crate) async fn start_apply(&self, start: &Start<'_>) -> Result<Started, Error> {
-        let keys = self.0.keys(0);
+    /// Begins a change from the version `base` to the JSON `definition` of a machine.
+    pub(crate) async fn start_apply(
+        &self,
+        machine: &Machine,
+        base: u64,
+        mark: &str,
+        definition: &str,
+        map: &str,
+    ) -> Result<Started, Error> {
+        let (keys, name) = (self.0.keys(0), machine.name());
         let reply: Vec<Value> = APPLY
             .call()
-            .key(&keys.current(start.machine))
+            .key(&keys.current(name))
             .key(&keys.applying())
             .key(&keys.names())
             .key(&keys.seen())
-            .key(&keys.versions(start.machine))
+            .key(&keys.versions(name))
             .key(&keys.retired())
-            .arg(start.machine)
-            .arg(start.base)
-            .arg(start.mark)
-            .arg(start.definition)
-            .arg(start.digest)
-            .arg(start.map)
+            .arg(name)
+            .arg(base)
+            .arg(mark)
+            .arg(definition)
+            .arg(machine.hash())
+            .arg(map)
             .run(self.0.redis(0))
             .await?;
         let mut items = reply.into_iter();

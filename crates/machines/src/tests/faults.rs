@@ -33,6 +33,7 @@ use crate::{
     Error, Filter, Operation, TaskState, Update,
     evaluator::instant,
     record::{Record, Status},
+    store::Index,
 };
 use signalbox_bus::{Event, EventId};
 use signalbox_bus_testkit::Time;
@@ -495,10 +496,11 @@ async fn expect(world: &World, label: &Tracked<'_>, published: &[Value], outside
     assert_eq!(came, certain.map(|(token, _)| token.clone()).collect(), "the tokens of {name}");
     // The indexes agree.
     let (_, state) = &path[path.len() - 1];
-    let there = world.machines.records.in_state(0, M, state, None, 10).await.unwrap();
+    let there = world.machines.records.names(0, M, Index::State(state), None, 10).await.unwrap();
     assert!(there.contains(name), "{name} is not among those in {state}");
     for status in Status::ALL.iter().copied().filter(|status| status.has_index()) {
-        let busy = world.machines.records.with_status(0, M, status.as_str(), None, 10).await.unwrap();
+        let busy =
+            world.machines.records.names(0, M, Index::Status(status.as_str()), None, 10).await.unwrap();
         assert!(!busy.contains(name), "{name} is {}", status.as_str());
     }
 }

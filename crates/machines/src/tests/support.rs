@@ -261,7 +261,12 @@ fn pacemaker(
     let all = Shards::new(&servers.fabric(), shards, Faults::default());
     let clock = Clock::new(hooks.clock.clone(), all.clone());
     let secrets = Secrets::new(StoredSecrets(all.clone()), keys(), clock);
-    let actions = Arc::new(Actions::new(client.clone(), bus.handle.clone(), routes.clone(), secrets));
+    let actions = Arc::new(Actions {
+        client: client.clone(),
+        bus: bus.handle.clone(),
+        routes: routes.clone(),
+        secrets,
+    });
     Machines {
         service: Service::with_hooks(dependencies, options, hooks),
         actions,

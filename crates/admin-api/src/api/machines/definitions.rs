@@ -22,7 +22,7 @@ use crate::http::{
     path::{Parameter as _, Path},
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_api::machines::{Applied, Apply, Plan, StateChanges, Version, VersionSource, Versions};
+use signalbox_api::machines::{Applied, Apply, Plan, Version, VersionSource, Versions};
 use signalbox_machines::{Error, StoredPlan, parse_machine};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -68,22 +68,9 @@ async fn plan(
         Err(error) => return Err(error.into()),
     };
     let preview = app.machines.inspector.planner.preview(old.as_ref(), &machine).await?;
-    let version = old.map_or(0, |old| old.number);
     let plan = format!("{:016x}", rand::rng().random::<u64>());
-    app.machines.definitions.keep_plan(&name, &plan, version, machine.source()).await?;
-    let states = preview.states;
-    Ok(Answer(Plan {
-        plan,
-        version,
-        states: StateChanges { added: states.added, changed: states.changed, removed: states.removed },
-        changed: preview.changed,
-        labels: preview.labels,
-        starts: preview.starts,
-        would_move: preview.would_move,
-        needs_feed: preview.needs_feed,
-        checked: preview.checked,
-        warnings,
-    }))
+    app.machines.definitions.keep_plan(&name, &plan, preview.version, machine.source()).await?;
+    Ok(Answer(Plan { plan, warnings, ..preview }))
 }
 
 /// Apply a plan

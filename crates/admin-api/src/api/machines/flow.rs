@@ -4,10 +4,10 @@ use axum::{Json as Answer, extract::State};
 use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ReadMachines, confined::OfMachine, params::MachineName, views::moment};
+use super::{ReadMachines, confined::OfMachine, params::MachineName};
 use crate::http::{App, Problem, body::Query, path::Path};
-use signalbox_api::machines::{EdgeFlow, Flow, Funnel, StateFlow, VersionFunnel};
-use signalbox_machines::{FlowReport, KEPT_HOURS};
+use signalbox_api::machines::Flow;
+use signalbox_machines::KEPT_HOURS;
 
 /// The period if none is given, hours.
 const PERIOD: u64 = 24;
@@ -55,46 +55,5 @@ async fn flow(
             return Err(Problem::unprocessable("invalid_funnel", detail));
         }
     };
-    let report = app.machines.inspector.flow.report(&machine, hours, funnel).await?;
-    let version = app.machines.definitions.current(&machine).await?;
-    let order: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
-    Ok(Answer(view(report, &order, funnel)))
-}
-
-fn view(report: FlowReport, order: &[&str], funnel: Option<(&str, &str)>) -> Flow {
-    let per_second = report.per_second();
-    // States that the definition no longer has come last.
-    let place = |state: &str| order.iter().position(|one| *one == state).unwrap_or(order.len());
-    let state = |(state, flow): (String, signalbox_machines::StateFlow)| StateFlow {
-        state,
-        entered: flow.entered,
-        left: flow.left,
-        p50_seconds: flow.p50_seconds,
-        p95_seconds: flow.p95_seconds,
-    };
-    let mut states: Vec<StateFlow> = report.states.into_iter().map(state).collect();
-    states.sort_by_key(|flow| place(&flow.state));
-    let edge = |((from, to), transitions)| EdgeFlow { from, to, transitions };
-    let mut edges: Vec<EdgeFlow> = report.transitions.into_iter().map(edge).collect();
-    edges.sort_by_key(|edge| std::cmp::Reverse(edge.transitions));
-    let versions: Vec<VersionFunnel> = report
-        .funnel
-        .into_iter()
-        .map(|(version, one)| VersionFunnel { version, entered: one.entered, reached: one.reached })
-        .collect();
-    Flow {
-        since: moment(report.since_ms),
-        until: moment(report.until_ms),
-        transitions: edges.iter().map(|edge| edge.transitions).sum(),
-        per_second,
-        states,
-        edges,
-        funnel: funnel.map(|(from, to)| Funnel {
-            from: from.to_owned(),
-            to: to.to_owned(),
-            entered: versions.iter().map(|one| one.entered).sum(),
-            reached: versions.iter().map(|one| one.reached).sum(),
-            versions,
-        }),
-    }
+    Ok(Answer(app.machines.inspector.flow.report(&machine, hours, funnel).await?))
 }

@@ -22,8 +22,8 @@ use crate::http::{
     path::Path,
 };
 use signalbox_api::machines::{
-    Activity, AssumedAnswer, AssumedResponse, History, LimitUse, Machine, MachineEntry, MachineState,
-    Machines, PassedLimit, Simulate,
+    Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
+    Simulate,
 };
 use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
@@ -82,19 +82,6 @@ async fn show(
         MachineState { kind: kind.to_owned(), name: state.name().to_owned(), next, triggers }
     };
     let states = version.machine.states().iter().map(shape).collect();
-    let passed = |alert: signalbox_machines::Alert| PassedLimit {
-        state: alert.state,
-        limit: alert.limit.as_str().to_owned(),
-        value: alert.value,
-        most: alert.most,
-    };
-    let alerts = alerts.into_iter().map(passed).collect();
-    let used = |limit: signalbox_machines::Limited| LimitUse {
-        target: limit.target,
-        waiting: limit.waiting,
-        in_progress: limit.in_progress,
-    };
-    let limits = limits.into_iter().map(used).collect();
     Ok(Answer(Machine {
         name,
         version: version.number,

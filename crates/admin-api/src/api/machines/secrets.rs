@@ -4,7 +4,7 @@ use axum::{Json as Answer, extract::State, http::StatusCode};
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ManageMachines, ReadMachines, confined::OfMachine, params::MachineName, views::moment};
+use super::{ManageMachines, ReadMachines, confined::OfMachine, params::MachineName};
 use crate::http::{
     App, Problem,
     audit::Notes,
@@ -12,18 +12,12 @@ use crate::http::{
     path::Path,
 };
 use signalbox_api::machines::{NewSecret, Secret, Secrets};
-use signalbox_machines as machines;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(set, delete))
 }
 
 impl Body for NewSecret {}
-
-fn view(secret: machines::Secret) -> Secret {
-    let machines::Secret { name, address, at_ms, by } = secret;
-    Secret { name, address, at: moment(at_ms), by }
-}
 
 /// List the secrets of a machine
 ///
@@ -35,7 +29,7 @@ async fn list(
     Path(MachineName(machine)): Path<MachineName>,
 ) -> Result<Answer<Secrets>, Problem> {
     let secrets = app.machines.secrets.list(&machine).await?;
-    Ok(Answer(Secrets { secrets: secrets.into_iter().map(view).collect() }))
+    Ok(Answer(Secrets { secrets }))
 }
 
 /// Set a secret of a machine
@@ -55,10 +49,10 @@ async fn set(
 ) -> Result<Answer<Secret>, Problem> {
     let before = app.machines.secrets.list(&machine).await?.into_iter().find(|secret| secret.name == name);
     if let Some(before) = before {
-        notes.before(json!(view(before)));
+        notes.before(json!(before));
     }
     let place = (&*name, &*new.address);
-    Ok(Answer(view(app.machines.secrets.set(&machine, place, &new.value, &caller.name).await?)))
+    Ok(Answer(app.machines.secrets.set(&machine, place, &new.value, &caller.name).await?))
 }
 
 /// Delete a secret of a machine

@@ -29,36 +29,13 @@ pub struct Action {
     /// The hours in which no attempt begins.
     pub quiet: Option<Quiet>,
     /// The method of a webhook.
-    pub method: Method,
+    pub method: &'static str,
     /// The body of a webhook; by default, the label and its metadata.
     pub body: Option<Template>,
 }
 
-/// The method of a webhook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names are those of HTTP")]
-pub enum Method {
-    #[default]
-    Post,
-    Put,
-    Patch,
-    Delete,
-}
-
-impl Method {
-    /// All methods.
-    pub const ALL: [Self; 4] = [Self::Post, Self::Put, Self::Patch, Self::Delete];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-        }
-    }
-}
+/// The methods of webhooks, the default first.
+pub(crate) const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
 
 /// A part of a webhook's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

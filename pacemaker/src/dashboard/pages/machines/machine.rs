@@ -420,7 +420,7 @@ fn feeds(version: &Version, health: &BTreeMap<String, Health>) -> Vec<FeedRow> {
                 FeedSource::Stats(stats) => {
                     format!(
                         "statistics of {} {}, {} s",
-                        stats.of.name(),
+                        stats.of,
                         as_written(&stats.id),
                         stats.window.as_secs()
                     )
