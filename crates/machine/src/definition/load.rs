@@ -1,6 +1,6 @@
 //! From the tree of a file to its machines.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use data_encoding::HEXLOWER;
 use serde_json::json;
@@ -81,6 +81,15 @@ impl Reader<'_> {
         let hosts = self.each(&fields, "hosts", Some(MAX_HOSTS), Self::host);
         let index = self.each(&fields, "index", Some(MAX_INDEX), Self::indexed);
         let feeds = self.each(&fields, "feeds", None, Self::feed);
+        let mut seen = HashSet::new();
+        let given = fields.get("feeds").into_iter().flat_map(Node::items);
+        for node in given.filter_map(|feed| feed.get("name")) {
+            if let Some(name) = node.as_text()
+                && !seen.insert(name)
+            {
+                self.refuse(node.at, format!("a feed named `{name}` exists already"));
+            }
+        }
         let inputs = self.each(&fields, "inputs", None, Self::input);
         let webhooks = self.each(&fields, "webhooks", None, Self::webhook);
         let limits = fields.get("limits").map(|node| self.limits(node)).unwrap_or_default();

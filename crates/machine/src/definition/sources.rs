@@ -52,9 +52,6 @@ impl Reader<'_> {
             let hint = "`stats` is a kind of feed; choose a name that describes what it counts";
             return self.fail_hint(node.at, "a feed cannot be named `stats`", hint);
         }
-        if self.known.feeds.iter().any(|known| known == name) {
-            self.refuse(node.at, format!("a feed named `{name}` exists already"));
-        }
         self.valid_name(name, node.at, "a feed", false).then(|| name.to_owned())
     }
 
