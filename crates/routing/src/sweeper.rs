@@ -14,8 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Registry,
-    registry::Expired,
-    store::{Fence, Swept, TableMark},
+    store::{Due, Fence, TableMark},
 };
 use crate::metrics::Metrics;
 use signalbox_lease::Lease;
@@ -58,11 +57,13 @@ impl Sweeper {
         loop {
             match self.lease.hold().await {
                 Ok(Some(epoch)) => {
-                    if let Err(error) = self.pass(epoch).await {
-                        tracing::debug!(
+                    match self.pass(epoch).await {
+                        Ok(_) => {}
+                        Err(Error::Fenced { epoch }) => self.lease.fenced(epoch),
+                        Err(error) => tracing::debug!(
                             error = &error as &dyn std::error::Error,
                             "sweep failed; it will be retried"
-                        );
+                        ),
                     }
                 }
                 Ok(None) => self.show_presence().await,
@@ -103,18 +104,11 @@ impl Sweeper {
         if !is_known && self.mark().await?.is_none() {
             return Ok(0);
         }
-        let ids = match self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await? {
-            Swept::Due { after_absence, ids } => {
-                if after_absence {
-                    tracing::info!("leases restarted because no pacemaker had swept for a while");
-                }
-                ids
-            }
-            Swept::Fenced { epoch } => {
-                self.lease.fenced(epoch);
-                return Ok(0);
-            }
-        };
+        let Due { after_absence, ids } =
+            self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await?;
+        if after_absence {
+            tracing::info!("leases restarted because no pacemaker had swept for a while");
+        }
         if ids.is_empty() {
             return Ok(0);
         }
@@ -124,16 +118,11 @@ impl Sweeper {
         let fence = Fence { lease: &name, epoch };
         let mut ended = 0;
         for id in ids {
-            match self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await? {
-                Expired::Yes(change) => {
-                    self.metrics.expired(change.kind.as_str());
-                    ended += 1;
-                }
-                Expired::No => {}
-                Expired::Fenced { epoch } => {
-                    self.lease.fenced(epoch);
-                    return Ok(ended);
-                }
+            if let Some(change) =
+                self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await?
+            {
+                self.metrics.expired(change.kind.as_str());
+                ended += 1;
             }
         }
         Ok(ended)

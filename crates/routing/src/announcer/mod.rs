@@ -205,11 +205,12 @@ impl<A: Announce> Announcer<A> {
             return Ok(Progress::NotNow);
         }
         if self.store.announced_up_to(&before, &place).await? {
-            self.count(&news);
+            for news in &news {
+                self.note(news, &place);
+            }
             if news.iter().any(gaps::News::concerns_certificates) {
                 self.ends.changed();
             }
-            self.note_resyncs(&news, &place);
             self.place = Some(place.clone());
         }
         Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some })
@@ -232,23 +233,11 @@ impl<A: Announce> Announcer<A> {
         together.is_empty() || self.to.announce(topic, together).await
     }
 
-    fn count(&self, news: &[gaps::News<'_>]) {
-        for news in news {
-            self.metrics.announced(news.kind());
-        }
-    }
-
-    fn note_resyncs(&self, news: &[gaps::News<'_>], place: &Place) {
-        for news in news {
-            if let gaps::News::Resync { from, to, reason } = news {
-                tracing::info!(
-                    from,
-                    to,
-                    reason = reason.as_str(),
-                    published_up_to = place.serial,
-                    "resync published to subscribers"
-                );
-            }
+    fn note(&self, news: &gaps::News<'_>, place: &Place) {
+        self.metrics.announced(news.kind());
+        if let gaps::News::Resync { from, to, reason } = news {
+            let (reason, published_up_to) = (reason.as_str(), place.serial);
+            tracing::info!(from, to, reason, published_up_to, "resync published to subscribers");
         }
     }
 }

@@ -41,7 +41,7 @@ impl Registry {
         check_services(caller, hostname, &rules)?;
         self.alter_policy(caller, hostname, |before| {
             let rest = before.cloned().unwrap_or_default();
-            rest.with_paths_of(&rules).keep_hidden(before)?.check()
+            rest.with_paths(rules.paths.clone()).keep_hidden(before)?.check()
         })
         .await
     }
@@ -131,7 +131,8 @@ impl Registry {
             if wanted.value.shares.is_none() {
                 return Ok(None);
             }
-            let rest = wanted.value.without_shares();
+            let mut rest = wanted.value;
+            rest.shares = None;
             let rest = Some(&rest).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, rest, Some(wanted.revision)).await? {
                 Some(changed) => return Ok(Some(changed)),

@@ -14,7 +14,7 @@ fn version(name: &str) -> Label {
 }
 
 impl Rig {
-    async fn switch(&self, to: &str) -> Result<crate::registry::Switched, Error> {
+    async fn switch(&self, to: &str) -> Result<signalbox_api::routes::SwitchedHost, Error> {
         self.registry.switch_version(&Caller::root(), &host(HOST), &version(to), 600).await
     }
 
@@ -33,10 +33,6 @@ impl Rig {
     }
 }
 
-fn ids(ids: &[InstanceId]) -> Vec<&str> {
-    ids.iter().map(InstanceId::as_str).collect()
-}
-
 #[tokio::test]
 async fn the_new_version_is_active_before_the_old_one_drains() {
     let rig = Rig::new().await;
@@ -51,8 +47,8 @@ async fn the_new_version_is_active_before_the_old_one_drains() {
     let serial = rig.serial().await;
 
     let switched = rig.switch("18").await.unwrap();
-    assert_eq!(ids(&switched.resumed), ["new-2"]);
-    assert_eq!(ids(&switched.drained), ["old-1", "old-2"]);
+    assert_eq!(switched.resumed, ["new-2"]);
+    assert_eq!(switched.drained, ["old-1", "old-2"]);
     assert!(switched.changed);
     // In, all requests over, out, out, no split: one serial each, and the answer's is the last.
     assert_eq!((switched.serial, rig.serial().await), (serial + 5, serial + 5));
@@ -71,7 +67,7 @@ async fn the_new_version_is_active_before_the_old_one_drains() {
     assert_eq!((again.serial, rig.serial().await), (serial + 5, serial + 5));
     // And back, while the old ones are there.
     let back = rig.switch("17").await.unwrap();
-    assert_eq!((ids(&back.resumed), ids(&back.drained)), (vec!["old-1"], vec!["new-1", "new-2"]));
+    assert_eq!((back.resumed, back.drained), (vec!["old-1"], vec!["new-1", "new-2"]));
     assert_eq!(rig.state("old-1").await, State::Active);
 }
 
@@ -88,7 +84,7 @@ async fn a_host_is_not_switched_to_a_version_without_instances() {
     rig.put("new", spec(9003, &[HOST], "18")).await;
     assert_eq!(rig.refused("18").await, NotSwitched::Incomplete(vec!["b.example".to_owned()]));
     rig.put("new", spec(9003, &[HOST, "b.example"], "18")).await;
-    assert_eq!(ids(&rig.switch("18").await.unwrap().drained), ["old"]);
+    assert_eq!(rig.switch("18").await.unwrap().drained, ["old"]);
 }
 
 #[tokio::test]
@@ -142,7 +138,7 @@ async fn instances_on_standby_get_no_requests_until_their_version_is_promoted() 
     let serial = rig.serial().await;
 
     let switched = rig.switch("18").await.unwrap();
-    assert_eq!((ids(&switched.resumed), ids(&switched.drained)), (vec!["new-1", "new-2"], vec!["old"]));
+    assert_eq!((switched.resumed, switched.drained), (vec!["new-1", "new-2"], vec!["old"]));
     let order: Vec<(String, Vec<String>)> =
         rig.routes("XRANGE", &["changes", &format!("{}", serial + 1), "+"]).await;
     let kinds: Vec<String> = order.iter().map(|(_, fields)| format!("{} {}", fields[1], fields[3])).collect();

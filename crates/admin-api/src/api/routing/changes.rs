@@ -31,7 +31,7 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
 use signalbox_route_table::{InstanceId, Invalid, Label, Spec, State};
-use signalbox_routing::{ChangeKind, Heartbeat as Renewal, RouteChange};
+use signalbox_routing::{ChangeKind, RouteChange};
 
 const MAX_BULK: usize = 1000;
 const DEFAULT_DEADLINE_SECONDS: u32 = 30;
@@ -252,13 +252,7 @@ async fn heartbeat(
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
 ) -> Result<Answer<Heartbeat>, Problem> {
-    let heartbeat = app.registry.heartbeat(&caller, &id).await?;
-    Ok(Answer(match heartbeat {
-        Renewal::Renewed { expires_ms, lease_ms } => {
-            Heartbeat { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
-        }
-        _ => Heartbeat { lease_seconds: None, lease_expires_ms: None },
-    }))
+    Ok(Answer(app.registry.heartbeat(&caller, &id).await?))
 }
 
 impl Body for Drain {}
