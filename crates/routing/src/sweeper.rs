@@ -56,16 +56,14 @@ impl Sweeper {
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
             match self.lease.hold().await {
-                Ok(Some(epoch)) => {
-                    match self.pass(epoch).await {
-                        Ok(_) => {}
-                        Err(Error::Fenced { epoch }) => self.lease.fenced(epoch),
-                        Err(error) => tracing::debug!(
-                            error = &error as &dyn std::error::Error,
-                            "sweep failed; it will be retried"
-                        ),
-                    }
-                }
+                Ok(Some(epoch)) => match self.pass(epoch).await {
+                    Ok(_) => {}
+                    Err(Error::Fenced { epoch }) => self.lease.fenced(epoch),
+                    Err(error) => tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "sweep failed; it will be retried"
+                    ),
+                },
                 Ok(None) => self.show_presence().await,
                 Err(error) => tracing::debug!(%error, "fabric unavailable; nothing expires"),
             }
@@ -104,8 +102,7 @@ impl Sweeper {
         if !is_known && self.mark().await?.is_none() {
             return Ok(0);
         }
-        let Due { after_absence, ids } =
-            self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await?;
+        let Due { after_absence, ids } = self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await?;
         if after_absence {
             tracing::info!("leases restarted because no pacemaker had swept for a while");
         }
@@ -118,8 +115,7 @@ impl Sweeper {
         let fence = Fence { lease: &name, epoch };
         let mut ended = 0;
         for id in ids {
-            if let Some(change) =
-                self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await?
+            if let Some(change) = self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await?
             {
                 self.metrics.expired(change.kind.as_str());
                 ended += 1;

@@ -4,7 +4,7 @@ use axum::{Json as Answer, extract::State as AppState, http::StatusCode};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::routing::PageQuery,
+    api::routing::{PageQuery, check_host},
     http::{
         App, Problem,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
@@ -13,7 +13,6 @@ use crate::{
         path::Path,
     },
 };
-use signalbox_access::Caller;
 use signalbox_acme::Error;
 use signalbox_api::acme::{AutomaticCertificate, AutomaticCertificateList};
 use signalbox_route_table::{Hostname, page};
@@ -76,7 +75,7 @@ async fn get(
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
 ) -> Result<Answer<AutomaticCertificate>, Problem> {
-    may_touch(&caller, &name)?;
+    check_host(&caller, &name)?;
     app.acme.get(&name).await?.map(Answer).ok_or_else(no_automatic_https)
 }
 
@@ -93,20 +92,12 @@ async fn renew(
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
 ) -> Result<StatusCode, Problem> {
-    may_touch(&caller, &name)?;
+    check_host(&caller, &name)?;
     if app.acme.directory().is_none() {
         let detail = "automatic HTTPS is off: set `acme.directory` of the pacemaker";
         return Err(Problem::new(StatusCode::CONFLICT, "automatic_https_off", detail));
     }
     if app.acme.renew(&name).await? { Ok(StatusCode::ACCEPTED) } else { Err(no_automatic_https()) }
-}
-
-fn may_touch(caller: &Caller, name: &Hostname) -> Result<(), Problem> {
-    if caller.may_touch(name) {
-        Ok(())
-    } else {
-        Err(TableError::HostNotAllowed { hostname: name.to_string() }.into())
-    }
 }
 
 fn no_automatic_https() -> Problem {

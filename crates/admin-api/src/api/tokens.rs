@@ -20,9 +20,7 @@ use crate::http::{
     list::{ListQuery, Listing, SortKey},
     path::Path,
 };
-use signalbox_access::{
-    Dimension, Error, Grant, HostPattern, MAX_SECRETS, Rotated, Scope, confinement,
-};
+use signalbox_access::{Dimension, Error, Grant, HostPattern, MAX_SECRETS, Rotated, Scope, confinement};
 use signalbox_api::tokens::{NewToken, Rotation, Token, TokenList};
 use signalbox_queues::is_part;
 use signalbox_route_table::{Hostname, Label};

@@ -64,7 +64,8 @@ pub(super) fn question(id: u16, name: &str, kind: TYPE) -> Option<Vec<u8>> {
 
 /// Reads the answer to `question`.
 pub(super) fn answer(message: &[u8], question: &[u8]) -> Result<Answer, Unusable> {
-    let (Some((header, rest)), Some((asked, name))) = (message.split_at_checked(12), question.split_at_checked(12))
+    let (Some((header, rest)), Some((asked, name))) =
+        (message.split_at_checked(12), question.split_at_checked(12))
     else {
         return Err(Unusable::Malformed);
     };

@@ -216,7 +216,8 @@ impl Forward {
         let path = self.path.as_deref().unwrap_or("/");
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
         let fits = path.starts_with('/') && path.len() <= MAX_URL && path.bytes().all(plain);
-        let detail = format!("path must start with `/` and have at most {MAX_URL} printable ASCII characters");
+        let detail =
+            format!("path must start with `/` and have at most {MAX_URL} printable ASCII characters");
         require(fits, "access.forward.path", detail)?;
         for (names, field) in [(&self.send, "access.forward.send"), (&self.copy, "access.forward.copy")] {
             require(names.len() <= MAX_FORWARDED, field, format!("list at most {MAX_FORWARDED} headers"))?;
@@ -262,8 +263,9 @@ impl Redirect {
         let plain =
             self.to.len() <= MAX_URL && self.to.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
         let url = authority.is_some_and(|authority| !authority.is_empty() && !authority.contains('@'));
-        let detail =
-            format!("to must be an http or https URL, or a path, of at most {MAX_URL} printable ASCII characters");
+        let detail = format!(
+            "to must be an http or https URL, or a path, of at most {MAX_URL} printable ASCII characters"
+        );
         require(plain && (path || url), "redirect.to", detail)?;
         let complete = path || self.to.ends_with('/') || self.to.contains(['?', '#']);
         let detail = "with keep_path, to must be a URL that does not end with `/` and has no arguments";

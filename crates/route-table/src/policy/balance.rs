@@ -92,7 +92,11 @@ fn percent(hundredths: u64) -> Number {
 
 pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {
     let fits = (1..=MAX_SHARES).contains(&shares.len());
-    require(fits, "shares", format!("shares must have 1 to {MAX_SHARES} entries; omit the field for no split"))?;
+    require(
+        fits,
+        "shares",
+        format!("shares must have 1 to {MAX_SHARES} entries; omit the field for no split"),
+    )?;
     let mut total = 0.0;
     for (at, share) in shares.iter().enumerate() {
         Label::parse(share.version_type.as_str(), "shares")

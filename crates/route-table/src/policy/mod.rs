@@ -124,7 +124,11 @@ impl Policy {
         within(self.hold_ms, 1..=MAX_HOLD_MS, "hold_ms")?;
         within(self.body_bytes, 0..=MAX_BODY_BYTES, "body_bytes")?;
         let bytes = serde_json::to_string(&self).map_or(usize::MAX, |json| json.len());
-        require(bytes <= MAX_BYTES, "policy", format!("a policy must have at most {MAX_BYTES} bytes as JSON"))?;
+        require(
+            bytes <= MAX_BYTES,
+            "policy",
+            format!("a policy must have at most {MAX_BYTES} bytes as JSON"),
+        )?;
         Ok(self)
     }
 
@@ -223,7 +227,6 @@ impl Policy {
     pub fn with_pause(self, pause: Option<Pause>) -> Self {
         Self { pause, ..self }
     }
-
 }
 
 fn invalid(field: &'static str, detail: impl Into<String>) -> Invalid {

@@ -81,7 +81,8 @@ impl PathRule {
         let leads = self.service.is_some() || self.strip;
         let detail = format!("the rule for {} does nothing: add service, access or redirect", self.path);
         require(leads || self.access.is_some() || self.redirect.is_some(), "paths", detail)?;
-        let detail = format!("the rule for {} redirects, so its service would never get a request", self.path);
+        let detail =
+            format!("the rule for {} redirects, so its service would never get a request", self.path);
         require(!leads || self.redirect.is_none(), "paths", detail)?;
         self.access.iter_mut().try_for_each(Access::check)?;
         self.redirect.iter().try_for_each(Redirect::check)

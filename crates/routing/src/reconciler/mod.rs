@@ -331,8 +331,7 @@ impl Reconciler {
         mark: &str,
         fence: Fence<'_>,
     ) -> Result<(), Error> {
-        let serial =
-            self.store().publish_lineage(expected, &new.lineage, floor, reason, mark, fence).await?;
+        let serial = self.store().publish_lineage(expected, &new.lineage, floor, reason, mark, fence).await?;
         self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
     }
 

@@ -126,7 +126,8 @@ impl Registry {
         };
         // From here to the end the reconciler would find the place, should this process die.
         self.store.mark_outstanding(&stored).await?;
-        let applied = self.store.apply(id, Projection::Expired(&stored.record), Some(mark), Some(fence)).await;
+        let applied =
+            self.store.apply(id, Projection::Expired(&stored.record), Some(mark), Some(fence)).await;
         match applied.map_err(Error::after_recording)? {
             Applied::Done { serial, .. } => {
                 let kind = ended(&stored, now_ms);

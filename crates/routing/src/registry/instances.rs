@@ -67,7 +67,8 @@ impl Registry {
                 && sight.owner.is_none()
                 && current.record.desired == after
             {
-                let confirmed = self.confirm(current, sight.outstanding.is_some(), table, &mut attempts).await?;
+                let confirmed =
+                    self.confirm(current, sight.outstanding.is_some(), table, &mut attempts).await?;
                 let Some(table) = confirmed else {
                     // Wanted again: it needs a revision above its tombstone's.
                     expired = true;
@@ -78,8 +79,7 @@ impl Registry {
             }
             self.check_instance_limit(&spec, before).await?;
             let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
-            let desire =
-                Desire { id, before, after: Some(&after), owner, registrant: Some(&registrant) };
+            let desire = Desire { id, before, after: Some(&after), owner, registrant: Some(&registrant) };
             let outcome = self.store.desire(desire).await?;
             let Some((revision, table)) = self.accepted(outcome, &mut attempts).await? else { continue };
             let record = Record { revision, desired: after };
@@ -153,23 +153,8 @@ impl Registry {
         self.alter(caller, id, ChangeKind::Resumed, resume).await
     }
 
-    /// Drains every instance of a node. Interrupted, it can be repeated.
+    /// Drains every instance of a node, or without a deadline resumes those that drain. Interrupted, it can be repeated.
     pub async fn drain_node(
-        &self,
-        caller: &Caller,
-        node: &Label,
-        deadline_seconds: u32,
-    ) -> Result<DrainedNode, Error> {
-        self.for_node(caller, node, Some(deadline_seconds)).await
-    }
-
-    /// Calls the drains of a node's instances off. Interrupted, it can be repeated.
-    pub async fn resume_node(&self, caller: &Caller, node: &Label) -> Result<DrainedNode, Error> {
-        self.for_node(caller, node, None).await
-    }
-
-    /// Drains every instance of a node, or without a deadline resumes those that drain.
-    async fn for_node(
         &self,
         caller: &Caller,
         node: &Label,
@@ -222,7 +207,9 @@ impl Registry {
         let Some(table) = self.store.table_state().await?.mark() else {
             return Err(Error::Resyncing { recorded: true });
         };
-        self.project(id, Projection::Wanted(&current.record), table, &mut attempts).await?.ok_or_else(gone)?;
+        self.project(id, Projection::Wanted(&current.record), table, &mut attempts)
+            .await?
+            .ok_or_else(gone)?;
         self.store.heartbeat(id).await?.ok_or_else(gone)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use signalbox_store::{FabricRole, FabricSpace, Key, Script, Value, keys::fabric as key};
+use signalbox_store::{FabricRole, FabricSpace, Key, Script, ToRedisArgs, Value, keys::fabric as key};
 
 use super::{Store, TableMark, reply::Reply};
 use crate::Error;
@@ -125,12 +125,8 @@ impl Store {
 
     /// Many instances, in the order asked for; those that are gone are left out.
     pub async fn stored_many(&self, ids: &[InstanceId]) -> Result<Vec<Stored>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
         let names: Vec<&str> = ids.iter().map(InstanceId::as_str).collect();
-        let command = self.fabric.command("HMGET").key(&key::routes_instances()).arg(names);
-        let texts: Vec<Option<String>> = command.query().await.map_err(Error::Fabric)?;
+        let texts = self.members(&key::routes_instances(), &names).await?;
         let pairs = ids.iter().zip(texts);
         pairs.filter_map(|(id, text)| text.map(|text| Stored::parse(id.clone(), text))).collect()
     }
@@ -282,11 +278,7 @@ impl Store {
         self.waiting(&key::routes_unreported(), limit).await
     }
 
-    async fn waiting(
-        &self,
-        key: &Key<FabricSpace>,
-        limit: usize,
-    ) -> Result<Vec<(String, u64)>, Error> {
+    async fn waiting(&self, key: &Key<FabricSpace>, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         let last = limit.saturating_sub(1);
         let command = self.fabric.command("ZRANGE").key(key).arg(0).arg(last).arg("WITHSCORES");
         command.query().await.map_err(Error::Fabric)
@@ -322,11 +314,19 @@ impl Store {
 
     /// Version types of host names, in the order asked for.
     pub async fn host_version_types(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
+        self.members(&key::routes_hosts(), names).await
+    }
+
+    /// The values of these names in a hash, in their order.
+    pub(super) async fn members(
+        &self,
+        key: &Key<FabricSpace>,
+        names: &[impl ToRedisArgs + Sync],
+    ) -> Result<Vec<Option<String>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let command = self.fabric.command("HMGET").key(&key::routes_hosts()).arg(names);
-        command.query().await.map_err(Error::Fabric)
+        self.fabric.command("HMGET").key(key).arg(names).query().await.map_err(Error::Fabric)
     }
 
     /// As [`Self::table_state`], and whether anything is outstanding.

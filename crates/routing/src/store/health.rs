@@ -54,11 +54,8 @@ impl Store {
         }
         let mut list = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK) {
-            let mut batch = self.routes.batch();
-            for id in chunk {
-                batch.add("HMGET", &key::instance(id), &["record", "unhealthy"]);
-            }
-            let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+            let rows: Vec<(Option<String>, Option<String>)> =
+                self.fields(chunk, &["record", "unhealthy"]).await?;
             for (id, (record, unhealthy)) in chunk.iter().zip(rows) {
                 // Removed in the meantime, or written by other means: not checked.
                 let record = record.and_then(|text| serde_json::from_str::<Record>(&text).ok());

@@ -142,11 +142,7 @@ pub(crate) fn member<R: Resource>(name: &str) -> String {
 impl Store {
     /// The desired resources of these names, in their order.
     pub(crate) async fn wanted<R: Resource>(&self, names: &[&str]) -> Result<Vec<Option<Wanted<R>>>, Error> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let command = self.fabric.command("HMGET").key(&R::desired_key()).arg(names);
-        let records: Vec<Option<String>> = command.query().await.map_err(Error::Fabric)?;
+        let records = self.members(&R::desired_key(), names).await?;
         records.into_iter().map(|record| record.as_deref().map(R::parse).transpose()).collect()
     }
 

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use signalbox_api::routes::Heartbeat;
-use signalbox_store::{RoutesPrimaryRole, Script, Value, from_redis_value, keys::routes as key};
+use signalbox_store::{
+    FromRedisValue, RoutesPrimaryRole, Script, Value, from_redis_value, keys::routes as key,
+};
 
 use super::{SHARED, Store, TableMark, desired::hostnames, reply::Reply};
 use crate::Error;
@@ -344,14 +346,13 @@ impl Store {
                 type Text = Option<String>;
                 type Number = Option<u64>;
                 type Fields = (Text, Number, Number, Text, Number, Text, Number);
-                let fields = from_redis_value::<Fields>(pair[0].clone());
-                let (state, revision, faults, last_fault, last_fault_ms, unhealthy, health_ms) =
-                    fields.map_err(unreadable)?;
-                let expires = from_redis_value::<Option<f64>>(pair[1].clone());
+                let pair = from_redis_value::<(Fields, Option<f64>)>(Value::Array(pair.to_vec()));
+                let (fields, expires) = pair.map_err(unreadable)?;
+                let (state, revision, faults, last_fault, last_fault_ms, unhealthy, health_ms) = fields;
                 let stands = matches!(state.as_deref(), Some("active" | "draining"));
                 Ok(Live {
                     revision: revision.filter(|_| stands),
-                    lease_expires_ms: expires.map_err(unreadable)?.map(|ms| ms as u64),
+                    lease_expires_ms: expires.map(|ms| ms as u64),
                     unhealthy,
                     health_ms,
                     faults: faults.unwrap_or(0),
@@ -364,16 +365,25 @@ impl Store {
 
     /// Version type and health of instances in the table, in the order asked for.
     pub async fn instance_states(&self, ids: &[String]) -> Result<Vec<InstanceState>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut batch = self.routes.batch();
-        for id in ids {
-            batch.add("HMGET", &key::instance(id), &["version_type_id", "unhealthy"]);
-        }
-        let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+        let rows = self.fields(ids, &["version_type_id", "unhealthy"]).await?;
         let state = |(version_type, unhealthy)| InstanceState { version_type, unhealthy };
         Ok(rows.into_iter().map(state).collect())
+    }
+
+    /// These fields of instances in the table, in the order asked for.
+    pub(super) async fn fields<T: FromRedisValue>(
+        &self,
+        ids: impl IntoIterator<Item = impl AsRef<str>>,
+        fields: &[&str],
+    ) -> Result<Vec<T>, Error> {
+        let mut batch = self.routes.batch();
+        for id in ids {
+            batch.add("HMGET", &key::instance(id.as_ref()), fields);
+        }
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        batch.query().await.map_err(Error::table)
     }
 
     /// Revision, state and record of instances in the table, tombstones included.
@@ -381,15 +391,9 @@ impl Store {
         &self,
         ids: &[InstanceId],
     ) -> Result<Vec<(u64, Option<String>, Option<String>)>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut batch = self.routes.batch();
-        for id in ids {
-            batch.add("HMGET", &key::instance(id.as_str()), &["revision", "state", "record"]);
-        }
         type Row = (Option<u64>, Option<String>, Option<String>);
-        let rows: Vec<Row> = batch.query().await.map_err(Error::table)?;
+        let ids = ids.iter().map(InstanceId::as_str);
+        let rows: Vec<Row> = self.fields(ids, &["revision", "state", "record"]).await?;
         Ok(rows.into_iter().map(|(revision, state, record)| (revision.unwrap_or(0), state, record)).collect())
     }
 
@@ -438,18 +442,12 @@ impl Store {
         replies
             .chunks(4)
             .map(|keys| {
-                let mut addresses: Vec<String> =
-                    from_redis_value(keys[0].clone()).map_err(unreadable)?;
-                let mut instance_ids: Vec<String> =
-                    from_redis_value(keys[1].clone()).map_err(unreadable)?;
+                type Row = (Vec<String>, Vec<String>, Option<String>, Option<String>);
+                let row = from_redis_value::<Row>(Value::Array(keys.to_vec()));
+                let (mut addresses, mut instance_ids, log_key, policy) = row.map_err(unreadable)?;
                 addresses.sort_unstable();
                 instance_ids.sort_unstable();
-                Ok(TableHost {
-                    addresses,
-                    instance_ids,
-                    log_key: from_redis_value(keys[2].clone()).map_err(unreadable)?,
-                    policy: from_redis_value(keys[3].clone()).map_err(unreadable)?,
-                })
+                Ok(TableHost { addresses, instance_ids, log_key, policy })
             })
             .collect()
     }
@@ -463,14 +461,8 @@ impl Store {
         let ids: Vec<Option<String>> = command.query().await.map_err(Error::table)?;
         let owned: Vec<(&String, String)> =
             addresses.iter().zip(ids).filter_map(|(address, id)| Some((address, id?))).collect();
-        if owned.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let mut batch = self.routes.batch();
-        for (_, id) in &owned {
-            batch.add("HMGET", &key::instance(id), &["version_type_id", "state"]);
-        }
-        let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+        let ids = owned.iter().map(|(_, id)| id);
+        let rows: Vec<(_, Option<String>)> = self.fields(ids, &["version_type_id", "state"]).await?;
         let owners = owned.into_iter().zip(rows).map(|((address, id), (version_type_id, state))| {
             (address.clone(), Owner { id, version_type_id, draining: state.as_deref() == Some("draining") })
         });

@@ -177,8 +177,12 @@ async fn an_unexpected_key_type_changes_nothing() {
         let () = rig.routes(command, &args).await;
         let mark = TableMark { serial: 0, ..rig.mark().await };
         let record = active(1, spec(9001, &["a.example", "b.example"], "1"));
-        let applied = rig.store.apply(&instance_id("i"), Projection::Wanted(&record), Some(&mark), None).await;
-        assert!(matches!(&applied, Err(Error::Blocked { key: blocked, .. }) if blocked == key), "{applied:?}");
+        let applied =
+            rig.store.apply(&instance_id("i"), Projection::Wanted(&record), Some(&mark), None).await;
+        assert!(
+            matches!(&applied, Err(Error::Blocked { key: blocked, .. }) if blocked == key),
+            "{applied:?}"
+        );
         assert!(rig.addresses("a.example").await.is_empty());
         assert_eq!(rig.routes::<u64>("EXISTS", &["instance:i", "addresses"]).await, 0);
     }

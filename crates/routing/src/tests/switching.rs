@@ -107,13 +107,13 @@ async fn a_node_is_drained_and_resumed_as_one() {
     rig.put("one", on(9001, "n1")).await;
     rig.put("two", on(9002, "n1")).await;
     rig.put("other", on(9003, "n2")).await;
-    let drained = rig.registry.drain_node(&Caller::root(), &version("n1"), 600).await.unwrap();
+    let drained = rig.registry.drain_node(&Caller::root(), &version("n1"), Some(600)).await.unwrap();
     assert_eq!(ids(&drained.ids), ["one", "two"]);
     assert_eq!((rig.state("one").await, rig.state("other").await), (State::Draining, State::Active));
-    let resumed = rig.registry.resume_node(&Caller::root(), &version("n1")).await.unwrap();
+    let resumed = rig.registry.drain_node(&Caller::root(), &version("n1"), None).await.unwrap();
     assert_eq!((ids(&resumed.ids), resumed.serial), (vec!["one", "two"], rig.serial().await));
     assert_eq!(rig.table(HOST).await.policy, None);
-    let again = rig.registry.resume_node(&Caller::root(), &version("n1")).await.unwrap();
+    let again = rig.registry.drain_node(&Caller::root(), &version("n1"), None).await.unwrap();
     assert!(again.ids.is_empty());
 }
 

@@ -3,8 +3,17 @@
 use axum::http::StatusCode;
 
 use crate::http::Problem;
-use signalbox_route_table::Invalid;
+use signalbox_access::Caller;
+use signalbox_route_table::{Hostname, Invalid};
 use signalbox_routing::{Error, NotSwitched};
+
+/// Rejects a caller whose token does not cover the host.
+pub(crate) fn check_host(caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
+    if caller.may_touch(hostname) {
+        return Ok(());
+    }
+    Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into())
+}
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {

@@ -16,6 +16,7 @@ use super::{
     answers::{NotConverged, Refused, Removed},
     changes::WaitQuery,
     directory::HostSummary,
+    errors::check_host,
     policies::{raw, without_passwords},
     wait::wait,
 };
@@ -202,9 +203,7 @@ async fn get(
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
 ) -> Result<Response, Problem> {
-    if !caller.may_touch(&hostname) {
-        return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
-    }
+    check_host(&caller, &hostname)?;
     let store = app.registry.store();
     let name = hostname.to_string();
     let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();

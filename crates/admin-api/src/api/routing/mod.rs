@@ -19,6 +19,7 @@ pub(crate) use answers::{NotConverged, Refused, Removed};
 pub(crate) use changes::WaitQuery;
 pub use directory::{Directory, HostSummary};
 pub use dump::TableNames;
+pub(crate) use errors::check_host;
 pub(crate) use hosts::PageQuery;
 pub use hosts::{all as all_hosts, visible_policy};
 pub use table::{line, visible_explanation};
