@@ -2,6 +2,7 @@
 
 use super::{announcing::Ears, *};
 use crate::{
+    Error,
     announcer::Progress,
     store::{Certificate, ResourceProjected},
 };

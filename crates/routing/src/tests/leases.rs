@@ -25,7 +25,7 @@ impl Rig {
         ended
     }
 
-    async fn heartbeat(&self, id: &str) -> Result<Heartbeat, Error> {
+    async fn heartbeat(&self, id: &str) -> Result<signalbox_api::routes::Heartbeat, Error> {
         self.registry.heartbeat(&Caller::root(), &instance_id(id)).await
     }
 

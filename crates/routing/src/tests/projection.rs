@@ -1,7 +1,7 @@
 //! The script that brings the table up to one instance's desired state.
 
 use super::*;
-use crate::store::Fence;
+use crate::{Error, store::Fence};
 
 #[tokio::test]
 async fn an_instance_gets_all_its_keys_and_one_serial() {
