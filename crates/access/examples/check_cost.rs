@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use signalbox_access::{Scope, Tokens, Wanted, digest};
+use signalbox_access::{Grant, Scope, Tokens, digest};
 use signalbox_daemon::RootToken;
 use signalbox_testkit::Servers;
 use tokio::time::Instant;
@@ -25,16 +25,10 @@ async fn main() {
     let servers = Servers::start().await;
     let root = "0123456789abcdef0123456789abcdef";
     let tokens = Tokens::new(&RootToken::new(root).unwrap(), servers.fabric(), servers.stats(), now);
-    let wanted = Wanted {
-        name: "measured".to_owned(),
-        scopes: vec![Scope::Publish, Scope::Read],
-        hosts: None,
-        environments: Some(vec!["5".to_owned()]),
-        machines: None,
-        version_types: None,
-        expires_ms: None,
-    };
-    let token = tokens.create(wanted).await.unwrap().unwrap().token;
+    let scopes = vec![Scope::Publish, Scope::Read];
+    let grant = Grant { scopes, environments: Some(vec!["5".to_owned()]), ..Grant::default() };
+    let made = tokens.create("measured".to_owned(), grant, None).await.unwrap().unwrap();
+    let token = made.token.unwrap();
     tokens.authenticate(&token).await.unwrap().unwrap();
     for (name, token) in [("a token from the cache", token.as_str()), ("the root token", root)] {
         let started = Instant::now();

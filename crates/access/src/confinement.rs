@@ -48,7 +48,7 @@ impl Caller {
         match dimension {
             Dimension::Hosts => !self.is_unconfined(),
             Dimension::Environments => self.environments().is_some(),
-            Dimension::Machines => self.machines.is_some(),
+            Dimension::Machines => self.grant.machines.is_some(),
         }
     }
 
@@ -152,9 +152,11 @@ mod tests {
         let of_hosts = Caller::named("a".to_owned(), vec![Scope::Read], hosts);
         assert!(of_hosts.may_enter(Dimension::Hosts) && !of_hosts.may_enter(Dimension::Environments));
         assert_eq!(of_hosts.confinement(), [Dimension::Hosts]);
-        let both = of_hosts.within(Some(vec!["5".to_owned()]));
+        let mut both = of_hosts;
+        both.grant.environments = Some(vec!["5".to_owned()]);
         assert!(both.may_enter(Dimension::Environments) && !both.may_enter(Dimension::Machines));
-        let all = both.of_machines(Some(vec!["drip".to_owned()]));
+        let mut all = both;
+        all.grant.machines = Some(vec!["drip".to_owned()]);
         assert!(Dimension::ALL.into_iter().all(|dimension| all.may_enter(dimension)));
         assert!(Caller::root().confinement().is_empty() && Caller::root().may_enter(Dimension::Hosts));
     }

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Scope, model::Stored};
+use super::{
+    Scope,
+    model::{Grant, Stored},
+};
 
 /// A token of another subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,17 +21,8 @@ pub struct ExternalToken {
 impl ExternalToken {
     /// The record that the sidecars get, of the same form as that of a stored token.
     pub(super) fn record(&self) -> Stored {
-        Stored {
-            name: self.name.clone(),
-            scopes: self.scopes.clone(),
-            hosts: None,
-            environments: None,
-            machines: None,
-            version_types: None,
-            created_ms: 0,
-            expires_ms: None,
-            until_ms: None,
-        }
+        let grant = Grant { scopes: self.scopes.clone(), ..Grant::default() };
+        Stored { name: self.name.clone(), grant, ..Stored::default() }
     }
 }
 

@@ -30,11 +30,10 @@ mod store;
 
 pub use confinement::Dimension;
 pub use external::{ExternalToken, ExternalTokens};
-pub use model::{Caller, HostPattern};
+pub use model::{Caller, Grant, HostPattern};
 pub use signalbox_api::tokens::Scope;
 pub use store::{
-    AuditLog, Created, Cursor, Direction, Error, Listed, MAX_SECRETS, Page, Rotated, Sessions, SharedSecret,
-    Tokens, Wanted, digest,
+    AuditLog, Cursor, Direction, Error, MAX_SECRETS, Page, Rotated, Sessions, SharedSecret, Tokens, digest,
 };
 
 #[cfg(test)]

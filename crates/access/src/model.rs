@@ -36,6 +36,22 @@ impl fmt::Display for HostPattern {
     }
 }
 
+/// What a token allows.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The permissions.
+    pub scopes: Vec<Scope>,
+    /// The hosts that the token is confined to; `None` allows every host.
+    pub hosts: Option<Vec<HostPattern>>,
+    /// The environments that the token is confined to; `None` allows every environment.
+    pub environments: Option<Vec<String>>,
+    /// The state machines that the token is confined to; `None` allows every machine.
+    pub machines: Option<Vec<String>>,
+    /// The version types under which the token may register instances, with `*` at the end for a prefix; `None` allows all.
+    pub version_types: Option<Vec<String>>,
+}
+
 /// The holder of the token that a request carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
@@ -46,15 +62,7 @@ pub struct Caller {
     /// The person for whom an authenticating proxy sent the request.
     person: Option<String>,
     root: bool,
-    scopes: Vec<Scope>,
-    /// No list: every host.
-    hosts: Option<Vec<HostPattern>>,
-    /// No list: every environment.
-    environments: Option<Vec<String>>,
-    /// No list: every state machine.
-    pub(crate) machines: Option<Vec<String>>,
-    /// No list: every version type.
-    version_types: Option<Vec<String>>,
+    pub(crate) grant: Grant,
     /// The beginning of the IDs of instances that the caller may register; `None` allows every ID.
     instances: Option<String>,
 }
@@ -62,23 +70,16 @@ pub struct Caller {
 impl Caller {
     /// The holder of the root token, who may do everything.
     pub fn root() -> Self {
-        Self { root: true, ..Self::named("root".to_owned(), Vec::new(), None) }
+        Self { root: true, ..Self::with("root".to_owned(), Grant::default()) }
+    }
+
+    pub(crate) fn with(name: String, grant: Grant) -> Self {
+        Self { name, bus_client: None, person: None, root: false, grant, instances: None }
     }
 
     /// The holder of a stored token. Without `hosts` every host is allowed.
     pub fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
-        Self {
-            name,
-            bus_client: None,
-            person: None,
-            root: false,
-            scopes,
-            hosts,
-            environments: None,
-            machines: None,
-            version_types: None,
-            instances: None,
-        }
+        Self::with(name, Grant { scopes, hosts, ..Grant::default() })
     }
 
     /// The actions of a state machine: they may change the routes of `hosts`, and register instances whose IDs begin with
@@ -86,21 +87,6 @@ impl Caller {
     pub fn of_machine(machine: &str, hosts: Vec<HostPattern>, instances: String) -> Self {
         let caller = Self::named(format!("machine:{machine}"), vec![Scope::Routes], Some(hosts));
         Self { instances: Some(instances), ..caller }
-    }
-
-    /// The same caller, confined to these state machines.
-    pub(crate) fn of_machines(self, machines: Option<Vec<String>>) -> Self {
-        Self { machines, ..self }
-    }
-
-    /// The same caller, who registers instances under these version types only.
-    pub(crate) fn counted_as(self, version_types: Option<Vec<String>>) -> Self {
-        Self { version_types, ..self }
-    }
-
-    /// The same caller, confined to these environments.
-    pub(crate) fn within(self, environments: Option<Vec<String>>) -> Self {
-        Self { environments, ..self }
     }
 
     /// The holder of one of the event bus's tokens. `client` is the identity there, which is not the token.
@@ -135,27 +121,27 @@ impl Caller {
 
     /// Whether the caller has at least one of `scopes`; root has all.
     pub fn has_any(&self, scopes: &[Scope]) -> bool {
-        self.root || scopes.iter().any(|scope| self.scopes.contains(scope))
+        self.root || scopes.iter().any(|scope| self.grant.scopes.contains(scope))
     }
 
     /// Whether the caller may change every host.
     pub fn is_unconfined(&self) -> bool {
-        self.hosts.is_none()
+        self.grant.hosts.is_none()
     }
 
     /// Whether the caller may access messages of this environment.
     pub fn may_use(&self, environment: &str) -> bool {
-        self.environments.as_ref().is_none_or(|names| names.iter().any(|name| name == environment))
+        self.grant.environments.as_ref().is_none_or(|names| names.iter().any(|name| name == environment))
     }
 
     /// The environments that the caller is confined to.
     pub fn environments(&self) -> Option<&[String]> {
-        self.environments.as_deref()
+        self.grant.environments.as_deref()
     }
 
     /// Whether the caller may read, define and update this state machine.
     pub fn may_use_machine(&self, machine: &str) -> bool {
-        self.machines.as_ref().is_none_or(|names| names.iter().any(|name| name == machine))
+        self.grant.machines.as_ref().is_none_or(|names| names.iter().any(|name| name == machine))
     }
 
     /// Whether the caller may register an instance under this version type. Its requests and errors are counted for it, and
@@ -165,7 +151,7 @@ impl Caller {
             Some(prefix) => version_type.starts_with(prefix),
             None => version_type == pattern,
         };
-        self.version_types.as_ref().is_none_or(|patterns| patterns.iter().any(covers))
+        self.grant.version_types.as_ref().is_none_or(|patterns| patterns.iter().any(covers))
     }
 
     /// Whether the caller may register an instance with this ID, or take its address.
@@ -180,7 +166,7 @@ impl Caller {
 
     /// Whether the caller may change what the route table holds for `hostname`.
     pub fn may_touch(&self, hostname: &Hostname) -> bool {
-        self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|pattern| pattern.covers(hostname)))
+        self.grant.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|pattern| pattern.covers(hostname)))
     }
 
     /// Whether the caller may change every one of these names. An instance that also serves a host of another owner is off
@@ -192,14 +178,11 @@ impl Caller {
 
 /// The stored record of a secret, under its digest. All secrets of a token have the same record apart from `until_ms`.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) name: String,
-    pub(super) scopes: Vec<Scope>,
-    pub(super) hosts: Option<Vec<HostPattern>>,
-    pub(super) environments: Option<Vec<String>>,
-    pub(super) machines: Option<Vec<String>>,
-    pub(super) version_types: Option<Vec<String>>,
+    #[serde(flatten)]
+    pub(super) grant: Grant,
     /// When the secret was created, in unix milliseconds.
     #[serde(default)]
     pub(super) created_ms: u64,
@@ -217,12 +200,6 @@ impl Stored {
 
     pub(super) fn is_valid(&self, now_ms: u64) -> bool {
         self.end_ms().is_none_or(|end| now_ms < end)
-    }
-
-    pub(super) fn caller(self) -> Caller {
-        let Self { name, scopes, hosts, environments, machines, version_types, .. } = self;
-        let caller = Caller::named(name, scopes, hosts).within(environments).of_machines(machines);
-        caller.counted_as(version_types)
     }
 }
 
@@ -249,18 +226,18 @@ mod tests {
 
     #[test]
     fn a_token_confined_to_environments_is_rejected_by_others() {
-        let caller = Caller::named("a".to_owned(), vec![Scope::Publish], None);
+        let mut caller = Caller::named("a".to_owned(), vec![Scope::Publish], None);
         assert!(caller.may_use("5") && caller.environments().is_none());
-        let caller = caller.within(Some(vec!["5".to_owned()]));
+        caller.grant.environments = Some(vec!["5".to_owned()]);
         assert!(caller.may_use("5") && !caller.may_use("55") && !caller.may_use(""));
         assert!(Caller::root().may_use("5"));
     }
 
     #[test]
     fn a_token_of_some_machines_does_not_reach_others() {
-        let caller = Caller::named("a".to_owned(), vec![Scope::Facts], None);
+        let mut caller = Caller::named("a".to_owned(), vec![Scope::Facts], None);
         assert!(caller.may_use_machine("drip"));
-        let caller = caller.of_machines(Some(vec!["drip".to_owned()]));
+        caller.grant.machines = Some(vec!["drip".to_owned()]);
         assert!(caller.may_use_machine("drip") && !caller.may_use_machine("dripping"));
         assert!(Caller::root().may_use_machine("drip"));
     }

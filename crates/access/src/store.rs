@@ -22,10 +22,11 @@ pub use secret::SharedSecret;
 pub use sessions::Sessions;
 
 use super::{
-    ExternalToken, ExternalTokens, HostPattern, Scope,
+    ExternalToken, ExternalTokens,
     cache::{Cache, Uses},
-    model::{Caller, Stored},
+    model::{Caller, Grant, Stored},
 };
+use signalbox_api::tokens::Token;
 use signalbox_daemon::RootToken;
 
 static CREATE: Script<FabricRole> = Script::new("tokens/create", include_str!("scripts/create.lua"));
@@ -48,64 +49,11 @@ pub enum Error {
     Record(#[source] serde_json::Error),
 }
 
-/// A token to be created.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    /// The unique name of the token.
-    pub name: String,
-    /// The permissions of the token.
-    pub scopes: Vec<Scope>,
-    /// The hosts that the token is confined to; `None` allows every host.
-    pub hosts: Option<Vec<HostPattern>>,
-    /// The environments that the token is confined to; `None` allows every environment.
-    pub environments: Option<Vec<String>>,
-    /// The state machines that the token is confined to; `None` allows every machine.
-    pub machines: Option<Vec<String>>,
-    /// The version types under which the token may register instances, with `*` at the end for a prefix; `None` allows all.
-    pub version_types: Option<Vec<String>>,
-    /// When the token expires, in unix milliseconds; `None` if it does not.
-    pub expires_ms: Option<u64>,
-}
-
-/// A new secret, which is shown once.
-#[derive(Debug)]
-pub struct Created {
-    /// The token in clear text. It is not stored and cannot be shown again.
-    pub token: String,
-    /// The token as it is listed.
-    pub listed: Listed,
-}
-
-/// A token as it is listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// The unique name of the token.
-    pub name: String,
-    /// The permissions of the token.
-    pub scopes: Vec<Scope>,
-    /// The hosts that the token is confined to; `None` allows every host.
-    pub hosts: Option<Vec<HostPattern>>,
-    /// The environments that the token is confined to; `None` allows every environment.
-    pub environments: Option<Vec<String>>,
-    /// The state machines that the token is confined to; `None` allows every machine.
-    pub machines: Option<Vec<String>>,
-    /// The version types under which the token may register instances, with `*` at the end for a prefix; `None` allows all.
-    pub version_types: Option<Vec<String>>,
-    /// When its newest secret was created, in unix milliseconds.
-    pub created_ms: u64,
-    /// When the newest secret expires, in unix milliseconds.
-    pub expires_ms: Option<u64>,
-    /// When the token was last used, in unix milliseconds, to about two minutes.
-    pub last_used_ms: Option<u64>,
-    /// When each replaced secret that is still valid ends, in unix milliseconds.
-    pub replaced_until_ms: Vec<u64>,
-}
-
 /// The outcome of a rotation.
 #[derive(Debug)]
 pub enum Rotated {
-    /// There is a new secret.
-    Done(Box<Created>),
+    /// The token with its new secret.
+    Done(Box<Token>),
     /// No token has this name.
     Unknown,
     /// [`MAX_SECRETS`] secrets of the token are valid already.
@@ -199,7 +147,7 @@ impl Tokens {
             return Ok(None);
         }
         let end_ms = stored.end_ms();
-        let caller = stored.caller();
+        let caller = Caller::with(stored.name, stored.grant);
         self.cache.lock().put(digest, caller.clone(), end_ms, now_ms);
         self.uses.lock().note(&caller.name, now_ms);
         Ok(Some(caller))
@@ -240,24 +188,17 @@ impl Tokens {
         Ok(self.fabric.command("HGETALL").key(&keys::fabric::token_uses()).query().await?)
     }
 
-    /// Creates a token; `None` if the name is taken. A retry does not return the token again: a caller that lost the
-    /// response deletes the name and creates it again.
-    pub async fn create(&self, wanted: Wanted) -> Result<Option<Created>, Error> {
-        let Wanted { name, scopes, hosts, environments, machines, version_types, expires_ms } = wanted;
+    /// Creates a token, which expires at `expires_ms` (unix milliseconds); `None` if the name is taken. A retry does not
+    /// return the token again: a caller that lost the response deletes the name and creates it again.
+    pub async fn create(
+        &self,
+        name: String,
+        grant: Grant,
+        expires_ms: Option<u64>,
+    ) -> Result<Option<Token>, Error> {
         let token = generate();
         let digest = digest(&token);
-        let created_ms = self.now_ms();
-        let record = Stored {
-            name,
-            scopes,
-            hosts,
-            environments,
-            machines,
-            version_types,
-            created_ms,
-            expires_ms,
-            until_ms: None,
-        };
+        let record = Stored { name, grant, created_ms: self.now_ms(), expires_ms, until_ms: None };
         let text = json(&record)?;
         let made: bool = CREATE
             .call()
@@ -274,7 +215,7 @@ impl Tokens {
         }
         self.uses.lock().forget(&record.name);
         self.copy(&digest, Some(&text)).await;
-        Ok(Some(Created { token, listed: listed(record, Vec::new(), None) }))
+        Ok(Some(Token { token: Some(token), ..listed(record, Vec::new(), None) }))
     }
 
     /// Gives a token another secret. The previous secrets stay valid for `overlap`, so that clients can change over. Name,
@@ -334,7 +275,8 @@ impl Tokens {
                 self.cache.lock().forget(digest);
                 self.copy(digest, record.as_deref()).await;
             }
-            return Ok(Rotated::Done(Box::new(Created { token, listed: listed(fresh, ends, None) })));
+            let shown = Token { token: Some(token), ..listed(fresh, ends, None) };
+            return Ok(Rotated::Done(Box::new(shown)));
         }
         Ok(Rotated::Busy)
     }
@@ -362,8 +304,8 @@ impl Tokens {
         Ok(self.fabric.command("HGET").key(&keys::fabric::token_names()).arg(name).query().await?)
     }
 
-    /// Every token, by name. An expired token is listed until it is revoked.
-    pub async fn list(&self) -> Result<Vec<Listed>, Error> {
+    /// Every token without its secrets, by name. An expired token is listed until it is revoked.
+    pub async fn list(&self) -> Result<Vec<Token>, Error> {
         let now_ms = self.now_ms();
         let mut by_name: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
         for record in self.records().await?.values() {
@@ -434,37 +376,34 @@ fn json(record: &Stored) -> Result<String, Error> {
     serde_json::to_string(record).map_err(Error::Record)
 }
 
-fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_ms: Option<u64>) -> Listed {
-    let Stored {
-        name,
+/// The token as it is listed. Without its secret, which is not stored.
+fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_at_ms: Option<u64>) -> Token {
+    let Grant { scopes, hosts, environments, machines, version_types } = newest.grant;
+    Token {
+        name: newest.name,
         scopes,
-        hosts,
+        hosts: hosts.map(|patterns| patterns.iter().map(ToString::to_string).collect()),
         environments,
         machines,
         version_types,
-        created_ms,
-        expires_ms,
-        until_ms: _,
-    } = newest;
-    Listed {
-        name,
-        scopes,
-        hosts,
-        environments,
-        machines,
-        version_types,
-        created_ms,
-        expires_ms,
-        last_used_ms,
+        created_at_ms: newest.created_ms,
+        expires_at_ms: newest.expires_ms,
+        last_used_at_ms,
         replaced_until_ms,
+        token: None,
     }
 }
 
 /// 256 random bits. The prefix lets secret scanners recognize a leaked one.
 fn generate() -> String {
-    let mut bytes = [0_u8; 32];
-    rand::rng().fill_bytes(&mut bytes);
-    format!("sbx_{}", HEXLOWER.encode(&bytes))
+    format!("sbx_{}", random(32))
+}
+
+/// So many random bytes, in hexadecimal.
+fn random(bytes: usize) -> String {
+    let mut random = vec![0; bytes];
+    rand::rng().fill_bytes(&mut random);
+    HEXLOWER.encode(&random)
 }
 
 /// The SHA-256 of a token in hexadecimal, which is stored instead of the token.

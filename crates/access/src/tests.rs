@@ -25,21 +25,19 @@ fn tokens_at(servers: &Servers, now: fn() -> SystemTime) -> Tokens {
     Tokens::new(&RootToken::new(ROOT).unwrap(), servers.fabric(), servers.stats(), now)
 }
 
-fn wanted(name: &str, scope: Scope) -> Wanted {
-    Wanted {
-        name: name.to_owned(),
-        scopes: vec![scope],
-        hosts: None,
-        environments: None,
-        machines: None,
-        version_types: None,
-        expires_ms: None,
-    }
+/// Creates a token, and returns its secret.
+async fn create(tokens: &Tokens, name: &str, grant: Grant, expires_ms: Option<u64>) -> Option<String> {
+    tokens.create(name.to_owned(), grant, expires_ms).await.unwrap().map(|made| made.token.unwrap())
 }
 
-fn done(rotated: Rotated) -> Created {
+fn scope(scope: Scope) -> Grant {
+    Grant { scopes: vec![scope], ..Grant::default() }
+}
+
+/// The new secret, and the ends of the others.
+fn done(rotated: Rotated) -> (String, Vec<u64>) {
     match rotated {
-        Rotated::Done(created) => *created,
+        Rotated::Done(made) => (made.token.unwrap(), made.replaced_until_ms),
         other => panic!("{other:?}"),
     }
 }
@@ -49,26 +47,23 @@ async fn a_token_is_known_until_it_is_revoked_everywhere() {
     let servers = Servers::start().await;
     let (one, other) = (tokens(&servers), tokens(&servers));
     let hosts = vec![HostPattern::new(Hostname::parse("*.a.example").unwrap())];
-    let made = one
-        .create(Wanted { hosts: Some(hosts), ..wanted("deployer", Scope::Routes) })
-        .await
-        .unwrap()
-        .unwrap();
-    let caller = other.authenticate(&made.token).await.unwrap().unwrap();
+    let grant = Grant { hosts: Some(hosts), ..scope(Scope::Routes) };
+    let made = create(&one, "deployer", grant, None).await.unwrap();
+    let caller = other.authenticate(&made).await.unwrap().unwrap();
     assert_eq!(caller.name, "deployer");
     assert!(caller.has_any(&[Scope::Routes]) && !caller.has_any(&[Scope::Read]) && !caller.has_any(&[]));
     assert!(caller.may_touch(&Hostname::parse("x.a.example").unwrap()) && !caller.is_unconfined());
     // A name is taken once; what is stored does not let anyone in.
-    assert!(other.create(wanted("deployer", Scope::Read)).await.unwrap().is_none());
+    assert!(create(&other, "deployer", scope(Scope::Read), None).await.is_none());
     let stored: Vec<String> = servers.fabric().command("HKEYS").arg("tokens").query().await.unwrap();
     assert_eq!(stored.len(), 1);
-    assert!(!made.token.contains(&stored[0]) && other.authenticate(&stored[0]).await.unwrap().is_none());
+    assert!(!made.contains(&stored[0]) && other.authenticate(&stored[0]).await.unwrap().is_none());
     one.delete("deployer").await.unwrap();
     one.delete("deployer").await.unwrap();
-    assert!(one.authenticate(&made.token).await.unwrap().is_none());
+    assert!(one.authenticate(&made).await.unwrap().is_none());
     // Another process has looked it up a moment ago, and forgets it within a second.
     let later = tokens_at(&servers, || now() + Duration::from_secs(1));
-    assert!(later.authenticate(&made.token).await.unwrap().is_none());
+    assert!(later.authenticate(&made).await.unwrap().is_none());
     assert!(other.list().await.unwrap().is_empty());
 }
 
@@ -88,10 +83,10 @@ async fn the_copy_for_the_sidecars_follows() {
     let digests = async |servers: &Servers| -> Vec<String> {
         servers.stats().command("HKEYS").arg("tokens").query().await.unwrap_or_default()
     };
-    tokens.create(wanted("a", Scope::Read)).await.unwrap();
+    create(&tokens, "a", scope(Scope::Read), None).await;
     assert_eq!(digests(&servers).await.len(), 1);
     servers.stats.kill();
-    tokens.create(wanted("b", Scope::Read)).await.unwrap();
+    create(&tokens, "b", scope(Scope::Read), None).await;
     tokens.delete("a").await.unwrap();
     servers.stats.start();
     servers.answer().await;
@@ -125,7 +120,7 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
         name: token.to_uppercase(),
         scopes: vec![scope],
     };
-    tokens.create(wanted("own", Scope::Read)).await.unwrap();
+    create(&tokens, "own", scope(Scope::Read), None).await;
     tokens.sync(&external("a", Scope::Read)).await.unwrap();
     assert_eq!(names().await, [r#"A ["read"]"#, r#"own ["read"]"#]);
     // A bus whose registry is not known yet removes no token's entry.
@@ -146,26 +141,26 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
 async fn a_rotated_token_has_two_secrets_for_a_while() {
     let servers = Servers::start().await;
     let tokens = tokens(&servers);
-    let first = tokens.create(wanted("ci", Scope::Publish)).await.unwrap().unwrap();
-    assert!(tokens.authenticate(&first.token).await.unwrap().is_some());
+    let first = create(&tokens, "ci", scope(Scope::Publish), None).await.unwrap();
+    assert!(tokens.authenticate(&first).await.unwrap().is_some());
     let hour = Duration::from_secs(3600);
-    let second = done(tokens.rotate("ci", hour, None).await.unwrap());
-    assert_eq!(second.listed.replaced_until_ms, [NOW_MS + 3_600_000]);
-    for token in [&first.token, &second.token] {
+    let (second, ends) = done(tokens.rotate("ci", hour, None).await.unwrap());
+    assert_eq!(ends, [NOW_MS + 3_600_000]);
+    for token in [&first, &second] {
         let caller = tokens.authenticate(token).await.unwrap().unwrap();
         assert_eq!((caller.name.as_str(), &*caller.bus_client()), ("ci", "@ci"), "topics belong to the name");
     }
     let late = tokens_at(&servers, || now() + Duration::from_secs(3600));
-    assert!(late.authenticate(&first.token).await.unwrap().is_none(), "the overlap has ended");
-    assert!(late.authenticate(&second.token).await.unwrap().is_some());
+    assert!(late.authenticate(&first).await.unwrap().is_none(), "the overlap has ended");
+    assert!(late.authenticate(&second).await.unwrap().is_some());
     assert_eq!(tokens.list().await.unwrap().len(), 1, "it is one token");
     assert_eq!(late.list().await.unwrap()[0].replaced_until_ms, [0; 0]);
     // Without an overlap, the others end immediately, wherever they are cached.
-    let third = done(tokens.rotate("ci", Duration::ZERO, None).await.unwrap());
-    for token in [&first.token, &second.token] {
+    let (third, _) = done(tokens.rotate("ci", Duration::ZERO, None).await.unwrap());
+    for token in [&first, &second] {
         assert!(tokens.authenticate(token).await.unwrap().is_none());
     }
-    assert!(tokens.authenticate(&third.token).await.unwrap().is_some());
+    assert!(tokens.authenticate(&third).await.unwrap().is_some());
     assert!(matches!(tokens.rotate("nobody", hour, None).await.unwrap(), Rotated::Unknown));
     for _ in 1..MAX_SECRETS {
         done(tokens.rotate("ci", hour, None).await.unwrap());
@@ -173,7 +168,7 @@ async fn a_rotated_token_has_two_secrets_for_a_while() {
     assert!(matches!(tokens.rotate("ci", hour, None).await.unwrap(), Rotated::TooMany));
     // All secrets end with the token, and the sidecars forget them.
     tokens.delete("ci").await.unwrap();
-    assert!(tokens.authenticate(&third.token).await.unwrap().is_none());
+    assert!(tokens.authenticate(&third).await.unwrap().is_none());
     let stored: u64 = servers.fabric().command("HLEN").arg("tokens").query().await.unwrap();
     assert_eq!(stored, 0);
     let copied: u64 = servers.stats().command("HLEN").arg("tokens").query().await.unwrap();
@@ -185,36 +180,36 @@ async fn an_expired_token_is_unknown_everywhere() {
     let servers = Servers::start().await;
     let tokens = tokens(&servers);
     let expires_ms = Some(NOW_MS + 1_000);
-    let made = tokens.create(Wanted { expires_ms, ..wanted("guest", Scope::Read) }).await.unwrap().unwrap();
-    assert!(tokens.authenticate(&made.token).await.unwrap().is_some());
+    let made = create(&tokens, "guest", scope(Scope::Read), expires_ms).await.unwrap();
+    assert!(tokens.authenticate(&made).await.unwrap().is_some());
     tokens.reconcile().await.unwrap();
     let copied = async || servers.stats().command("HLEN").arg("tokens").query::<u64>().await.unwrap();
     assert_eq!(copied().await, 1);
     let late = tokens_at(&servers, || now() + Duration::from_secs(1));
-    assert!(late.authenticate(&made.token).await.unwrap().is_none());
+    assert!(late.authenticate(&made).await.unwrap().is_none());
     assert!(late.of_name("guest").await.unwrap().is_none());
     late.reconcile().await.unwrap();
     assert_eq!(copied().await, 0, "the sidecars do not accept it");
-    assert_eq!(late.list().await.unwrap()[0].expires_ms, expires_ms, "it is listed until it is revoked");
+    assert_eq!(late.list().await.unwrap()[0].expires_at_ms, expires_ms, "it is listed until it is revoked");
     assert!(matches!(late.rotate("guest", Duration::ZERO, None).await.unwrap(), Rotated::Expired));
-    let renewed = done(late.rotate("guest", Duration::ZERO, Some(NOW_MS + 60_000)).await.unwrap());
-    assert!(late.authenticate(&renewed.token).await.unwrap().is_some());
+    let (renewed, _) = done(late.rotate("guest", Duration::ZERO, Some(NOW_MS + 60_000)).await.unwrap());
+    assert!(late.authenticate(&renewed).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn the_last_use_is_written_later_and_not_by_requests() {
     let servers = Servers::start().await;
     let tokens = tokens(&servers);
-    let made = tokens.create(wanted("ci", Scope::Publish)).await.unwrap().unwrap();
-    tokens.authenticate(&made.token).await.unwrap();
+    let made = create(&tokens, "ci", scope(Scope::Publish), None).await.unwrap();
+    tokens.authenticate(&made).await.unwrap();
     tokens.authenticate(ROOT).await.unwrap();
-    assert_eq!(tokens.list().await.unwrap()[0].last_used_ms, None);
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_at_ms, None);
     tokens.write_uses().await.unwrap();
-    assert_eq!(tokens.list().await.unwrap()[0].last_used_ms, Some(NOW_MS));
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_at_ms, Some(NOW_MS));
     assert_eq!(tokens.last_uses().await.unwrap()["root"], NOW_MS);
     tokens.delete("ci").await.unwrap();
-    tokens.create(wanted("ci", Scope::Publish)).await.unwrap();
-    assert_eq!(tokens.list().await.unwrap()[0].last_used_ms, None, "the use of another token");
+    create(&tokens, "ci", scope(Scope::Publish), None).await;
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_at_ms, None, "the use of another token");
 }
 
 #[tokio::test]

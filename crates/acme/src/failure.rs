@@ -18,26 +18,29 @@ pub(crate) enum Failure {
     NoBudget(u64),
     /// The fabric or another local component did not answer. The attempt is not counted.
     Unavailable,
-    /// The attempt failed.
-    Failed {
-        words: String,
-        /// The pause that the server requested, in seconds.
-        retry_after: Option<u64>,
-        /// Whether the order can no longer result in a certificate.
-        order_is_lost: bool,
-        /// Whether the server does not know the account anymore.
-        account_is_lost: bool,
-    },
+    Failed(Failed),
+}
+
+/// A failed attempt.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Failed {
+    pub(crate) words: String,
+    /// The pause that the server requested, in seconds.
+    pub(crate) retry_after: Option<u64>,
+    /// Whether the order can no longer result in a certificate.
+    pub(crate) order_is_lost: bool,
+    /// Whether the server does not know the account anymore.
+    pub(crate) account_is_lost: bool,
 }
 
 impl Failure {
     pub(crate) fn new(words: impl Into<String>) -> Self {
-        Self::Failed { words: words.into(), retry_after: None, order_is_lost: false, account_is_lost: false }
+        Self::Failed(Failed { words: words.into(), ..Failed::default() })
     }
 
     /// A failure of an order that can no longer result in a certificate.
     pub(crate) fn of_order(words: impl Into<String>) -> Self {
-        Self::Failed { words: words.into(), retry_after: None, order_is_lost: true, account_is_lost: false }
+        Self::Failed(Failed { words: words.into(), order_is_lost: true, ..Failed::default() })
     }
 
     /// A failure that only a defect of Signalbox or invalid data explains.
@@ -69,17 +72,8 @@ impl Failure {
             Error::Other(source) => format!("The ACME server did not answer: {}", chain(&**source)),
             other => format!("The ACME server's answer cannot be used: {other}"),
         };
-        let Failed { words, retry_after, order_is_lost, account_is_lost } = failed;
-        Self::Failed { words, retry_after, order_is_lost, account_is_lost }
+        Self::Failed(failed)
     }
-}
-
-#[derive(Default)]
-struct Failed {
-    words: String,
-    retry_after: Option<u64>,
-    order_is_lost: bool,
-    account_is_lost: bool,
 }
 
 impl From<store::Error> for Failure {

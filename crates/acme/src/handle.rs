@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use signalbox_api::acme::{AutomaticCertificate, AutomaticState};
 use signalbox_certificates::Certificates;
 use signalbox_egress::Client;
 use signalbox_route_table::{Hostname, Invalid, Policy, Tls};
@@ -47,44 +48,6 @@ pub struct Acme {
     pub(crate) parts: Arc<Parts>,
 }
 
-/// The state of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// The certificate is being obtained.
-    Ordering,
-    /// The certificate is in the route table and will be renewed.
-    Issued,
-    /// The latest attempt failed.
-    Failing,
-    /// No ACME server is configured.
-    Off,
-}
-
-/// The automatic certificate of a name. Times are unix seconds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Automatic {
-    /// The server name.
-    pub name: String,
-    /// Its state.
-    pub state: State,
-    /// Whether the name was requested by a client and is not a registered host.
-    pub on_demand: bool,
-    /// When the certificate in the route table expires.
-    pub not_after: Option<u64>,
-    /// When it is renewed.
-    pub renews_at: Option<u64>,
-    /// When the next attempt is made, if the latest one failed.
-    pub next_attempt_at: Option<u64>,
-    /// Failed attempts since the last certificate.
-    pub failures: u32,
-    /// Why the latest attempt failed.
-    pub last_error: Option<String>,
-    /// When the latest attempt failed.
-    pub last_error_at: Option<u64>,
-    /// When the certificate was obtained.
-    pub issued_at: Option<u64>,
-}
-
 impl Acme {
     /// Creates the handle. [`crate::Service`] does the work.
     pub fn new(options: Options, with: Dependencies) -> Self {
@@ -113,9 +76,6 @@ impl Acme {
     }
 
     /// Checks that automatic HTTPS, if the policy requests it, can work for the host.
-    ///
-    /// # Errors
-    /// If it cannot work.
     pub fn check(&self, hostname: &Hostname, policy: &Policy) -> Result<(), Invalid> {
         let Parts { options, certificates, .. } = &*self.parts;
         let invalid = |code, detail| Err(Invalid::new(code, "tls", detail));
@@ -160,9 +120,6 @@ impl Acme {
     }
 
     /// Starts a renewal now, regardless of the schedule. Returns false if the name has no automatic HTTPS.
-    ///
-    /// # Errors
-    /// If the fabric does not answer.
     pub async fn renew(&self, hostname: &Hostname) -> Result<bool, Error> {
         let names = [hostname.to_string()];
         let Some(Some((record, _))) = self.parts.store.records(&names).await?.pop() else { return Ok(false) };
@@ -172,27 +129,18 @@ impl Acme {
     }
 
     /// The state of a name; `None` if it has no automatic HTTPS.
-    ///
-    /// # Errors
-    /// If the fabric does not answer.
-    pub async fn get(&self, hostname: &Hostname) -> Result<Option<Automatic>, Error> {
+    pub async fn get(&self, hostname: &Hostname) -> Result<Option<AutomaticCertificate>, Error> {
         Ok(self.of(vec![hostname.to_string()]).await?.pop())
     }
 
     /// At most `limit` names after `after`, sorted.
-    ///
-    /// # Errors
-    /// If the fabric does not answer.
-    pub async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<Automatic>, Error> {
+    pub async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<AutomaticCertificate>, Error> {
         let names = self.parts.store.names_after(after, limit).await?;
         self.of(names).await
     }
 
     /// The states of those names that have automatic HTTPS.
-    ///
-    /// # Errors
-    /// If the fabric does not answer.
-    pub async fn of(&self, names: Vec<String>) -> Result<Vec<Automatic>, Error> {
+    pub async fn of(&self, names: Vec<String>) -> Result<Vec<AutomaticCertificate>, Error> {
         let records = self.parts.store.records(&names).await?;
         let is_on = self.parts.options.is_on();
         let both = names.into_iter().zip(records);
@@ -202,14 +150,14 @@ impl Acme {
     }
 }
 
-fn view(name: String, record: Record, due_ms: u64, is_on: bool) -> Automatic {
+fn view(name: String, record: Record, due_ms: u64, is_on: bool) -> AutomaticCertificate {
     let state = match &record {
-        _ if !is_on => State::Off,
-        Record { failures: 1.., .. } => State::Failing,
-        Record { certificate: Some(_), order: None, .. } => State::Issued,
-        _ => State::Ordering,
+        _ if !is_on => AutomaticState::Off,
+        Record { failures: 1.., .. } => AutomaticState::Failing,
+        Record { certificate: Some(_), order: None, .. } => AutomaticState::Issued,
+        _ => AutomaticState::Ordering,
     };
-    Automatic {
+    AutomaticCertificate {
         state,
         on_demand: record.on_demand,
         not_after: record.certificate.map(|life| life.not_after),
@@ -219,6 +167,6 @@ fn view(name: String, record: Record, due_ms: u64, is_on: bool) -> Automatic {
         last_error: record.last_error,
         last_error_at: record.last_error_at,
         issued_at: record.issued_at,
-        name,
+        server_name: name,
     }
 }

@@ -37,7 +37,7 @@ mod wanted;
 
 use std::time::SystemTime;
 
-pub use handle::{Acme, Automatic, Dependencies, State};
+pub use handle::{Acme, Dependencies};
 pub use metrics::Metrics;
 pub use options::{Options, Pattern};
 pub use service::Service;

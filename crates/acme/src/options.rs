@@ -48,10 +48,7 @@ impl Options {
         !self.directory.is_empty()
     }
 
-    /// Checks that the settings fit together.
-    ///
-    /// # Errors
-    /// The name of an invalid setting, and what is wrong with it.
+    /// Checks that the settings fit together. The error is the name of an invalid setting, and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.external_account_id.is_some() != self.external_account_key_file.is_some() {
             return Err(("acme.external_account_id", "needs external_account_key_file, and vice versa"));

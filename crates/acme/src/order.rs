@@ -17,13 +17,13 @@ use instant_acme::{
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use signalbox_access::Caller;
-use signalbox_certificates::Error as CertificateError;
+use signalbox_certificates::{Error as CertificateError, Facts};
 use signalbox_route_table::Hostname;
 use signalbox_routing::Convergence;
 
 use crate::{
     Parts, account, dns,
-    failure::{Failure, in_words},
+    failure::{Failed, Failure, in_words},
     http::Http,
     record::OpenOrder,
     schedule::{Life, Window, ari_pause},
@@ -91,7 +91,7 @@ async fn resume(
         },
         Err(error) => match Failure::acme(&error, http) {
             // The order has expired, or belongs to another account.
-            Failure::Failed { order_is_lost: true, account_is_lost: false, .. } => Ok(None),
+            Failure::Failed(Failed { order_is_lost: true, account_is_lost: false, .. }) => Ok(None),
             failure => {
                 claim.record.order = Some(open);
                 Err(failure)
@@ -269,8 +269,15 @@ async fn put(parts: &Parts, hostname: &Hostname, chain: &str, key: &KeyPair) -> 
         error => Failure::new(format!("The certificate could not be put into the route table: {error}.")),
     })?;
     parts.routers.applied(put.change.serial);
-    let seconds = |at: i64| u64::try_from(at).unwrap_or(0);
-    Ok(Life { not_before: seconds(put.facts.not_before), not_after: seconds(put.facts.not_after) })
+    Ok(life(&put.facts))
+}
+
+fn life(facts: &Facts) -> Life {
+    Life { not_before: seconds(facts.not_before), not_after: seconds(facts.not_after) }
+}
+
+fn seconds(at: i64) -> u64 {
+    u64::try_from(at).unwrap_or(0)
 }
 
 /// The current certificate of the name in the route table.
@@ -283,11 +290,7 @@ async fn present_leaf(parts: &Parts, hostname: &Hostname) -> Option<CertificateD
 pub(crate) async fn present(parts: &Parts, name: &str) -> Result<Option<Life>, Failure> {
     let hostname = Hostname::parse(name).map_err(|invalid| Failure::new(invalid.detail))?;
     match parts.certificates.get(&hostname).await {
-        Ok(found) => {
-            let seconds = |at: i64| u64::try_from(at).unwrap_or(0);
-            let facts = found.facts;
-            Ok(Some(Life { not_before: seconds(facts.not_before), not_after: seconds(facts.not_after) }))
-        }
+        Ok(found) => Ok(Some(life(&found.facts))),
         Err(CertificateError::Unknown) => Ok(None),
         Err(CertificateError::Table(error)) => {
             tracing::debug!(%error, "certificate not read");
@@ -308,7 +311,6 @@ pub(crate) async fn renewal_info(parts: &Parts, name: &str) -> Result<Option<(Wi
     let account = account::open(parts, &http).await?;
     match account.renewal_info(&id).await {
         Ok((info, again)) => {
-            let seconds = |at: i64| u64::try_from(at).unwrap_or(0);
             let start = seconds(info.suggested_window.start.unix_timestamp());
             let end = seconds(info.suggested_window.end.unix_timestamp());
             Ok(Some((Window { start, end }, ari_pause(Some(again.as_secs())))))

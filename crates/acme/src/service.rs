@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Acme, Parts, account,
-    failure::Failure,
+    failure::{Failed, Failure},
     order,
     record::{Attempt, News, Step, spread},
     store::Claim,
@@ -212,7 +212,7 @@ async fn taken(parts: &Parts, claim: &mut Claim, now: u64) -> Result<Option<Atte
 /// immediately.
 async fn ordered(parts: &Parts, claim: &mut Claim) -> Result<Attempt, Failure> {
     let mut obtained = order::obtain(parts, claim).await;
-    if matches!(&obtained, Err(Failure::Failed { account_is_lost: true, .. })) {
+    if matches!(&obtained, Err(Failure::Failed(Failed { account_is_lost: true, .. }))) {
         tracing::warn!("the ACME server does not know the account; a new one is created");
         parts.store.forget_account(&parts.options.directory).await?;
         claim.record.order = None;
@@ -220,7 +220,7 @@ async fn ordered(parts: &Parts, claim: &mut Claim) -> Result<Attempt, Failure> {
     }
     match obtained {
         Ok(life) => Ok(Attempt::Issued { life, ari: true }),
-        Err(Failure::Failed { words, retry_after, order_is_lost, .. }) => {
+        Err(Failure::Failed(Failed { words, retry_after, order_is_lost, .. })) => {
             if order_is_lost {
                 claim.record.order = None;
             }
@@ -253,15 +253,12 @@ fn noted(parts: &Parts, claim: &mut Claim, attempt: Attempt, now: u64) {
 async fn publish<A: Announce>(announce: &A, claim: &mut Claim) -> bool {
     let Some(news) = claim.record.news.clone() else { return true };
     let (name, record) = (&claim.name, &claim.record);
-    let data = if news.issued {
-        json!({"server_name": name, "ends": record.certificate.map(|life| life.not_after)})
-    } else {
-        json!({
-            "server_name": name, "error": record.last_error, "failures": record.failures,
-            "ends": record.certificate.map(|life| life.not_after),
-        })
-    };
+    let mut data = json!({"server_name": name, "ends": record.certificate.map(|life| life.not_after)});
     let (topic, what) = if news.issued { (ISSUED, "issued") } else { (FAILED, "failed") };
+    if !news.issued {
+        data["error"] = json!(record.last_error);
+        data["failures"] = record.failures.into();
+    }
     let event = RouteEvent {
         kind: EventKind::Update,
         object: format!("signalbox:certificate:{name}"),

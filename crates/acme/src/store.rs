@@ -81,18 +81,12 @@ impl Store {
             .arg(self.clock())
             .run(&self.fabric)
             .await?;
-        let mut items = reply.into_iter();
-        let now_ms = items.next().ok_or(Error::Reply)?;
-        let now_ms: u64 = from_redis_value(now_ms).map_err(|_| Error::Reply)?;
+        let (now_ms, names) = reply.split_first().ok_or(Error::Reply)?;
+        let now_ms = from_redis_value(now_ms.clone()).map_err(|_| Error::Reply)?;
         let mut claims = Vec::new();
-        while let (Some(name), Some(fence), Some(state), Some(requested)) =
-            (items.next(), items.next(), items.next(), items.next())
-        {
-            let requested: u64 = from_redis_value(requested).map_err(|_| Error::Reply)?;
-            let is_requested = requested == 1;
-            let name: String = from_redis_value(name).map_err(|_| Error::Reply)?;
-            let fence = from_redis_value(fence).map_err(|_| Error::Reply)?;
-            let state: String = from_redis_value(state).map_err(|_| Error::Reply)?;
+        for one in names.chunks(4) {
+            let one = from_redis_value::<(String, u64, String, bool)>(Value::Array(one.to_vec()));
+            let (name, fence, state, is_requested) = one.map_err(|_| Error::Reply)?;
             match serde_json::from_str(&state) {
                 Ok(record) => claims.push(Claim { name, fence, record, is_requested, now_ms }),
                 // Another version may have written it. The claim expires, and other names are not delayed.

@@ -122,11 +122,8 @@ impl Certificates {
         !self.keys.is_empty()
     }
 
-    /// Encrypts a secret of automatic HTTPS in the same way as private keys. `purpose` is needed to decrypt
-    /// it.
-    ///
-    /// # Errors
-    /// Without a key file.
+    /// Encrypts a secret of automatic HTTPS in the same way as private keys, if there is a key file. `purpose` is needed to
+    /// decrypt it.
     pub fn seal_secret(&self, purpose: &str, secret: &str) -> Result<String, Error> {
         if self.keys.is_empty() {
             return Err(Error::NoKey);

@@ -77,11 +77,8 @@ impl AddressRules {
         // ::ffff:127.0.0.1 is another spelling of 127.0.0.1. It is checked and stored in that form.
         let socket = SocketAddr::new(socket.ip().to_canonical(), socket.port());
         if self.own.forbids_instance(socket) {
-            return Err(Invalid::new(
-                "reserved_address",
-                "address",
-                "this address belongs to Signalbox itself",
-            ));
+            let detail = "this address belongs to Signalbox itself";
+            return Err(Invalid::new("reserved_address", "address", detail));
         }
         let inside = |network: &Network| network.0.contains(&socket.ip());
         if !self.networks.iter().any(inside) {
@@ -101,11 +98,8 @@ impl AddressRules {
             return Err(Invalid::new("invalid_address", "address", detail));
         }
         if self.own.forbids_socket(path) {
-            return Err(Invalid::new(
-                "reserved_address",
-                "address",
-                "this socket belongs to Signalbox itself",
-            ));
+            let detail = "this socket belongs to Signalbox itself";
+            return Err(Invalid::new("reserved_address", "address", detail));
         }
         if !self.unix_folders.iter().any(|folder| folder.covers(path)) {
             let detail = "the socket is in none of the configured routing.unix_folders";

@@ -102,11 +102,8 @@ impl Spec {
         hostnames.dedup();
         let weight = new.weight.unwrap_or(1);
         if weight > MAX_WEIGHT {
-            return Err(Invalid::new(
-                "invalid_weight",
-                "weight",
-                format!("`weight` must be between 0 and {MAX_WEIGHT}"),
-            ));
+            let detail = format!("`weight` must be between 0 and {MAX_WEIGHT}");
+            return Err(Invalid::new("invalid_weight", "weight", detail));
         }
         if new.lease_seconds.is_some_and(|seconds| !(1..=MAX_LEASE_SECONDS).contains(&seconds)) {
             let detail = format!(

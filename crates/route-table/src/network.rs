@@ -4,12 +4,12 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Deserializer, de};
+use serde_with::DeserializeFromStr;
 
 use crate::own::canonical_path;
 
 /// A network that may contain instances.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, DeserializeFromStr)]
 pub struct Network(pub(crate) IpNet);
 
 impl Network {
@@ -33,7 +33,7 @@ impl FromStr for Network {
 }
 
 /// A folder below which instances may have Unix sockets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, DeserializeFromStr)]
 pub struct UnixFolder(String);
 
 impl UnixFolder {
@@ -56,18 +56,6 @@ impl FromStr for UnixFolder {
         Ok(Self(canonical_path(path)))
     }
 }
-
-macro_rules! deserialize_from_str {
-    ($($type:ty),*) => {$(
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-            }
-        }
-    )*};
-}
-
-deserialize_from_str!(Network, UnixFolder);
 
 #[cfg(test)]
 mod tests {

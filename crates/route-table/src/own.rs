@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use serde::{Deserialize, Deserializer, de};
+use serde_with::DeserializeFromStr;
 
 /// Redis's port if a URL specifies none.
 const REDIS_PORT: u16 = 6379;
@@ -23,7 +23,7 @@ const REDIS_PORT: u16 = 6379;
 const MAX_ADDRESSES_OF_A_NAME: usize = 64;
 
 /// An address of Signalbox itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, DeserializeFromStr)]
 pub enum Reserved {
     /// This port on every address.
     Port(u16),
@@ -93,12 +93,6 @@ impl FromStr for Reserved {
         }
         let message = || format!("`{text}` is not IP:PORT, PORT or unix:/PATH");
         text.parse().map(Self::Address).map_err(|_| message())
-    }
-}
-
-impl<'de> Deserialize<'de> for Reserved {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 

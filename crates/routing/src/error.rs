@@ -38,17 +38,23 @@ pub enum Error {
         /// Whether the fabric has the change.
         recorded: bool,
     },
+    /// Another pacemaker holds the lease under which the caller worked.
+    #[error("another pacemaker took the lease over")]
+    Fenced {
+        /// The fencing epoch of the other one.
+        epoch: u64,
+    },
     /// The compare-and-set lost against other clients too often.
     #[error("too many concurrent changes to the same instance or address")]
     Contended,
     /// The policy does not have the revision that the client has read.
-    #[error("the policy has the revision {revision}")]
+    #[error("the policy of the host has the revision {revision}; read it again")]
     PolicyChanged {
         /// The current revision; 0 without a policy.
         revision: u64,
     },
     /// The instance does not have the revision that the client has read.
-    #[error("the instance has the revision {revision}")]
+    #[error("the instance has the revision {revision}; read it again")]
     InstanceChanged {
         /// The current revision; 0 without an instance.
         revision: u64,
@@ -57,7 +63,7 @@ pub enum Error {
     #[error("unknown instance {0}")]
     NoInstance(InstanceId),
     /// No instance was ever registered for the host.
-    #[error("unknown host")]
+    #[error("unknown host: no instance was ever registered for it")]
     NoHost,
     /// The caller's token is confined to other hosts.
     #[error("the token does not cover {hostname}")]
@@ -73,19 +79,21 @@ pub enum Error {
     #[error("the ID {0} belongs to another owner")]
     IdNotAllowed(InstanceId),
     /// The caller may register instances under other version types only.
-    #[error("the token does not cover the version type {0}")]
+    #[error("the token may not register instances under the version type `{0}`")]
     VersionTypeNotAllowed(String),
     /// Another instance has the address, and the caller may not remove that instance.
-    #[error("the address belongs to an instance that the caller may not change")]
+    #[error("the address belongs to an instance of hosts that the token does not cover")]
     AddressTaken,
     /// The host has the maximum number of instances.
-    #[error("instance limit of the host reached")]
+    #[error("instance limit of {hostname} reached")]
     HostFull {
         /// The host at its limit.
         hostname: String,
     },
     /// The caller's token has the maximum number of instances.
-    #[error("instance limit of the token reached ({instances})")]
+    #[error(
+        "Limit of instances of one token reached ({instances}). Remove some, or raise `limits.token_instances`."
+    )]
     TokenFull {
         /// The limit.
         instances: u64,

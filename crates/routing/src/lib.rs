@@ -72,11 +72,8 @@ pub use error::Error;
 pub use health::Prober;
 pub use in_flight::in_flight;
 pub use metrics::Metrics;
-pub use propagation::{PROPAGATION_BOUNDS_MS, Percentiles};
 pub use reconciler::Reconciler;
-pub use registry::{DrainedNode, NotSwitched, Registry, ResourceChange, Switched};
+pub use registry::{DrainedNode, NotSwitched, Registry, ResourceChange};
 pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Routers, has_acknowledged, liveness};
-pub use store::{
-    Certificate, Heartbeat, InstanceState, Live, Noted, RouterReport, Store, Stored, TableState, Wanted,
-};
+pub use store::{Certificate, InstanceState, Live, RouterReport, Store, Stored, TableState, Wanted};
 pub use sweeper::Sweeper;

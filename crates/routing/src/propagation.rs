@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use signalbox_api::routes::{Bucket, Propagation as Measured};
 use tokio::time::Instant;
 
 /// Changes that are remembered until the routers have them.
@@ -18,7 +19,7 @@ const MAX_SAMPLES: usize = 512;
 const MAX_ROUTERS: usize = 256;
 
 /// Upper bounds of the histogram, in milliseconds.
-pub const PROPAGATION_BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+const BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
 /// The measurements.
 #[derive(Debug, Default)]
@@ -32,19 +33,6 @@ pub(crate) struct Propagation {
 struct Router {
     acknowledged: u64,
     samples: VecDeque<Duration>,
-}
-
-/// Percentiles of the latest samples.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Percentiles {
-    /// The median.
-    pub p50: Duration,
-    /// The 99th percentile.
-    pub p99: Duration,
-    /// The number of samples that the percentiles are taken of.
-    pub samples: usize,
-    /// How many of them took at most each of [`PROPAGATION_BOUNDS_MS`]; those above the last are the rest of `samples`.
-    pub within: [usize; PROPAGATION_BOUNDS_MS.len()],
 }
 
 impl Propagation {
@@ -81,13 +69,14 @@ impl Propagation {
     }
 
     /// The measurements of a router.
-    pub(crate) fn percentiles(&self, node: &str) -> Option<Percentiles> {
+    pub(crate) fn percentiles(&self, node: &str) -> Option<Measured> {
         let mut samples: Vec<Duration> = self.routers.get(node)?.samples.iter().copied().collect();
         samples.sort_unstable();
         let at = |percent: usize| samples.get((samples.len().max(1) - 1) * percent / 100).copied();
-        let within = PROPAGATION_BOUNDS_MS
-            .map(|ms| samples.partition_point(|took| *took <= Duration::from_millis(ms)));
-        Some(Percentiles { p50: at(50)?, p99: at(99)?, samples: samples.len(), within })
+        let count = |le_ms| samples.partition_point(|took| *took <= Duration::from_millis(le_ms));
+        let histogram = BOUNDS_MS.map(|le_ms| Bucket { le_ms, count: count(le_ms) }).into();
+        let ms = |took: Duration| took.as_secs_f64() * 1000.0;
+        Some(Measured { p50_ms: ms(at(50)?), p99_ms: ms(at(99)?), samples: samples.len(), histogram })
     }
 }
 
@@ -100,7 +89,7 @@ mod tests {
         let mut propagation = Propagation::default();
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        assert_eq!(propagation.percentiles("a"), None);
+        assert!(propagation.percentiles("a").is_none());
         for serial in 1..=100_u64 {
             propagation.applied(serial, at(serial * 100));
             propagation.acknowledged("a", serial, at(serial * 100 + serial));
@@ -108,9 +97,10 @@ mod tests {
         }
         let measured = propagation.percentiles("a").unwrap();
         assert_eq!(measured.samples, 99);
-        assert_eq!((measured.p50, measured.p99), (Duration::from_millis(51), Duration::from_millis(99)));
+        assert_eq!((measured.p50_ms, measured.p99_ms), (51.0, 99.0));
         // The first announcement of a router is not a sample: 2 to 100 ms are.
-        assert_eq!(measured.within, [0, 1, 4, 9, 19, 49, 99, 99, 99, 99]);
+        let counts: Vec<usize> = measured.histogram.iter().map(|bucket| bucket.count).collect();
+        assert_eq!(counts, [0, 1, 4, 9, 19, 49, 99, 99, 99, 99]);
         // One announcement may acknowledge several changes.
         propagation.applied(101, at(20_000));
         propagation.applied(102, at(20_001));

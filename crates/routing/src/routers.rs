@@ -17,11 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Store,
-    propagation::{Percentiles, Propagation},
-    store::RouterReport,
-};
+use super::{Store, propagation::Propagation, store::RouterReport};
 
 /// A router that reported within this time is live.
 pub const LIVE_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_EXCLUDED_MS;
@@ -128,7 +124,7 @@ impl Routers {
     }
 
     /// How long changes took to reach a router, as far as it was measured here.
-    pub fn percentiles(&self, node: &str) -> Option<Percentiles> {
+    pub fn percentiles(&self, node: &str) -> Option<signalbox_api::routes::Propagation> {
         self.propagation().percentiles(node)
     }
 

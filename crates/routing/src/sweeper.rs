@@ -14,8 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Registry,
-    registry::Expired,
-    store::{Fence, Swept, TableMark},
+    store::{Due, Fence, TableMark},
 };
 use crate::metrics::Metrics;
 use signalbox_lease::Lease;
@@ -57,14 +56,14 @@ impl Sweeper {
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
             match self.lease.hold().await {
-                Ok(Some(epoch)) => {
-                    if let Err(error) = self.pass(epoch).await {
-                        tracing::debug!(
-                            error = &error as &dyn std::error::Error,
-                            "sweep failed; it will be retried"
-                        );
-                    }
-                }
+                Ok(Some(epoch)) => match self.pass(epoch).await {
+                    Ok(_) => {}
+                    Err(Error::Fenced { epoch }) => self.lease.fenced(epoch),
+                    Err(error) => tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "sweep failed; it will be retried"
+                    ),
+                },
                 Ok(None) => self.show_presence().await,
                 Err(error) => tracing::debug!(%error, "fabric unavailable; nothing expires"),
             }
@@ -103,18 +102,10 @@ impl Sweeper {
         if !is_known && self.mark().await?.is_none() {
             return Ok(0);
         }
-        let ids = match self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await? {
-            Swept::Due { after_absence, ids } => {
-                if after_absence {
-                    tracing::info!("leases restarted because no pacemaker had swept for a while");
-                }
-                ids
-            }
-            Swept::Fenced { epoch } => {
-                self.lease.fenced(epoch);
-                return Ok(0);
-            }
-        };
+        let Due { after_absence, ids } = self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await?;
+        if after_absence {
+            tracing::info!("leases restarted because no pacemaker had swept for a while");
+        }
         if ids.is_empty() {
             return Ok(0);
         }
@@ -124,16 +115,10 @@ impl Sweeper {
         let fence = Fence { lease: &name, epoch };
         let mut ended = 0;
         for id in ids {
-            match self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await? {
-                Expired::Yes(change) => {
-                    self.metrics.expired(change.kind.as_str());
-                    ended += 1;
-                }
-                Expired::No => {}
-                Expired::Fenced { epoch } => {
-                    self.lease.fenced(epoch);
-                    return Ok(ended);
-                }
+            if let Some(change) = self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await?
+            {
+                self.metrics.expired(change.kind.as_str());
+                ended += 1;
             }
         }
         Ok(ended)

@@ -56,15 +56,14 @@ impl Cursor {
     /// Reads a cursor that was written with `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         let (changes, refused) = text.split_once('_')?;
-        let id = |text: &str| match text {
-            "" => Some(None),
-            text => {
-                let (ms, sequence) = text.split_once('-')?;
-                Some(Some((ms.parse().ok()?, sequence.parse().ok()?)))
-            }
-        };
+        let id = |text: &str| if text.is_empty() { Some(None) } else { parse(text).map(Some) };
         Some(Self { changes: id(changes)?, refused: id(refused)? })
     }
+}
+
+fn parse(id: &str) -> Option<Id> {
+    let (ms, sequence) = id.split_once('-')?;
+    Some((ms.parse().ok()?, sequence.parse().ok()?))
 }
 
 impl fmt::Display for Cursor {
@@ -80,10 +79,7 @@ impl AuditLog {
         Self { fabric, max_records }
     }
 
-    /// Appends a record.
-    ///
-    /// # Errors
-    /// If the fabric does not respond. The record may have been written.
+    /// Appends a record. If the fabric does not respond, the record may have been written.
     pub async fn append(&self, record: &str, is_refusal: bool) -> Result<(), Error> {
         let (key, limit) = if is_refusal {
             (keys::fabric::audit_refused(), MAX_REFUSED)
@@ -95,9 +91,6 @@ impl AuditLog {
     }
 
     /// Up to `limit` records before or after `cursor`; from the newest, or from the oldest, without one.
-    ///
-    /// # Errors
-    /// If the fabric does not respond.
     pub async fn page(
         &self,
         direction: Direction,
@@ -124,10 +117,7 @@ impl AuditLog {
         };
         let command = self.fabric.command(name).key(key).arg(after.as_deref().unwrap_or(open)).arg(end);
         let entries: Vec<(String, Vec<String>)> = command.arg("COUNT").arg(limit).query().await?;
-        let read = |(id, fields): (String, Vec<String>)| {
-            let (ms, sequence) = id.split_once('-')?;
-            Some(((ms.parse().ok()?, sequence.parse().ok()?), fields.into_iter().nth(1)?))
-        };
+        let read = |(id, fields): (String, Vec<String>)| Some((parse(&id)?, fields.into_iter().nth(1)?));
         Ok(entries.into_iter().filter_map(read).collect())
     }
 }

@@ -2,37 +2,38 @@
 
 use std::sync::Arc;
 
-use data_encoding::HEXLOWER;
-use rand::Rng as _;
-use signalbox_store::{Fabric, keys};
+use signalbox_store::{Fabric, FabricSpace, Key, keys};
 use tokio::sync::OnceCell;
 
-use super::Error;
+use super::{Error, random};
 
 /// The secret, read when it is needed first. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SharedSecret {
     fabric: Fabric,
+    key: Key<FabricSpace>,
+    bytes: usize,
     known: Arc<OnceCell<String>>,
 }
 
 impl SharedSecret {
-    /// The secret is stored in `fabric`.
+    /// The secret of cursors, which is stored in `fabric`.
     pub fn new(fabric: Fabric) -> Self {
-        Self { fabric, known: Arc::default() }
+        Self::at(fabric, keys::fabric::cursor_secret(), 32)
     }
 
-    /// 64 hexadecimal digits, the same on all pacemakers.
-    ///
-    /// # Errors
-    /// If the fabric does not respond, and the secret is not known yet.
+    /// A value of so many random bytes.
+    pub(super) fn at(fabric: Fabric, key: Key<FabricSpace>, bytes: usize) -> Self {
+        Self { fabric, key, bytes, known: Arc::default() }
+    }
+
+    /// Hexadecimal digits, the same on all pacemakers. If the fabric does not respond, an error, unless the secret is known
+    /// already.
     pub async fn get(&self) -> Result<&str, Error> {
         let read = || async {
-            let key = keys::fabric::cursor_secret();
-            let mut random = [0_u8; 32];
-            rand::rng().fill_bytes(&mut random);
-            self.fabric.command("SET").key(&key).arg(HEXLOWER.encode(&random)).arg("NX").run().await?;
-            self.fabric.command("GET").key(&key).query::<String>().await
+            let Self { fabric, key, bytes, .. } = self;
+            fabric.command("SET").key(key).arg(random(*bytes)).arg("NX").run().await?;
+            fabric.command("GET").key(key).query::<String>().await
         };
         Ok(self.known.get_or_try_init(read).await?)
     }

@@ -10,13 +10,9 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use rand::Rng as _;
 use signalbox_store::{Fabric, keys};
-use tokio::sync::OnceCell;
 
-use data_encoding::HEXLOWER;
-
-use super::{Error, digest};
+use super::{Error, SharedSecret, digest, random};
 
 /// The maximum number of sessions that are remembered for the time without a fabric.
 const MAX_SEEN: usize = 1_024;
@@ -27,48 +23,31 @@ pub struct Sessions {
     fabric: Fabric,
     /// Digest of a session's secret → digest of its token.
     seen: Arc<Mutex<HashMap<String, String>>>,
-    system: Arc<OnceCell<String>>,
+    system: SharedSecret,
 }
 
 impl Sessions {
     /// Sessions are stored in `fabric`.
     pub fn new(fabric: Fabric) -> Self {
-        Self { fabric, seen: Arc::default(), system: Arc::default() }
+        let system = SharedSecret::at(fabric.clone(), keys::fabric::session_system(), 4);
+        Self { fabric, seen: Arc::default(), system }
     }
 
     /// A random name of this system, the same on all its pacemakers. Cookies do not distinguish ports, so the name of the
     /// cookie contains it: two systems on one machine do not end each other's sessions.
-    ///
-    /// # Errors
-    /// If the fabric does not respond, and the name is not known yet.
     pub async fn system(&self) -> Result<&str, Error> {
-        let read = || async {
-            let key = keys::fabric::session_system();
-            let mut random = [0_u8; 4];
-            rand::rng().fill_bytes(&mut random);
-            self.fabric.command("SET").key(&key).arg(HEXLOWER.encode(&random)).arg("NX").run().await?;
-            self.fabric.command("GET").key(&key).query::<String>().await
-        };
-        Ok(self.system.get_or_try_init(read).await?)
+        self.system.get().await
     }
 
     /// Opens a session for the holder of the token with this digest. Returns its secret.
-    ///
-    /// # Errors
-    /// If the fabric does not respond.
     pub async fn open(&self, token: &str, lifetime: Duration) -> Result<String, Error> {
-        let mut random = [0_u8; 32];
-        rand::rng().fill_bytes(&mut random);
-        let secret = HEXLOWER.encode(&random);
+        let secret = random(32);
         let key = keys::fabric::session(&digest(&secret));
         self.fabric.command("SET").key(&key).arg(token).arg("EX").arg(lifetime.as_secs()).run().await?;
         Ok(secret)
     }
 
     /// The digest of the token with which the session was opened; `None` if it has ended.
-    ///
-    /// # Errors
-    /// If the fabric does not respond, and this process has not seen the session before.
     pub async fn find(&self, secret: &str) -> Result<Option<String>, Error> {
         let digest = digest(secret);
         let key = keys::fabric::session(&digest);
@@ -93,10 +72,8 @@ impl Sessions {
         }
     }
 
-    /// Ends a session on all pacemakers. An unknown session is not an error.
-    ///
-    /// # Errors
-    /// If the fabric does not respond. This process does not accept the session any more even then.
+    /// Ends a session on all pacemakers. An unknown session is not an error. If the fabric does not respond, this process
+    /// does not accept the session any more even so.
     pub async fn end(&self, secret: &str) -> Result<(), Error> {
         let digest = digest(secret);
         self.seen.lock().remove(&digest);

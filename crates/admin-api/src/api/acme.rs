@@ -4,7 +4,7 @@ use axum::{Json as Answer, extract::State as AppState, http::StatusCode};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::routing::PageQuery,
+    api::routing::{PageQuery, check_host},
     http::{
         App, Problem,
         auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
@@ -13,9 +13,8 @@ use crate::{
         path::Path,
     },
 };
-use signalbox_access::Caller;
-use signalbox_acme::{Automatic, Error, State};
-use signalbox_api::acme::{AutomaticCertificate, AutomaticCertificateList, AutomaticState};
+use signalbox_acme::Error;
+use signalbox_api::acme::{AutomaticCertificate, AutomaticCertificateList};
 use signalbox_route_table::{Hostname, page};
 use signalbox_routing::Error as TableError;
 
@@ -27,27 +26,6 @@ const LIST: &str = "acme";
 /// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(renew))
-}
-
-/// A name as clients see it.
-pub(crate) fn view(automatic: Automatic) -> AutomaticCertificate {
-    AutomaticCertificate {
-        server_name: automatic.name,
-        state: match automatic.state {
-            State::Ordering => AutomaticState::Ordering,
-            State::Issued => AutomaticState::Issued,
-            State::Failing => AutomaticState::Failing,
-            State::Off => AutomaticState::Off,
-        },
-        on_demand: automatic.on_demand,
-        not_after: automatic.not_after,
-        renews_at: automatic.renews_at,
-        issued_at: automatic.issued_at,
-        failures: automatic.failures,
-        last_error: automatic.last_error,
-        last_error_at: automatic.last_error_at,
-        next_attempt_at: automatic.next_attempt_at,
-    }
 }
 
 /// List the names with automatic HTTPS
@@ -63,28 +41,28 @@ async fn list(
     let limit = page::limit(query.limit)?;
     let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
-    let mut found: Vec<Automatic> = Vec::new();
+    let mut found: Vec<AutomaticCertificate> = Vec::new();
     let (mut examined, mut more) = (0, true);
     while found.len() <= limit && examined < MAX_EXAMINED && more {
         let chunk = app.acme.after(after.as_deref(), limit + 1).await?;
         more = chunk.len() > limit;
         examined += chunk.len();
-        after = chunk.last().map(|one| one.name.clone()).or(after);
-        let visible = |one: &Automatic| {
-            contains(&wanted, [&*one.name])
-                && Hostname::parse(&one.name).is_ok_and(|name| caller.may_touch(&name))
+        after = chunk.last().map(|one| one.server_name.clone()).or(after);
+        let visible = |one: &AutomaticCertificate| {
+            contains(&wanted, [&*one.server_name])
+                && Hostname::parse(&one.server_name).is_ok_and(|name| caller.may_touch(&name))
         };
         found.extend(chunk.into_iter().filter(visible));
     }
     let next = if found.len() > limit {
         found.truncate(limit);
-        found.last().map(|one| one.name.clone())
+        found.last().map(|one| one.server_name.clone())
     } else {
         after.filter(|_| more)
     };
     let next = app.cursors.write(&caller, LIST, next).await?;
-    let names = found.into_iter().map(view).collect();
-    Ok(Answer(AutomaticCertificateList { directory: app.acme.directory().map(str::to_owned), names, next }))
+    let directory = app.acme.directory().map(str::to_owned);
+    Ok(Answer(AutomaticCertificateList { directory, names: found, next }))
 }
 
 /// Show a name with automatic HTTPS
@@ -95,8 +73,8 @@ async fn get(
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
 ) -> Result<Answer<AutomaticCertificate>, Problem> {
-    may_touch(&caller, &name)?;
-    app.acme.get(&name).await?.map(|one| Answer(view(one))).ok_or_else(no_automatic_https)
+    check_host(&caller, &name)?;
+    app.acme.get(&name).await?.map(Answer).ok_or_else(no_automatic_https)
 }
 
 /// Renew a certificate now
@@ -110,20 +88,12 @@ async fn renew(
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
 ) -> Result<StatusCode, Problem> {
-    may_touch(&caller, &name)?;
+    check_host(&caller, &name)?;
     if app.acme.directory().is_none() {
         let detail = "automatic HTTPS is off: set `acme.directory` of the pacemaker";
         return Err(Problem::new(StatusCode::CONFLICT, "automatic_https_off", detail));
     }
     if app.acme.renew(&name).await? { Ok(StatusCode::ACCEPTED) } else { Err(no_automatic_https()) }
-}
-
-fn may_touch(caller: &Caller, name: &Hostname) -> Result<(), Problem> {
-    if caller.may_touch(name) {
-        Ok(())
-    } else {
-        Err(TableError::HostNotAllowed { hostname: name.to_string() }.into())
-    }
 }
 
 fn no_automatic_https() -> Problem {

@@ -10,7 +10,7 @@ use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::routing::{PageQuery, Removed, WaitQuery, wait},
+    api::routing::{PageQuery, Removed, WaitQuery, check_host, wait},
     http::{
         App, Problem,
         audit::Notes,
@@ -23,7 +23,6 @@ use crate::{
 use signalbox_api::certificates::{Certificate, CertificateList, ChangedCertificate, NewCertificate};
 use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
 use signalbox_route_table::{Hostname, page};
-use signalbox_routing::Error as TableError;
 
 /// Maximum number of certificates that one request examines for a confined token.
 const MAX_EXAMINED: usize = 10_000;
@@ -79,7 +78,7 @@ async fn put(
     Json(new): Json<NewCertificate>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
-    may_touch(&caller, &name)?;
+    check_host(&caller, &name)?;
     note_before(&app, &notes, &name).await?;
     let Put { facts, change, created } = app.certificates.put(&caller, &name, &new.chain, &new.key).await?;
     let serial = wait(&app, &change.epoch, change.serial, patience).await?;
@@ -103,7 +102,7 @@ async fn get(
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
 ) -> Result<Answer<Certificate>, Problem> {
-    may_touch(&caller, &name)?;
+    check_host(&caller, &name)?;
     let Found { chain, facts } = app.certificates.get(&name).await?;
     Ok(Answer(view(&app.certificates, name.to_string(), facts, Some(chain))))
 }
@@ -158,7 +157,7 @@ async fn remove(
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
-    may_touch(&caller, &name)?;
+    check_host(&caller, &name)?;
     note_before(&app, &notes, &name).await?;
     let change = app.certificates.remove(&caller, &name).await?;
     let serial = wait(&app, &change.epoch, change.serial, patience).await?;
@@ -175,14 +174,6 @@ async fn note_before(app: &App, notes: &Notes, name: &Hostname) -> Result<(), Pr
         // A stored document that cannot be read can still be replaced or removed.
         Err(Error::Unknown | Error::Stored(_) | Error::Invalid(_)) => Ok(()),
         Err(error) => Err(error.into()),
-    }
-}
-
-fn may_touch(caller: &signalbox_access::Caller, name: &Hostname) -> Result<(), Problem> {
-    if caller.may_touch(name) {
-        Ok(())
-    } else {
-        Err(TableError::HostNotAllowed { hostname: name.to_string() }.into())
     }
 }
 

@@ -20,9 +20,7 @@ use crate::http::{
     list::{ListQuery, Listing, SortKey},
     path::Path,
 };
-use signalbox_access::{
-    Created, Dimension, Error, HostPattern, Listed, MAX_SECRETS, Rotated, Scope, Wanted, confinement,
-};
+use signalbox_access::{Dimension, Error, Grant, HostPattern, MAX_SECRETS, Rotated, Scope, confinement};
 use signalbox_api::tokens::{NewToken, Rotation, Token, TokenList};
 use signalbox_queues::is_part;
 use signalbox_route_table::{Hostname, Label};
@@ -90,7 +88,7 @@ async fn list(
 
 /// All tokens, without their secrets.
 pub async fn all(app: &App) -> Result<Vec<Token>, Problem> {
-    Ok(app.tokens.list().await?.into_iter().map(|listed| view(listed, None)).collect())
+    Ok(app.tokens.list().await?)
 }
 
 /// Create a token
@@ -131,16 +129,15 @@ async fn create(
     check_version_types(&scopes, version_types.as_deref())?;
     check_confinement(&scopes, hosts.is_some(), environments.is_some(), machines.is_some())?;
     check_expiry(&app, expires_at_ms)?;
-    let wanted =
-        Wanted { name, scopes, hosts, environments, machines, version_types, expires_ms: expires_at_ms };
-    let made = app.tokens.create(wanted).await?;
+    let grant = Grant { scopes, hosts, environments, machines, version_types };
+    let made = app.tokens.create(name, grant, expires_at_ms).await?;
     let Some(made) = made else {
         let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
     // The new token does not inherit what a deleted one of this name may have left behind. Not before the creation, which
     // fails if the name is in use.
-    app.bus.end_client(&format!("@{}", made.listed.name)).await?;
+    app.bus.end_client(&format!("@{}", made.name)).await?;
     Ok(shown(StatusCode::CREATED, made))
 }
 
@@ -196,7 +193,7 @@ async fn remove(
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
     if let Some(listed) = app.tokens.list().await?.into_iter().find(|listed| listed.name == name) {
-        notes.before(json!(view(listed, None)));
+        notes.before(json!(listed));
     }
     app.tokens.delete(&name).await?;
     app.bus.end_client(&format!("@{name}")).await?;
@@ -235,24 +232,8 @@ fn check_confinement(
         .map_err(|refused| Problem::unprocessable("scope_not_confinable", refused.to_string()))
 }
 
-fn view(listed: Listed, token: Option<String>) -> Token {
-    Token {
-        name: listed.name,
-        scopes: listed.scopes,
-        hosts: listed.hosts.map(texts),
-        environments: listed.environments,
-        machines: listed.machines,
-        version_types: listed.version_types,
-        created_at_ms: listed.created_ms,
-        expires_at_ms: listed.expires_ms,
-        last_used_at_ms: listed.last_used_ms,
-        replaced_until_ms: listed.replaced_until_ms,
-        token,
-    }
-}
-
-fn shown(status: StatusCode, Created { token, listed }: Created) -> Response {
-    (status, [(header::CACHE_CONTROL, "no-store")], Answer(view(listed, Some(token)))).into_response()
+fn shown(status: StatusCode, token: Token) -> Response {
+    (status, [(header::CACHE_CONTROL, "no-store")], Answer(token)).into_response()
 }
 
 fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
@@ -263,10 +244,6 @@ fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
         "invalid_expiry",
         "`expires_at_ms` must be a time in the future, in unix milliseconds",
     ))
-}
-
-fn texts(patterns: Vec<HostPattern>) -> Vec<String> {
-    patterns.iter().map(ToString::to_string).collect()
 }
 
 fn check_name(name: &str) -> Result<(), Problem> {

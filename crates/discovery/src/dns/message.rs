@@ -1,30 +1,9 @@
-//! Messages of DNS (RFC 1035): a question for one name, and the records of an answer. Pure.
+//! A question to a name server for one name, and the records of the answer. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The types of records that are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    A,
-    Aaaa,
-    Srv,
-}
+use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, TYPE, header_buffer, rdata::RData};
 
-impl Kind {
-    fn code(self) -> u16 {
-        match self {
-            Self::A => 1,
-            Self::Aaaa => 28,
-            Self::Srv => 33,
-        }
-    }
-}
-
-const INTERNET: u16 = 1;
-const CNAME: u16 = 5;
-/// Maximum number of pointers in a name, so that a loop ends.
-const MAX_POINTERS: usize = 32;
-const MAX_NAME_BYTES: usize = 255;
 /// The longest chain of aliases.
 const MAX_ALIASES: usize = 8;
 
@@ -37,7 +16,7 @@ pub(super) struct Srv {
     pub(super) target: String,
 }
 
-/// The records of an answer.
+/// The records of an answer. Names are in lower case.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) services: Vec<Srv>,
@@ -75,141 +54,57 @@ pub(super) enum Unusable {
 }
 
 /// A question for one name; nothing if the name is not valid.
-pub(super) fn question(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
-    let mut message = Vec::with_capacity(64);
-    // Recursion desired; one question.
-    for word in [id, 0x0100, 1, 0, 0, 0] {
-        message.extend(word.to_be_bytes());
-    }
-    let begin = message.len();
-    for label in name.trim_end_matches('.').split('.') {
-        let length = u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
-        message.push(length);
-        message.extend(label.as_bytes());
-    }
-    message.push(0);
-    if message.len() - begin > MAX_NAME_BYTES {
-        return None;
-    }
-    message.extend(kind.code().to_be_bytes());
-    message.extend(INTERNET.to_be_bytes());
-    Some(message)
+pub(super) fn question(id: u16, name: &str, kind: TYPE) -> Option<Vec<u8>> {
+    let name = Name::new(name.trim_end_matches('.')).ok().filter(|name| !name.get_labels().is_empty())?;
+    let mut packet = Packet::new_query(id);
+    packet.set_flags(PacketFlag::RECURSION_DESIRED);
+    packet.questions.push(Question::new(name, kind.into(), CLASS::IN.into(), false));
+    packet.build_bytes_vec().ok()
 }
 
 /// Reads the answer to `question`.
 pub(super) fn answer(message: &[u8], question: &[u8]) -> Result<Answer, Unusable> {
-    let mut reader = Reader { message, at: 0 };
-    let header: [u16; 6] = reader.words().ok_or(Unusable::Malformed)?;
-    let [id, flags, questions, answers, authorities, additional] = header;
-    let asked = question.get(12..).unwrap_or_default();
-    let repeated = message.get(12..12 + asked.len()).unwrap_or_default();
-    let is_response = flags & 0x8000 != 0;
-    let same_id = question.get(..2) == Some(&id.to_be_bytes()[..]);
-    if !is_response || !same_id || questions != 1 || !repeated.eq_ignore_ascii_case(asked) {
+    let (Some((header, rest)), Some((asked, name))) =
+        (message.split_at_checked(12), question.split_at_checked(12))
+    else {
+        return Err(Unusable::Malformed);
+    };
+    let has = |flag| header_buffer::has_flags_unchecked(header, flag);
+    let repeated = rest.get(..name.len()).is_some_and(|rest| rest.eq_ignore_ascii_case(name));
+    if !has(PacketFlag::RESPONSE)
+        || header[..2] != asked[..2]
+        || header_buffer::questions_unchecked(header) != 1
+        || !repeated
+    {
         return Err(Unusable::Foreign);
     }
-    if flags & 0x0200 != 0 {
+    if has(PacketFlag::TRUNCATION) {
         return Err(Unusable::Truncated);
     }
-    let code = u8::try_from(flags & 0x000f).unwrap_or_default();
+    // The library has no number for unassigned codes.
+    let code = header[3] & 0x0f;
     if code != 0 {
         return Err(Unusable::Failed(code));
     }
-    reader.at = 12 + asked.len();
-    let mut found = Answer { min_ttl: u32::MAX, ..Answer::default() };
-    for number in 0..usize::from(answers) + usize::from(authorities) + usize::from(additional) {
-        let ttl = reader.record(&mut found).ok_or(Unusable::Malformed)?;
-        if number < usize::from(answers) {
-            found.min_ttl = found.min_ttl.min(ttl);
+    let packet = Packet::parse(message).map_err(|_| Unusable::Malformed)?;
+    let min_ttl = packet.answers.iter().map(|record| record.ttl).min().unwrap_or(u32::MAX);
+    let mut found = Answer { min_ttl, ..Answer::default() };
+    let all = packet.answers.iter().chain(&packet.name_servers).chain(&packet.additional_records);
+    for record in all.filter(|record| record.class == CLASS::IN) {
+        let text = |name: &Name<'_>| name.to_string().to_ascii_lowercase();
+        let owner = text(&record.name);
+        match &record.rdata {
+            RData::A(data) => found.addresses.push((owner, Ipv4Addr::from(data.address).into())),
+            RData::AAAA(data) => found.addresses.push((owner, Ipv6Addr::from(data.address).into())),
+            RData::CNAME(target) => found.aliases.push((owner, text(&target.0))),
+            RData::SRV(data) => {
+                let (priority, weight, port) = (data.priority, data.weight, data.port);
+                found.services.push(Srv { priority, weight, port, target: text(&data.target) });
+            }
+            _ => {}
         }
     }
     Ok(found)
-}
-
-struct Reader<'a> {
-    message: &'a [u8],
-    at: usize,
-}
-
-impl Reader<'_> {
-    fn take(&mut self, count: usize) -> Option<&[u8]> {
-        let piece = self.message.get(self.at..self.at.checked_add(count)?)?;
-        self.at += count;
-        Some(piece)
-    }
-
-    fn word(&mut self) -> Option<u16> {
-        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
-    }
-
-    fn words<const N: usize>(&mut self) -> Option<[u16; N]> {
-        let mut words = [0; N];
-        for word in &mut words {
-            *word = self.word()?;
-        }
-        Some(words)
-    }
-
-    /// Reads a record into `found`, and returns how long it is valid.
-    fn record(&mut self, found: &mut Answer) -> Option<u32> {
-        let owner = self.name()?;
-        let [kind, class, high, low, length] = self.words()?;
-        let end = self.at.checked_add(length.into())?;
-        let data = self.message.get(self.at..end)?;
-        if class == INTERNET {
-            match kind {
-                1 => found.addresses.push((owner, Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?).into())),
-                28 => found.addresses.push((owner, Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?).into())),
-                33 => {
-                    let [priority, weight, port] = self.words()?;
-                    found.services.push(Srv { priority, weight, port, target: self.name()? });
-                }
-                CNAME => {
-                    let target = self.name()?;
-                    found.aliases.push((owner, target));
-                }
-                _ => {}
-            }
-        }
-        self.at = end;
-        Some(u32::from(high) << 16 | u32::from(low))
-    }
-
-    /// A name in lower case, which may point back into the message.
-    fn name(&mut self) -> Option<String> {
-        let (mut name, mut after, mut pointers) = (String::new(), None, 0);
-        loop {
-            let length = self.take(1)?[0];
-            match length {
-                0 => break,
-                1..=63 => {
-                    let label = self.take(length.into())?;
-                    let label = std::str::from_utf8(label).ok()?.to_ascii_lowercase();
-                    if !name.is_empty() {
-                        name.push('.');
-                    }
-                    name.push_str(&label);
-                    if name.len() > MAX_NAME_BYTES {
-                        return None;
-                    }
-                }
-                192.. => {
-                    pointers += 1;
-                    if pointers > MAX_POINTERS {
-                        return None;
-                    }
-                    let low = self.take(1)?[0];
-                    after.get_or_insert(self.at);
-                    self.at = usize::from(length & 0x3f) << 8 | usize::from(low);
-                }
-                _ => return None,
-            }
-        }
-        if let Some(after) = after {
-            self.at = after;
-        }
-        Some(name)
-    }
 }
 
 #[cfg(test)]
@@ -241,7 +136,7 @@ mod tests {
 
     #[test]
     fn services_and_addresses_are_read() {
-        let question = question(7, "_http._tcp.Shop.test", Kind::Srv).unwrap();
+        let question = question(7, "_http._tcp.Shop.test", TYPE::SRV).unwrap();
         let service = record(33, 30, &[0, 1, 0, 5, 0x1f, 0x90, 1, b'A', 0xc0, 23]);
         let mut address = vec![1, b'a', 0xc0, 23];
         address.extend(&record(1, 5, &[10, 0, 0, 1])[2..]);
@@ -253,7 +148,7 @@ mod tests {
 
     #[test]
     fn an_alias_leads_to_its_addresses() {
-        let question = question(7, "a.test", Kind::A).unwrap();
+        let question = question(7, "a.test", TYPE::A).unwrap();
         let alias = record(5, 9, &[1, b'b', 0xc0, 14]);
         let mut address = vec![1, b'b', 0xc0, 14];
         address.extend(&record(1, 9, &[10, 0, 0, 2])[2..]);
@@ -263,7 +158,7 @@ mod tests {
 
     #[test]
     fn answers_of_no_use_are_recognized() {
-        let question = question(7, "a.test", Kind::A).unwrap();
+        let question = question(7, "a.test", TYPE::A).unwrap();
         let good = response(&question, &[], 0);
         let change = |at: usize, value: u8| {
             let mut message = good.clone();
@@ -284,14 +179,14 @@ mod tests {
     #[test]
     fn an_invalid_name_is_never_queried() {
         for name in ["", "a..b", &"a".repeat(64), &"a.".repeat(200)] {
-            assert_eq!(question(1, name, Kind::A), None, "{name}");
+            assert_eq!(question(1, name, TYPE::A), None, "{name}");
         }
     }
 
     proptest! {
         #[test]
         fn fuzz_answers_never_panic(tail in proptest::collection::vec(any::<u8>(), 0..200), answers in 0_u16..4) {
-            let question = question(7, "a.test", Kind::Srv).unwrap();
+            let question = question(7, "a.test", TYPE::SRV).unwrap();
             let records: Vec<&[u8]> = vec![&tail; usize::from(answers)];
             let _any = answer(&response(&question, &records, answers), &question);
             let _any = answer(&tail, &question);

@@ -19,8 +19,9 @@ use crate::{
     Error,
     snapshot::{Entry, Snapshot, Source},
 };
-use message::{Kind, Srv};
+use message::Srv;
 use resolver::Resolver;
+use simple_dns::TYPE;
 
 /// The shortest time between two readings, whatever the records permit.
 const MIN_EXPIRY: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ impl Dns {
 
     async fn addresses(&self, target: &str) -> Result<Vec<IpAddr>, Error> {
         let mut found = Vec::new();
-        for kind in [Kind::A, Kind::Aaaa] {
+        for kind in [TYPE::A, TYPE::AAAA] {
             found.extend(self.resolver.ask(target, kind).await?.addresses_of(target));
         }
         found.sort_unstable();
@@ -73,7 +74,7 @@ impl Source for Dns {
     async fn read(&mut self) -> Result<Snapshot, Error> {
         let name = self.options.name.clone();
         let failed = |why: &str| Error::Dns { name: name.clone(), why: why.to_owned() };
-        let answer = self.resolver.ask(&name, Kind::Srv).await?;
+        let answer = self.resolver.ask(&name, TYPE::SRV).await?;
         let records = best(&answer.services);
         // A name server that lost its data answers like this. Removing every instance would be the wrong conclusion.
         if records.is_empty() {

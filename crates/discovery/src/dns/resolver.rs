@@ -1,9 +1,13 @@
 //! Asks a name server, over UDP, and over TCP if the answer is too long for that.
 //!
 //! The resolver of the C library has no function for SRV records without unsafe code, and a resolver library would be the
-//! largest dependency of the product.
+//! largest dependency of the product. So a small library reads the messages, and they are sent here.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -11,7 +15,9 @@ use tokio::{
     time,
 };
 
-use super::message::{Answer, Kind, Unusable, answer, question};
+use simple_dns::TYPE;
+
+use super::message::{Answer, Unusable, answer, question};
 use crate::Error;
 
 /// The time limit for one attempt.
@@ -25,7 +31,7 @@ pub(super) struct Resolver {
 
 impl Resolver {
     /// The records of a name. A name that does not exist is an error.
-    pub(super) async fn ask(&self, name: &str, kind: Kind) -> Result<Answer, Error> {
+    pub(super) async fn ask(&self, name: &str, kind: TYPE) -> Result<Answer, Error> {
         let failed = |why: String| Error::Dns { name: name.to_owned(), why };
         // The ID and the random port of the socket make it hard to forge an answer.
         let asked =
@@ -43,12 +49,8 @@ impl Resolver {
     }
 
     async fn once(&self, asked: &[u8]) -> io::Result<Result<Answer, Unusable>> {
-        let local: SocketAddr = if self.server.is_ipv4() {
-            SocketAddr::from(([0, 0, 0, 0], 0))
-        } else {
-            SocketAddr::from(([0; 16], 0))
-        };
-        let socket = UdpSocket::bind(local).await?;
+        let any = if self.server.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+        let socket = UdpSocket::bind((any, 0)).await?;
         // Datagrams of other senders are not received.
         socket.connect(self.server).await?;
         socket.send(asked).await?;

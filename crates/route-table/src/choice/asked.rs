@@ -38,11 +38,8 @@ impl Asked {
             header => header.flatten(),
         };
         if cookies.is_some_and(|text| !text.contains('=') || !visible(text)) {
-            return Err(Invalid::new(
-                "invalid_cookie",
-                "cookie",
-                "`cookie` must be `name=value`; separate several by `; `",
-            ));
+            let detail = "`cookie` must be `name=value`; separate several by `; `";
+            return Err(Invalid::new("invalid_cookie", "cookie", detail));
         }
         let address = match address.map(str::parse::<IpAddr>) {
             Some(Err(_)) => {

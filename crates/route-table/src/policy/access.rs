@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Hostname, Invalid, check_name, check_value, guards, invalid, within};
+use super::{Hostname, Invalid, check_name, check_value, guards, invalid, require, within};
 
 const MAX_NETWORKS: usize = 256;
 const MAX_USERS: usize = 256;
@@ -81,11 +81,10 @@ impl Access {
             let detail = format!("deny contains the whole network {never}, so no client in it is allowed");
             return Err(invalid("access.allow", detail));
         }
-        if self.basic.is_some() && self.forward.is_some() {
-            return Err(invalid("access", "use either basic or forward: both read the header Authorization"));
-        }
-        self.basic.as_ref().map_or(Ok(()), Basic::check)?;
-        self.forward.as_mut().map_or(Ok(()), Forward::check)
+        let one = self.basic.is_none() || self.forward.is_none();
+        require(one, "access", "use either basic or forward: both read the header Authorization")?;
+        self.basic.iter().try_for_each(Basic::check)?;
+        self.forward.iter_mut().try_for_each(Forward::check)
     }
 
     /// The host that decides which requests pass.
@@ -136,18 +135,15 @@ fn hide_in(part: &mut Value) {
 /// Validates networks and brings them into canonical form.
 fn networks(list: Option<&mut Vec<String>>, field: &'static str) -> Result<Vec<IpNet>, Invalid> {
     let Some(list) = list else { return Ok(Vec::new()) };
-    if list.is_empty() || list.len() > MAX_NETWORKS {
-        return Err(invalid(field, format!("list 1 to {MAX_NETWORKS} networks or addresses")));
-    }
+    let fits = (1..=MAX_NETWORKS).contains(&list.len());
+    require(fits, field, format!("list 1 to {MAX_NETWORKS} networks or addresses"))?;
     let mut networks = Vec::with_capacity(list.len());
     for text in list.iter_mut() {
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
         let Ok(network) = network else {
             let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
-            return Err(invalid(
-                field,
-                format!("`{shown}` is not a network such as 10.0.0.0/8, or an address"),
-            ));
+            let detail = format!("`{shown}` is not a network such as 10.0.0.0/8, or an address");
+            return Err(invalid(field, detail));
         };
         let network = plain_network(network);
         networks.push(network);
@@ -167,21 +163,16 @@ fn plain_network(network: IpNet) -> IpNet {
 
 impl Basic {
     fn check(&self) -> Result<(), Invalid> {
-        if self.users.is_empty() || self.users.len() > MAX_USERS {
-            return Err(invalid(
-                "access.basic.users",
-                format!("users must be 1 to {MAX_USERS} names with hashes"),
-            ));
-        }
-        self.realm.as_ref().map_or(Ok(()), |realm| check_value(realm, "access.basic.realm"))?;
+        let field = "access.basic.users";
+        let fits = (1..=MAX_USERS).contains(&self.users.len());
+        require(fits, field, format!("users must be 1 to {MAX_USERS} names with hashes"))?;
+        self.realm.iter().try_for_each(|realm| check_value(realm, "access.basic.realm"))?;
         for (name, hash) in &self.users {
             let plain = |one: char| !one.is_control() && one != ':';
-            if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
-                let detail = "a user name has 1 to 128 bytes, without `:` and control characters";
-                return Err(invalid("access.basic.users", detail));
-            }
+            let fits = (1..=128).contains(&name.len()) && name.chars().all(plain);
+            require(fits, field, "a user name has 1 to 128 bytes, without `:` and control characters")?;
             // The error does not show the hash, which may be a password by mistake.
-            check_hash(hash).map_err(|detail| invalid("access.basic.users", format!("{name}: {detail}")))?;
+            check_hash(hash).map_err(|detail| invalid(field, format!("{name}: {detail}")))?;
         }
         Ok(())
     }
@@ -221,19 +212,15 @@ fn check_hash(hash: &str) -> Result<(), String> {
 
 impl Forward {
     fn check(&mut self) -> Result<(), Invalid> {
-        let service = service(&self.service, "access.forward.service")?;
-        self.service = service;
+        self.service = service(&self.service, "access.forward.service")?;
         let path = self.path.as_deref().unwrap_or("/");
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-        if !path.starts_with('/') || path.len() > MAX_URL || !path.bytes().all(plain) {
-            let detail =
-                format!("path must start with `/` and have at most {MAX_URL} printable ASCII characters");
-            return Err(invalid("access.forward.path", detail));
-        }
+        let fits = path.starts_with('/') && path.len() <= MAX_URL && path.bytes().all(plain);
+        let detail =
+            format!("path must start with `/` and have at most {MAX_URL} printable ASCII characters");
+        require(fits, "access.forward.path", detail)?;
         for (names, field) in [(&self.send, "access.forward.send"), (&self.copy, "access.forward.copy")] {
-            if names.len() > MAX_FORWARDED {
-                return Err(invalid(field, format!("list at most {MAX_FORWARDED} headers")));
-            }
+            require(names.len() <= MAX_FORWARDED, field, format!("list at most {MAX_FORWARDED} headers"))?;
             names.iter().try_for_each(|name| check_name(name, field))?;
         }
         if let Some(name) =
@@ -250,9 +237,7 @@ impl Forward {
 /// Validates the name of a host that serves requests of another host.
 pub(super) fn service(name: &str, field: &'static str) -> Result<String, Invalid> {
     let service = Hostname::parse(name).map_err(|reason| invalid(field, reason.detail))?;
-    if service.as_str().starts_with('*') {
-        return Err(invalid(field, "give one host name, without `*`"));
-    }
+    require(!service.as_str().starts_with('*'), field, "give one host name, without `*`")?;
     Ok(service.to_string())
 }
 
@@ -277,22 +262,16 @@ impl Redirect {
         let path = self.to.starts_with('/') && !self.to.starts_with("//") && !self.to.starts_with("/\\");
         let plain =
             self.to.len() <= MAX_URL && self.to.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-        if !plain
-            || !(path || authority.is_some_and(|authority| !authority.is_empty() && !authority.contains('@')))
-        {
-            let detail = format!(
-                "to must be an http or https URL, or a path, of at most {MAX_URL} printable ASCII characters"
-            );
-            return Err(invalid("redirect.to", detail));
-        }
-        if self.keep_path && (path || self.to.ends_with('/') || self.to.contains(['?', '#'])) {
-            let detail = "with keep_path, to must be a URL that does not end with `/` and has no arguments";
-            return Err(invalid("redirect.to", detail));
-        }
-        match self.status {
-            None | Some(301 | 302 | 307 | 308) => Ok(()),
-            _ => Err(invalid("redirect.status", "status must be 301, 302, 307 or 308")),
-        }
+        let url = authority.is_some_and(|authority| !authority.is_empty() && !authority.contains('@'));
+        let detail = format!(
+            "to must be an http or https URL, or a path, of at most {MAX_URL} printable ASCII characters"
+        );
+        require(plain && (path || url), "redirect.to", detail)?;
+        let complete = path || self.to.ends_with('/') || self.to.contains(['?', '#']);
+        let detail = "with keep_path, to must be a URL that does not end with `/` and has no arguments";
+        require(!self.keep_path || !complete, "redirect.to", detail)?;
+        let fits = matches!(self.status, None | Some(301 | 302 | 307 | 308));
+        require(fits, "redirect.status", "status must be 301, 302, 307 or 308")
     }
 
     /// The status, the target, and whether the path is appended.

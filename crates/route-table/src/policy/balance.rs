@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::{check_name, check_value, invalid, within};
+use super::{check_name, check_value, invalid, require, within};
 use crate::{Invalid, Label};
 
 const MAX_SHARES: usize = 20;
@@ -44,12 +44,10 @@ impl Balance {
         let count =
             given.into_iter().filter(|given| *given).count() + usize::from(self.address == Some(false));
         let wanted = usize::from(self.algorithm == Algorithm::Hash);
-        if count != wanted || self.address == Some(false) {
-            let detail = "`hash` requires exactly one of `header`, `cookie` and \"address\": true; other algorithms allow none of them";
-            return Err(invalid("balance", detail));
-        }
-        self.header.as_ref().map_or(Ok(()), |name| check_name(name, "balance.header"))?;
-        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "balance.cookie"))
+        let detail = "`hash` requires exactly one of `header`, `cookie` and \"address\": true; other algorithms allow none of them";
+        require(count == wanted && self.address != Some(false), "balance", detail)?;
+        self.header.iter().try_for_each(|name| check_name(name, "balance.header"))?;
+        self.cookie.iter().try_for_each(|name| check_name(name, "balance.cookie"))
     }
 }
 
@@ -93,30 +91,25 @@ fn percent(hundredths: u64) -> Number {
 }
 
 pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {
-    if !(1..=MAX_SHARES).contains(&shares.len()) {
-        return Err(invalid(
-            "shares",
-            format!("shares must have 1 to {MAX_SHARES} entries; omit the field for no split"),
-        ));
-    }
+    let fits = (1..=MAX_SHARES).contains(&shares.len());
+    require(
+        fits,
+        "shares",
+        format!("shares must have 1 to {MAX_SHARES} entries; omit the field for no split"),
+    )?;
     let mut total = 0.0;
     for (at, share) in shares.iter().enumerate() {
         Label::parse(share.version_type.as_str(), "shares")
             .map_err(|error| invalid("shares", error.detail))?;
-        if shares[..at].iter().any(|other| other.version_type == share.version_type) {
-            return Err(invalid("shares", format!("duplicate version type {}", share.version_type.as_str())));
-        }
+        let unique = shares[..at].iter().all(|other| other.version_type != share.version_type);
+        require(unique, "shares", format!("duplicate version type {}", share.version_type.as_str()))?;
         let percent = share.percent.as_f64().unwrap_or(f64::NAN);
-        if !(0.0..=100.0).contains(&percent) {
-            return Err(invalid("shares", "percent must be 0 to 100"));
-        }
+        require((0.0..=100.0).contains(&percent), "shares", "percent must be 0 to 100")?;
         total += percent;
     }
     // Fractions have rounding errors in binary.
     let complete = (total - 100.0).abs() < 1e-6;
-    complete
-        .then_some(())
-        .ok_or_else(|| invalid("shares", format!("the percentages add up to {total}, must be 100")))
+    require(complete, "shares", format!("the percentages add up to {total}, must be 100"))
 }
 
 /// Lets a request select its version type with a header, a cookie, or either.
@@ -135,15 +128,13 @@ pub(crate) struct SharesBy {
 
 impl SharesBy {
     pub(super) fn check(&self) -> Result<(), Invalid> {
-        if self.header.is_none() && self.cookie.is_none() {
-            return Err(invalid("shares_by", "shares_by needs a header, a cookie, or both"));
-        }
-        self.header.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.header"))?;
-        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.cookie"))?;
+        let given = self.header.is_some() || self.cookie.is_some();
+        require(given, "shares_by", "shares_by needs a header, a cookie, or both")?;
+        self.header.iter().try_for_each(|name| check_name(name, "shares_by.header"))?;
+        self.cookie.iter().try_for_each(|name| check_name(name, "shares_by.cookie"))?;
         let Some(values) = &self.values else { return Ok(()) };
-        if !(1..=MAX_VALUES).contains(&values.len()) || values.keys().any(|value| value.is_empty()) {
-            return Err(invalid("shares_by.values", format!("list 1 to {MAX_VALUES} values, not empty")));
-        }
+        let fits = (1..=MAX_VALUES).contains(&values.len()) && values.keys().all(|value| !value.is_empty());
+        require(fits, "shares_by.values", format!("list 1 to {MAX_VALUES} values, not empty"))?;
         for (value, version_type) in values {
             check_value(value, "shares_by.values")?;
             Label::parse(version_type.as_str(), "shares_by.values")
@@ -166,7 +157,7 @@ pub(crate) struct Sticky {
 
 impl Sticky {
     pub(super) fn check(&self) -> Result<(), Invalid> {
-        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "sticky.cookie"))?;
+        self.cookie.iter().try_for_each(|name| check_name(name, "sticky.cookie"))?;
         within(self.ttl_seconds, 1..=MAX_TTL_SECONDS, "sticky.ttl_seconds")
     }
 }

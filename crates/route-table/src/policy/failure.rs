@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{MAX_DAY_MS, MAX_HOLD_MS, MAX_HOUR_MS, check_value, invalid, within};
+use super::{MAX_DAY_MS, MAX_HOLD_MS, MAX_HOUR_MS, check_value, require, within};
 use crate::Invalid;
 
 /// The edge's defaults, for values that a policy does not specify.
@@ -63,9 +63,8 @@ impl Ejected {
         within(self.longest_ms, 1..=MAX_DAY_MS, "ejection.longest_ms")?;
         let (first_ms, longest_ms) =
             (self.first_ms.unwrap_or(DEFAULT_FIRST_MS), self.longest_ms.unwrap_or(DEFAULT_MAX_MS));
-        let rises = first_ms <= longest_ms;
         let detail = format!("longest_ms ({longest_ms}) must not be less than first_ms ({first_ms})");
-        rises.then_some(()).ok_or_else(|| invalid("ejection.longest_ms", detail))
+        require(first_ms <= longest_ms, "ejection.longest_ms", detail)
     }
 }
 
@@ -147,20 +146,14 @@ pub(crate) struct ErrorPage {
 
 /// Validates the error pages, which are listed by status.
 pub(super) fn check_error_pages(pages: &BTreeMap<String, ErrorPage>) -> Result<(), Invalid> {
-    if !(1..=MAX_PAGES).contains(&pages.len()) {
-        return Err(invalid("error_pages", format!("list 1 to {MAX_PAGES} statuses")));
-    }
+    let fits = (1..=MAX_PAGES).contains(&pages.len());
+    require(fits, "error_pages", format!("list 1 to {MAX_PAGES} statuses"))?;
     for (status, page) in pages {
-        if status.len() != 3 || !status.parse::<u16>().is_ok_and(|status| (400..=599).contains(&status)) {
-            return Err(invalid("error_pages", "each status must be 400 to 599"));
-        }
-        if page.body.len() > MAX_PAGE_BYTES {
-            return Err(invalid(
-                "error_pages.body",
-                format!("body must have at most {MAX_PAGE_BYTES} bytes"),
-            ));
-        }
-        page.content_type.as_ref().map_or(Ok(()), |value| check_value(value, "error_pages.content_type"))?;
+        let fits = status.len() == 3 && status.parse().is_ok_and(|status| (400..=599).contains(&status));
+        require(fits, "error_pages", "each status must be 400 to 599")?;
+        let fits = page.body.len() <= MAX_PAGE_BYTES;
+        require(fits, "error_pages.body", format!("body must have at most {MAX_PAGE_BYTES} bytes"))?;
+        page.content_type.iter().try_for_each(|value| check_value(value, "error_pages.content_type"))?;
     }
     Ok(())
 }

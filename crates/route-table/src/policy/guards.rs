@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::{check_name, check_value, invalid, within};
+use super::{check_name, check_value, require, within};
 use crate::Invalid;
 
 const MAX_METHODS: usize = 32;
@@ -111,9 +111,8 @@ impl Limits {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         if let Some(requests) = &self.requests {
             let per_second = requests.per_second.as_f64().unwrap_or(f64::NAN);
-            if !(0.001..=1e6).contains(&per_second) {
-                return Err(invalid("limits.requests.per_second", "per_second must be 0.001 to 1000000"));
-            }
+            let fits = (0.001..=1e6).contains(&per_second);
+            require(fits, "limits.requests.per_second", "per_second must be 0.001 to 1000000")?;
             within(requests.burst, 0..=1_000_000, "limits.requests.burst")?;
             check_by(requests.by.as_ref(), "limits.requests.by")?;
         }
@@ -132,12 +131,9 @@ pub(super) fn check_methods(methods: &mut Vec<String>) -> Result<(), Invalid> {
             && name.len() <= 32
             && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-')
     };
-    if methods.is_empty() || methods.len() > MAX_METHODS || !methods.iter().all(plain) {
-        return Err(invalid(
-            "methods",
-            format!("methods must be a list of 1 to {MAX_METHODS} names that match [A-Za-z][A-Za-z-]*"),
-        ));
-    }
+    let fits = (1..=MAX_METHODS).contains(&methods.len()) && methods.iter().all(plain);
+    let detail = format!("methods must be a list of 1 to {MAX_METHODS} names that match [A-Za-z][A-Za-z-]*");
+    require(fits, "methods", detail)?;
     for method in methods.iter_mut() {
         method.make_ascii_uppercase();
     }
@@ -170,34 +166,22 @@ pub(crate) struct HeaderChanges {
 
 impl Headers {
     pub(super) fn check(&mut self) -> Result<(), Invalid> {
-        for (changes, field) in
-            [(&mut self.request, "headers.request"), (&mut self.response, "headers.response")]
-        {
-            if let Some(changes) = changes {
-                changes.check(field)?;
-            }
-        }
-        Ok(())
+        self.request.iter_mut().try_for_each(|changes| changes.check("headers.request"))?;
+        self.response.iter_mut().try_for_each(|changes| changes.check("headers.response"))
     }
 }
 
 impl HeaderChanges {
     fn check(&mut self, field: &'static str) -> Result<(), Invalid> {
-        if self.set.len() + self.remove.len() > MAX_HEADERS {
-            return Err(invalid(field, format!("a policy can change at most {MAX_HEADERS} headers")));
-        }
+        let few = self.set.len() + self.remove.len() <= MAX_HEADERS;
+        require(few, field, format!("a policy can change at most {MAX_HEADERS} headers"))?;
         let mut seen = BTreeSet::new();
         for name in self.set.keys().chain(&self.remove) {
             check_name(name, field)?;
             let lower = name.to_ascii_lowercase();
-            if RESERVED.contains(&&*lower) {
-                let detail =
-                    format!("{name} is reserved for the connection or the edge; a policy cannot change it");
-                return Err(invalid(field, detail));
-            }
-            if !seen.insert(lower) {
-                return Err(invalid(field, format!("duplicate header {name}")));
-            }
+            let detail = "is reserved for the connection or the edge; a policy cannot change it";
+            require(!RESERVED.contains(&&*lower), field, format!("{name} {detail}"))?;
+            require(seen.insert(lower), field, format!("duplicate header {name}"))?;
         }
         self.remove.sort_unstable();
         self.set.values().try_for_each(|value| check_value(value, field))
@@ -242,12 +226,10 @@ impl Maintenance {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         within(self.status, 200..=599, "maintenance.status")?;
         within(self.retry_after, 0..=MAX_YEAR_SECONDS, "maintenance.retry_after")?;
-        if self.body.as_ref().is_some_and(|body| body.len() > MAX_TEXT) {
-            return Err(invalid("maintenance.body", format!("body must have at most {MAX_TEXT} bytes")));
-        }
-        let content_type = self.content_type.as_ref();
-        content_type.map_or(Ok(()), |value| check_value(value, "maintenance.content_type"))?;
-        self.except_header.as_ref().map_or(Ok(()), |except| {
+        let fits = self.body.as_ref().is_none_or(|body| body.len() <= MAX_TEXT);
+        require(fits, "maintenance.body", format!("body must have at most {MAX_TEXT} bytes"))?;
+        self.content_type.iter().try_for_each(|value| check_value(value, "maintenance.content_type"))?;
+        self.except_header.iter().try_for_each(|except| {
             check_name(&except.name, "maintenance.except_header")?;
             check_value(&except.value, "maintenance.except_header")
         })
@@ -291,13 +273,11 @@ impl Upstream {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         if let Some(name) = &self.server_name {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
-            if name.is_empty() || name.len() > 253 || !name.bytes().all(plain) {
-                return Err(invalid("upstream.server_name", "server_name must be a host name"));
-            }
+            let fits = (1..=253).contains(&name.len()) && name.bytes().all(plain);
+            require(fits, "upstream.server_name", "server_name must be a host name")?;
         }
         // Without TLS, these settings would suggest a protection that does not exist.
         let pointless = self.tls != Some(true) && (self.server_name.is_some() || self.verify.is_some());
-        let detail = "server_name and verify require \"tls\": true";
-        (!pointless).then_some(()).ok_or_else(|| invalid("upstream.tls", detail))
+        require(!pointless, "upstream.tls", "server_name and verify require \"tls\": true")
     }
 }

@@ -85,7 +85,7 @@ pub struct Policy {
     redirect: Option<Redirect>,
     /// The paths that lead to other hosts. The exact rule applies, otherwise the longest prefix; other paths are served by
     /// the host's own instances.
-    paths: Option<Vec<PathRule>>,
+    pub paths: Option<Vec<PathRule>>,
 }
 
 /// Provider of the certificate of a host.
@@ -101,55 +101,34 @@ pub enum Tls {
 impl Policy {
     /// Validates the policy and brings it into canonical form.
     pub fn check(mut self) -> Result<Self, Invalid> {
-        if let Some(balance) = &self.balance {
-            balance.check()?;
-        }
-        if let Some(shares) = &self.shares {
-            balance::check_shares(shares)?;
-        }
-        if let Some(by) = &self.shares_by {
-            by.check()?;
-        }
-        if let Some(sticky) = &self.sticky {
-            sticky.check()?;
-        }
-        if let Some(retries) = &self.retries {
-            retries.check()?;
-        }
+        self.balance.iter().try_for_each(Balance::check)?;
+        self.shares.iter().try_for_each(|shares| balance::check_shares(shares))?;
+        self.shares_by.iter().try_for_each(SharesBy::check)?;
+        self.sticky.iter().try_for_each(Sticky::check)?;
+        self.retries.iter().try_for_each(Retries::check)?;
         if let Some(Ejection::When(ejected)) = &self.ejection {
             ejected.check()?;
         }
-        self.pause.as_ref().map_or(Ok(()), Pause::check)?;
-        self.error_pages.as_ref().map_or(Ok(()), failure::check_error_pages)?;
-        if let Some(timeouts) = &self.timeouts {
-            timeouts.check()?;
-        }
-        if let Some(limits) = &self.limits {
-            limits.check()?;
-        }
-        if let Some(methods) = &mut self.methods {
-            guards::check_methods(methods)?;
-        }
-        if let Some(headers) = &mut self.headers {
-            headers.check()?;
-        }
-        if let Some(maintenance) = &self.maintenance {
-            maintenance.check()?;
-        }
-        if let Some(upstream) = &self.upstream {
-            upstream.check()?;
-        }
-        self.access.as_mut().map_or(Ok(()), Access::check)?;
-        self.redirect.as_ref().map_or(Ok(()), Redirect::check)?;
-        if let Some(rules) = &mut self.paths {
-            paths::check(rules)?;
-        }
+        self.pause.iter().try_for_each(Pause::check)?;
+        self.error_pages.iter().try_for_each(failure::check_error_pages)?;
+        self.timeouts.iter().try_for_each(Timeouts::check)?;
+        self.limits.iter().try_for_each(Limits::check)?;
+        self.methods.iter_mut().try_for_each(guards::check_methods)?;
+        self.headers.iter_mut().try_for_each(Headers::check)?;
+        self.maintenance.iter().try_for_each(Maintenance::check)?;
+        self.upstream.iter().try_for_each(Upstream::check)?;
+        self.access.iter_mut().try_for_each(Access::check)?;
+        self.redirect.iter().try_for_each(Redirect::check)?;
+        self.paths.iter_mut().try_for_each(|rules| paths::check(rules))?;
         within(self.slow_start_ms, 1..=MAX_HOUR_MS, "slow_start_ms")?;
         within(self.hold_ms, 1..=MAX_HOLD_MS, "hold_ms")?;
         within(self.body_bytes, 0..=MAX_BODY_BYTES, "body_bytes")?;
-        if serde_json::to_string(&self).map_or(usize::MAX, |json| json.len()) > MAX_BYTES {
-            return Err(invalid("policy", format!("a policy must have at most {MAX_BYTES} bytes as JSON")));
-        }
+        let bytes = serde_json::to_string(&self).map_or(usize::MAX, |json| json.len());
+        require(
+            bytes <= MAX_BYTES,
+            "policy",
+            format!("a policy must have at most {MAX_BYTES} bytes as JSON"),
+        )?;
         Ok(self)
     }
 
@@ -182,19 +161,15 @@ impl Policy {
         if let Some(own) = self.services().find(|service| *service == hostname.as_str()) {
             return Err(invalid("service", format!("{own} cannot be a service of itself")));
         }
-        match &self.redirect {
-            Some(redirect) if redirect.leads_back_to(hostname.as_str()) => {
-                Err(invalid("redirect.to", "a redirect of the whole host must lead to another host"))
-            }
-            _ => Ok(()),
-        }
+        let leads_back = self.redirect.as_ref().is_some_and(|to| to.leads_back_to(hostname.as_str()));
+        require(!leads_back, "redirect.to", "a redirect of the whole host must lead to another host")
     }
 
     /// The checks that the edge makes before it chooses an instance, in their order. `rule` is the rule for
     /// the path.
     pub(crate) fn checks(&self, rule: Option<&PathRule>) -> Vec<&'static str> {
-        let access = rule.and_then(PathRule::access).or(self.access.as_ref());
-        let redirect = rule.and_then(PathRule::redirect).is_some() || self.redirect.is_some();
+        let access = rule.and_then(|rule| rule.access.as_ref()).or(self.access.as_ref());
+        let redirect = rule.is_some_and(|rule| rule.redirect.is_some()) || self.redirect.is_some();
         let mut checks = access.map(Access::checks).unwrap_or_default();
         // The client's address is checked first, and its credentials last.
         let at = usize::from(checks.first() == Some(&"addresses"));
@@ -252,43 +227,33 @@ impl Policy {
     pub fn with_pause(self, pause: Option<Pause>) -> Self {
         Self { pause, ..self }
     }
-
-    /// The policy with the rules for paths of `other`.
-    #[must_use]
-    pub fn with_paths_of(self, other: &Self) -> Self {
-        Self { paths: other.paths.clone(), ..self }
-    }
-
-    /// The policy without shares, for a host whose traffic moves completely to one version.
-    pub fn without_shares(&self) -> Self {
-        Self { shares: None, ..self.clone() }
-    }
 }
 
 fn invalid(field: &'static str, detail: impl Into<String>) -> Invalid {
     Invalid::new("invalid_policy", field, detail)
 }
 
+/// An error about `field`, unless it `fits`.
+fn require(fits: bool, field: &'static str, detail: impl Into<String>) -> Result<(), Invalid> {
+    if fits { Ok(()) } else { Err(invalid(field, detail)) }
+}
+
 /// Checks an optional number.
 fn within(value: Option<u64>, range: RangeInclusive<u64>, field: &'static str) -> Result<(), Invalid> {
     let fits = value.is_none_or(|value| range.contains(&value));
-    fits.then_some(())
-        .ok_or_else(|| invalid(field, format!("{field} must be {} to {}", range.start(), range.end())))
+    require(fits, field, format!("{field} must be {} to {}", range.start(), range.end()))
 }
 
 /// Checks the name of a header or cookie. nginx variables support fewer characters than RFC 9110 allows.
 fn check_name(name: &str, field: &'static str) -> Result<(), Invalid> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let fits = (1..=128).contains(&name.len()) && name.bytes().all(plain);
-    fits.then_some(())
-        .ok_or_else(|| invalid(field, "the name of a header or cookie must match [A-Za-z0-9_-]{1,128}"))
+    require(fits, field, "the name of a header or cookie must match [A-Za-z0-9_-]{1,128}")
 }
 
 /// Checks the value of a header. Control characters could start another header.
 fn check_value(value: &str, field: &'static str) -> Result<(), Invalid> {
     let fits =
         value.len() <= 8192 && !value.chars().any(|character| character.is_control() && character != '\t');
-    fits.then_some(()).ok_or_else(|| {
-        invalid(field, "the value of a header must have at most 8192 bytes and no control characters")
-    })
+    require(fits, field, "the value of a header must have at most 8192 bytes and no control characters")
 }

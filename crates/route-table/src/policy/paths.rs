@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Invalid, Redirect, access, invalid};
+use super::{Access, Invalid, Redirect, access, invalid, require};
 
 const MAX_RULES: usize = 256;
 const MAX_PATH: usize = 1024;
@@ -29,9 +29,9 @@ pub struct PathRule {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     strip: bool,
     /// Who may use the path, in place of the host's `access`. `{}` admits every client.
-    access: Option<Access>,
+    pub(super) access: Option<Access>,
     /// Where requests for the path are redirected.
-    redirect: Option<Redirect>,
+    pub(super) redirect: Option<Redirect>,
 }
 
 /// The paths that a rule is for.
@@ -64,40 +64,28 @@ impl PathRule {
         self.service().into_iter().chain(self.access.as_ref().and_then(Access::service))
     }
 
-    pub(super) fn access(&self) -> Option<&Access> {
-        self.access.as_ref()
-    }
-
-    pub(super) fn redirect(&self) -> Option<&Redirect> {
-        self.redirect.as_ref()
-    }
-
     /// Replaces hidden password hashes with those of the rule in `stored` for the same path.
     pub(super) fn keep_hidden(&mut self, stored: &[Self]) -> Result<(), Invalid> {
         let before = stored.iter().find(|rule| (&rule.path, rule.matched) == (&self.path, self.matched));
         let before = before.and_then(|rule| rule.access.as_ref());
-        self.access.as_mut().map_or(Ok(()), |access| access.keep_hidden(before))
+        self.access.iter_mut().try_for_each(|access| access.keep_hidden(before))
     }
 
     fn check(&mut self) -> Result<(), Invalid> {
         check_path(&self.path)?;
-        if self.strip && self.path == "/" && self.matched == Match::Prefix {
-            return Err(invalid("paths.strip", "the prefix `/` has nothing to remove; leave out `strip`"));
-        }
+        let strips = !self.strip || self.path != "/" || self.matched == Match::Exact;
+        require(strips, "paths.strip", "the prefix `/` has nothing to remove; leave out `strip`")?;
         if let Some(service) = &mut self.service {
             *service = access::service(service, "paths.service")?;
         }
-        if self.service.is_none() && self.access.is_none() && self.redirect.is_none() && !self.strip {
-            let detail = format!("the rule for {} does nothing: add service, access or redirect", self.path);
-            return Err(invalid("paths", detail));
-        }
-        if self.redirect.is_some() && (self.service.is_some() || self.strip) {
-            let detail =
-                format!("the rule for {} redirects, so its service would never get a request", self.path);
-            return Err(invalid("paths", detail));
-        }
-        self.access.as_mut().map_or(Ok(()), Access::check)?;
-        self.redirect.as_ref().map_or(Ok(()), Redirect::check)
+        let leads = self.service.is_some() || self.strip;
+        let detail = format!("the rule for {} does nothing: add service, access or redirect", self.path);
+        require(leads || self.access.is_some() || self.redirect.is_some(), "paths", detail)?;
+        let detail =
+            format!("the rule for {} redirects, so its service would never get a request", self.path);
+        require(!leads || self.redirect.is_none(), "paths", detail)?;
+        self.access.iter_mut().try_for_each(Access::check)?;
+        self.redirect.iter().try_for_each(Redirect::check)
     }
 }
 
@@ -129,9 +117,8 @@ fn check_path(path: &str) -> Result<(), Invalid> {
 
 /// Validates the rules and sorts them.
 pub(super) fn check(rules: &mut [PathRule]) -> Result<(), Invalid> {
-    if rules.is_empty() || rules.len() > MAX_RULES {
-        return Err(invalid("paths", format!("paths must be a list of 1 to {MAX_RULES} rules")));
-    }
+    let fits = (1..=MAX_RULES).contains(&rules.len());
+    require(fits, "paths", format!("paths must be a list of 1 to {MAX_RULES} rules"))?;
     rules.iter_mut().try_for_each(PathRule::check)?;
     let mut seen = BTreeSet::new();
     if let Some(twice) = rules.iter().find(|rule| !seen.insert((&rule.path, rule.matched.is_prefix()))) {

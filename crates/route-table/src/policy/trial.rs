@@ -51,13 +51,13 @@ impl Policy {
     }
 
     fn tried(&self, check: &str, rule: Option<&PathRule>, line: Line<'_>, asked: Option<&Asked>) -> Step {
-        let access = rule.and_then(PathRule::access).or(self.access.as_ref());
+        let access = rule.and_then(|rule| rule.access.as_ref()).or(self.access.as_ref());
         match check {
             "pause" => depends(check, 503, "The host is paused: the request waits until it is resumed."),
             "addresses" => addresses(check, access, asked),
             "https" => self.secure(check, line),
             "redirect" => {
-                let redirect = rule.and_then(PathRule::redirect).or(self.redirect.as_ref());
+                let redirect = rule.and_then(|rule| rule.redirect.as_ref()).or(self.redirect.as_ref());
                 redirected(check, redirect)
             }
             "maintenance" => {

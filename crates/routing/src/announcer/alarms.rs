@@ -37,7 +37,6 @@ const WHILE_SILENT: Duration = Duration::from_secs(1);
 pub(super) struct Alarms {
     /// Changes when a router announced an alarm, or may have.
     heard: watch::Receiver<()>,
-    epoch: u64,
     /// `None` means immediately.
     next: Option<Instant>,
     /// Routers that were found silent each time since, with how long they had been the first time.
@@ -46,21 +45,13 @@ pub(super) struct Alarms {
 
 impl Alarms {
     pub(super) fn new(heard: watch::Receiver<()>) -> Self {
-        Self { heard, epoch: 0, next: None, suspects: BTreeMap::new() }
+        Self { heard, next: None, suspects: BTreeMap::new() }
     }
 
-    /// The lease is held under this epoch; a new one means that it was taken over.
-    pub(super) fn held(&mut self, epoch: u64) {
-        if self.epoch != epoch {
-            self.epoch = epoch;
-            self.next = None;
-            self.suspects.clear();
-        }
-    }
-
-    /// Another pacemaker holds the lease.
-    pub(super) fn lost(&mut self) {
-        self.epoch = 0;
+    /// The lease was taken over.
+    pub(super) fn restart(&mut self) {
+        self.next = None;
+        self.suspects.clear();
     }
 
     /// Checks the routers if there is a reason to. An event that could not be published is retried with the next turn.

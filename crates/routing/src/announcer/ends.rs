@@ -22,29 +22,12 @@ const MARKS: [u32; 5] = signalbox_diagnosis::thresholds::CERTIFICATE_EVENT_DAYS;
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     checked: Option<Instant>,
-    epoch: u64,
 }
 
 impl Ends {
-    /// A certificate may have changed: check immediately.
+    /// A certificate may have changed, or the lease was taken over: check immediately.
     pub(super) fn changed(&mut self) {
         self.checked = None;
-    }
-
-    /// The lease is held under this epoch; a new one means that it was taken over.
-    pub(super) fn held(&mut self, epoch: u64) {
-        if self.epoch != epoch {
-            self.epoch = epoch;
-            self.checked = None;
-        }
-    }
-
-    /// Another pacemaker holds the lease and announces certificates. This one's knowledge becomes outdated.
-    pub(super) fn lost(&mut self, metrics: &Metrics) {
-        if self.epoch != 0 {
-            self.epoch = 0;
-            metrics.certificates(0, 0, None);
-        }
     }
 
     fn due(&self) -> bool {
@@ -109,8 +92,6 @@ fn was_published(published: Option<&str>, ends: u64, days: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::{encoding::text::encode_registry, registry::Registry};
-
     use super::*;
 
     #[test]
@@ -131,20 +112,6 @@ mod tests {
             assert_eq!(mark(1000 * day + left, 1000 * day), expected, "{left}");
         }
         assert_eq!(mark(5, 1000), Some(0), "long ago");
-    }
-
-    #[test]
-    fn a_pacemaker_without_the_lease_reports_no_certificates() {
-        let (mut ends, metrics) = (Ends::default(), Metrics::default());
-        ends.held(7);
-        metrics.certificates(3, 1, Some(-1.0));
-        ends.lost(&metrics);
-        let mut registry = Registry::default();
-        metrics.register(&mut registry);
-        let mut text = String::new();
-        encode_registry(&mut text, &registry).unwrap();
-        assert!(text.contains("certificates 0"), "{text}");
-        assert!(!text.contains("first_end_days"), "{text}");
     }
 
     #[test]

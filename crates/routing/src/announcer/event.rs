@@ -45,14 +45,54 @@ pub struct RouteEvent {
     pub key: String,
 }
 
+/// The kinds of entries as the scripts write them, which may be a metric's label: each with the topic and the kind of its
+/// event.
+const KINDS: [(&str, &str, EventKind); 15] = [
+    ("registered", "instance.registered", EventKind::Create),
+    ("altered", "instance.altered", EventKind::Update),
+    ("draining", "instance.draining", EventKind::Update),
+    ("resumed", "instance.resumed", EventKind::Update),
+    ("unhealthy", "instance.unhealthy", EventKind::Update),
+    ("removed", "instance.removed", EventKind::Delete),
+    ("drained", "instance.drained", EventKind::Delete),
+    ("lease_expired", "instance.lease_expired", EventKind::Delete),
+    ("failing", "instance.unhealthy", EventKind::Update),
+    ("recovered", "instance.healthy", EventKind::Update),
+    ("host_removed", "host.removed", EventKind::Delete),
+    ("host_altered", "host.altered", EventKind::Update),
+    ("certificate_put", CERTIFICATES, EventKind::Update),
+    ("certificate_removed", CERTIFICATES, EventKind::Delete),
+    // A step of an order, which has events of its own.
+    ("challenge_put", "", EventKind::Update),
+];
+
+impl News<'_> {
+    fn known(&self) -> Option<(&'static str, &'static str, EventKind)> {
+        let Self::Change(entry) = self else { return None };
+        KINDS.into_iter().find(|(kind, ..)| *kind == entry.text("kind"))
+    }
+
+    /// A word of a fixed set.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Resync { .. } => "resynced",
+            Self::Change(_) => self.known().map_or("unknown", |(kind, ..)| kind),
+        }
+    }
+
+    /// Whether it may be about certificates.
+    pub(super) fn concerns_certificates(&self) -> bool {
+        matches!(self, Self::Resync { .. }) || self.known().is_some_and(|(_, topic, _)| topic == CERTIFICATES)
+    }
+}
+
 /// The topic, without the prefix of own topics, and the event. Nothing for a kind that this version does not know.
 pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEvent)> {
-    use EventKind::{Create, Delete, Update};
     let entry = match news {
         News::Change(entry) => entry,
         News::Resync { from, to, reason } => {
             let event = RouteEvent {
-                kind: Update,
+                kind: EventKind::Update,
                 object: format!("{OBJECT}table"),
                 url: "/routes/dump".to_owned(),
                 at_ms: None,
@@ -62,35 +102,17 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
             return Some(("table.resynced", event));
         }
     };
-    let (topic, kind) = match news.kind() {
-        "registered" => ("instance.registered", Create),
-        "altered" => ("instance.altered", Update),
-        "draining" => ("instance.draining", Update),
-        "resumed" => ("instance.resumed", Update),
-        "unhealthy" => ("instance.unhealthy", Update),
-        "removed" => ("instance.removed", Delete),
-        "drained" => ("instance.drained", Delete),
-        "lease_expired" => ("instance.lease_expired", Delete),
-        "failing" => ("instance.unhealthy", Update),
-        "recovered" => ("instance.healthy", Update),
-        "host_removed" => ("host.removed", Delete),
-        "host_altered" => ("host.altered", Update),
-        "certificate_put" => (CERTIFICATES, Update),
-        "certificate_removed" => (CERTIFICATES, Delete),
-        // A step of an order, which has events of its own.
-        "challenge_put" => return None,
-        _ => {
-            tracing::error!(
-                entry = entry.id,
-                kind = entry.text("kind"),
-                "change of an unknown kind not published"
-            );
-            return None;
-        }
+    let Some((_, topic, kind)) = news.known() else {
+        let (entry, kind) = (&entry.id, entry.text("kind"));
+        tracing::error!(entry, kind, "change of an unknown kind not published");
+        return None;
     };
+    if topic.is_empty() {
+        return None;
+    }
     let subject = entry.text("subject");
     let (object, url, mut data) = if topic == CERTIFICATES {
-        let what = if kind == Delete { "removed" } else { "put" };
+        let what = if kind == EventKind::Delete { "removed" } else { "put" };
         (
             certificate_object(subject),
             certificate_url(subject),

@@ -11,7 +11,7 @@ pub(super) enum News<'a> {
     Resync { from: u64, to: u64, reason: ResyncReason },
 }
 
-/// ResyncReason changes are not described.
+/// Why changes are not described.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResyncReason {
     /// The table was seeded again.
@@ -34,47 +34,6 @@ const BEGUN: &str = "begun";
 const RESEEDED: &str = "reseeded";
 /// Happens under a serial and makes none.
 const UNHEALTHY: &str = "unhealthy";
-/// Which make the ends of certificates worth a look.
-const CERTIFICATE_PUT: &str = "certificate_put";
-const CERTIFICATE_REMOVED: &str = "certificate_removed";
-/// The kinds that may be a metric's label and an event's topic.
-const KINDS: [&str; 15] = [
-    "registered",
-    "altered",
-    "draining",
-    "resumed",
-    "removed",
-    "drained",
-    "lease_expired",
-    "host_removed",
-    "host_altered",
-    CERTIFICATE_PUT,
-    CERTIFICATE_REMOVED,
-    "challenge_put",
-    "failing",
-    "recovered",
-    UNHEALTHY,
-];
-
-impl News<'_> {
-    /// A word of a fixed set.
-    pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Self::Resync { .. } => "resynced",
-            Self::Change(entry) => {
-                KINDS.into_iter().find(|kind| *kind == entry.text("kind")).unwrap_or("unknown")
-            }
-        }
-    }
-}
-
-impl News<'_> {
-    /// Whether it may be about certificates.
-    pub(super) fn concerns_certificates(&self) -> bool {
-        matches!(self, Self::Resync { .. }) || [CERTIFICATE_PUT, CERTIFICATE_REMOVED].contains(&self.kind())
-    }
-}
-
 /// The events to publish after `before`, and the place after them. `complete` when `changes` holds all entries
 /// that there are; only then a serial at the end can be one that no entry describes.
 pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> (Vec<News<'a>>, Place) {

@@ -60,7 +60,7 @@ pub struct Announcer<A> {
     ends: ends::Ends,
     /// The stored place, as this holder of the lease last read or wrote it.
     place: Option<Place>,
-    /// The lease's epoch at that time.
+    /// The epoch under which the lease is held; 0 while another pacemaker holds it.
     epoch: u64,
     alarms: alarms::Alarms,
 }
@@ -112,18 +112,14 @@ impl<A: Announce> Announcer<A> {
     async fn turn(&mut self, watcher: &mut Option<RoutesPrimary>) {
         let published = match self.lease.hold().await {
             Ok(Some(epoch)) => {
-                if std::mem::replace(&mut self.epoch, epoch) != epoch {
-                    self.place = None;
-                }
+                self.held(epoch);
                 let published = self.pass().await;
-                self.check_expiries(epoch).await;
-                self.check_alarms(epoch).await;
+                self.check_expiries().await;
+                self.check_alarms().await;
                 published
             }
             Ok(None) => {
-                self.ends.lost(&self.metrics);
-                self.alarms.lost();
-                self.place = None;
+                self.lost();
                 Ok(Progress::NotNow)
             }
             Err(error) => {
@@ -160,9 +156,25 @@ impl<A: Announce> Announcer<A> {
         Ok(())
     }
 
+    /// The lease is held under this epoch; a new one means that it was taken over.
+    pub(crate) fn held(&mut self, epoch: u64) {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
+            self.place = None;
+            self.ends.changed();
+            self.alarms.restart();
+        }
+    }
+
+    /// Another pacemaker holds the lease and announces certificates. This one's knowledge becomes outdated.
+    pub(crate) fn lost(&mut self) {
+        self.place = None;
+        if std::mem::take(&mut self.epoch) != 0 {
+            self.metrics.certificates(0, 0, None);
+        }
+    }
+
     /// Publishes expiring certificates, when it is time to check.
-    pub(crate) async fn check_expiries(&mut self, epoch: u64) {
-        self.ends.held(epoch);
+    pub(crate) async fn check_expiries(&mut self) {
         if let Err(error) = self.ends.check(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
@@ -172,8 +184,7 @@ impl<A: Announce> Announcer<A> {
     }
 
     /// Publishes which routers reject the table, when that may have changed.
-    pub(crate) async fn check_alarms(&mut self, epoch: u64) {
-        self.alarms.held(epoch);
+    pub(crate) async fn check_alarms(&mut self) {
         if let Err(error) = self.alarms.check(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
@@ -205,11 +216,12 @@ impl<A: Announce> Announcer<A> {
             return Ok(Progress::NotNow);
         }
         if self.store.announced_up_to(&before, &place).await? {
-            self.count(&news);
+            for news in &news {
+                self.note(news, &place);
+            }
             if news.iter().any(gaps::News::concerns_certificates) {
                 self.ends.changed();
             }
-            self.note_resyncs(&news, &place);
             self.place = Some(place.clone());
         }
         Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some })
@@ -232,23 +244,11 @@ impl<A: Announce> Announcer<A> {
         together.is_empty() || self.to.announce(topic, together).await
     }
 
-    fn count(&self, news: &[gaps::News<'_>]) {
-        for news in news {
-            self.metrics.announced(news.kind());
-        }
-    }
-
-    fn note_resyncs(&self, news: &[gaps::News<'_>], place: &Place) {
-        for news in news {
-            if let gaps::News::Resync { from, to, reason } = news {
-                tracing::info!(
-                    from,
-                    to,
-                    reason = reason.as_str(),
-                    published_up_to = place.serial,
-                    "resync published to subscribers"
-                );
-            }
+    fn note(&self, news: &gaps::News<'_>, place: &Place) {
+        self.metrics.announced(news.kind());
+        if let gaps::News::Resync { from, to, reason } = news {
+            let (reason, published_up_to) = (reason.as_str(), place.serial);
+            tracing::info!(from, to, reason, published_up_to, "resync published to subscribers");
         }
     }
 }

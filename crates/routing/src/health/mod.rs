@@ -175,11 +175,10 @@ impl Prober {
             }
             // The list is older than the table.
             Ok(Diagnosed::Same | Diagnosed::Gone) => self.read = None,
-            Ok(Diagnosed::Fenced { epoch }) => {
+            Err(Error::Fenced { epoch }) => {
                 self.lease.fenced(epoch);
                 self.rest();
             }
-            Ok(other) => tracing::debug!(%id, ?other, "instance health not stored; will be retried"),
             Err(error) => tracing::debug!(%id, %error, "instance health not stored; will be retried"),
         }
     }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Error, Registry, RouterReport, Store, liveness,
     routers::KNOWN_MS,
-    store::{Fence, Lineage, Published, Pulse, TableMark, TableState},
+    store::{Fence, Lineage, Pulse, TableMark, TableState},
 };
 use crate::metrics::Metrics;
 use judge::{Head, Situation, judge};
@@ -310,12 +310,7 @@ impl Reconciler {
         let new = TableState { lineage, serial: floor, seeding: true, revision: fabric.revision };
         self.note(fabric, new.clone()).await?;
         let mark = new.lineage.split(' ').next().unwrap_or_default().to_owned();
-        match self.store().begin_seeding(&table.lineage, &mark, fence).await? {
-            Published::Done { .. } => {}
-            Published::Changed | Published::Fenced { .. } => {
-                return Err(Error::Resyncing { recorded: true });
-            }
-        }
+        self.store().begin_seeding(&table.lineage, &mark, fence).await?;
         self.merge(fabric, None, fence).await?;
         while self.project_outstanding(None, fence).await?.more {}
         self.seed_hosts().await?;
@@ -336,12 +331,8 @@ impl Reconciler {
         mark: &str,
         fence: Fence<'_>,
     ) -> Result<(), Error> {
-        match self.store().publish_lineage(expected, &new.lineage, floor, reason, mark, fence).await? {
-            Published::Done { serial } => {
-                self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
-            }
-            Published::Changed | Published::Fenced { .. } => Err(Error::Resyncing { recorded: true }),
-        }
+        let serial = self.store().publish_lineage(expected, &new.lineage, floor, reason, mark, fence).await?;
+        self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
     }
 
     async fn note(&self, before: &TableState, after: TableState) -> Result<(), Error> {

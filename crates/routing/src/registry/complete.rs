@@ -101,8 +101,6 @@ impl Registry {
             Applied::Stale { .. } | Applied::Superseded { .. } => {
                 self.settled(member, revision, 0, mark).await
             }
-            Applied::Blocked { key } => Err(Error::Blocked { key, recorded: true }),
-            Applied::OtherTable => Err(Error::Resyncing { recorded: true }),
             other => Err(Error::Reply { script: "apply", reply: format!("{other:?}") }),
         }
     }
@@ -114,49 +112,36 @@ impl Registry {
     }
 
     /// Takes an instance out if its lease or drain has ended: on the table first, where heartbeats arrive, then in
-    /// the fabric. Nothing when it has not ended after all; the fence's refusal is passed on.
+    /// the fabric. Nothing when it has not ended after all.
     pub(crate) async fn expire(
         &self,
         id: &InstanceId,
         mark: &TableMark,
         fence: Fence<'_>,
         now_ms: u64,
-    ) -> Result<Expired, Error> {
+    ) -> Result<Option<RouteChange>, Error> {
         let Some(stored) = self.store.stored(id).await? else {
             self.unwant(id).await?;
-            return Ok(Expired::No);
+            return Ok(None);
         };
         // From here to the end the reconciler would find the place, should this process die.
         self.store.mark_outstanding(&stored).await?;
         let applied =
-            self.store.apply(id, Projection::Expired(&stored.record), Some(mark), Some(fence)).await?;
-        match applied {
+            self.store.apply(id, Projection::Expired(&stored.record), Some(mark), Some(fence)).await;
+        match applied.map_err(Error::after_recording)? {
             Applied::Done { serial, .. } => {
                 let kind = ended(&stored, now_ms);
                 let removed = self.remove_exactly(&stored, kind).await?;
                 // If it was registered again in the meantime, nothing has expired.
-                let change =
-                    removed.map(|change| RouteChange { serial: serial.max(change.serial), ..change });
-                Ok(change.map_or(Expired::No, |change| Expired::Yes(Box::new(change))))
+                Ok(removed.map(|change| RouteChange { serial: serial.max(change.serial), ..change }))
             }
             Applied::Early | Applied::Same { .. } | Applied::Stale { .. } => {
                 self.settled(id.as_str(), stored.record.revision, 0, Some(mark)).await?;
-                Ok(Expired::No)
+                Ok(None)
             }
-            Applied::Fenced { epoch } => Ok(Expired::Fenced { epoch }),
-            Applied::OtherTable => Err(Error::Resyncing { recorded: true }),
-            Applied::Blocked { key } => Err(Error::Blocked { key, recorded: true }),
             other => Err(Error::Reply { script: "apply", reply: format!("{other:?}") }),
         }
     }
-}
-
-/// The result for an instance that seemed to have expired.
-#[derive(Debug)]
-pub(crate) enum Expired {
-    Yes(Box<RouteChange>),
-    No,
-    Fenced { epoch: u64 },
 }
 
 fn ended(stored: &Stored, now_ms: u64) -> ChangeKind {

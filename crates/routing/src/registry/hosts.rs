@@ -1,12 +1,12 @@
 //! Removes a host with all of its instances.
 
-use super::{Attempts, Registry, check_names, project::Projected};
+use super::{Attempts, Registry, check_names};
 use crate::{
     ChangeKind, Error, RouteChange,
-    store::{Desire, DesireOutcome, HostRemoved, Projection, Stored, TableMark},
+    store::{HostRemoved, Projection, TableMark},
 };
 use signalbox_access::Caller;
-use signalbox_route_table::{Desired, Hostname, InstanceId, Spec};
+use signalbox_route_table::{Desired, Hostname, InstanceId, Record, Spec};
 
 impl Registry {
     /// Removes a host: no instance serves it afterwards, an instance that served nothing else is removed with it, and
@@ -19,13 +19,11 @@ impl Registry {
             self.withdraw(caller, &id, hostname, &mut attempts).await?;
         }
         let (revision, table) = loop {
-            match self.store.forget_host(hostname).await? {
-                DesireOutcome::Accepted { revision, table } => break (revision, table),
-                DesireOutcome::Changed | DesireOutcome::Limited => attempts.lost()?,
-                DesireOutcome::Behind => attempts.await_reconciliation(&self.nudge).await?,
+            let outcome = self.store.forget_host(hostname).await?;
+            if let Some(accepted) = self.accepted(outcome, &mut attempts).await? {
+                break accepted;
             }
         };
-        attempts.recorded = true;
         let applied = self.project_host_removal(hostname, revision, table, &mut attempts).await?;
         self.metrics.count_change(ChangeKind::HostRemoved.as_str());
         tracing::info!(%hostname, serial = applied.serial, "host removed");
@@ -47,34 +45,24 @@ impl Registry {
         revision: u64,
         mut table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Projected, Error> {
-        let serial = loop {
-            match self
-                .store
-                .remove_host(hostname, revision, Some(&table))
-                .await
-                .map_err(Error::after_recording)?
-            {
-                HostRemoved::Done { serial } => break serial,
-                HostRemoved::InUse { serial } => {
-                    // Registered again while it was being removed. The registration is the later change.
-                    self.remember(hostname).await?;
-                    break serial;
-                }
-                HostRemoved::OtherTable => self.await_table(&mut table, attempts).await?,
-                HostRemoved::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
+    ) -> Result<TableMark, Error> {
+        let removed = loop {
+            let removed = self.store.remove_host(hostname, revision, Some(&table)).await;
+            if let Some(removed) = self.on_this_table(removed, &mut table, attempts).await? {
+                break removed;
             }
         };
-        let member = format!("@{hostname}");
-        if let Err(error) = self.store.settle(&member, revision, serial, &table.epoch).await {
-            tracing::debug!(%hostname, %error, "projected removal remains noted as outstanding");
-        }
-        Ok(Projected { serial, epoch: table.epoch })
-    }
-
-    async fn remember(&self, hostname: &Hostname) -> Result<(), Error> {
-        let host = self.store.table_hosts(&[hostname.to_string()]).await?.pop().unwrap_or_default();
-        self.store.remember_host(hostname, host.log_key.as_deref().unwrap_or("")).await
+        let serial = match removed {
+            HostRemoved::Done { serial } => serial,
+            HostRemoved::InUse { serial } => {
+                // Registered again while it was being removed. The registration is the later change.
+                let host = self.store.table_hosts(&[hostname.to_string()]).await?.pop().unwrap_or_default();
+                self.store.remember_host(hostname, host.log_key.as_deref().unwrap_or("")).await?;
+                serial
+            }
+        };
+        self.settle(&format!("@{hostname}"), revision, serial, &table).await;
+        Ok(TableMark { serial, ..table })
     }
 
     /// Takes one name from an instance, or removes the instance if that was its only one.
@@ -97,34 +85,11 @@ impl Registry {
                 return Ok(());
             }
             let spec = Spec { hostnames, ..spec.clone() };
-            let after = Desired { spec, ..current.record.desired.clone() };
-            if self.replace(&current, after, attempts).await? {
+            let desired = Desired { spec, ..current.record.desired.clone() };
+            let outcome = self.desire_over(&current, Some(&desired)).await?;
+            if let Some((revision, table)) = self.accepted(outcome, attempts).await? {
+                self.project(id, Projection::Wanted(&Record { revision, desired }), table, attempts).await?;
                 return Ok(());
-            }
-        }
-    }
-
-    /// Commits and projects one alteration; false when it must be tried again.
-    async fn replace(
-        &self,
-        current: &Stored,
-        after: Desired,
-        attempts: &mut Attempts,
-    ) -> Result<bool, Error> {
-        let desire = Desire {
-            id: &current.id,
-            before: Some(current),
-            after: Some(&after),
-            owner: None,
-            registrant: None,
-        };
-        match self.store.desire(desire).await? {
-            DesireOutcome::Changed | DesireOutcome::Limited => attempts.lost().map(|()| false),
-            DesireOutcome::Behind => attempts.await_reconciliation(&self.nudge).await.map(|()| false),
-            DesireOutcome::Accepted { revision, table } => {
-                let record = signalbox_route_table::Record { revision, desired: after };
-                self.project(&current.id, Projection::Wanted(&record), table, attempts).await?;
-                Ok(true)
             }
         }
     }

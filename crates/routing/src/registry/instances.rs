@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use super::{
-    Attempts, Registry, check_names, check_record,
-    project::{Confirmed, Projected},
-};
+use super::{Attempts, Registry, check_names, check_record};
 use crate::{
     ChangeKind, Error, RouteChange,
-    store::{Desire, DesireOutcome, Heartbeat, Noted, Projection, Registrant, Sight, Stored, TableMark},
+    store::{Desire, DesireOutcome, Projection, Registrant, Sight, Stored, TableMark},
 };
 use signalbox_access::Caller;
+use signalbox_api::routes::Heartbeat;
 use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
 
 /// Maximum number of instances of one host: each change of one examines all of them inside Redis.
@@ -69,42 +67,28 @@ impl Registry {
                 && sight.owner.is_none()
                 && current.record.desired == after
             {
-                match self.confirm(current, sight.outstanding.is_some(), table, &mut attempts).await? {
-                    Confirmed::Applied(applied) => {
-                        let record = Some(current.record.clone());
-                        return Ok(self.changed(
-                            ChangeKind::Unchanged,
-                            id,
-                            applied,
-                            [record.clone(), record],
-                            None,
-                        ));
-                    }
+                let confirmed =
+                    self.confirm(current, sight.outstanding.is_some(), table, &mut attempts).await?;
+                let Some(table) = confirmed else {
                     // Wanted again: it needs a revision above its tombstone's.
-                    Confirmed::Expired => {
-                        expired = true;
-                        continue;
-                    }
-                }
+                    expired = true;
+                    continue;
+                };
+                let record = Some(current.record.clone());
+                return Ok(self.changed(ChangeKind::Unchanged, id, table, [record.clone(), record], None));
             }
             self.check_instance_limit(&spec, before).await?;
-            match self.commit(id, &sight, Some(&after), &registrant).await? {
-                Committed::Full => return Err(Error::TokenFull { instances: registrant.max_instances }),
-                Committed::Lost => attempts.lost()?,
-                Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
-                Committed::Accepted { revision, table } => {
-                    let record = Record { revision, desired: after };
-                    attempts.recorded = true;
-                    let applied =
-                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
-                    self.report(id.clone(), record.clone());
-                    let kind =
-                        if sight.current.is_some() { ChangeKind::Altered } else { ChangeKind::Registered };
-                    let displaced = sight.owner.map(|owner| owner.id);
-                    let before = sight.current.map(|current| current.record);
-                    return Ok(self.changed(kind, id, applied, [before, Some(record)], displaced));
-                }
-            }
+            let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
+            let desire = Desire { id, before, after: Some(&after), owner, registrant: Some(&registrant) };
+            let outcome = self.store.desire(desire).await?;
+            let Some((revision, table)) = self.accepted(outcome, &mut attempts).await? else { continue };
+            let record = Record { revision, desired: after };
+            let table = self.project_new(id, Projection::Wanted(&record), table, &mut attempts).await?;
+            self.report(id.clone(), record.clone());
+            let kind = if sight.current.is_some() { ChangeKind::Altered } else { ChangeKind::Registered };
+            let displaced = sight.owner.map(|owner| owner.id);
+            let before = sight.current.map(|current| current.record);
+            return Ok(self.changed(kind, id, table, [before, Some(record)], displaced));
         }
     }
 
@@ -121,39 +105,27 @@ impl Registry {
     pub async fn remove(&self, caller: &Caller, id: &InstanceId) -> Result<RouteChange, Error> {
         let mut attempts = Attempts::new();
         loop {
-            let current = self.store.stored(id).await?;
-            let Some(current) = current else {
-                let applied = self.complete_removal(id, &mut attempts).await?;
-                return Ok(self.changed(ChangeKind::Unchanged, id, applied, [None, None], None));
+            let Some(current) = self.store.stored(id).await? else {
+                let table = self.complete_removal(id, &mut attempts).await?;
+                return Ok(self.changed(ChangeKind::Unchanged, id, table, [None, None], None));
             };
             check_record(caller, &current.record)?;
-            match self.commit_over(&current, None).await? {
-                Committed::Lost | Committed::Full => attempts.lost()?,
-                Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
-                Committed::Accepted { revision, table } => {
-                    attempts.recorded = true;
-                    let applied = self
-                        .project_confirmed(id, Projection::Removed(revision), table, &mut attempts)
-                        .await?;
-                    let records = [Some(current.record), None];
-                    return Ok(self.changed(ChangeKind::Removed, id, applied, records, None));
-                }
-            }
+            let outcome = self.desire_over(&current, None).await?;
+            let Some((revision, table)) = self.accepted(outcome, &mut attempts).await? else { continue };
+            let table = self.project_new(id, Projection::Removed(revision), table, &mut attempts).await?;
+            return Ok(self.changed(ChangeKind::Removed, id, table, [Some(current.record), None], None));
         }
     }
 
-    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Projected, Error> {
+    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<TableMark, Error> {
         let state = self.store.table_state().await?;
         let outstanding = self.store.outstanding_of(id.as_str()).await?;
         match (outstanding, state.mark()) {
             (Some(revision), Some(table)) => {
                 attempts.recorded = true;
-                self.project_confirmed(id, Projection::Removed(revision), table, attempts).await
+                self.project_new(id, Projection::Removed(revision), table, attempts).await
             }
-            _ => {
-                let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
-                Ok(Projected { serial: state.serial, epoch })
-            }
+            (_, mark) => Ok(mark.unwrap_or(TableMark { epoch: String::new(), serial: state.serial })),
         }
     }
 
@@ -181,23 +153,8 @@ impl Registry {
         self.alter(caller, id, ChangeKind::Resumed, resume).await
     }
 
-    /// Drains every instance of a node. Interrupted, it can be repeated.
+    /// Drains every instance of a node, or without a deadline resumes those that drain. Interrupted, it can be repeated.
     pub async fn drain_node(
-        &self,
-        caller: &Caller,
-        node: &Label,
-        deadline_seconds: u32,
-    ) -> Result<DrainedNode, Error> {
-        self.for_node(caller, node, Some(deadline_seconds)).await
-    }
-
-    /// Calls the drains of a node's instances off. Interrupted, it can be repeated.
-    pub async fn resume_node(&self, caller: &Caller, node: &Label) -> Result<DrainedNode, Error> {
-        self.for_node(caller, node, None).await
-    }
-
-    /// Drains every instance of a node, or without a deadline resumes those that drain.
-    async fn for_node(
         &self,
         caller: &Caller,
         node: &Label,
@@ -236,28 +193,24 @@ impl Registry {
 
     /// Renews a lease. The table may have lost the instance while the fabric has it: then it is projected again.
     pub async fn heartbeat(&self, caller: &Caller, id: &InstanceId) -> Result<Heartbeat, Error> {
+        let gone = || Error::NoInstance(id.clone());
         if !caller.is_unconfined() {
-            let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+            let current = self.store.stored(id).await?.ok_or_else(gone)?;
             check_record(caller, &current.record)?;
         }
-        let heartbeat = self.store.heartbeat(id).await?;
-        if heartbeat != Heartbeat::Unknown {
+        if let Some(heartbeat) = self.store.heartbeat(id).await? {
             return Ok(heartbeat);
         }
-        let gone = || Error::NoInstance(id.clone());
         let current = self.store.stored(id).await?.ok_or_else(gone)?;
         let mut attempts = Attempts::new();
         attempts.recorded = true;
         let Some(table) = self.store.table_state().await?.mark() else {
             return Err(Error::Resyncing { recorded: true });
         };
-        match self.project(id, Projection::Wanted(&current.record), table, &mut attempts).await? {
-            Confirmed::Applied(_) => match self.store.heartbeat(id).await? {
-                Heartbeat::Unknown => Err(gone()),
-                heartbeat => Ok(heartbeat),
-            },
-            Confirmed::Expired => Err(gone()),
-        }
+        self.project(id, Projection::Wanted(&current.record), table, &mut attempts)
+            .await?
+            .ok_or_else(gone)?;
+        self.store.heartbeat(id).await?.ok_or_else(gone)
     }
 
     /// Counts a fault that a client saw at an instance; the number so far.
@@ -270,10 +223,8 @@ impl Registry {
     ) -> Result<u64, Error> {
         let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
         check_record(caller, &current.record)?;
-        match self.store.fault(id, message, fault_id).await? {
-            Noted::Counted(count) => Ok(count),
-            Noted::Unknown => Err(Error::Resyncing { recorded: false }),
-        }
+        let faults = self.store.fault(id, message, fault_id).await?;
+        faults.ok_or(Error::Resyncing { recorded: false })
     }
 
     /// Updates an existing instance.
@@ -294,25 +245,16 @@ impl Registry {
                     attempts.await_reconciliation(&self.nudge).await?;
                     continue;
                 };
-                let applied = match self.confirm(&current, true, table, &mut attempts).await? {
-                    Confirmed::Applied(applied) => applied,
-                    Confirmed::Expired => return Err(Error::NoInstance(id.clone())),
-                };
+                let confirmed = self.confirm(&current, true, table, &mut attempts).await?;
+                let table = confirmed.ok_or_else(|| Error::NoInstance(id.clone()))?;
                 let record = Some(current.record);
-                return Ok(self.changed(ChangeKind::Unchanged, id, applied, [record.clone(), record], None));
+                return Ok(self.changed(ChangeKind::Unchanged, id, table, [record.clone(), record], None));
             }
-            match self.commit_over(&current, Some(&after)).await? {
-                Committed::Lost | Committed::Full => attempts.lost()?,
-                Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
-                Committed::Accepted { revision, table } => {
-                    let record = Record { revision, desired: after };
-                    attempts.recorded = true;
-                    let applied =
-                        self.project_confirmed(id, Projection::Wanted(&record), table, &mut attempts).await?;
-                    let records = [Some(current.record), Some(record)];
-                    return Ok(self.changed(kind, id, applied, records, None));
-                }
-            }
+            let outcome = self.desire_over(&current, Some(&after)).await?;
+            let Some((revision, table)) = self.accepted(outcome, &mut attempts).await? else { continue };
+            let record = Record { revision, desired: after };
+            let table = self.project_new(id, Projection::Wanted(&record), table, &mut attempts).await?;
+            return Ok(self.changed(kind, id, table, [Some(current.record), Some(record)], None));
         }
     }
 
@@ -322,32 +264,29 @@ impl Registry {
         current: &Stored,
         kind: ChangeKind,
     ) -> Result<Option<RouteChange>, Error> {
+        let (revision, table) = match self.desire_over(current, None).await? {
+            DesireOutcome::Changed => return Ok(None),
+            DesireOutcome::Behind => return Err(Error::Resyncing { recorded: false }),
+            DesireOutcome::Accepted { revision, table } => (revision, table),
+        };
         let mut attempts = Attempts::new();
-        match self.commit_over(current, None).await? {
-            Committed::Lost | Committed::Full => Ok(None),
-            Committed::Behind => Err(Error::Resyncing { recorded: false }),
-            Committed::Accepted { revision, table } => {
-                attempts.recorded = true;
-                let applied = self
-                    .project_confirmed(&current.id, Projection::Removed(revision), table, &mut attempts)
-                    .await?;
-                let records = [Some(current.record.clone()), None];
-                Ok(Some(self.changed(kind, &current.id, applied, records, None)))
-            }
-        }
+        attempts.recorded = true;
+        let projection = Projection::Removed(revision);
+        let table = self.project_new(&current.id, projection, table, &mut attempts).await?;
+        Ok(Some(self.changed(kind, &current.id, table, [Some(current.record.clone()), None], None)))
     }
 
-    /// Makes sure that the table has an unchanged instance, and renews its lease.
+    /// Makes sure that the table has an unchanged instance, and renews its lease. Returns the same as [`Self::project`].
     async fn confirm(
         &self,
         current: &Stored,
         outstanding: bool,
         table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Confirmed, Error> {
+    ) -> Result<Option<TableMark>, Error> {
         attempts.recorded = true;
         let projection = Projection::Wanted(&current.record);
-        if outstanding || self.store.heartbeat(&current.id).await? == Heartbeat::Unknown {
+        if outstanding || self.store.heartbeat(&current.id).await?.is_none() {
             return self.project(&current.id, projection, table, attempts).await;
         }
         let (lineage, serial, _) = self.store.table_head().await?;
@@ -355,21 +294,18 @@ impl Registry {
             attempts.await_reconciliation(&self.nudge).await?;
             return self.project(&current.id, projection, table, attempts).await;
         }
-        Ok(Confirmed::Applied(Projected { serial, epoch: table.epoch }))
+        Ok(Some(TableMark { serial, ..table }))
     }
 
-    async fn project_confirmed(
+    /// Projects a revision of this moment, which cannot have expired before it was in the table.
+    async fn project_new(
         &self,
         id: &InstanceId,
         projection: Projection<'_>,
         table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Projected, Error> {
-        match self.project(id, projection, table, attempts).await? {
-            Confirmed::Applied(applied) => Ok(applied),
-            // A revision of this moment cannot have expired before it was in the table.
-            Confirmed::Expired => Err(Error::Contended),
-        }
+    ) -> Result<TableMark, Error> {
+        self.project(id, projection, table, attempts).await?.ok_or(Error::Contended)
     }
 
     async fn check_instance_limit(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
@@ -389,36 +325,29 @@ impl Registry {
         }
     }
 
-    async fn commit(
+    /// Changes or removes an instance that keeps its address.
+    pub(super) async fn desire_over(
         &self,
-        id: &InstanceId,
-        sight: &Sight,
+        current: &Stored,
         after: Option<&Desired>,
-        registrant: &Registrant,
-    ) -> Result<Committed, Error> {
-        let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
-        let desire = Desire { id, before, after, owner, registrant: Some(registrant) };
-        self.store.desire(desire).await.map(Committed::from)
-    }
-
-    async fn commit_over(&self, current: &Stored, after: Option<&Desired>) -> Result<Committed, Error> {
+    ) -> Result<DesireOutcome, Error> {
         let desire = Desire { id: &current.id, before: Some(current), after, owner: None, registrant: None };
-        self.store.desire(desire).await.map(Committed::from)
+        self.store.desire(desire).await
     }
 
     pub(super) fn changed(
         &self,
         kind: ChangeKind,
         id: &InstanceId,
-        applied: Projected,
+        table: TableMark,
         [before, record]: [Option<Record>; 2],
         displaced: Option<InstanceId>,
     ) -> RouteChange {
         self.metrics.count_change(kind.as_str());
         if kind != ChangeKind::Unchanged {
-            tracing::info!(%id, change = kind.as_str(), serial = applied.serial, "route table changed");
+            tracing::info!(%id, change = kind.as_str(), serial = table.serial, "route table changed");
         }
-        let Projected { serial, epoch } = applied;
+        let TableMark { serial, epoch } = table;
         RouteChange { kind, subject: id.to_string(), serial, epoch, before, record, displaced }
     }
 }
@@ -443,24 +372,4 @@ fn check_sight(caller: &Caller, sight: &Sight) -> Result<(), Error> {
     let taken =
         |owner: &Stored| check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str());
     if sight.owner.as_ref().is_some_and(taken) { Err(Error::AddressTaken) } else { Ok(()) }
-}
-
-/// A compare-and-set in the fabric, from the registry's side.
-#[derive(Debug)]
-enum Committed {
-    Accepted { revision: u64, table: TableMark },
-    Lost,
-    Behind,
-    Full,
-}
-
-impl From<DesireOutcome> for Committed {
-    fn from(outcome: DesireOutcome) -> Self {
-        match outcome {
-            DesireOutcome::Accepted { revision, table } => Self::Accepted { revision, table },
-            DesireOutcome::Changed => Self::Lost,
-            DesireOutcome::Behind => Self::Behind,
-            DesireOutcome::Limited => Self::Full,
-        }
-    }
 }

@@ -22,10 +22,9 @@ use signalbox_route_table::{
     AddressRules, Explanation, Hostname, Leads, Question, Record, RequestPath, candidates, explain, leads_to,
 };
 
-pub(crate) use complete::Expired;
 pub use instances::DrainedNode;
 pub use resources::ResourceChange;
-pub use switch::{NotSwitched, Switched};
+pub use switch::NotSwitched;
 
 /// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
 /// then the client is better off asking again.

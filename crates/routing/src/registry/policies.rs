@@ -21,7 +21,7 @@ impl Registry {
         check_services(caller, hostname, policy)?;
         if expected.is_some() || policy.clone().keep_hidden(None).is_err() {
             let set =
-                self.alter_policy_if(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
+                self.alter_policy(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
             return Ok(set.await?.0);
         }
         let policy = Some(policy).filter(|policy| !policy.is_empty());
@@ -39,9 +39,9 @@ impl Registry {
         check_names(caller, std::slice::from_ref(hostname))?;
         let rules = Policy::default().with_paths(paths).check()?;
         check_services(caller, hostname, &rules)?;
-        self.alter_policy(caller, hostname, |before| {
+        self.alter_policy(caller, hostname, None, |before| {
             let rest = before.cloned().unwrap_or_default();
-            rest.with_paths_of(&rules).keep_hidden(before)?.check()
+            rest.with_paths(rules.paths.clone()).keep_hidden(before)?.check()
         })
         .await
     }
@@ -55,7 +55,7 @@ impl Registry {
         pause: Option<Pause>,
     ) -> Result<(ResourceChange, Policy), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        self.alter_policy(caller, hostname, |before| {
+        self.alter_policy(caller, hostname, None, |before| {
             before.cloned().unwrap_or_default().with_pause(pause).check()
         })
         .await
@@ -78,25 +78,15 @@ impl Registry {
         hostname: &Hostname,
         weights: &BTreeMap<Label, u32>,
     ) -> Result<ResourceChange, Error> {
-        let altered = self.alter_policy(caller, hostname, |before| {
+        let altered = self.alter_policy(caller, hostname, None, |before| {
             let policy = before.cloned().unwrap_or_default();
             Ok(policy.with_shares(weights))
         });
         Ok(altered.await?.0)
     }
 
-    /// Replaces the policy of a host by what `alter` makes of it.
+    /// Replaces the policy of a host by what `alter` makes of it. With `expected`, only if the policy has this revision.
     async fn alter_policy(
-        &self,
-        caller: &Caller,
-        hostname: &Hostname,
-        alter: impl Fn(Option<&Policy>) -> Result<Policy, Invalid>,
-    ) -> Result<(ResourceChange, Policy), Error> {
-        self.alter_policy_if(caller, hostname, None, alter).await
-    }
-
-    /// As `alter_policy`, only if the policy has the revision `expected`.
-    async fn alter_policy_if(
         &self,
         caller: &Caller,
         hostname: &Hostname,
@@ -131,7 +121,8 @@ impl Registry {
             if wanted.value.shares.is_none() {
                 return Ok(None);
             }
-            let rest = wanted.value.without_shares();
+            let mut rest = wanted.value;
+            rest.shares = None;
             let rest = Some(&rest).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, rest, Some(wanted.revision)).await? {
                 Some(changed) => return Ok(Some(changed)),

@@ -1,6 +1,6 @@
 //! Sets and removes resources, and projects them to the table.
 
-use super::{Attempts, Registry, check_names, project::Projected};
+use super::{Attempts, Registry, check_names};
 use crate::{
     ChangeKind, Error,
     store::{Certificate, Resource, ResourceOutcome, ResourceProjected, TableMark, Wanted, member},
@@ -52,10 +52,10 @@ impl Registry {
             }
         };
         attempts.recorded = true;
-        let Projected { serial, epoch } = match revision {
+        let TableMark { serial, epoch } = match revision {
             Some(revision) => self.project_resource(name, revision, value, table, &mut attempts).await?,
             // The table has at least the serial that the fabric last knew.
-            None => Projected { serial: table.serial, epoch: table.epoch },
+            None => table,
         };
         let kind = if changed { R::CHANGE } else { ChangeKind::Unchanged };
         self.metrics.count_change(kind.as_str());
@@ -73,25 +73,21 @@ impl Registry {
         value: Option<&R>,
         mut table: TableMark,
         attempts: &mut Attempts,
-    ) -> Result<Projected, Error> {
+    ) -> Result<TableMark, Error> {
         let serial = loop {
             let projected = self.store.project_resource(name, revision, value, Some(&table)).await;
-            match projected.map_err(Error::after_recording)? {
-                ResourceProjected::Done { serial } => break serial,
+            match self.on_this_table(projected, &mut table, attempts).await? {
+                Some(ResourceProjected::Done { serial }) => break serial,
                 // A later change was accepted after ours, and replaced it.
-                ResourceProjected::Stale { .. } => {
+                Some(ResourceProjected::Stale { .. }) => {
                     let (_, serial, _) = self.store.table_head().await.map_err(Error::after_recording)?;
                     break serial;
                 }
-                ResourceProjected::OtherTable => self.await_table(&mut table, attempts).await?,
-                ResourceProjected::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
+                None => {}
             }
         };
-        let member = member::<R>(name.as_str());
-        if let Err(error) = self.store.settle(&member, revision, serial, &table.epoch).await {
-            tracing::debug!(resource = R::NAME, %name, %error, "projected resource remains noted as outstanding");
-        }
-        Ok(Projected { serial, epoch: table.epoch })
+        self.settle(&member::<R>(name.as_str()), revision, serial, &table).await;
+        Ok(TableMark { serial, ..table })
     }
 
     /// Brings the wanted resource of a name to the table, or its removal with `revision`, for the reconciler.
@@ -106,12 +102,11 @@ impl Registry {
             Some(Wanted { revision, value }) => (*revision, Some(value)),
             None => (revision, None),
         };
-        let serial = match self.store.project_resource(name, revision, value, mark).await? {
+        let projected = self.store.project_resource(name, revision, value, mark).await;
+        let serial = match projected.map_err(Error::after_recording)? {
             ResourceProjected::Done { serial } => serial,
             // A later change was projected in the meantime, and is settled by its own projection.
             ResourceProjected::Stale { .. } => 0,
-            ResourceProjected::OtherTable => return Err(Error::Resyncing { recorded: true }),
-            ResourceProjected::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
         };
         self.settled(&member::<R>(name.as_str()), revision, serial, mark).await
     }

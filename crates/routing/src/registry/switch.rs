@@ -9,22 +9,8 @@ use crate::{
     store::{Live, Stored},
 };
 use signalbox_access::Caller;
+use signalbox_api::routes::SwitchedHost;
 use signalbox_route_table::{Hostname, InstanceId, Label, State};
-
-/// The result of a switch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Switched {
-    /// Instances of the new version whose drain was called off.
-    pub resumed: Vec<InstanceId>,
-    /// Instances of other versions that drain from now on.
-    pub drained: Vec<InstanceId>,
-    /// Whether anything changed.
-    pub changed: bool,
-    /// The table's serial with the switch in it.
-    pub serial: u64,
-    /// The newest token of the table's lineage.
-    pub epoch: String,
-}
 
 /// The instances to resume and to drain.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +36,7 @@ impl Registry {
         hostname: &Hostname,
         version_type: &Label,
         deadline_seconds: u32,
-    ) -> Result<Switched, Error> {
+    ) -> Result<SwitchedHost, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         let state = self.store.table_state().await?;
         let ids = self.store.ids_of_host(hostname).await?;
@@ -65,7 +51,9 @@ impl Registry {
         let plan = plan(hostname, version_type, &stored, &live)?;
 
         let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
-        let mut switched = Switched {
+        let mut switched = SwitchedHost {
+            hostname: hostname.to_string(),
+            version_type_id: version_type.as_str().to_owned(),
             resumed: Vec::new(),
             drained: Vec::new(),
             changed: false,
@@ -78,7 +66,7 @@ impl Registry {
         for id in plan.resume {
             let change = self.resume(caller, &id).await?;
             (switched.serial, switched.epoch) = (change.serial, change.epoch);
-            switched.resumed.push(id);
+            switched.resumed.push(id.to_string());
         }
         if !plan.drain.is_empty() {
             self.set_shares(caller, hostname, &BTreeMap::from([(version_type.clone(), 1)])).await?;
@@ -87,7 +75,7 @@ impl Registry {
             match self.drain(caller, &id, deadline_seconds).await {
                 Ok(change) => {
                     (switched.serial, switched.epoch) = (change.serial, change.epoch);
-                    switched.drained.push(id);
+                    switched.drained.push(id.to_string());
                 }
                 // Removed in the meantime: that is drained enough.
                 Err(Error::NoInstance(_)) => {}

@@ -133,11 +133,7 @@ impl Store {
 
     /// The published expiry marks of these names' certificates.
     pub(crate) async fn published_ends(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let command = self.fabric.command("HMGET").key(&fabric::routes_certificates_published()).arg(names);
-        command.query().await.map_err(Error::Fabric)
+        self.members(&fabric::routes_certificates_published(), names).await
     }
 
     /// Stores the published expiry mark of a certificate.

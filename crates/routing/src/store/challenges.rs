@@ -2,9 +2,9 @@
 //!
 //! They are not desired state: if the table is lost, the order fails and is repeated.
 
-use signalbox_store::{RoutesPrimaryRole, Script, Value, keys::routes as key};
+use signalbox_store::{RoutesPrimaryRole, Script, keys::routes as key};
 
-use super::{SHARED, Store, reply::Reply};
+use super::{SHARED, Store};
 use crate::Error;
 
 static PUT: Script<RoutesPrimaryRole> =
@@ -21,7 +21,7 @@ impl Store {
         if epoch.is_empty() {
             return Err(Error::Resyncing { recorded: false });
         }
-        let reply = PUT
+        let call = PUT
             .call()
             .key(&key::serial())
             .key(&key::epoch())
@@ -31,15 +31,10 @@ impl Store {
             .arg(LIFE_SECONDS)
             .arg(epoch)
             .arg(self.clock())
-            .arg(name)
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("challenge", reply);
+            .arg(name);
+        let reply = self.on_table("challenge", call).await?;
         match reply.word()?.as_str() {
             "done" => Ok((epoch.to_owned(), reply.at(1)?)),
-            "foreign" | "behind" => Err(Error::Resyncing { recorded: false }),
-            "blocked" => Err(Error::Blocked { key: reply.at(1)?, recorded: false }),
             _ => Err(reply.unexpected()),
         }
     }

@@ -7,7 +7,7 @@ use signalbox_store::{
     keys::{fabric, routes},
 };
 
-use super::{Store, reply::Reply};
+use super::Store;
 use crate::Error;
 
 static CHANGES: Script<RoutesPrimaryRole> =
@@ -104,18 +104,15 @@ impl Store {
 
     /// At most `limit` changes after `place`; the first ones of the table when its epoch is another.
     pub(crate) async fn changes_after(&self, place: &Place, limit: usize) -> Result<Changes, Error> {
-        let reply = CHANGES
+        let call = CHANGES
             .call()
             .key(&routes::serial())
             .key(&routes::epoch())
             .key(&routes::changes())
             .arg(&place.epoch)
             .arg(&place.entry)
-            .arg(limit)
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("changes", reply);
+            .arg(limit);
+        let reply = self.on_table("changes", call).await?;
         type Fields = (String, HashMap<String, String>);
         let entries = reply.rest::<Fields>(3)?;
         Ok(Changes {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use signalbox_store::{FabricRole, Script, Value, keys::fabric as key};
+use signalbox_store::{FabricRole, FabricSpace, Key, Script, ToRedisArgs, Value, keys::fabric as key};
 
 use super::{Store, TableMark, reply::Reply};
 use crate::Error;
@@ -77,8 +77,6 @@ pub(crate) enum DesireOutcome {
     },
     /// Another process changed it first; read again.
     Changed,
-    /// The token has the maximum number of instances.
-    Limited,
     /// The fabric is empty or has lost changes; nothing may be written before a reconciliation.
     Behind,
 }
@@ -96,8 +94,7 @@ pub struct TableState {
 
 impl TableState {
     pub(crate) fn mark(&self) -> Option<TableMark> {
-        let epoch = newest(&self.lineage)?.to_owned();
-        Some(TableMark { epoch, serial: self.serial })
+        mark(&self.lineage, self.serial)
     }
 }
 
@@ -109,38 +106,27 @@ pub(crate) struct Pulse {
     pub(crate) is_outstanding: bool,
 }
 
-pub(super) fn newest(lineage: &str) -> Option<&str> {
+fn newest(lineage: &str) -> Option<&str> {
     lineage.split(' ').next().filter(|token| !token.is_empty())
+}
+
+/// The mark of the table with this lineage; `None` if it has none.
+pub(super) fn mark(lineage: &str, serial: u64) -> Option<TableMark> {
+    Some(TableMark { epoch: newest(lineage)?.to_owned(), serial })
 }
 
 impl Store {
     /// The desired state of one instance.
     pub async fn stored(&self, id: &InstanceId) -> Result<Option<Stored>, Error> {
-        let text: Option<String> = self
-            .fabric
-            .command("HGET")
-            .key(&key::routes_instances())
-            .arg(id.as_str())
-            .query()
-            .await
-            .map_err(Error::Fabric)?;
+        let command = self.fabric.command("HGET").key(&key::routes_instances()).arg(id.as_str());
+        let text: Option<String> = command.query().await.map_err(Error::Fabric)?;
         text.map(|text| Stored::parse(id.clone(), text)).transpose()
     }
 
     /// Many instances, in the order asked for; those that are gone are left out.
     pub async fn stored_many(&self, ids: &[InstanceId]) -> Result<Vec<Stored>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
         let names: Vec<&str> = ids.iter().map(InstanceId::as_str).collect();
-        let texts: Vec<Option<String>> = self
-            .fabric
-            .command("HMGET")
-            .key(&key::routes_instances())
-            .arg(names)
-            .query()
-            .await
-            .map_err(Error::Fabric)?;
+        let texts = self.members(&key::routes_instances(), &names).await?;
         let pairs = ids.iter().zip(texts);
         pairs.filter_map(|(id, text)| text.map(|text| Stored::parse(id.clone(), text))).collect()
     }
@@ -160,12 +146,11 @@ impl Store {
             Some(owner) => self.stored(&InstanceId::parse(&owner)?).await?,
             None => None,
         };
-        let epoch = lineage.as_deref().and_then(newest).map(ToOwned::to_owned);
         Ok(Sight {
             current: text.map(|text| Stored::parse(id.clone(), text)).transpose()?,
             owner,
             outstanding,
-            table: epoch.map(|epoch| TableMark { epoch, serial: serial.unwrap_or(0) }),
+            table: mark(&lineage.unwrap_or_default(), serial.unwrap_or(0)),
         })
     }
 
@@ -177,7 +162,7 @@ impl Store {
         let tail = after.as_deref().map_or("", |json| json.trim_start_matches('{'));
         let spec = desire.after.map(|after| &after.spec);
         let before = desire.before;
-        let reply = DESIRE
+        let call = DESIRE
             .call()
             .key(&key::routes_instances())
             .key(&key::routes_instances_index())
@@ -201,16 +186,17 @@ impl Store {
             .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
             .arg(desire.registrant.map_or("", |registrant| &registrant.token))
             .arg(desire.registrant.map_or(0, |registrant| registrant.max_instances))
-            .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)))
-            .run::<Vec<Value>>(&self.fabric)
-            .await
-            .map_err(Error::Fabric)?;
-        self.outcome(Reply::new("desire", reply))
+            .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)));
+        let reply = self.in_fabric("desire", call).await?;
+        match (reply.word()?.as_str(), desire.registrant) {
+            ("limited", Some(registrant)) => Err(Error::TokenFull { instances: registrant.max_instances }),
+            _ => self.outcome(&reply),
+        }
     }
 
     /// Forgets a host name without desired instances, and its policy.
     pub(crate) async fn forget_host(&self, hostname: &Hostname) -> Result<DesireOutcome, Error> {
-        let reply = FORGET_HOST
+        let call = FORGET_HOST
             .call()
             .key(&key::routes_hosts())
             .key(&key::routes_hosts_index())
@@ -219,14 +205,11 @@ impl Store {
             .key(&key::routes_table())
             .key(&key::routes_policies())
             .arg(hostname.as_str())
-            .arg(self.floor())
-            .run::<Vec<Value>>(&self.fabric)
-            .await
-            .map_err(Error::Fabric)?;
-        self.outcome(Reply::new("forget_host", reply))
+            .arg(self.floor());
+        self.outcome(&self.in_fabric("forget_host", call).await?)
     }
 
-    pub(super) fn outcome(&self, reply: Reply) -> Result<DesireOutcome, Error> {
+    pub(super) fn outcome(&self, reply: &Reply) -> Result<DesireOutcome, Error> {
         match reply.word()?.as_str() {
             "accepted" => {
                 let revision = reply.at(1)?;
@@ -234,7 +217,6 @@ impl Store {
                 Ok(DesireOutcome::Accepted { revision, table: reply.table_mark()? })
             }
             "changed" => Ok(DesireOutcome::Changed),
-            "limited" => Ok(DesireOutcome::Limited),
             "regressed" | "uninitialized" => Ok(DesireOutcome::Behind),
             _ => Err(reply.unexpected()),
         }
@@ -243,11 +225,8 @@ impl Store {
     /// Records a host name again that was forgotten while an instance registered for it.
     pub(crate) async fn remember_host(&self, hostname: &Hostname, version_type: &str) -> Result<(), Error> {
         let mut batch = self.fabric.batch();
-        batch.add("HSET", &key::routes_hosts(), (hostname.as_str(), version_type)).add(
-            "ZADD",
-            &key::routes_hosts_index(),
-            (0, hostname.as_str()),
-        );
+        batch.add("HSET", &key::routes_hosts(), (hostname.as_str(), version_type));
+        batch.add("ZADD", &key::routes_hosts_index(), (0, hostname.as_str()));
         batch.query::<Value>().await.map(drop).map_err(Error::Fabric)
     }
 
@@ -275,15 +254,12 @@ impl Store {
     /// Marks an instance as outstanding without changing it: if its caller dies in the middle, the reconciler checks
     /// it.
     pub(crate) async fn mark_outstanding(&self, stored: &Stored) -> Result<(), Error> {
-        self.fabric
-            .command("ZADD")
-            .key(&key::routes_unprojected())
-            .arg("NX")
-            .arg(stored.record.revision)
-            .arg(stored.id.as_str())
-            .run()
-            .await
-            .map_err(Error::Fabric)
+        self.mark_member_outstanding(stored.id.as_str(), stored.record.revision).await
+    }
+
+    pub(super) async fn mark_member_outstanding(&self, member: &str, revision: u64) -> Result<(), Error> {
+        let command = self.fabric.command("ZADD").key(&key::routes_unprojected()).arg("NX");
+        command.arg(revision).arg(member).run().await.map_err(Error::Fabric)
     }
 
     /// The revision of a member that is not known to be in the table.
@@ -302,11 +278,7 @@ impl Store {
         self.waiting(&key::routes_unreported(), limit).await
     }
 
-    async fn waiting(
-        &self,
-        key: &signalbox_store::Key<signalbox_store::FabricSpace>,
-        limit: usize,
-    ) -> Result<Vec<(String, u64)>, Error> {
+    async fn waiting(&self, key: &Key<FabricSpace>, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         let last = limit.saturating_sub(1);
         let command = self.fabric.command("ZRANGE").key(key).arg(0).arg(last).arg("WITHSCORES");
         command.query().await.map_err(Error::Fabric)
@@ -314,15 +286,8 @@ impl Store {
 
     /// Records that the membership sets have `revision` of an instance.
     pub(crate) async fn reported(&self, id: &InstanceId, revision: u64) -> Result<(), Error> {
-        REPORT
-            .call()
-            .key(&key::routes_unreported())
-            .arg(id.as_str())
-            .arg(revision)
-            .run::<u64>(&self.fabric)
-            .await
-            .map(drop)
-            .map_err(Error::Fabric)
+        let call = REPORT.call().key(&key::routes_unreported()).arg(id.as_str()).arg(revision);
+        call.run::<u64>(&self.fabric).await.map(drop).map_err(Error::Fabric)
     }
 
     /// Up to `limit` instance ids after `after`, in order.
@@ -338,7 +303,7 @@ impl Store {
 
     pub(super) async fn index_after(
         &self,
-        key: &signalbox_store::Key<signalbox_store::FabricSpace>,
+        key: &Key<FabricSpace>,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<String>, Error> {
@@ -349,25 +314,30 @@ impl Store {
 
     /// Version types of host names, in the order asked for.
     pub async fn host_version_types(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
+        self.members(&key::routes_hosts(), names).await
+    }
+
+    /// The values of these names in a hash, in their order.
+    pub(super) async fn members(
+        &self,
+        key: &Key<FabricSpace>,
+        names: &[impl ToRedisArgs + Sync],
+    ) -> Result<Vec<Option<String>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let command = self.fabric.command("HMGET").key(&key::routes_hosts()).arg(names);
-        command.query().await.map_err(Error::Fabric)
+        self.fabric.command("HMGET").key(key).arg(names).query().await.map_err(Error::Fabric)
     }
 
     /// As [`Self::table_state`], and whether anything is outstanding.
     pub(crate) async fn pulse(&self) -> Result<Pulse, Error> {
-        let reply = PULSE
+        let call = PULSE
             .call()
             .key(&key::routes_table())
             .key(&key::routes_revision())
             .key(&key::routes_unprojected())
-            .key(&key::routes_unreported())
-            .run::<Vec<Value>>(&self.fabric)
-            .await
-            .map_err(Error::Fabric)?;
-        let reply = Reply::new("pulse", reply);
+            .key(&key::routes_unreported());
+        let reply = self.in_fabric("pulse", call).await?;
         let (unprojected, unreported): (u64, u64) = (reply.at(4)?, reply.at(5)?);
         let state = TableState {
             lineage: reply.at(0)?,
@@ -381,11 +351,8 @@ impl Store {
     /// The fabric's knowledge of the table.
     pub async fn table_state(&self) -> Result<TableState, Error> {
         let mut batch = self.fabric.batch();
-        batch.add("HGETALL", &key::routes_table(), &[] as &[&str]).add(
-            "GET",
-            &key::routes_revision(),
-            &[] as &[&str],
-        );
+        batch.add("HGETALL", &key::routes_table(), &[] as &[&str]);
+        batch.add("GET", &key::routes_revision(), &[] as &[&str]);
         let (mut fields, revision): (HashMap<String, String>, Option<u64>) =
             batch.query().await.map_err(Error::Fabric)?;
         Ok(TableState {
@@ -398,21 +365,10 @@ impl Store {
 
     /// The table that changes have to expect; `None` while it does not exist.
     pub(crate) async fn table_mark(&self) -> Result<Option<TableMark>, Error> {
-        let (epoch, serial): (Option<String>, Option<u64>) = self
-            .fabric
-            .command("HMGET")
-            .key(&key::routes_table())
-            .arg(("epoch", "serial"))
-            .query()
-            .await
-            .map_err(Error::Fabric)?;
-        let state = TableState {
-            lineage: epoch.unwrap_or_default(),
-            serial: serial.unwrap_or(0),
-            seeding: false,
-            revision: 0,
-        };
-        Ok(state.mark())
+        let command = self.fabric.command("HMGET").key(&key::routes_table()).arg(("epoch", "serial"));
+        let (lineage, serial): (Option<String>, Option<u64>) =
+            command.query().await.map_err(Error::Fabric)?;
+        Ok(mark(&lineage.unwrap_or_default(), serial.unwrap_or(0)))
     }
 
     /// Records the lineage that the routes primary has, or with `seeding` is about to get; false when another

@@ -1,8 +1,8 @@
 //! The instances to check and their health, on the routes primary.
 
-use signalbox_store::{RoutesPrimaryRole, Script, Value, keys::routes as key};
+use signalbox_store::{RoutesPrimaryRole, Script, keys::routes as key};
 
-use super::{Fence, SHARED, Store, TableMark, reply::Reply};
+use super::{Fence, SHARED, Store, TableMark};
 use crate::{
     Error,
     health::{Listed, Target},
@@ -35,16 +35,6 @@ pub(crate) enum Diagnosed {
     Same,
     /// The instance was removed, moved, or is no longer checked.
     Gone,
-    /// This is not the table that was meant, or it has lost changes.
-    OtherTable,
-    /// A key of another type is in the way.
-    Blocked {
-        key: String,
-    },
-    /// Another pacemaker holds the lease; its epoch.
-    Fenced {
-        epoch: u64,
-    },
 }
 
 impl Store {
@@ -64,11 +54,8 @@ impl Store {
         }
         let mut list = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK) {
-            let mut batch = self.routes.batch();
-            for id in chunk {
-                batch.add("HMGET", &key::instance(id), &["record", "unhealthy"]);
-            }
-            let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+            let rows: Vec<(Option<String>, Option<String>)> =
+                self.fields(chunk, &["record", "unhealthy"]).await?;
             for (id, (record, unhealthy)) in chunk.iter().zip(rows) {
                 // Removed in the meantime, or written by other means: not checked.
                 let record = record.and_then(|text| serde_json::from_str::<Record>(&text).ok());
@@ -86,7 +73,7 @@ impl Store {
         mark: &TableMark,
         fence: Fence<'_>,
     ) -> Result<Diagnosed, Error> {
-        let reply = HEALTH
+        let call = HEALTH
             .call()
             .key(&key::serial())
             .key(&key::instance(diagnosis.id.as_str()))
@@ -101,18 +88,12 @@ impl Store {
             .arg(mark.serial)
             .arg(self.clock())
             .arg(fence.lease)
-            .arg(fence.epoch)
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("health", reply);
+            .arg(fence.epoch);
+        let reply = self.on_table("health", call).await?;
         Ok(match reply.word()?.as_str() {
             "done" => Diagnosed::Done { serial: reply.at(1)? },
             "same" => Diagnosed::Same,
             "gone" => Diagnosed::Gone,
-            "foreign" | "behind" => Diagnosed::OtherTable,
-            "blocked" => Diagnosed::Blocked { key: reply.at(1)? },
-            "fenced" => Diagnosed::Fenced { epoch: reply.at(1)? },
             _ => return Err(reply.unexpected()),
         })
     }

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use signalbox_store::{Fabric, RoutesPrimary, Stats, Value};
+use signalbox_store::{Call, Fabric, FabricRole, RoutesPrimary, RoutesPrimaryRole, Stats, Value};
 
 pub use certificates::Certificate;
 pub(crate) use changes::{Changes, Entry, Place};
@@ -31,15 +31,16 @@ pub(crate) use health::{Diagnosed, Diagnosis};
 pub use resource::Wanted;
 pub(crate) use resource::{Projected, Resource, ResourceOutcome, ResourceProjected, member};
 pub use routers::RouterReport;
-pub(crate) use table::{Applied, Fence, HostRemoved, Lineage, Projection, Published, Swept};
-pub use table::{Heartbeat, InstanceState, Live, Noted};
+pub(crate) use table::{Applied, Due, Fence, HostRemoved, Lineage, Projection};
+pub use table::{InstanceState, Live};
 
 use super::Error;
+use reply::Reply;
 
 /// Local functions that the scripts of the route table share.
 const SHARED: &str = include_str!("../scripts/shared.lua");
 
-/// The table that a change expects. A projection must not write to another one.
+/// The table that a change expects, or which has the change. A projection must not write to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableMark {
     /// The newest token of its lineage.
@@ -89,6 +90,16 @@ impl Store {
             within(patience, self.stats.command("INFO").query()),
         );
         [("routes", routes), ("fabric", fabric), ("stats", stats)]
+    }
+
+    /// Calls a script on the routes primary.
+    async fn on_table(&self, name: &'static str, call: Call<'_, RoutesPrimaryRole>) -> Result<Reply, Error> {
+        Ok(Reply::new(name, call.run(&self.routes).await.map_err(Error::table)?))
+    }
+
+    /// Calls a script in the fabric.
+    async fn in_fabric(&self, name: &'static str, call: Call<'_, FabricRole>) -> Result<Reply, Error> {
+        Ok(Reply::new(name, call.run(&self.fabric).await.map_err(Error::Fabric)?))
     }
 
     /// Remembers a revision that certainly existed.

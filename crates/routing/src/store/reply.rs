@@ -2,7 +2,7 @@
 
 use signalbox_store::{FromRedisValue, Value, from_redis_value};
 
-use super::{TableMark, desired::newest};
+use super::{TableMark, desired::mark};
 use crate::Error;
 
 /// A script's reply, before it becomes the enum of the one function that called it.
@@ -17,8 +17,16 @@ impl Reply {
         Self { script, items }
     }
 
+    /// The first word. Refusals that mean the same in every script are errors.
     pub(super) fn word(&self) -> Result<String, Error> {
-        self.at(0)
+        let word: String = self.at(0)?;
+        match word.as_str() {
+            // This is not the table that was meant, or it has lost changes.
+            "foreign" | "behind" => Err(Error::Resyncing { recorded: false }),
+            "blocked" => Err(Error::Blocked { key: self.at(1)?, recorded: false }),
+            "fenced" => Err(Error::Fenced { epoch: self.at(1)? }),
+            _ => Ok(word),
+        }
     }
 
     pub(super) fn at<T: FromRedisValue>(&self, index: usize) -> Result<T, Error> {
@@ -33,8 +41,7 @@ impl Reply {
 
     /// The table after a change: its serial at 2, its lineage at 3.
     pub(super) fn table_mark(&self) -> Result<TableMark, Error> {
-        let lineage: String = self.at(3)?;
-        Ok(TableMark { epoch: newest(&lineage).unwrap_or("").to_owned(), serial: self.at(2)? })
+        mark(&self.at::<String>(3)?, self.at(2)?).ok_or_else(|| self.unexpected())
     }
 
     /// A reply that the script's header does not list.

@@ -10,7 +10,7 @@ use signalbox_store::{
     keys::{fabric, routes},
 };
 
-use super::{DesireOutcome, Store, TableMark, reply::Reply};
+use super::{DesireOutcome, Store, TableMark};
 use crate::{ChangeKind, Error};
 use signalbox_route_table::Hostname;
 
@@ -116,10 +116,6 @@ pub(crate) enum ResourceProjected {
     Done { serial: u64 },
     /// The table has a later revision.
     Stale { revision: u64 },
-    /// The table is not the expected one, or has lost changes.
-    OtherTable,
-    /// This key has an unexpected type.
-    Blocked { key: String },
 }
 
 /// The table's entry of a resource.
@@ -146,11 +142,7 @@ pub(crate) fn member<R: Resource>(name: &str) -> String {
 impl Store {
     /// The desired resources of these names, in their order.
     pub(crate) async fn wanted<R: Resource>(&self, names: &[&str]) -> Result<Vec<Option<Wanted<R>>>, Error> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let command = self.fabric.command("HMGET").key(&R::desired_key()).arg(names);
-        let records: Vec<Option<String>> = command.query().await.map_err(Error::Fabric)?;
+        let records = self.members(&R::desired_key(), names).await?;
         records.into_iter().map(|record| record.as_deref().map(R::parse).transpose()).collect()
     }
 
@@ -184,24 +176,21 @@ impl Store {
         for key in R::index_keys() {
             call = call.key(&key);
         }
-        let reply = call
+        let call = call
             .arg(name.as_str())
             .arg(tail)
             .arg(self.floor())
             .arg(expected.map_or_else(String::new, |revision| revision.to_string()))
             .arg(member::<R>(name.as_str()))
-            .arg(index)
-            .run::<Vec<Value>>(&self.fabric)
-            .await
-            .map_err(Error::Fabric)?;
-        let reply = Reply::new("desire_resource", reply);
+            .arg(index);
+        let reply = self.in_fabric("desire_resource", call).await?;
         if reply.word()? == "same" {
             let outstanding = Some(reply.at(1)?).filter(|revision| *revision > 0);
             return Ok(ResourceOutcome::Same { outstanding, table: reply.table_mark()? });
         }
-        Ok(match self.outcome(reply)? {
+        Ok(match self.outcome(&reply)? {
             DesireOutcome::Accepted { revision, table } => ResourceOutcome::Accepted { revision, table },
-            DesireOutcome::Changed | DesireOutcome::Limited => ResourceOutcome::Changed,
+            DesireOutcome::Changed => ResourceOutcome::Changed,
             DesireOutcome::Behind => ResourceOutcome::Behind,
         })
     }
@@ -249,23 +238,18 @@ impl Store {
         if let Some(key) = R::text_key(name.as_str()) {
             call = call.key(&key);
         }
-        let reply = call
+        let call = call
             .arg(name.as_str())
             .arg(revision)
             .arg(text)
             .arg(mark.map_or("", |mark| &mark.epoch))
             .arg(mark.map_or(0, |mark| mark.serial))
             .arg(self.clock())
-            .arg(fields)
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("project_resource", reply);
+            .arg(fields);
+        let reply = self.on_table("project_resource", call).await?;
         Ok(match reply.word()?.as_str() {
             "done" | "same" => ResourceProjected::Done { serial: reply.at(1)? },
             "stale" => ResourceProjected::Stale { revision: reply.at(1)? },
-            "foreign" | "behind" => ResourceProjected::OtherTable,
-            "blocked" => ResourceProjected::Blocked { key: reply.at(1)? },
             _ => return Err(reply.unexpected()),
         })
     }
@@ -276,8 +260,7 @@ impl Store {
         name: &str,
         revision: u64,
     ) -> Result<(), Error> {
-        let command = self.fabric.command("ZADD").key(&fabric::routes_unprojected()).arg("NX");
-        command.arg(revision).arg(member::<R>(name)).run().await.map_err(Error::Fabric)
+        self.mark_member_outstanding(&member::<R>(name), revision).await
     }
 
     /// The table's entries of the resources of these names, in their order.

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use signalbox_store::{RoutesPrimaryRole, Script, Value, keys::routes as key};
+use signalbox_api::routes::Heartbeat;
+use signalbox_store::{
+    FromRedisValue, RoutesPrimaryRole, Script, Value, from_redis_value, keys::routes as key,
+};
 
 use super::{SHARED, Store, TableMark, desired::hostnames, reply::Reply};
 use crate::Error;
@@ -21,11 +24,11 @@ static BEGIN_SEEDING: Script<RoutesPrimaryRole> =
 static PUBLISH_LINEAGE: Script<RoutesPrimaryRole> =
     Script::new("routing/publish_lineage", include_str!("../scripts/publish_lineage.lua"));
 
-fn published(reply: &Reply) -> Result<Published, Error> {
+/// The serial, unless another process changed the lineage first.
+fn published(reply: &Reply) -> Result<u64, Error> {
     match reply.word()?.as_str() {
-        "done" => Ok(Published::Done { serial: reply.at(1)? }),
-        "changed" => Ok(Published::Changed),
-        "fenced" => Ok(Published::Fenced { epoch: reply.at(1)? }),
+        "done" => reply.at(1),
+        "changed" => Err(Error::Resyncing { recorded: true }),
         _ => Err(reply.unexpected()),
     }
 }
@@ -63,50 +66,15 @@ pub(crate) enum Applied {
     Superseded { by: String },
     /// Nothing has ended yet.
     Early,
-    /// This is not the table that was meant, or it has lost changes.
-    OtherTable,
-    /// A key of another type is in the way.
-    Blocked { key: String },
-    /// Another pacemaker holds the lease; its epoch.
-    Fenced { epoch: u64 },
-}
-
-/// The result of a heartbeat.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heartbeat {
-    /// The lease begins again.
-    Renewed {
-        /// When the lease expires, in unix milliseconds of the routes primary's clock.
-        expires_ms: u64,
-        /// The length of the lease.
-        lease_ms: u64,
-    },
-    /// The instance has no lease.
-    Unleased,
-    /// The table has no such instance.
-    Unknown,
-}
-
-/// The result of reporting a fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Noted {
-    /// The number of faults reported so far.
-    Counted(u64),
-    /// The table has no such instance.
-    Unknown,
 }
 
 /// The result of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Swept {
-    /// Ids whose lease or drain has ended by the clock; after an absence each lease gets its period again.
-    Due {
-        after_absence: bool,
-        ids: Vec<String>,
-    },
-    Fenced {
-        epoch: u64,
-    },
+pub(crate) struct Due {
+    /// No pacemaker has swept for a while, so each lease gets its period again.
+    pub(crate) after_absence: bool,
+    /// Ids whose lease or drain has ended by the clock.
+    pub(crate) ids: Vec<String>,
 }
 
 /// The result of removing a host.
@@ -114,8 +82,6 @@ pub(crate) enum Swept {
 pub(crate) enum HostRemoved {
     Done { serial: u64 },
     InUse { serial: u64 },
-    OtherTable,
-    Blocked { key: String },
 }
 
 /// Why a table gets a new lineage.
@@ -134,14 +100,6 @@ impl Lineage {
             Self::Reseeded => "reseeded",
         }
     }
-}
-
-/// The result of publishing a lineage.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Published {
-    Done { serial: u64 },
-    Changed,
-    Fenced { epoch: u64 },
 }
 
 /// What the table has about the version and the health of an instance.
@@ -190,7 +148,7 @@ impl Store {
         let spec = desired.map(|desired| &desired.spec);
         let text = record.map(|record| serde_json::to_string(record).map_err(Error::Record)).transpose()?;
         let drains = desired.filter(|desired| desired.state == State::Draining);
-        let reply = APPLY
+        let call = APPLY
             .call()
             .key(&key::serial())
             .key(&key::instance(id.as_str()))
@@ -218,41 +176,35 @@ impl Store {
             .arg(drains.and_then(|desired| desired.drain_deadline_ms).unwrap_or(0))
             .arg(text.as_deref().unwrap_or(""))
             .arg(u8::from(spec.is_some_and(|spec| spec.health.is_some())))
-            .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)))
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        applied(Reply::new("apply", reply))
+            .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)));
+        applied(&self.on_table("apply", call).await?)
     }
 
-    /// Renews a lease.
-    pub(crate) async fn heartbeat(&self, id: &InstanceId) -> Result<Heartbeat, Error> {
-        let reply = HEARTBEAT
-            .call()
-            .key(&key::instance(id.as_str()))
-            .key(&key::leases())
-            .arg(id.as_str())
-            .arg(self.clock())
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("heartbeat", reply);
+    /// Renews a lease; `None` if the table has no such instance.
+    pub(crate) async fn heartbeat(&self, id: &InstanceId) -> Result<Option<Heartbeat>, Error> {
+        let call = HEARTBEAT.call().key(&key::instance(id.as_str())).key(&key::leases());
+        let reply = self.on_table("heartbeat", call.arg(id.as_str()).arg(self.clock())).await?;
         match reply.word()?.as_str() {
-            "renewed" => Ok(Heartbeat::Renewed { expires_ms: reply.at(1)?, lease_ms: reply.at(2)? }),
-            "unleased" => Ok(Heartbeat::Unleased),
-            "unknown" => Ok(Heartbeat::Unknown),
+            "renewed" => {
+                let (expires_ms, lease_ms): (u64, u64) = (reply.at(1)?, reply.at(2)?);
+                let lease_seconds = Some(lease_ms / 1000);
+                Ok(Some(Heartbeat { lease_seconds, lease_expires_ms: Some(expires_ms) }))
+            }
+            "unleased" => Ok(Some(Heartbeat { lease_seconds: None, lease_expires_ms: None })),
+            "unknown" => Ok(None),
             _ => Err(reply.unexpected()),
         }
     }
 
-    /// Counts a fault at an instance; one whose id was the latest already is not counted again.
+    /// Counts a fault at an instance; one whose id was the latest already is not counted again. Returns the number so far;
+    /// `None` if the table has no such instance.
     pub(crate) async fn fault(
         &self,
         id: &InstanceId,
         message: &str,
         fault_id: Option<&str>,
-    ) -> Result<Noted, Error> {
-        let reply = FAULT
+    ) -> Result<Option<u64>, Error> {
+        let call = FAULT
             .call()
             .key(&key::instance(id.as_str()))
             .key(&key::serial())
@@ -260,21 +212,18 @@ impl Store {
             .arg(id.as_str())
             .arg(message)
             .arg(fault_id.unwrap_or(""))
-            .arg(self.clock())
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("fault", reply);
+            .arg(self.clock());
+        let reply = self.on_table("fault", call).await?;
         match reply.word()?.as_str() {
-            "noted" | "repeated" => Ok(Noted::Counted(reply.at(1)?)),
-            "unknown" => Ok(Noted::Unknown),
+            "noted" | "repeated" => reply.at(1).map(Some),
+            "unknown" => Ok(None),
             _ => Err(reply.unexpected()),
         }
     }
 
     /// Asks which leases and drains have ended, at most `limit` of each.
-    pub(crate) async fn sweep(&self, epoch: u64, gap_ms: u64, limit: usize) -> Result<Swept, Error> {
-        let reply = SWEEP
+    pub(crate) async fn sweep(&self, epoch: u64, gap_ms: u64, limit: usize) -> Result<Due, Error> {
+        let call = SWEEP
             .call()
             .key(&key::fencing())
             .key(&key::leases())
@@ -282,14 +231,10 @@ impl Store {
             .arg(epoch)
             .arg(gap_ms)
             .arg(limit)
-            .arg(self.clock())
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("sweep", reply);
+            .arg(self.clock());
+        let reply = self.on_table("sweep", call).await?;
         match reply.word()?.as_str() {
-            "due" => Ok(Swept::Due { after_absence: reply.at::<u64>(1)? == 1, ids: reply.rest(2)? }),
-            "fenced" => Ok(Swept::Fenced { epoch: reply.at(1)? }),
+            "due" => Ok(Due { after_absence: reply.at(1)?, ids: reply.rest(2)? }),
             _ => Err(reply.unexpected()),
         }
     }
@@ -302,7 +247,7 @@ impl Store {
         mark: Option<&TableMark>,
     ) -> Result<HostRemoved, Error> {
         let name = hostname.as_str();
-        let reply = REMOVE_HOST
+        let call = REMOVE_HOST
             .call()
             .key(&key::serial())
             .key(&key::instances(name))
@@ -316,16 +261,11 @@ impl Store {
             .arg(mark.map_or(0, |mark| mark.serial))
             .arg(name)
             .arg(self.clock())
-            .arg(revision)
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        let reply = Reply::new("remove_host", reply);
+            .arg(revision);
+        let reply = self.on_table("remove_host", call).await?;
         match reply.word()?.as_str() {
             "done" => Ok(HostRemoved::Done { serial: reply.at(1)? }),
             "in_use" => Ok(HostRemoved::InUse { serial: reply.at(1)? }),
-            "foreign" | "behind" => Ok(HostRemoved::OtherTable),
-            "blocked" => Ok(HostRemoved::Blocked { key: reply.at(1)? }),
             _ => Err(reply.unexpected()),
         }
     }
@@ -336,8 +276,8 @@ impl Store {
         expected: &str,
         token: &str,
         fence: Fence<'_>,
-    ) -> Result<Published, Error> {
-        let reply = BEGIN_SEEDING
+    ) -> Result<u64, Error> {
+        let call = BEGIN_SEEDING
             .call()
             .key(&key::epoch())
             .key(&key::seeding())
@@ -345,15 +285,12 @@ impl Store {
             .arg(expected)
             .arg(token)
             .arg(fence.lease)
-            .arg(fence.epoch)
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        published(&Reply::new("begin_seeding", reply))
+            .arg(fence.epoch);
+        published(&self.on_table("begin_seeding", call).await?)
     }
 
     /// Ends the seeding of the table: serial above `floor`, then the lineage. `token` is the mark that it began with;
-    /// empty for a table that was not seeded.
+    /// empty for a table that was not seeded. Returns the serial.
     pub(crate) async fn publish_lineage(
         &self,
         expected: &str,
@@ -362,8 +299,8 @@ impl Store {
         reason: Lineage,
         token: &str,
         fence: Fence<'_>,
-    ) -> Result<Published, Error> {
-        let reply = PUBLISH_LINEAGE
+    ) -> Result<u64, Error> {
+        let call = PUBLISH_LINEAGE
             .call()
             .key(&key::serial())
             .key(&key::epoch())
@@ -377,11 +314,8 @@ impl Store {
             .arg(fence.epoch)
             .arg(reason.as_str())
             .arg(self.clock())
-            .arg(token)
-            .run::<Vec<Value>>(&self.routes)
-            .await
-            .map_err(Error::table)?;
-        published(&Reply::new("publish_lineage", reply))
+            .arg(token);
+        published(&self.on_table("publish_lineage", call).await?)
     }
 
     /// The table's lineage (newest token first), serial, and highest revision.
@@ -412,14 +346,13 @@ impl Store {
                 type Text = Option<String>;
                 type Number = Option<u64>;
                 type Fields = (Text, Number, Number, Text, Number, Text, Number);
-                let fields = signalbox_store::from_redis_value::<Fields>(pair[0].clone());
-                let (state, revision, faults, last_fault, last_fault_ms, unhealthy, health_ms) =
-                    fields.map_err(unreadable)?;
-                let expires = signalbox_store::from_redis_value::<Option<f64>>(pair[1].clone());
+                let pair = from_redis_value::<(Fields, Option<f64>)>(Value::Array(pair.to_vec()));
+                let (fields, expires) = pair.map_err(unreadable)?;
+                let (state, revision, faults, last_fault, last_fault_ms, unhealthy, health_ms) = fields;
                 let stands = matches!(state.as_deref(), Some("active" | "draining"));
                 Ok(Live {
                     revision: revision.filter(|_| stands),
-                    lease_expires_ms: expires.map_err(unreadable)?.map(|ms| ms as u64),
+                    lease_expires_ms: expires.map(|ms| ms as u64),
                     unhealthy,
                     health_ms,
                     faults: faults.unwrap_or(0),
@@ -432,16 +365,25 @@ impl Store {
 
     /// Version type and health of instances in the table, in the order asked for.
     pub async fn instance_states(&self, ids: &[String]) -> Result<Vec<InstanceState>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut batch = self.routes.batch();
-        for id in ids {
-            batch.add("HMGET", &key::instance(id), &["version_type_id", "unhealthy"]);
-        }
-        let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+        let rows = self.fields(ids, &["version_type_id", "unhealthy"]).await?;
         let state = |(version_type, unhealthy)| InstanceState { version_type, unhealthy };
         Ok(rows.into_iter().map(state).collect())
+    }
+
+    /// These fields of instances in the table, in the order asked for.
+    pub(super) async fn fields<T: FromRedisValue>(
+        &self,
+        ids: impl IntoIterator<Item = impl AsRef<str>>,
+        fields: &[&str],
+    ) -> Result<Vec<T>, Error> {
+        let mut batch = self.routes.batch();
+        for id in ids {
+            batch.add("HMGET", &key::instance(id.as_ref()), fields);
+        }
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        batch.query().await.map_err(Error::table)
     }
 
     /// Revision, state and record of instances in the table, tombstones included.
@@ -449,15 +391,9 @@ impl Store {
         &self,
         ids: &[InstanceId],
     ) -> Result<Vec<(u64, Option<String>, Option<String>)>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut batch = self.routes.batch();
-        for id in ids {
-            batch.add("HMGET", &key::instance(id.as_str()), &["revision", "state", "record"]);
-        }
         type Row = (Option<u64>, Option<String>, Option<String>);
-        let rows: Vec<Row> = batch.query().await.map_err(Error::table)?;
+        let ids = ids.iter().map(InstanceId::as_str);
+        let rows: Vec<Row> = self.fields(ids, &["revision", "state", "record"]).await?;
         Ok(rows.into_iter().map(|(revision, state, record)| (revision.unwrap_or(0), state, record)).collect())
     }
 
@@ -506,18 +442,12 @@ impl Store {
         replies
             .chunks(4)
             .map(|keys| {
-                let mut addresses: Vec<String> =
-                    signalbox_store::from_redis_value(keys[0].clone()).map_err(unreadable)?;
-                let mut instance_ids: Vec<String> =
-                    signalbox_store::from_redis_value(keys[1].clone()).map_err(unreadable)?;
+                type Row = (Vec<String>, Vec<String>, Option<String>, Option<String>);
+                let row = from_redis_value::<Row>(Value::Array(keys.to_vec()));
+                let (mut addresses, mut instance_ids, log_key, policy) = row.map_err(unreadable)?;
                 addresses.sort_unstable();
                 instance_ids.sort_unstable();
-                Ok(TableHost {
-                    addresses,
-                    instance_ids,
-                    log_key: signalbox_store::from_redis_value(keys[2].clone()).map_err(unreadable)?,
-                    policy: signalbox_store::from_redis_value(keys[3].clone()).map_err(unreadable)?,
-                })
+                Ok(TableHost { addresses, instance_ids, log_key, policy })
             })
             .collect()
     }
@@ -531,14 +461,8 @@ impl Store {
         let ids: Vec<Option<String>> = command.query().await.map_err(Error::table)?;
         let owned: Vec<(&String, String)> =
             addresses.iter().zip(ids).filter_map(|(address, id)| Some((address, id?))).collect();
-        if owned.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let mut batch = self.routes.batch();
-        for (_, id) in &owned {
-            batch.add("HMGET", &key::instance(id), &["version_type_id", "state"]);
-        }
-        let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+        let ids = owned.iter().map(|(_, id)| id);
+        let rows: Vec<(_, Option<String>)> = self.fields(ids, &["version_type_id", "state"]).await?;
         let owners = owned.into_iter().zip(rows).map(|((address, id), (version_type_id, state))| {
             (address.clone(), Owner { id, version_type_id, draining: state.as_deref() == Some("draining") })
         });
@@ -553,13 +477,13 @@ impl Store {
     }
 }
 
-fn applied(reply: Reply) -> Result<Applied, Error> {
+fn applied(reply: &Reply) -> Result<Applied, Error> {
     Ok(match reply.word()?.as_str() {
         "done" => {
             let displaced: String = reply.at(3)?;
             Applied::Done {
                 serial: reply.at(1)?,
-                visible: reply.at::<u64>(2)? == 1,
+                visible: reply.at(2)?,
                 displaced: Some(displaced).filter(|id| !id.is_empty()),
             }
         }
@@ -568,9 +492,6 @@ fn applied(reply: Reply) -> Result<Applied, Error> {
         "stale" => Applied::Stale { revision: reply.at(1)? },
         "superseded" => Applied::Superseded { by: reply.at(1)? },
         "early" => Applied::Early,
-        "foreign" | "behind" => Applied::OtherTable,
-        "blocked" => Applied::Blocked { key: reply.at(1)? },
-        "fenced" => Applied::Fenced { epoch: reply.at(1)? },
         _ => return Err(reply.unexpected()),
     })
 }

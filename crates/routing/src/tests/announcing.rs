@@ -75,6 +75,18 @@ impl Announce for Ears {
     }
 }
 
+impl Announcer<Ears> {
+    pub(super) async fn check_expiries_under(&mut self, epoch: u64) {
+        self.held(epoch);
+        self.check_expiries().await;
+    }
+
+    async fn check_alarms_under(&mut self, epoch: u64) {
+        self.held(epoch);
+        self.check_alarms().await;
+    }
+}
+
 impl Rig {
     pub(super) fn announcer(&self, ears: &Ears) -> Announcer<Ears> {
         self.announcer_with_alarms(ears, watch::channel(()).1)
@@ -442,38 +454,38 @@ async fn a_router_that_rejects_the_table_is_published_once() {
     let mut announcer = rig.announcer_with_alarms(&ears, heard.clone());
     rig.report("r-1", "").await;
     rig.report("r-2", "statistics_late").await;
-    announcer.check_alarms(1).await;
+    announcer.check_alarms_under(1).await;
     assert!(
         ears.events().is_empty(),
         "alarms about counting do not concern the table: {:?}",
         ears.published()
     );
     rig.report("r-1", "table_regressed").await;
-    announcer.check_alarms(1).await;
+    announcer.check_alarms_under(1).await;
     assert!(ears.events().is_empty(), "no router is read before an alarm was announced");
     alarm.send_replace(());
     // The bus refuses it first: then it is brought again.
     ears.take(0);
-    announcer.check_alarms(1).await;
+    announcer.check_alarms_under(1).await;
     assert!(ears.events().is_empty());
     ears.take(usize::MAX);
-    announcer.check_alarms(1).await;
+    announcer.check_alarms_under(1).await;
     alarm.send_replace(());
-    announcer.check_alarms(1).await;
+    announcer.check_alarms_under(1).await;
     // Another pacemaker acquires the lease, and finds the published state.
-    rig.announcer_with_alarms(&ears, heard.clone()).check_alarms(2).await;
+    rig.announcer_with_alarms(&ears, heard.clone()).check_alarms_under(2).await;
     assert_eq!(ears.published(), ["routers r-1"]);
     let (_, event) = &ears.events()[0];
     assert_eq!(event.data, json!({"router": "r-1", "change": "rejects", "alarm": "table_regressed"}));
     // One that died after publishing, before it could note so, is followed by one that publishes the same.
     rig.servers.fabric().command("DEL").arg("routes:alarms:published").run().await.unwrap();
-    announcer.check_alarms(3).await;
+    announcer.check_alarms_under(3).await;
     assert_eq!(ears.events().len(), 1);
     for (reported, change) in [("", "accepts"), ("epoch_unknown", "rejects"), ("statistics_late", "accepts")]
     {
         rig.report("r-1", reported).await;
         alarm.send_replace(());
-        announcer.check_alarms(3).await;
+        announcer.check_alarms_under(3).await;
         assert_eq!(ears.events().last().unwrap().1.data["change"], change);
     }
     assert_eq!(ears.events().len(), 4);
@@ -504,7 +516,7 @@ async fn a_silent_router_is_published_after_confirmation() {
         let before = ears.events().len();
         rig.report_long_ago("r-1", alarmed, seconds).await;
         alarm.send_replace(());
-        announcer.check_alarms(1).await;
+        announcer.check_alarms_under(1).await;
         let changes: Vec<Value> =
             ears.events()[before..].iter().map(|(_, event)| event.data["change"].clone()).collect();
         assert_eq!(changes, published.map(Value::from).into_iter().collect::<Vec<_>>(), "{seconds} s ago");
@@ -533,7 +545,7 @@ async fn an_alarm_announced_by_a_sidecar_is_received() {
     for (alarm, change) in [("", None), ("table_regressed", Some("rejects")), ("", Some("accepts"))] {
         report("5", alarm).await;
         time::timeout(soon, heard.changed()).await.expect("what changed is announced").unwrap();
-        announcer.check_alarms(1).await;
+        announcer.check_alarms_under(1).await;
         let last = ears.events().last().map(|(_, event)| event.data["change"].clone());
         assert_eq!(last, change.map(Value::from), "{alarm}");
     }

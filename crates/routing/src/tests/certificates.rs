@@ -2,6 +2,7 @@
 
 use super::{announcing::Ears, *};
 use crate::{
+    Error,
     announcer::Progress,
     store::{Certificate, ResourceProjected},
 };
@@ -60,13 +61,11 @@ async fn the_later_word_wins_whatever_order_it_comes_in() {
     assert_eq!(certify(7, Some(&second)).await, ResourceProjected::Stale { revision: 8 });
     assert_eq!(rig.shown("a.test").await, None);
     let other = TableMark { epoch: "other".to_owned(), serial: 0 };
-    assert_eq!(
-        rig.store.project_resource::<Certificate>(&name, 9, None, Some(&other)).await.unwrap(),
-        ResourceProjected::OtherTable
-    );
+    let projected = rig.store.project_resource::<Certificate>(&name, 9, None, Some(&other)).await;
+    assert!(matches!(projected, Err(Error::Resyncing { .. })), "{projected:?}");
     rig.routes::<()>("LPUSH", &["cert:a.test", "x"]).await;
-    let blocked = ResourceProjected::Blocked { key: "cert:a.test".to_owned() };
-    assert_eq!(certify(9, Some(&first)).await, blocked);
+    let projected = rig.store.project_resource(&name, 9, Some(&first), Some(&mark)).await;
+    assert!(matches!(&projected, Err(Error::Blocked { key, .. }) if key == "cert:a.test"), "{projected:?}");
 }
 
 #[tokio::test]
@@ -143,7 +142,7 @@ async fn the_expiry_of_a_certificate_is_published_once_at_each_mark() {
         rig.store.set_clock_ms(START + (40 - days_left) * DAY_MS);
         // Each a process that has just taken the lease over.
         for epoch in [1, 2] {
-            rig.announcer(&ears).check_expiries(epoch).await;
+            rig.announcer(&ears).check_expiries_under(epoch).await;
         }
         assert_eq!(published()[before..], expected, "{days_left} days left");
     }
@@ -152,10 +151,10 @@ async fn the_expiry_of_a_certificate_is_published_once_at_each_mark() {
     rig.certify("a.test", Some(&certificate("b", (START + 45 * DAY_MS) / 1000))).await;
     let before = published().len();
     let mut announcer = rig.announcer(&ears);
-    announcer.check_expiries(1).await;
+    announcer.check_expiries_under(1).await;
     assert_eq!(published().len(), before);
     ears.take(usize::MAX);
-    announcer.check_expiries(1).await;
+    announcer.check_expiries_under(1).await;
     assert_eq!(published()[before..], ["a.test expiring 7"]);
 }
 
@@ -166,7 +165,7 @@ async fn a_change_is_checked_immediately_and_an_idle_hour_costs_nothing() {
     rig.store.set_clock_ms(START);
     let mut announcer = rig.announcer(&ears);
     announcer.pass().await.unwrap();
-    announcer.check_expiries(1).await;
+    announcer.check_expiries_under(1).await;
     let commands = async || {
         let mut sum = 0;
         for stats in
@@ -179,16 +178,40 @@ async fn a_change_is_checked_immediately_and_an_idle_hour_costs_nothing() {
     };
     let before = commands().await;
     for _ in 0..100 {
-        announcer.check_expiries(1).await;
+        announcer.check_expiries_under(1).await;
     }
     // Each count is two commands, the first of which is in the second one.
     assert_eq!(commands().await - before, 2);
     rig.certify("a.test", Some(&certificate("a", (START + 2 * DAY_MS) / 1000))).await;
     while announcer.pass().await.unwrap() == Progress::Some {}
-    announcer.check_expiries(1).await;
+    announcer.check_expiries_under(1).await;
     let of = |(topic, event): &(&'static str, super::super::RouteEvent)| {
         format!("{topic} {}", event.data["change"].as_str().unwrap())
     };
     let changes: Vec<_> = ears.events().iter().map(of).collect();
     assert_eq!(changes, ["certificates put", "certificates expiring", "certificate.expires expiring"]);
+}
+
+#[tokio::test]
+async fn a_pacemaker_without_the_lease_reports_no_certificates() {
+    let rig = Rig::new().await;
+    rig.store.set_clock_ms(START);
+    let (ears, metrics) = (Ears::open(), Metrics::default());
+    let (_, alarms) = tokio::sync::watch::channel(());
+    let (lease, interval) = (rig.lease("announcer"), Duration::from_secs(1));
+    let mut announcer =
+        super::super::Announcer::new(rig.store.clone(), lease, ears, interval, alarms, metrics.clone());
+    let reported = || {
+        let mut registry = prometheus_client::registry::Registry::default();
+        metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut text, &registry).unwrap();
+        text
+    };
+    rig.certify("a.test", Some(&certificate("a", (START + 2 * DAY_MS) / 1000))).await;
+    announcer.check_expiries_under(7).await;
+    assert!(reported().contains("certificates 1"), "{}", reported());
+    announcer.lost();
+    assert!(reported().contains("certificates 0"), "{}", reported());
+    assert!(!reported().contains("first_end_days"), "{}", reported());
 }

@@ -37,10 +37,20 @@ fn quick(mut health: Value) -> Value {
 
 impl Rig {
     async fn diagnose(&self, id: &str, port: u16, unhealthy: Option<&str>, epoch: u64) -> Diagnosed {
+        self.try_diagnose(id, port, unhealthy, epoch).await.unwrap()
+    }
+
+    async fn try_diagnose(
+        &self,
+        id: &str,
+        port: u16,
+        unhealthy: Option<&str>,
+        epoch: u64,
+    ) -> Result<Diagnosed, Error> {
         let (id, address) = (instance_id(id), format!("127.0.0.1:{port}"));
         let diagnosis = Diagnosis { id: &id, address: &address, unhealthy };
         let fence = Fence { lease: "prober", epoch };
-        self.store.diagnose(diagnosis, &self.mark().await, fence).await.unwrap()
+        self.store.diagnose(diagnosis, &self.mark().await, fence).await
     }
 
     async fn policy_of(&self, name: &str) -> Option<Value> {
@@ -178,11 +188,13 @@ async fn a_health_verdict_applies_only_to_the_checked_registration() {
         assert_eq!(rig.diagnose(id, port, Some("x"), 1).await, Diagnosed::Gone, "{id}");
     }
     rig.diagnose("i", 9001, Some("x"), 5).await;
-    assert_eq!(rig.diagnose("i", 9001, None, 4).await, Diagnosed::Fenced { epoch: 5 });
+    let fenced = rig.try_diagnose("i", 9001, None, 4).await;
+    assert!(matches!(fenced, Err(Error::Fenced { epoch: 5 })), "{fenced:?}");
     let mark = TableMark { epoch: "x".into(), ..rig.mark().await };
     let (id, fence) = (instance_id("i"), Fence { lease: "prober", epoch: 5 });
     let diagnosis = Diagnosis { id: &id, address: "127.0.0.1:9001", unhealthy: None };
-    assert_eq!(rig.store.diagnose(diagnosis, &mark, fence).await.unwrap(), Diagnosed::OtherTable);
+    let other = rig.store.diagnose(diagnosis, &mark, fence).await;
+    assert!(matches!(other, Err(Error::Resyncing { .. })), "{other:?}");
     assert_eq!(rig.unhealthy("i").await.as_deref(), Some("x"));
 }
 

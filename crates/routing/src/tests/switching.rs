@@ -14,7 +14,7 @@ fn version(name: &str) -> Label {
 }
 
 impl Rig {
-    async fn switch(&self, to: &str) -> Result<crate::registry::Switched, Error> {
+    async fn switch(&self, to: &str) -> Result<signalbox_api::routes::SwitchedHost, Error> {
         self.registry.switch_version(&Caller::root(), &host(HOST), &version(to), 600).await
     }
 
@@ -33,8 +33,8 @@ impl Rig {
     }
 }
 
-fn ids(ids: &[InstanceId]) -> Vec<&str> {
-    ids.iter().map(InstanceId::as_str).collect()
+fn ids(ids: &[impl AsRef<str>]) -> Vec<&str> {
+    ids.iter().map(AsRef::as_ref).collect()
 }
 
 #[tokio::test]
@@ -51,8 +51,8 @@ async fn the_new_version_is_active_before_the_old_one_drains() {
     let serial = rig.serial().await;
 
     let switched = rig.switch("18").await.unwrap();
-    assert_eq!(ids(&switched.resumed), ["new-2"]);
-    assert_eq!(ids(&switched.drained), ["old-1", "old-2"]);
+    assert_eq!(switched.resumed, ["new-2"]);
+    assert_eq!(switched.drained, ["old-1", "old-2"]);
     assert!(switched.changed);
     // In, all requests over, out, out, no split: one serial each, and the answer's is the last.
     assert_eq!((switched.serial, rig.serial().await), (serial + 5, serial + 5));
@@ -88,7 +88,7 @@ async fn a_host_is_not_switched_to_a_version_without_instances() {
     rig.put("new", spec(9003, &[HOST], "18")).await;
     assert_eq!(rig.refused("18").await, NotSwitched::Incomplete(vec!["b.example".to_owned()]));
     rig.put("new", spec(9003, &[HOST, "b.example"], "18")).await;
-    assert_eq!(ids(&rig.switch("18").await.unwrap().drained), ["old"]);
+    assert_eq!(rig.switch("18").await.unwrap().drained, ["old"]);
 }
 
 #[tokio::test]
@@ -111,13 +111,14 @@ async fn a_node_is_drained_and_resumed_as_one() {
     rig.put("one", on(9001, "n1")).await;
     rig.put("two", on(9002, "n1")).await;
     rig.put("other", on(9003, "n2")).await;
-    let drained = rig.registry.drain_node(&Caller::root(), &version("n1"), 600).await.unwrap();
-    assert_eq!(ids(&drained.ids), ["one", "two"]);
+    let drained = rig.registry.drain_node(&Caller::root(), &version("n1"), Some(600)).await.unwrap();
+    assert_eq!(drained.ids, [instance_id("one"), instance_id("two")]);
     assert_eq!((rig.state("one").await, rig.state("other").await), (State::Draining, State::Active));
-    let resumed = rig.registry.resume_node(&Caller::root(), &version("n1")).await.unwrap();
-    assert_eq!((ids(&resumed.ids), resumed.serial), (vec!["one", "two"], rig.serial().await));
+    let resumed = rig.registry.drain_node(&Caller::root(), &version("n1"), None).await.unwrap();
+    assert_eq!(resumed.ids, [instance_id("one"), instance_id("two")]);
+    assert_eq!(resumed.serial, rig.serial().await);
     assert_eq!(rig.table(HOST).await.policy, None);
-    let again = rig.registry.resume_node(&Caller::root(), &version("n1")).await.unwrap();
+    let again = rig.registry.drain_node(&Caller::root(), &version("n1"), None).await.unwrap();
     assert!(again.ids.is_empty());
 }
 

@@ -8,7 +8,7 @@ use crate::{
     http::{Problem, list::contains},
 };
 use signalbox_access::Caller;
-use signalbox_acme::State as Automatic;
+use signalbox_api::acme::{AutomaticCertificate, AutomaticState};
 use signalbox_diagnosis::thresholds::CERTIFICATE_WARNING_DAYS;
 use signalbox_route_table::Hostname;
 
@@ -79,7 +79,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
     let rows = found.into_iter().map(|(name, found)| row(name, &found.facts, now)).collect();
     // Without the fabric there is no table.
     let mut names = app.acme.after(None, MAX_ROWS + 1).await.unwrap_or_default();
-    names.retain(|one| contains(&wanted, [&*one.name]) && covered(&one.name));
+    names.retain(|one| contains(&wanted, [&*one.server_name]) && covered(&one.server_name));
     let more = names.len() > MAX_ROWS;
     names.truncate(MAX_ROWS);
     let page = Page {
@@ -112,14 +112,15 @@ fn row(name: String, facts: &signalbox_certificates::Facts, now: u64) -> Row {
     }
 }
 
-fn automatic(one: signalbox_acme::Automatic) -> AutomaticRow {
+fn automatic(one: AutomaticCertificate) -> AutomaticRow {
     let at = |seconds: Option<u64>| seconds.map_or_else(|| "–".to_owned(), |at| format::time(at * 1000));
     let (class, state) = match one.state {
-        Automatic::Issued => ("good", "issued"),
-        Automatic::Ordering => ("warn", "being obtained"),
-        Automatic::Failing => ("bad", "failing"),
-        Automatic::Off => ("idle", "off: no ACME server is configured"),
+        AutomaticState::Issued => ("good", "issued"),
+        AutomaticState::Ordering => ("warn", "being obtained"),
+        AutomaticState::Failing => ("bad", "failing"),
+        AutomaticState::Off => ("idle", "off: no ACME server is configured"),
     };
     let (expires, renewed) = (at(one.not_after), at(one.renews_at));
-    AutomaticRow { name: one.name, class, state, expires, renewed, error: one.last_error.unwrap_or_default() }
+    let error = one.last_error.unwrap_or_default();
+    AutomaticRow { name: one.server_name, class, state, expires, renewed, error }
 }

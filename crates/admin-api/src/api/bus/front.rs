@@ -111,7 +111,7 @@ impl Front {
         let valid: BTreeMap<String, bool> = listed
             .into_iter()
             .map(|token| {
-                let newest = token.expires_ms.is_none_or(|end| now_ms < end);
+                let newest = token.expires_at_ms.is_none_or(|end| now_ms < end);
                 (format!("@{}", token.name), newest || !token.replaced_until_ms.is_empty())
             })
             .collect();

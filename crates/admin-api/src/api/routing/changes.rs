@@ -30,7 +30,7 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
 use signalbox_route_table::{InstanceId, Invalid, Label, Spec, State};
-use signalbox_routing::{ChangeKind, Heartbeat as Renewal, RouteChange};
+use signalbox_routing::{ChangeKind, RouteChange};
 
 const MAX_BULK: usize = 1000;
 const DEFAULT_DEADLINE_SECONDS: u32 = 30;
@@ -92,27 +92,26 @@ async fn put(
     let first = first_state(&new);
     let spec = Spec::check(new, app.registry.rules())?;
     let change = app.registry.put_as(&caller, &id, spec, first, expected(&headers)?).await?;
-    note_before(&notes, &change);
-    wait(&app, &change.epoch, change.serial, patience).await?;
-    Ok(answer(change))
+    answer(&app, &notes, change, patience).await
 }
 
-/// Notes the instance before a change for the audit log.
-fn note_before(notes: &Notes, change: &RouteChange) {
+/// The answer to a change of one instance. Notes the instance before the change for the audit log.
+async fn answer(
+    app: &App,
+    notes: &Notes,
+    change: RouteChange,
+    patience: Option<Patience>,
+) -> Result<Response, Problem> {
     if let Some(record) = change.before.clone() {
         notes.before(json!(super::view::instance(&change.subject, record, None, None)));
     }
-}
-
-/// The answer to a change of one instance.
-fn answer(change: RouteChange) -> Response {
+    let headers = wait(app, &change.epoch, change.serial, patience).await?;
     let created = change.kind == ChangeKind::Registered;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let headers = serial_header(change.serial);
-    match changed(change) {
+    Ok(match changed(change) {
         Some(view) => (status, headers, Answer(view)).into_response(),
         None => (StatusCode::NO_CONTENT, headers).into_response(),
-    }
+    })
 }
 
 /// An item of a bulk registration: an instance with its ID. [`BulkItem`] describes it to clients.
@@ -230,9 +229,7 @@ async fn remove(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let change = app.registry.remove(&caller, &id).await?;
-    note_before(&notes, &change);
-    wait(&app, &change.epoch, change.serial, patience).await?;
-    Ok(answer(change))
+    answer(&app, &notes, change, patience).await
 }
 
 /// Renew an instance's lease
@@ -244,13 +241,7 @@ async fn heartbeat(
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
 ) -> Result<Answer<Heartbeat>, Problem> {
-    let heartbeat = app.registry.heartbeat(&caller, &id).await?;
-    Ok(Answer(match heartbeat {
-        Renewal::Renewed { expires_ms, lease_ms } => {
-            Heartbeat { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
-        }
-        _ => Heartbeat { lease_seconds: None, lease_expires_ms: None },
-    }))
+    Ok(Answer(app.registry.heartbeat(&caller, &id).await?))
 }
 
 impl Body for Drain {}
@@ -283,9 +274,7 @@ async fn drain(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let change = app.registry.drain(&caller, &id, seconds(body)?).await?;
-    note_before(&notes, &change);
-    wait(&app, &change.epoch, change.serial, patience).await?;
-    Ok(answer(change))
+    answer(&app, &notes, change, patience).await
 }
 
 /// Cancel a drain
@@ -300,9 +289,7 @@ async fn resume(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let change = app.registry.resume(&caller, &id).await?;
-    note_before(&notes, &change);
-    wait(&app, &change.epoch, change.serial, patience).await?;
-    Ok(answer(change))
+    answer(&app, &notes, change, patience).await
 }
 
 /// Drain every instance of a node
@@ -319,7 +306,7 @@ async fn drain_node(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let seconds = seconds(body)?;
-    let drained = app.registry.drain_node(&caller, &node, seconds).await?;
+    let drained = app.registry.drain_node(&caller, &node, Some(seconds)).await?;
     node_answer(&app, drained, patience).await
 }
 
@@ -334,7 +321,7 @@ async fn resume_node(
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
-    let resumed = app.registry.resume_node(&caller, &node).await?;
+    let resumed = app.registry.drain_node(&caller, &node, None).await?;
     node_answer(&app, resumed, patience).await
 }
 

@@ -3,8 +3,17 @@
 use axum::http::StatusCode;
 
 use crate::http::Problem;
-use signalbox_route_table::Invalid;
+use signalbox_access::Caller;
+use signalbox_route_table::{Hostname, Invalid};
 use signalbox_routing::{Error, NotSwitched};
+
+/// Rejects a caller whose token does not cover the host.
+pub(crate) fn check_host(caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
+    if caller.may_touch(hostname) {
+        return Ok(());
+    }
+    Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into())
+}
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
@@ -62,48 +71,28 @@ impl From<Error> for Problem {
 
 /// Errors that the client can fix.
 fn from_client(error: &Error) -> Option<Problem> {
+    let detail = error.to_string();
+    let changed = |code, detail, revision: u64| {
+        Problem::new(StatusCode::PRECONDITION_FAILED, code, detail).with("revision", revision)
+    };
     Some(match error {
-        Error::NoInstance(id) => {
-            Problem::not_found("unknown_instance", format!("unknown instance {id}; register it with PUT"))
+        Error::NoInstance(_) => {
+            Problem::not_found("unknown_instance", format!("{detail}; register it with PUT"))
         }
-        Error::PolicyChanged { revision } => {
-            let detail = format!("the policy of the host has the revision {revision}; read it again");
-            Problem::new(StatusCode::PRECONDITION_FAILED, "policy_changed", detail)
-                .with("revision", *revision)
-        }
-        Error::InstanceChanged { revision } => {
-            let detail = format!("the instance has the revision {revision}; read it again");
-            Problem::new(StatusCode::PRECONDITION_FAILED, "instance_changed", detail)
-                .with("revision", *revision)
-        }
-        Error::NoHost => {
-            Problem::not_found("unknown_host", "unknown host: no instance was ever registered for it")
-        }
+        Error::PolicyChanged { revision } => changed("policy_changed", detail, *revision),
+        Error::InstanceChanged { revision } => changed("instance_changed", detail, *revision),
+        Error::NoHost => Problem::not_found("unknown_host", detail),
         Error::HostNotAllowed { hostname } => {
-            Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
-                .with("hostname", hostname.as_str())
+            Problem::forbidden("host_not_allowed", detail).with("hostname", hostname.as_str())
         }
-        Error::InstanceNotAllowed => Problem::forbidden("host_not_allowed", error.to_string()),
-        Error::VersionTypeNotAllowed(version_type) => {
-            let detail =
-                format!("the token may not register instances under the version type `{version_type}`");
-            Problem::forbidden("version_type_not_allowed", detail)
-        }
-        Error::IdNotAllowed(id) => {
-            Problem::forbidden("id_not_allowed", format!("the ID {id} belongs to another owner"))
-        }
-        Error::AddressTaken => {
-            let detail = "the address belongs to an instance of hosts that the token does not cover";
-            Problem::forbidden("address_taken", detail)
-        }
+        Error::InstanceNotAllowed => Problem::forbidden("host_not_allowed", detail),
+        Error::VersionTypeNotAllowed(_) => Problem::forbidden("version_type_not_allowed", detail),
+        Error::IdNotAllowed(_) => Problem::forbidden("id_not_allowed", detail),
+        Error::AddressTaken => Problem::forbidden("address_taken", detail),
         Error::HostFull { hostname } => {
-            let detail = format!("instance limit of {hostname} reached");
             Problem::unprocessable("too_many_instances", detail).with("hostname", hostname.as_str())
         }
         Error::TokenFull { instances } => {
-            let detail = format!(
-                "Limit of instances of one token reached ({instances}). Remove some, or raise `limits.token_instances`."
-            );
             Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail)
                 .with("limit", *instances)
                 .retry_after(1)

@@ -15,6 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     changes::WaitQuery,
     directory::HostSummary,
+    errors::check_host,
     policies::{raw, without_passwords},
     wait::{Removed, wait},
 };
@@ -199,9 +200,7 @@ async fn get(
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
 ) -> Result<Response, Problem> {
-    if !caller.may_touch(&hostname) {
-        return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
-    }
+    check_host(&caller, &hostname)?;
     let store = app.registry.store();
     let name = hostname.to_string();
     let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();

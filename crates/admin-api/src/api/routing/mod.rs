@@ -17,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 pub(crate) use changes::WaitQuery;
 pub use directory::{Directory, HostSummary};
 pub use dump::TableNames;
+pub(crate) use errors::check_host;
 pub(crate) use hosts::PageQuery;
 pub use hosts::{all as all_hosts, visible_policy};
 pub use table::{line, visible_explanation};

@@ -239,15 +239,5 @@ async fn switch(
     let seconds = deadline(body.deadline_seconds)?;
     let switched = app.registry.switch_version(&caller, &hostname, &version_type, seconds).await?;
     let serial = wait(&app, &switched.epoch, switched.serial, patience).await?;
-    let ids = |ids: Vec<signalbox_route_table::InstanceId>| ids.iter().map(ToString::to_string).collect();
-    let view = SwitchedHost {
-        hostname: hostname.to_string(),
-        version_type_id: version_type.as_str().to_owned(),
-        resumed: ids(switched.resumed),
-        drained: ids(switched.drained),
-        serial: switched.serial,
-        epoch: switched.epoch,
-        changed: switched.changed,
-    };
-    Ok((serial, Answer(view)).into_response())
+    Ok((serial, Answer(switched)).into_response())
 }

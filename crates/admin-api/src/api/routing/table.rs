@@ -4,16 +4,16 @@ use axum::{Json as Answer, extract::State as AppState};
 use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::wait::behind_by;
+use super::{errors::check_host, wait::behind_by};
 use crate::http::{
     App, Problem,
     auth::{Confined, Hosts, ReadRoutes, Whole},
     body::Query,
 };
 use signalbox_access::Caller;
-use signalbox_api::routes::{Bucket, Convergence, Explanation, Liveness, Propagation, Router};
+use signalbox_api::routes::{Convergence, Explanation, Liveness, Router};
 use signalbox_route_table::{Asked, Hostname, Invalid, Line, Question, RequestPath, host_of};
-use signalbox_routing::{Error, KNOWN_MS, PROPAGATION_BOUNDS_MS, RouterReport, liveness};
+use signalbox_routing::{KNOWN_MS, RouterReport, liveness};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -75,10 +75,7 @@ async fn explain_host(
         .into());
     }
     if !caller.is_unconfined() {
-        let hostname = Hostname::parse(&host)?;
-        if !caller.may_touch(&hostname) {
-            return Err(Error::HostNotAllowed { hostname: host }.into());
-        }
+        check_host(&caller, &Hostname::parse(&host)?)?;
     }
     let asked = Asked::parse(query.header.as_deref(), query.cookie.as_deref(), query.address.as_deref())?;
     let secret = app.certificates.edge_key_for("sticky");
@@ -141,16 +138,7 @@ async fn convergence(
     let excluded = reports.len() - waited_for().count();
     let view = |router: RouterReport| Router {
         behind_by: behind_by(&router, &epoch, serial),
-        propagation: app.routers.percentiles(&router.node).map(|measured| Propagation {
-            p50_ms: measured.p50.as_secs_f64() * 1000.0,
-            p99_ms: measured.p99.as_secs_f64() * 1000.0,
-            samples: measured.samples,
-            histogram: PROPAGATION_BOUNDS_MS
-                .into_iter()
-                .zip(measured.within)
-                .map(|(le_ms, count)| Bucket { le_ms, count })
-                .collect(),
-        }),
+        propagation: app.routers.percentiles(&router.node),
         node: router.node,
         address: router.address,
         serial: router.serial,
