@@ -123,12 +123,13 @@ impl Handle {
             if most == 0 || left.bytes == 0 || !*more {
                 continue;
             }
-            let (handed, has_more) = match self.pull_traced(*source, Left { messages: most, ..left }, request).await {
-                Ok(pulled) => pulled,
-                // The consumer gets the messages of an earlier queue; the next pull will report this error.
-                Err(_) if !sum.messages.is_empty() => break,
-                Err(error) => return Err(error),
-            };
+            let (handed, has_more) =
+                match self.pull_traced(*source, Left { messages: most, ..left }, request).await {
+                    Ok(pulled) => pulled,
+                    // The consumer gets the messages of an earlier queue; the next pull will report this error.
+                    Err(_) if !sum.messages.is_empty() => break,
+                    Err(error) => return Err(error),
+                };
             *more = has_more;
             left.take(&handed);
             sum.next_due_in_ms = [sum.next_due_in_ms, handed.next_due_in_ms].into_iter().flatten().min();
