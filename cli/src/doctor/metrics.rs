@@ -27,17 +27,11 @@ impl Metrics {
             return Checked::Skipped("the metrics page has no sidecar; use the admin listener".to_owned());
         }
         let is_set = |name: &str| self.greatest(name).is_some_and(|value| value > 0.0);
-        let metric = |fault: Fault| match fault {
-            Fault::Fenced => Some("signalbox_sidecar_fenced"),
-            Fault::StatsUnreachable => Some("signalbox_sidecar_statistics_away"),
-            Fault::StatsRejected => Some("signalbox_sidecar_statistics_refused"),
-            Fault::StatsUnreadable => Some("signalbox_sidecar_statistics_unreadable"),
-            Fault::LogUnreadable => Some("signalbox_sidecar_log_unreadable"),
-            // The lag itself is judged.
-            Fault::Late => None,
-        };
+        // Of a late sidecar the lag itself is judged.
+        let is_reported =
+            |fault: &Fault| *fault != Fault::Late && is_set(&format!("signalbox_sidecar_{}", fault.alarm()));
         Checked::Known(Counting {
-            faults: Fault::ALL.into_iter().filter(|fault| metric(*fault).is_some_and(is_set)).collect(),
+            faults: Fault::ALL.into_iter().filter(is_reported).collect(),
             lag_seconds: self.greatest("signalbox_sidecar_lag_seconds").unwrap_or(0.0),
             rotation_failed: is_set("signalbox_sidecar_rotation_failed"),
         })

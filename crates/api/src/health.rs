@@ -63,7 +63,7 @@ pub struct Check {
 }
 
 /// A violated invariant.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = FindingView))]
 pub struct Finding {
     /// The subsystem that owns the data.

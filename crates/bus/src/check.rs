@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use signalbox_queues::Finding;
+use signalbox_api::health::Finding;
 use tokio::time::sleep;
 
 use super::{Error, Handle};
@@ -35,6 +35,7 @@ impl Handle {
                     first.iter().any(|(before, at, _)| (before, at) == (predicate, place))
                 });
                 findings.extend(confirmed.map(|(predicate, _, what)| Finding {
+                    subsystem: "bus".to_owned(),
                     predicate,
                     shard: store.shard().index(),
                     name: token.clone(),

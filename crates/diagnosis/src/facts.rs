@@ -33,80 +33,65 @@ impl<T> Checked<T> {
     }
 }
 
-/// Facts about a running system.
-#[derive(Debug, Clone)]
-pub struct Facts {
-    /// Whether daemons and API endpoints respond.
-    pub parts: Checked<Vec<Part>>,
-    /// The Redis servers.
-    pub redis: Checked<Vec<Server>>,
-    /// The routers that reported in the last minute.
-    pub routers: Checked<Vec<Router>>,
-    /// The nginx behind the admin address.
-    pub nginx: Checked<Nginx>,
-    /// The report of the sidecar behind the admin address.
-    pub counting: Checked<Counting>,
-    /// Whether a request that was made for this was counted.
-    pub request_counted: Checked<bool>,
-    /// Host names.
-    pub hosts: Checked<Vec<Host>>,
-    /// Instances with a health check.
-    pub instances: Checked<Vec<Instance>>,
-    /// The last minute of version types.
-    pub traffic: Checked<Vec<VersionType>>,
-    /// The event bus.
-    pub bus: Checked<Bus>,
-    /// Subscribers of topics.
-    pub subscribers: Checked<Vec<Subscriber>>,
-    /// Pull queues.
-    pub queues: Checked<Vec<Queue>>,
-    /// Backends of objects.
-    pub backends: Checked<Vec<Backend>>,
-    /// Objects that wait for an operator's decision.
-    pub parked_objects: Checked<Parked>,
-    /// How credentials of webhooks are stored.
-    pub credentials: Checked<Credentials>,
-    /// State machines.
-    pub machines: Checked<Vec<Machine>>,
-    /// How the evaluation of labels keeps up, over all machines.
-    pub evaluation: Checked<Evaluation>,
-    /// Certificates of the route table.
-    pub certificates: Checked<Vec<Certificate>>,
-    /// Running pacemakers.
-    pub pacemakers: Checked<Vec<Pacemaker>>,
-    /// Whether the machine that runs the check knows the named time zones.
-    pub time_zones: Checked<bool>,
+/// Declares the facts, each with its type.
+macro_rules! facts {
+    ($($(#[$doc:meta])* $field:ident: $facts:ty,)+) => {
+        /// Facts about a running system.
+        #[derive(Debug, Clone)]
+        pub struct Facts {
+            $($(#[$doc])* pub $field: Checked<$facts>,)+
+        }
+
+        impl Facts {
+            /// No facts: every check is skipped for `reason` until a caller replaces it.
+            pub fn skipped(reason: &str) -> Self {
+                Self { $($field: Checked::Skipped(reason.to_owned()),)+ }
+            }
+        }
+    };
 }
 
-impl Facts {
-    /// No facts: every check is skipped for `reason` until a caller replaces it.
-    pub fn skipped(reason: &str) -> Self {
-        fn skipped<T>(reason: &str) -> Checked<T> {
-            Checked::Skipped(reason.to_owned())
-        }
-        Self {
-            parts: skipped(reason),
-            redis: skipped(reason),
-            routers: skipped(reason),
-            nginx: skipped(reason),
-            counting: skipped(reason),
-            request_counted: skipped(reason),
-            hosts: skipped(reason),
-            instances: skipped(reason),
-            traffic: skipped(reason),
-            bus: skipped(reason),
-            subscribers: skipped(reason),
-            queues: skipped(reason),
-            backends: skipped(reason),
-            parked_objects: skipped(reason),
-            credentials: skipped(reason),
-            machines: skipped(reason),
-            evaluation: skipped(reason),
-            certificates: skipped(reason),
-            pacemakers: skipped(reason),
-            time_zones: skipped(reason),
-        }
-    }
+facts! {
+    /// Whether daemons and API endpoints respond.
+    parts: Vec<Part>,
+    /// The Redis servers.
+    redis: Vec<Server>,
+    /// The routers that reported in the last minute.
+    routers: Vec<Router>,
+    /// The nginx behind the admin address.
+    nginx: Nginx,
+    /// The report of the sidecar behind the admin address.
+    counting: Counting,
+    /// Whether a request that was made for this was counted.
+    request_counted: bool,
+    /// Host names.
+    hosts: Vec<Host>,
+    /// Instances with a health check.
+    instances: Vec<Instance>,
+    /// The last minute of version types.
+    traffic: Vec<VersionType>,
+    /// The event bus.
+    bus: Bus,
+    /// Subscribers of topics.
+    subscribers: Vec<Subscriber>,
+    /// Pull queues.
+    queues: Vec<Queue>,
+    /// Backends of objects.
+    backends: Vec<Backend>,
+    /// Objects that wait for an operator's decision.
+    parked_objects: Parked,
+    /// How credentials of webhooks are stored.
+    credentials: Credentials,
+    /// State machines.
+    machines: Vec<Machine>,
+    /// How the evaluation of labels keeps up, over all machines.
+    evaluation: Evaluation,
+    /// Certificates of the route table.
+    certificates: Vec<Certificate>,
+    /// Running pacemakers.
+    pacemakers: Vec<Pacemaker>,
+    /// Whether the machine that runs the check knows the named time zones.
+    time_zones: bool,
 }
 
 /// Collects findings and skipped checks.

@@ -143,7 +143,7 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// The number of findings: `3 problems found, 1 of them critical`.
     pub fn summary(&self) -> String {
-        let found = text::count(self.findings.len() as u64, "problem", "problems");
+        let found = text::count(self.findings.len() as u64, "problem");
         match self.critical() {
             0 => format!("{found} found"),
             critical if critical == self.findings.len() => format!("{found} found, critical"),

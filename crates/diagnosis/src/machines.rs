@@ -68,9 +68,9 @@ pub struct Evaluation {
 /// Checks a machine.
 pub fn machine(machine: &Machine) -> Vec<Finding> {
     let Machine { name, failed, waiting_for_feed, stuck, looping, passed } = machine;
-    let labels = |count| text::count(count, "label", "labels");
+    let labels = |count| text::count(count, "label");
     let mut found = Vec::new();
-    let mut add = |severity, id, problem: String, fix: String| {
+    let mut add = |severity, id, problem: String, fix: &str| {
         found.push(Finding::new(severity, id, Subject::StateMachine(name.clone()), problem, fix));
     };
     if failed.count > 0 {
@@ -83,7 +83,7 @@ pub fn machine(machine: &Machine) -> Vec<Finding> {
             "Fix what the action calls, then run `signalbox labels retry {name} --all`. `signalbox labels list {name} \
              --status errored` lists them."
         );
-        add(Critical, "labels-failed", problem, fix);
+        add(Critical, "labels-failed", problem, &fix);
     }
     if waiting_for_feed.count > 0 {
         let problem = format!(
@@ -92,7 +92,7 @@ pub fn machine(machine: &Machine) -> Vec<Finding> {
             waiting_for_feed.example()
         );
         let fix = "Request the feed's address from the pacemaker's machine, and check `timeout` and `on_error` of the feed.";
-        add(Critical, "feed-failing", problem, fix.to_owned());
+        add(Critical, "feed-failing", problem, fix);
     }
     if stuck.count > 0 {
         let problem = format!(
@@ -103,12 +103,12 @@ pub fn machine(machine: &Machine) -> Vec<Finding> {
         let fix = format!(
             "Add a trigger that can fire for waiting labels, and apply it: `signalbox machines apply {name} --file …`."
         );
-        add(Critical, "labels-stuck", problem, fix);
+        add(Critical, "labels-stuck", problem, &fix);
     }
     if *looping > 0 {
         let problem = format!("{} of the machine {name} moved fifty times in a row.", labels(*looping));
         let fix = "The label continues a second later. Make a gate in the loop wait for a condition.";
-        add(Warning, "labels-looping", problem, fix.to_owned());
+        add(Warning, "labels-looping", problem, fix);
     }
     for Passed { state, limit, value, most } in passed {
         let problem = if limit == "age" {
@@ -125,7 +125,7 @@ pub fn machine(machine: &Machine) -> Vec<Finding> {
             "`signalbox labels list {name} --state {state} --first oldest` lists them, and `signalbox labels why` shows \
              what they wait for. If it is expected, raise `alert` of the state."
         );
-        add(Warning, "state-limit-passed", problem, fix);
+        add(Warning, "state-limit-passed", problem, &fix);
     }
     found
 }

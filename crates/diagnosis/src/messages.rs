@@ -82,7 +82,7 @@ pub fn bus(bus: &Bus) -> Option<Finding> {
 
 /// Checks how credentials of webhooks are stored.
 pub fn credentials(found: &Credentials) -> Vec<Finding> {
-    let webhooks = |count| text::count(count, "webhook", "webhooks");
+    let webhooks = |count| text::count(count, "webhook");
     let mut findings = Vec::new();
     if found.locked > 0 {
         let problem = format!(
@@ -119,7 +119,7 @@ pub fn subscriber(one: &Subscriber, now_ms: u64) -> Vec<Finding> {
     } else if let Some(timeout_ms) = one.batch_timeout_ms
         && age > timeout_ms.saturating_add(MAX_BATCH_AGE_MS)
     {
-        let queued = text::count(one.queued, "event", "events");
+        let queued = text::count(one.queued, "event");
         let problem = format!("Subscriber {name} is {} behind, with {queued} waiting.", text::span(age));
         let fix = "Its callback is slower than its events arrive. Raise `concurrency`, or use larger batches (`max`).";
         found.push(Finding::new(Warning, "subscriber-behind", subject(), problem, fix));
@@ -158,8 +158,7 @@ pub fn backend(one: &Backend) -> Vec<Finding> {
 
 fn dead_letters(dead: u64, of: &str, subject: Subject, fix: String) -> Option<Finding> {
     (dead > 0).then(|| {
-        let problem =
-            format!("{} of {of} could not be delivered.", text::count(dead, "dead letter", "dead letters"));
+        let problem = format!("{} of {of} could not be delivered.", text::count(dead, "dead letter"));
         Finding::new(Warning, "dead-letters", subject, problem, fix)
     })
 }
@@ -172,7 +171,7 @@ pub fn parked(parked: &Parked) -> Option<Finding> {
         let more = if *count > named.len() as u64 { " …" } else { "" };
         let such_as = if named.is_empty() { String::new() } else { format!(": {}{more}", named.join(", ")) };
         let wait = if *count == 1 { "waits" } else { "wait" };
-        let problem = format!("{} {wait} for a decision{such_as}.", text::count(*count, "object", "objects"));
+        let problem = format!("{} {wait} for a decision{such_as}.", text::count(*count, "object"));
         let fix = "Fix their backend and retry (`signalbox objects unpark`), or skip the first event (`signalbox objects \
                    skip`). The dashboard's page Objects lists them.";
         Finding::new(Critical, "objects-parked", Subject::Objects, problem, fix)

@@ -135,7 +135,7 @@ pub fn server(server: &Server) -> Vec<Finding> {
     let name = role.name();
     let subject = Subject::Redis { role: name, address: server.address.clone() };
     let mut found = Vec::new();
-    let mut add = |severity, id, problem: String, fix: String| {
+    let mut add = |severity, id, problem: String, fix: &str| {
         found.push(Finding::new(severity, id, subject.clone(), problem, fix));
     };
     let state = match &server.state {
@@ -144,7 +144,7 @@ pub fn server(server: &Server) -> Vec<Finding> {
             let problem = format!("The {name} Redis does not respond: {reason}.");
             let fix =
                 format!("Start the Redis server of the role {name}, or check its log. {}", role.without());
-            add(Critical, "redis-unreachable", problem, fix);
+            add(Critical, "redis-unreachable", problem, &fix);
             return found;
         }
     };
@@ -154,12 +154,7 @@ pub fn server(server: &Server) -> Vec<Finding> {
             "The clock of the {name} Redis is {} ms {direction} this machine's.",
             ahead.unsigned_abs()
         );
-        add(
-            Critical,
-            "redis-clock-skew",
-            problem,
-            "Run chrony or systemd-timesyncd on every machine.".to_owned(),
-        );
+        add(Critical, "redis-clock-skew", problem, "Run chrony or systemd-timesyncd on every machine.");
     }
     if state.is_protected == Some(false) {
         let problem = format!(
@@ -168,12 +163,12 @@ pub fn server(server: &Server) -> Vec<Finding> {
         );
         let fix = "Create users with `signalbox secrets FOLDER`, set aclfile in its configuration, and set user and \
                    password_file of the daemons (docs/security.md).";
-        add(Critical, "redis-unprotected", problem, fix.to_owned());
+        add(Critical, "redis-unprotected", problem, fix);
     }
     let major = state.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     if major.is_some_and(|major| major < MIN_REDIS_MAJOR) {
         let problem = format!("The {name} Redis is version {}.", state.version);
-        add(Critical, "redis-version", problem, format!("Install Redis {MIN_REDIS_MAJOR}.0 or newer."));
+        add(Critical, "redis-version", problem, &format!("Install Redis {MIN_REDIS_MAJOR}.0 or newer."));
     }
     if role == Role::RoutesReplica {
         replica(state, &mut add);
@@ -183,25 +178,22 @@ pub fn server(server: &Server) -> Vec<Finding> {
     found
 }
 
-type Add<'a> = dyn FnMut(crate::Severity, &'static str, String, String) + 'a;
+type Add<'a> = dyn FnMut(crate::Severity, &'static str, String, &str) + 'a;
 
 fn replica(state: &State, add: &mut Add<'_>) {
-    let fix = || {
-        "Point REPLICAOF of this server at the routes primary, and check that the primary is reachable. The router \
-         keeps its last table."
-            .to_owned()
-    };
+    let fix = "Point REPLICAOF of this server at the routes primary, and check that the primary is reachable. The router \
+               keeps its last table.";
     if !matches!(&*state.replication_role, "slave" | "replica") {
         let problem = "The routes replica does not replicate: its router receives no changes.";
-        add(Critical, "replica-not-replicating", problem.to_owned(), fix());
+        add(Critical, "replica-not-replicating", problem.to_owned(), fix);
     } else if !state.link_up {
         let problem = format!("The link of the routes replica to its primary ({}) is down.", state.primary);
-        add(Critical, "replica-link-down", problem, fix());
+        add(Critical, "replica-link-down", problem, fix);
     } else if let Some(seconds) =
         state.link_silent_seconds.filter(|seconds| *seconds > REPLICA_SILENT_SECONDS)
     {
         let problem = format!("The routes replica has received nothing from its primary for {seconds} s.");
-        add(Warning, "replica-link-silent", problem, fix());
+        add(Warning, "replica-link-silent", problem, fix);
     }
 }
 
@@ -213,22 +205,22 @@ fn store(role: Role, state: &State, add: &mut Add<'_>) {
         let problem =
             format!("The {name} Redis evicts {data} when memory runs out (maxmemory-policy is {policy}).");
         let fix = "Set maxmemory-policy noeviction in its configuration. CONFIG SET applies it immediately.";
-        add(Critical, "redis-evicts", problem, fix.to_owned());
+        add(Critical, "redis-evicts", problem, fix);
     }
     if state.aof_enabled == Some(false) {
         let problem = format!("The {name} Redis writes no append-only file: a restart loses {data}.");
         let fix =
             "Set appendonly yes in its configuration. CONFIG SET appendonly yes writes the file immediately.";
-        add(Critical, "redis-aof-off", problem, fix.to_owned());
+        add(Critical, "redis-aof-off", problem, fix);
     } else if state.aof_failing {
         let problem = format!("The last write of the {name} Redis to its append-only file failed.");
         let fix = "Check its disk, which is full, read-only or broken. Its log shows the error.";
-        add(Critical, "redis-aof-failing", problem, fix.to_owned());
+        add(Critical, "redis-aof-failing", problem, fix);
     }
     if matches!(&*state.replication_role, "slave" | "replica") {
         let problem = format!("The {name} Redis is a replica and rejects writes.");
         let fix = "Configure the daemons with the address of its primary, or promote it.";
-        add(Critical, "redis-read-only", problem, fix.to_owned());
+        add(Critical, "redis-read-only", problem, fix);
     }
     if state.max_memory == Some(0) {
         let problem = format!(
@@ -237,7 +229,7 @@ fn store(role: Role, state: &State, add: &mut Add<'_>) {
         );
         let fix = "Set maxmemory in its configuration, to a share of the memory that leaves room for its copies. CONFIG \
                    SET applies it immediately.";
-        add(Warning, "redis-memory-unlimited", problem, fix.to_owned());
+        add(Warning, "redis-memory-unlimited", problem, fix);
     }
     if let (Some(used), Some(max)) = (state.used_memory, state.max_memory)
         && max > 0
@@ -248,7 +240,7 @@ fn store(role: Role, state: &State, add: &mut Add<'_>) {
             format!("The {name} Redis uses {percent}% of its memory limit. At the limit it rejects writes.");
         let fix =
             "Raise maxmemory, or find out what grows: `signalbox queues list`, `signalbox subscribers list`.";
-        add(Warning, "redis-memory", problem, fix.to_owned());
+        add(Warning, "redis-memory", problem, fix);
     }
 }
 

@@ -89,7 +89,7 @@ fn router(router: &Router) -> Vec<Finding> {
     let problem = match router.table {
         Table::Current => return found,
         Table::Behind(changes) => {
-            format!("Router {node} is {} behind.", text::count(changes, "change", "changes"))
+            format!("Router {node} is {} behind.", text::count(changes, "change"))
         }
         Table::Other => format!("Router {node} serves a table of another epoch."),
     };

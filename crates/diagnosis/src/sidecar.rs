@@ -1,7 +1,7 @@
 //! The sidecar: requests are counted, and counted in time.
 
 use crate::{
-    Finding, Severity,
+    Finding,
     Severity::{Critical, Warning},
     Subject,
     thresholds::MAX_COUNTING_LAG_SECONDS,
@@ -35,16 +35,9 @@ impl Fault {
         Self::Late,
     ];
 
-    /// The alarm of a router's report.
+    /// The alarm of a router's report. The sidecar's metric has the same name.
     pub fn alarm(self) -> &'static str {
-        match self {
-            Self::Fenced => "fenced",
-            Self::StatsUnreachable => "statistics_away",
-            Self::StatsRejected => "statistics_refused",
-            Self::StatsUnreadable => "statistics_unreadable",
-            Self::LogUnreadable => "log_unreadable",
-            Self::Late => "statistics_late",
-        }
+        self.words().0
     }
 
     /// The fault that a router reports as `alarm`.
@@ -53,35 +46,45 @@ impl Fault {
     }
 
     pub(crate) fn finding(self, subject: Subject, who: &str) -> Finding {
-        let (id, problem, fix) = match self {
+        let (_, id, problem, fix) = self.words();
+        Finding::new(Critical, id, subject, format!("{who} {problem}."), fix)
+    }
+
+    /// The alarm, and of the finding its ID, the problem and the fix.
+    fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
             Self::Fenced => (
+                "fenced",
                 "sidecar-fenced",
                 "stopped counting: a newer sidecar counts the same router's log",
                 "Two sidecars share a `node`. Stop one of them, or give it another `node`.",
             ),
             Self::StatsUnreachable => (
+                "statistics_away",
                 "sidecar-stats-unreachable",
                 "cannot reach the stats Redis. The log is counted later, and nothing is lost",
                 "Start the stats Redis, or check the network between them.",
             ),
             Self::StatsRejected => (
+                "statistics_refused",
                 "sidecar-stats-rejected",
                 "counts nothing: the stats Redis rejects writes",
                 "Check the memory and the disk of the stats Redis.",
             ),
             Self::StatsUnreadable => (
+                "statistics_unreadable",
                 "sidecar-stats-unreadable",
                 "counts nothing: a key of the stats Redis has an unexpected type",
                 "Find the program that writes to the stats Redis. The sidecar's log names the key.",
             ),
             Self::LogUnreadable => (
+                "log_unreadable",
                 "sidecar-log-unreadable",
                 "cannot read the access log",
                 "Allow the sidecar's user to read the file and to enter its folder.",
             ),
-            Self::Late => (LATE_ID, "counts requests too late", LATE_FIX),
-        };
-        Finding::new(Critical, id, subject, format!("{who} {problem}."), fix)
+            Self::Late => ("statistics_late", LATE_ID, "counts requests too late", LATE_FIX),
+        }
     }
 }
 
@@ -108,24 +111,17 @@ impl Counting {
 
 /// Checks the local sidecar.
 pub fn counting(counting: &Counting) -> Vec<Finding> {
-    let add = |severity: Severity, id, problem: String, fix: &str| {
-        Finding::new(severity, id, Subject::Sidecar, problem, fix)
-    };
     let mut found: Vec<Finding> =
         counting.faults.iter().map(|fault| fault.finding(Subject::Sidecar, "The sidecar")).collect();
     // A fault explains the delay.
     if counting.faults.is_empty() && counting.is_late() {
         let problem = format!("The sidecar's counters are {:.0} s behind the log.", counting.lag_seconds);
-        found.push(add(Critical, LATE_ID, problem, LATE_FIX));
+        found.push(Finding::new(Critical, LATE_ID, Subject::Sidecar, problem, LATE_FIX));
     }
     if counting.rotation_failed {
         let fix = "Allow the sidecar to rename files in the log's folder and to signal nginx. Until then the log grows.";
-        found.push(add(
-            Warning,
-            "log-rotation-fails",
-            "The sidecar cannot rotate the access log.".to_owned(),
-            fix,
-        ));
+        let problem = "The sidecar cannot rotate the access log.";
+        found.push(Finding::new(Warning, "log-rotation-fails", Subject::Sidecar, problem, fix));
     }
     found
 }

@@ -26,12 +26,9 @@ pub fn thousands(number: usize) -> String {
 }
 
 /// `1 label`, `2 labels`.
-pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
-    format!(
-        "{} {}",
-        thousands(usize::try_from(number).unwrap_or(usize::MAX)),
-        if number == 1 { one } else { many }
-    )
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", thousands(usize::try_from(number).unwrap_or(usize::MAX)))
 }
 
 #[cfg(test)]
@@ -46,7 +43,7 @@ mod tests {
 
     #[test]
     fn one_is_singular() {
-        assert_eq!([count(1, "label", "labels"), count(0, "label", "labels")], ["1 label", "0 labels"]);
+        assert_eq!([count(1, "label"), count(0, "label")], ["1 label", "0 labels"]);
     }
 
     #[test]

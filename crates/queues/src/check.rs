@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use signalbox_api::health::Finding;
 use tokio::time::sleep;
 
 use super::{Error, handle::Handle};
@@ -15,21 +15,6 @@ use super::{Error, handle::Handle};
 const MAX_ITEMS: usize = 10_000;
 /// The pause before a suspected violation is checked again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-
-/// A violated invariant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Finding {
-    /// Which predicate does not hold.
-    #[schema(example = "O6")]
-    pub predicate: String,
-    /// The shard.
-    pub shard: usize,
-    /// The object, subscriber, queue or label that it was found in. A facet of a queue is `queue:environment`.
-    #[schema(example = "work:1")]
-    pub name: String,
-    /// The violation.
-    pub what: String,
-}
 
 impl Handle {
     /// Lists the consistency violations; none if the queues are consistent.
@@ -49,7 +34,7 @@ impl Handle {
                             "" => queue.clone(),
                             environment => format!("{queue}:{environment}"),
                         };
-                        Finding { predicate, shard, name, what }
+                        Finding { subsystem: "queues".to_owned(), predicate, shard, name, what }
                     },
                 ));
             }

@@ -84,7 +84,6 @@ mod store;
 mod sweeper;
 mod waiting;
 
-pub use check::Finding;
 pub use definition::{DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Tenant, is_part, thousandths};
 pub use error::Error;
 pub use handle::{DeadLetters, Handle, Page};

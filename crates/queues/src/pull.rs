@@ -123,12 +123,13 @@ impl Handle {
             if most == 0 || left.bytes == 0 || !*more {
                 continue;
             }
-            let (handed, has_more) = match self.pull_traced(*source, most, left.bytes, request).await {
-                Ok(pulled) => pulled,
-                // The consumer gets the messages of an earlier queue; the next pull will report this error.
-                Err(_) if !sum.messages.is_empty() => break,
-                Err(error) => return Err(error),
-            };
+            let (handed, has_more) =
+                match self.pull_traced(*source, Left { messages: most, ..left }, request).await {
+                    Ok(pulled) => pulled,
+                    // The consumer gets the messages of an earlier queue; the next pull will report this error.
+                    Err(_) if !sum.messages.is_empty() => break,
+                    Err(error) => return Err(error),
+                };
             *more = has_more;
             left.take(&handed);
             sum.next_due_in_ms = [sum.next_due_in_ms, handed.next_due_in_ms].into_iter().flatten().min();
@@ -148,12 +149,11 @@ impl Handle {
     async fn pull_traced(
         &self,
         source: Source<'_>,
-        most: usize,
-        most_bytes: usize,
+        left: Left,
         request: PullRequest<'_>,
     ) -> Result<(Handed, bool), Error> {
         let span = traces::pull(source.queue);
-        let pulled = self.pull_round(source, most, most_bytes, request).instrument(span.clone()).await;
+        let pulled = self.pull_round(source, left, request).instrument(span.clone()).await;
         if let Ok((handed, _)) = &pulled
             && !span.is_none()
         {
@@ -167,8 +167,7 @@ impl Handle {
     async fn pull_round(
         &self,
         source: Source<'_>,
-        most: usize,
-        most_bytes: usize,
+        mut left: Left,
         request: PullRequest<'_>,
     ) -> Result<(Handed, bool), Error> {
         let inner = &*self.inner;
@@ -178,7 +177,6 @@ impl Handle {
         let first = inner.turn.fetch_add(1, Ordering::Relaxed);
         let nonce = nonce();
         let (mut handed, mut more) = (Handed::default(), false);
-        let mut left = Left { messages: most, bytes: most_bytes };
         for shard in (0..shards).map(|n| (first + n) % shards) {
             if left.messages == 0 || left.bytes == 0 {
                 // The shard was not checked, so it may have messages.

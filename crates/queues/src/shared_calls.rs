@@ -36,17 +36,11 @@ struct Pull {
     most_bytes: usize,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct AckKey {
-    shard: usize,
-    queue: String,
-}
-
 /// The calls that consumers of this process share.
 #[derive(Debug)]
 pub(super) struct SharedCalls {
     pulls: Arc<Combiner<PullKey, Pull, SharedResult<PullReply>>>,
-    acks: Arc<Combiner<AckKey, Vec<Held>, SharedResult<Vec<Option<Settled>>>>>,
+    acks: Arc<Combiner<(usize, String), Vec<Held>, SharedResult<Vec<Option<Settled>>>>>,
 }
 
 impl Default for SharedCalls {
@@ -82,13 +76,12 @@ impl SharedCalls {
         queue: &str,
         held: Vec<Held>,
     ) -> Result<Vec<Option<Settled>>, Error> {
-        let (store, key) = (Arc::clone(store), AckKey { shard, queue: queue.to_owned() });
-        let of = key.queue.clone();
+        let (store, of) = (Arc::clone(store), queue.to_owned());
         let run = move |acks| {
             let (store, queue) = (Arc::clone(&store), of.clone());
             async move { ack_together(&store, &queue, acks).await }
         };
-        self.acks.call(key, held, run).await.ok_or(Error::Ending)?.map_err(Error::Store)
+        self.acks.call((shard, queue.to_owned()), held, run).await.ok_or(Error::Ending)?.map_err(Error::Store)
     }
 }
 

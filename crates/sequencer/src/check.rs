@@ -49,7 +49,8 @@ pub(super) async fn run(
     let mut confirmed = confirmed(&suspicions, again);
     confirmed.extend(self::confirmed(&sums, store.sums(backends).await?));
     let shard = store.shard().index();
-    let finding = |(predicate, name, what)| Finding { predicate, shard, name, what };
+    let subsystem = || "sequencer".to_owned();
+    let finding = |(predicate, name, what)| Finding { subsystem: subsystem(), predicate, shard, name, what };
     Ok(confirmed.into_iter().take(MAX_FINDINGS).map(finding).collect())
 }
 

@@ -203,8 +203,9 @@ impl Handle {
             (Some(queued), _) => queued,
             (None, Some(backend)) if backend.draining => backend.queued,
             (None, _) => {
-                let (objects, events) = self.queued(name).await?;
-                if objects > 0 {
+                let backends = self.numbers().await?.backends;
+                let found = backends.iter().find(|one| one.name == name && one.objects > 0);
+                if let Some(&BackendStatus { objects, events, .. }) = found {
                     return Ok(Removed::NotEmpty { objects, events });
                 }
                 Queued::Send
@@ -218,24 +219,12 @@ impl Handle {
         Ok(if gone { Removed::Gone } else { Removed::Going })
     }
 
-    /// The number of objects with a queue for a backend, and the number of events in these queues.
-    async fn queued(&self, backend: &str) -> Result<(u64, u64), Error> {
-        let (mut objects, mut events) = (0, 0);
-        for store in &self.stores {
-            let numbers = store.numbers(&[]).await?.numbers;
-            let number = |what: &str| numbers.get(&format!("{what}@{backend}")).copied().unwrap_or_default();
-            objects += number("objects");
-            events += number("events");
-        }
-        Ok((objects, events))
-    }
-
     /// The latest dead letters of a backend, oldest first.
     pub async fn dead(&self, backend: &str, limit: usize) -> Result<Vec<DeadEvent>, Error> {
         let from = i64::try_from(limit).map_or(i64::MIN, |limit| -limit);
         let mut all = Vec::new();
         for store in &self.stores {
-            let latest = store.dead(backend, from, -1).await?;
+            let latest = store.dead(backend, (from, -1)).await?;
             all.extend(latest.iter().filter_map(|entry| dead_event(entry)));
         }
         all.sort_by_key(|one| one.died_ms);

@@ -29,9 +29,7 @@ pub(super) async fn run(
         // Letters that cannot be put back remain at the front of the list.
         let mut from = 0;
         while left > 0 {
-            let first = i64::try_from(from).unwrap_or(i64::MAX);
-            let last = i64::try_from(from + left.min(PART) - 1).unwrap_or(i64::MAX);
-            let entries = store.dead(backend, first, last).await?;
+            let entries = store.dead(backend, (from, from + left.min(PART) - 1)).await?;
             if entries.is_empty() {
                 break;
             }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use signalbox_api::objects::ObjectState;
 use signalbox_store::{
     Call, Clock, Combiner, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, SharedResult,
-    Subscription, Value, from_redis_value,
+    Subscription, ToRedisArgs, Value, from_redis_value,
     keys::{bus, objects},
 };
 
@@ -422,10 +422,10 @@ impl Store {
         self.redis().command("ZRANGE").key(&self.keys().parked()).arg(range).query().await
     }
 
-    /// Dead letters of a backend from index `from` to `to`, oldest first: `died attempts length why` and the
-    /// event's JSON. Negative indexes count from the latest.
-    pub(super) async fn dead(&self, backend: &str, from: i64, to: i64) -> Result<Vec<Vec<u8>>, Error> {
-        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg((from, to)).query().await
+    /// Dead letters of a backend between two indexes, oldest first: `died attempts length why` and the event's
+    /// JSON. Negative indexes count from the latest.
+    pub(super) async fn dead(&self, backend: &str, range: impl ToRedisArgs) -> Result<Vec<Vec<u8>>, Error> {
+        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg(range).query().await
     }
 
     /// Deletes the dead letters of a backend.

@@ -194,7 +194,7 @@ impl<S: Sink> Fetcher<S> {
             if let Some((idle, _)) = self.workers.get_mut(&name) {
                 idle.retain(|idle| *idle != worker);
             }
-            self.hold(&worker, Some(taken.held.clone()));
+            self.holding.lock().insert(worker.clone(), taken.held.clone());
             let visit = Visit {
                 shared: Arc::clone(&self.shared),
                 store: Arc::clone(&self.store),
@@ -214,20 +214,12 @@ impl<S: Sink> Fetcher<S> {
         self.go_on_removing(&registry).await;
     }
 
-    fn hold(&self, worker: &str, held: Option<Held>) {
-        let mut holding = self.holding.lock();
-        match held {
-            Some(held) => holding.insert(worker.to_owned(), held),
-            None => holding.remove(worker),
-        };
-    }
-
     /// Visits whose commits shared a call end together, so all ended ones are received before the next check.
     async fn visits_over(&mut self, over: Option<Over>) {
         tokio::task::yield_now().await;
         let mut next = over;
         while let Some((backend, worker)) = next {
-            self.hold(&worker, None);
+            self.holding.lock().remove(&worker);
             self.more |= !self.dry.contains(&backend);
             if let Some((idle, _)) = self.workers.get_mut(&backend) {
                 idle.push(worker);
@@ -292,6 +284,10 @@ enum Settle {
     Fail { failed: Failed, why: String },
 }
 
+impl Settle {
+    const RELEASE: Self = Self::Fail { failed: Failed::Release, why: String::new() };
+}
+
 impl<S: Sink> Visit<S> {
     async fn run(self, taken: Taken) {
         let Taken { held, backend: name, mut sending } = taken;
@@ -304,7 +300,7 @@ impl<S: Sink> Visit<S> {
                     self.send(&name, backend, &held, &sending, served < self.shared.options.quantum).await
                 }
                 // The registry of this process is outdated. It is read again before the next take.
-                None => Settle::Fail { failed: Failed::Release, why: String::new() },
+                None => Settle::RELEASE,
             };
             match self.settle(&held, id, settle).await {
                 Some(next) => sending = next,
@@ -339,7 +335,7 @@ impl<S: Sink> Visit<S> {
         let outcome = tokio::select! {
             outcome = self.shared.sink.send(backend, &call) => outcome,
             () = self.shutdown.cancelled() => {
-                return Settle::Fail { failed: Failed::Release, why: String::new() };
+                return Settle::RELEASE;
             }
         };
         match outcome {
@@ -348,7 +344,7 @@ impl<S: Sink> Visit<S> {
             }
             Outcome::Gone => {
                 self.disable(name, backend).await;
-                Settle::Fail { failed: Failed::Release, why: String::new() }
+                Settle::RELEASE
             }
             Outcome::Failed { why, retry_after } => {
                 let attempts = sending.attempts.saturating_add(1);

@@ -32,7 +32,8 @@ pub enum Error {
 }
 
 impl Filter {
-    /// Matches events of this topic, environment and object, and whose `environment:type:topic` matches `pattern` as a whole.
+    /// Matches events of this topic, environment and object, and whose `environment:type:topic` matches `pattern` as a
+    /// whole. `audit`: whether records of the audit log are included.
     ///
     /// # Errors
     /// When a parameter is too long or the pattern is invalid.
@@ -41,6 +42,7 @@ impl Filter {
         environment: Option<String>,
         object: Option<String>,
         pattern: Option<&str>,
+        audit: bool,
     ) -> Result<Self, Error> {
         for (name, part) in [
             ("topic", topic.as_deref()),
@@ -53,13 +55,7 @@ impl Filter {
             }
         }
         let pattern = pattern.map(whole).transpose()?;
-        Ok(Self { topic, environment, object, pattern, audit: false })
-    }
-
-    /// Whether records of the audit log are included.
-    #[must_use]
-    pub fn with_audit(self, audit: bool) -> Self {
-        Self { audit, ..self }
+        Ok(Self { topic, environment, object, pattern, audit })
     }
 
     pub(super) fn takes(&self, event: &Head<'_>) -> bool {
@@ -106,13 +102,18 @@ mod tests {
     }
 
     fn pattern(text: &str) -> Result<Filter, Error> {
-        Filter::new(None, None, None, Some(text))
+        Filter::new(None, None, None, Some(text), false)
     }
 
     #[test]
     fn every_part_that_is_given_must_hold() {
-        let filter =
-            Filter::new(Some("orders".into()), Some("shop".into()), Some("o1".into()), Some("shop:.*"));
+        let filter = Filter::new(
+            Some("orders".into()),
+            Some("shop".into()),
+            Some("o1".into()),
+            Some("shop:.*"),
+            false,
+        );
         let filter = filter.unwrap();
         assert!(filter.takes(&event("shop", "update", "orders", "o1")));
         for (environment, topic, object) in
@@ -123,7 +124,7 @@ mod tests {
         assert!(Filter::default().takes(&event("e", "k", "t", "o")), "no filter takes everything");
         let record = event("signalbox", "create", "signalbox.audit", "o");
         assert!(!Filter::default().takes(&record), "apart from the audit log");
-        assert!(Filter::default().with_audit(true).takes(&record));
+        assert!(Filter { audit: true, ..Filter::default() }.takes(&record));
     }
 
     #[test]

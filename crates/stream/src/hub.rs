@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{entry::Entry, metrics::Metrics};
+use super::{Position, entry::Entry, metrics::Metrics};
 use signalbox_bus::{self as bus, EventId, Handle};
 
 /// The number of events that are kept for clients that are slightly behind.
@@ -49,14 +49,12 @@ pub struct Hub {
 #[derive(Debug)]
 pub struct StreamSlot {
     watchers: Arc<watch::Sender<usize>>,
-    metrics: Metrics,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.watchers.send_modify(|count| *count -= 1);
-        self.metrics.open.dec();
     }
 }
 
@@ -85,23 +83,14 @@ impl Hub {
 
     /// The metrics of streams in the text format of Prometheus.
     pub fn metrics_text(&self) -> Result<String, std::fmt::Error> {
-        let mut registry = prometheus_client::registry::Registry::default();
-        self.metrics.register(&mut registry);
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode_registry(&mut text, &registry)?;
-        Ok(text)
+        self.metrics.encode(*self.watchers.borrow())
     }
 
     /// Acquires a slot. The stream receives every event that is accepted after this returns.
     pub async fn acquire(&self) -> Result<StreamSlot, StreamLimit> {
         let permit = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| StreamLimit::Full)?;
         self.watchers.send_modify(|count| *count += 1);
-        self.metrics.open.inc();
-        let slot = StreamSlot {
-            watchers: Arc::clone(&self.watchers),
-            metrics: self.metrics.clone(),
-            _permit: permit,
-        };
+        let slot = StreamSlot { watchers: Arc::clone(&self.watchers), _permit: permit };
         let mut standing = self.standing.subscribe();
         match timeout(PATIENCE, standing.wait_for(|standing| *standing)).await {
             Ok(Ok(_)) => Ok(slot),
@@ -147,17 +136,17 @@ impl Hub {
     /// Forwards published events, and detects missed ones.
     async fn relay(&self) {
         let mut notices = self.bus.live();
-        let mut last = vec![EventId(0); self.bus.shards()];
+        let mut last = Position(vec![EventId(0); self.bus.shards()]);
         loop {
             match notices.next().await {
                 Notice::Resumed => {
-                    last = self.stand(last.len()).await;
+                    last = self.stand().await;
                     self.standing.send_replace(true);
                     let _ = self.heard.send(Heard::ReadTheLog);
                 }
                 Notice::Message { payload, .. } => {
                     let Some(entry) = Entry::read(payload) else { continue };
-                    let Some(place) = last.get_mut(entry.shard()) else { continue };
+                    let Some(place) = last.0.get_mut(entry.shard()) else { continue };
                     if entry.id <= *place {
                         continue;
                     }
@@ -172,11 +161,11 @@ impl Hub {
         }
     }
 
-    /// The positions of the shards, once all of them answer.
-    async fn stand(&self, shards: usize) -> Vec<EventId> {
+    /// The position of the shards, once all of them answer.
+    async fn stand(&self) -> Position {
         loop {
-            match self.ends(shards).await {
-                Ok(ends) => return ends,
+            match self.position().await {
+                Ok(position) => return position,
                 Err(error) => {
                     tracing::debug!(%error, "the last event of a shard cannot be read, retrying");
                     sleep(PAUSE).await;
@@ -190,12 +179,12 @@ impl Hub {
         self.bus.shards()
     }
 
-    /// The last id of each shard.
-    pub async fn ends(&self, shards: usize) -> Result<Vec<EventId>, bus::Error> {
-        let mut ends = Vec::with_capacity(shards);
-        for shard in 0..shards {
+    /// The position after the latest event of each shard.
+    pub async fn position(&self) -> Result<Position, bus::Error> {
+        let mut ends = Vec::with_capacity(self.shards());
+        for shard in 0..self.shards() {
             ends.push(self.bus.last_id(shard).await?.unwrap_or(EventId(0)));
         }
-        Ok(ends)
+        Ok(Position(ends))
     }
 }

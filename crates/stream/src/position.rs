@@ -4,14 +4,9 @@ use signalbox_bus::EventId;
 
 /// The position of a stream: one event id for each shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position(Vec<EventId>);
+pub struct Position(pub(super) Vec<EventId>);
 
 impl Position {
-    /// The position after these events.
-    pub fn new(ids: Vec<EventId>) -> Self {
-        Self(ids)
-    }
-
     /// Parses a client's position; `None` if it is not a valid position in `shards` shards.
     pub fn read(text: &str, shards: usize) -> Option<Self> {
         let ids: Vec<EventId> =
@@ -64,7 +59,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_position_reads_back(ids in prop::collection::vec(0_u64..1 << 53, 1..64)) {
-            let position = Position::new(ids.iter().copied().map(EventId).collect());
+            let position = Position(ids.iter().copied().map(EventId).collect());
             prop_assert_eq!(Position::read(&position.to_string(), ids.len()), Some(position));
         }
 

@@ -1,6 +1,6 @@
 //! One watcher: from a position on, first the events of the log, then live ones.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{broadcast::error::RecvError, mpsc},
@@ -39,12 +39,6 @@ enum End {
     Shutdown,
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
-    }
-}
-
 impl End {
     fn reason(self) -> &'static str {
         match self {
@@ -78,15 +72,16 @@ impl Watcher {
             () = messages.closed() => End::Left,
             () = shutdown.cancelled() => End::Shutdown,
         };
+        let reason = end.reason();
         if end != End::Left {
-            self.hub.metrics.ended(end.reason());
+            self.hub.metrics.ended(reason);
             let last_words =
-                Message { kind: Some("end"), data: Some(format!(r#"{{"reason":"{end}"}}"#)), id: None };
+                Message { kind: Some("end"), data: Some(format!(r#"{{"reason":"{reason}"}}"#)), id: None };
             if let Ok(place) = last_place {
                 place.send(last_words);
             }
         }
-        tracing::debug!(%end, "a stream of events ended");
+        tracing::debug!(reason, "a stream of events ended");
         drop(self.slot);
     }
 

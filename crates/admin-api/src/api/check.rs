@@ -13,7 +13,6 @@ use crate::http::{
     body::Query,
 };
 use signalbox_api::health::{Check, Finding};
-use signalbox_bus as bus;
 use signalbox_machines::CheckCursor;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -22,6 +21,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 
 /// How long an answer is reused.
 const TTL: Duration = Duration::from_secs(1);
+/// The subsystems that a check without a cursor covers.
+const SUBSYSTEMS: [&str; 4] = ["bus", "queues", "sequencer", "machines"];
 
 /// The latest answer and its time. A check reads much of the fabric, so there is one at a time, and clients other than root that
 /// ask more often than once per second get the same answer.
@@ -63,9 +64,9 @@ async fn check(
 }
 
 async fn perform(app: &App, from: &Onward) -> Result<Check, Problem> {
-    let mut subsystems = match &from.cursor {
-        None => all_but_machines(app).await?,
-        Some(_) => Vec::new(),
+    let (subsystems, mut findings) = match &from.cursor {
+        None => (&SUBSYSTEMS[..], all_but_machines(app).await?),
+        Some(_) => (&["machines"][..], Vec::new()),
     };
     let cursor: CheckCursor = match &from.cursor {
         None => CheckCursor::default(),
@@ -74,26 +75,16 @@ async fn perform(app: &App, from: &Onward) -> Result<Check, Problem> {
         })?,
     };
     let page = app.machines.inspector.checker.check(cursor).await?;
-    subsystems.push(("machines", page.findings));
-    let names = subsystems.iter().map(|(subsystem, _)| (*subsystem).to_owned()).collect();
-    let findings: Vec<Finding> = subsystems
-        .into_iter()
-        .flat_map(|(subsystem, found)| found.into_iter().map(move |one| finding(subsystem, one)))
-        .collect();
+    findings.extend(page.findings);
+    let subsystems = subsystems.iter().map(|&name| name.to_owned()).collect();
     let next = page.next.map(|next| next.to_string());
-    Ok(Check { consistent: findings.is_empty(), subsystems: names, findings, checked: page.checked, next })
+    Ok(Check { consistent: findings.is_empty(), subsystems, findings, checked: page.checked, next })
 }
 
-fn finding(subsystem: &str, found: bus::Finding) -> Finding {
-    let bus::Finding { predicate, shard, name, what } = found;
-    Finding { subsystem: subsystem.to_owned(), predicate, shard, name, what }
-}
-
-async fn all_but_machines(app: &App) -> Result<Vec<(&'static str, Vec<bus::Finding>)>, Problem> {
+async fn all_but_machines(app: &App) -> Result<Vec<Finding>, Problem> {
     let queues: Vec<String> = app.bus.handle().registry().queues.keys().cloned().collect();
-    Ok(vec![
-        ("bus", app.bus.check().await?),
-        ("queues", app.queues.check(&queues).await?),
-        ("sequencer", app.sequencer.handle.check().await?),
-    ])
+    let mut findings = app.bus.check().await?;
+    findings.extend(app.queues.check(&queues).await?);
+    findings.extend(app.sequencer.handle.check().await?);
+    Ok(findings)
 }

@@ -80,21 +80,19 @@ async fn events(
     let place = app.limits.streams.take(&caller)?;
     // Records of the audit log are in the stream only if it is asked for them.
     let audit = asked.topic.as_deref().is_some_and(is_audit_topic) && caller.has_any(&[Scope::Audit]);
-    let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?
-        .with_audit(audit);
+    let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref(), audit)?;
     let slot = app.live.acquire().await?;
-    let shards = app.live.shards();
     let brought = match headers.get(&LAST_EVENT_ID) {
         Some(header) => Some(header.to_str().unwrap_or("(no text)").to_owned()),
         None => asked.last_event_id,
     };
     let position = match brought {
         // The value of a browser whose position was reset.
-        Some(text) if !text.is_empty() => Position::read(&text, shards).ok_or_else(|| {
+        Some(text) if !text.is_empty() => Position::read(&text, app.live.shards()).ok_or_else(|| {
             let detail = "`Last-Event-ID` must be the id of a message of this stream; omit it to start with the next event";
             Problem::unprocessable("invalid_last_event_id", detail)
         })?,
-        _ => Position::new(app.live.ends(shards).await?),
+        _ => app.live.position().await?,
     };
     let messages = signalbox_stream::watch(app.live.clone(), slot, filter, position, app.shutdown.clone());
     let mut recheck = interval_at(Instant::now() + RECHECK, RECHECK);

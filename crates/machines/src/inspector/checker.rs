@@ -273,6 +273,7 @@ fn confirmed(first: &[Suspicion], second: Vec<Suspicion>, shard: usize) -> Vec<F
         .filter(|(predicate, machine, label, _)| seen.contains(&(*predicate, &**machine, &**label)));
     again
         .map(|(predicate, machine, label, what)| Finding {
+            subsystem: "machines".to_owned(),
             predicate: predicate.to_owned(),
             shard,
             name: format!("{machine}:{label}"),

@@ -16,13 +16,11 @@ local function main(facets)
   local scanned = call('HSCAN', queue.inflight, ARGV[2], 'COUNT', ARGV[3])
   local landed, seen = {}, {}
   for i = 1, #scanned[2], 2 do
-    local id = scanned[2][i]
-    local _, attempts, item, env = string.match(scanned[2][i + 1], '^(%S+) (%d+) (%S+) (.*)$')
+    local message = facets.flying(scanned[2][i], scanned[2][i + 1])
     -- A scan may return a field twice.
-    if env == facet.env and not seen[id] then
-      local _, segment = facets.item(item)
-      landed[#landed + 1] = { id = id, attempts = attempts, item = item, env = env, segment = segment }
-      seen[id] = true
+    if message and message.env == facet.env and not seen[message.id] then
+      landed[#landed + 1] = message
+      seen[message.id] = true
     end
   end
 

@@ -317,6 +317,11 @@ function facets.charge(queue, env, bytes, segment)
   if segment then redis.call('HINCRBY', base .. 'log:' .. segment .. ':environments', env, text(bytes)) end
 end
 
+-- The body of a message: in its segment of the log, whose key begins with `log`, or with the queue.
+function facets.body(queue, log, id, segment)
+  return redis.call('HGET', segment == LATER and queue.later or log .. ':' .. segment, id)
+end
+
 -- Releases the body of a message that was delayed.
 function facets.release(queue, id, segment, env)
   if segment ~= LATER then return facets.hold(queue, segment, -1) end
@@ -439,24 +444,25 @@ function facets.keep_bounds(queue, facet, added, now)
   facets.drop_oldest(queue, facet, over, now)
 end
 
--- Reads the messages in flight under these ids and proofs (an array id, proof, id, proof …). A proof is the nonce and
--- the attempt. Returns an array with { id, attempts, item, env, segment } or false for each; of a repeated receipt,
--- only the first gets the message.
+-- The message in flight with this id, from its stored value: `nonce attempts item environment`. nil without a value. The
+-- second value is its proof: the nonce and the attempt.
+function facets.flying(id, value)
+  local proof, attempts, item, env = string.match(value or '', '^(%S+ (%d+)) (%S+) (.*)$')
+  if not proof then return nil end
+  local _, segment = facets.item(item)
+  return { id = id, attempts = tonumber(attempts), item = item, env = env, segment = segment }, proof
+end
+
+-- Reads the messages in flight under these ids and proofs (an array id, proof, id, proof …). Returns an array with
+-- { id, attempts, item, env, segment } or false for each; of a repeated receipt, only the first gets the message.
 function facets.held_by(queue, receipts)
   local ids, seen, found = {}, {}, {}
   for i = 1, #receipts, 2 do ids[#ids + 1] = receipts[i] end
   local values = redis.call('HMGET', queue.inflight, unpack(ids))
   for i = 1, #ids do
-    found[i] = false
-    local value = values[i]
-    if value and not seen[ids[i]] then
-      local proof, attempts, item, env = string.match(value, '^(%S+ (%d+)) (%S+) (.*)$')
-      if proof == receipts[2 * i] then
-        local _, segment = facets.item(item)
-        found[i] = { id = ids[i], attempts = tonumber(attempts), item = item, env = env, segment = segment }
-        seen[ids[i]] = true
-      end
-    end
+    local message, proof = facets.flying(ids[i], values[i])
+    found[i] = message and not seen[ids[i]] and proof == receipts[2 * i] and message
+    if found[i] then seen[ids[i]] = true end
   end
   return found
 end

@@ -14,9 +14,6 @@
 -- it was delivered, environment, unix ms when its delay or its lease ends, and body.
 -- Caller: Store::list
 
--- Used as the segment of a message whose body is stored with the queue.
-local LATER = '0'
-
 -- The position after the last entry that was read. If that entry was removed or moved, the entries with the same time
 -- are read again.
 local function first_place(key, score, entry)
@@ -56,7 +53,7 @@ local function main(facets)
         return reply
       end
       local id, segment, attempts = facets.item(one.item)
-      local body = redis.call('HGET', segment == LATER and queue.later or KEYS[4] .. ':' .. segment, id) or ''
+      local body = facets.body(queue, KEYS[4], id, segment) or ''
       left = left - #body
       if left < 0 and shown > 0 then
         reply[1], reply[2] = score, entry

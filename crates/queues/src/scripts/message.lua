@@ -16,8 +16,6 @@
 -- and its body.
 -- Caller: Store::message
 
--- Used as the segment of a message whose body is stored with the queue.
-local LATER = '0'
 local search = {}
 
 function search.delayed(facets, queue, id, from, most)
@@ -43,12 +41,9 @@ function search.waiting(facets, queue, id, from, most, only)
 end
 
 function search.inflight(facets, queue, id)
-  local value = redis.call('HGET', queue.inflight, id)
-  if not value then return nil, '0' end
-  local attempts, item, env = string.match(value, '^%S+ (%d+) (%S+) (.*)$')
-  local _, segment = facets.item(item)
-  local at = redis.call('ZSCORE', queue.leases, id) or '0'
-  return { id = id, item = item, env = env, segment = segment, attempts = tonumber(attempts), at = at }, '0'
+  local found = facets.flying(id, redis.call('HGET', queue.inflight, id))
+  if found then found.at = redis.call('ZSCORE', queue.leases, id) or '0' end
+  return found, '0'
 end
 
 function search.dead(facets, queue, id, from, most)
@@ -90,10 +85,7 @@ local function main(facets)
   local from, most = tonumber(ARGV[6]), tonumber(ARGV[7])
   local found, next_part = search[place](facets, queue, id, from, most, only)
   if not found or (only ~= '' and found.env ~= only) then return { next_part } end
-  local body = found.body
-  if not body then
-    body = redis.call('HGET', found.segment == LATER and queue.later or KEYS[4] .. ':' .. found.segment, id) or ''
-  end
+  local body = found.body or facets.body(queue, KEYS[4], id, found.segment) or ''
   facets.expect('hash', queue.later)
   facets.expect('list', queue.dead)
 

@@ -49,8 +49,8 @@ local function read_ring(facets, queue, pull)
 end
 
 -- Updates the time that messages of the facet wait before they are delivered: a moving average, in ms.
-local function note_dwell(facets, facet, item, now)
-  local dwell = math.max(0, now - facets.since(item))
+local function note_dwell(facet, since, now)
+  local dwell = math.max(0, now - since)
   facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
 end
 
@@ -72,10 +72,10 @@ local function pick_of(facets, facet, pull, picked, credit)
   for i = 1, #items do
     local item = items[i]
     local id, segment, attempts = facets.item(item)
-    local body = redis.call('HGET', log .. segment, id)
+    local since, body = facets.since(item), redis.call('HGET', log .. segment, id)
     if not body then
       lost[#lost + 1] = segment
-    elseif facets.since(item) < pull.oldest then
+    elseif since < pull.oldest then
       expired[#expired + 1] = segment
       picked.full = #expired >= MAX_EXPIRED
     elseif #messages > 0 and picked.bytes + #body > pull.max_bytes then
@@ -84,7 +84,7 @@ local function pick_of(facets, facet, pull, picked, credit)
     else
       picked.bytes = picked.bytes + #body
       if not pull.auto then facet.flying = facet.flying + 1 end
-      if attempts == 0 then note_dwell(facets, facet, item, pull.now) end
+      if attempts == 0 then note_dwell(facet, since, pull.now) end
       messages[#messages + 1] = {
         id = id, segment = segment, attempt = attempts + 1, item = item, facet = facet, body = body,
       }

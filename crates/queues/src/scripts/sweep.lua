@@ -18,13 +18,11 @@ local function read_expired(facets, queue, expired, now)
   local landed, back, dead, later, dues = {}, {}, {}, {}, {}
   local values = #expired > 0 and redis.call('HMGET', queue.inflight, unpack(expired)) or {}
   for i = 1, #expired do
-    local _, attempts, item, env = string.match(values[i] or '', '^(%S+) (%d+) (%S+) (.*)$')
-    if env then
-      local _, segment = facets.item(item)
-      local message = { id = expired[i], attempts = tonumber(attempts), item = item, env = env, segment = segment }
+    local message = facets.flying(expired[i], values[i])
+    if message then
       landed[#landed + 1] = message
       if queue.max_attempts > 0 and message.attempts >= queue.max_attempts then
-        message.body = redis.call('HGET', KEYS[4] .. ':' .. segment, message.id)
+        message.body = redis.call('HGET', KEYS[4] .. ':' .. message.segment, message.id)
         dead[#dead + 1] = message
       else
         local backoff = facets.backoff(queue, message.attempts)
@@ -34,7 +32,7 @@ local function read_expired(facets, queue, expired, now)
           back[#back + 1] = message
         end
       end
-      facets.load(queue, env)
+      facets.load(queue, message.env)
     end
   end
   return landed, back, dead, later, dues
