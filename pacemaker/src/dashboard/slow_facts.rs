@@ -94,7 +94,7 @@ async fn certificates(app: &Site) -> Result<Vec<(Hostname, Certificate)>, Error>
 /// The names with automatic HTTPS, each with the reason why the latest attempt failed.
 async fn automatic(app: &Site, names: Vec<String>) -> BTreeMap<String, Option<String>> {
     let known = app.acme.of(names).await.unwrap_or_default();
-    known.into_iter().map(|one| (one.name, one.last_error)).collect()
+    known.into_iter().map(|one| (one.server_name, one.last_error)).collect()
 }
 
 /// The names whose first certificate could not be obtained.
@@ -104,10 +104,10 @@ async fn missing(app: &Site) -> Vec<(Hostname, Certificate)> {
         let Ok(names) = app.acme.after(after.as_deref(), PAGE_SIZE).await else { break };
         let Some(last) = names.last() else { break };
         read += names.len();
-        after = Some(last.name.clone());
+        after = Some(last.server_name.clone());
         for one in names.into_iter().filter(|one| one.not_after.is_none() && one.last_error.is_some()) {
-            let Ok(host) = Hostname::parse(&one.name) else { continue };
-            let (name, last_error) = (one.name, one.last_error);
+            let Ok(host) = Hostname::parse(&one.server_name) else { continue };
+            let (name, last_error) = (one.server_name, one.last_error);
             found.push((host, Certificate { name, ends: None, automatic: true, last_error }));
         }
     }

@@ -103,7 +103,7 @@ pub(super) fn row(app: &Site, router: &RouterReport, head: &Head) -> RouterRow {
         state,
         propagation: took.map_or_else(
             || "–".to_owned(),
-            |took| format!("{} / {} ms", took.p50.as_millis(), took.p99.as_millis()),
+            |took| format!("{:.0} / {:.0} ms", took.p50_ms.trunc(), took.p99_ms.trunc()),
         ),
         age_ms: router.age_ms,
         age: format::ago(router.age_ms, 0),
