@@ -1,14 +1,6 @@
 -- Makes the job of a batch that was not delivered wait before the next attempt. The batch can be halved, so that one
 -- bad event is found without dropping its neighbors.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, worker
 -- ARGV[3]: string, the job it holds
