@@ -120,9 +120,6 @@ impl Registry {
 
 impl Handle {
     /// Client → its tokens, from the fabric rather than from memory.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn api_tokens(&self) -> Result<BTreeMap<String, ApiToken>, Error> {
         Ok(self.fresh_registry().await?.api_tokens.clone())
     }
@@ -134,9 +131,6 @@ impl Handle {
     }
 
     /// As [`Self::client_of`], for a token that may have been made elsewhere a moment ago.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn find_api_token(
         &self,
         digest: &str,
@@ -151,9 +145,6 @@ impl Handle {
     }
 
     /// Makes a client with a token. The same again changes nothing. `client` is the digest of the token.
-    ///
-    /// # Errors
-    /// [`Error::TokenExists`] when it is another client's.
     pub async fn create_api_token(&self, client: &str, token: ApiToken) -> Result<(), Error> {
         let is_same = |known: &ApiToken| {
             let secrets = token.secrets.keys().all(|digest| known.secrets.contains_key(digest));
@@ -200,9 +191,6 @@ impl Handle {
     }
 
     /// Deletes a client's tokens and ends its subscription.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchToken`] when there is none.
     pub async fn delete_api_token(&self, client: &str) -> Result<(), Error> {
         self.core.change(|registry, _| registry.delete_api_token(client)).await?;
         self.clear_away();
@@ -210,9 +198,6 @@ impl Handle {
     }
 
     /// Ends everything of a client: its subscription, if it has one, and its claims of topics, which `heir` gets.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn end_client(&self, client: &str, heir: &str) -> Result<(), Error> {
         if !self.fresh_registry().await?.has_client(client) {
             return Ok(());

@@ -117,9 +117,6 @@ impl Handle {
     }
 
     /// Configures the queue on every shard, as it is defined in the fabric now. Returns whether the queue exists.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn configure_queue(&self, name: &str) -> Result<bool, Error> {
         'again: for _ in 0..CONFIGURE_TRIES {
             let view = self.core.refresh().await?;
@@ -151,9 +148,6 @@ impl Handle {
     }
 
     /// Reads the registry again, and brings shards to it that are behind.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn refresh_registry(&self) -> Result<(), Error> {
         let view = self.core.refresh().await?;
         self.core.spread(&view).await

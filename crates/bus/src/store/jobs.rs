@@ -7,7 +7,7 @@ use signalbox_store::{
 };
 
 use super::{LANES, Store};
-use crate::{EventId, Gap};
+use crate::EventId;
 
 static ACQUIRE: Script<FabricRole> =
     Script::composed("acquire", &[include_str!("../scripts/acquire.lua"), LANES]);
@@ -324,16 +324,5 @@ fn read_taken(value: Value) -> Option<Taken> {
         attempts,
         items: contents.collect(),
         gaps,
-    })
-}
-
-/// Reads a gap as the scripts write it: `first last count reason`.
-pub(crate) fn read_gap(text: &str) -> Option<Gap> {
-    let mut words = text.splitn(4, ' ');
-    Some(Gap {
-        first: EventId(words.next()?.parse().ok()?),
-        last: EventId(words.next()?.parse().ok()?),
-        count: words.next()?.parse().ok()?,
-        reason: words.next()?.to_owned(),
     })
 }

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::DeliverySlot;
 use crate::{
-    BatchContents, Deliverer, Event, EventId, Subscription,
+    BatchContents, Deliverer, Event, EventId, Gap, Subscription,
     core::Core,
     shares::Ended,
-    store::{Ack, Held, Nack, Nacked, SEGMENT_IDS, Store, Taken, read_gap},
+    store::{Ack, Held, Nack, Nacked, SEGMENT_IDS, Store, Taken},
     verdict::{self, Failure, Patience, Verdict},
 };
 use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
@@ -133,7 +133,7 @@ impl<D: Deliverer> Delivery<D> {
             id: taken.held.batch.clone(),
             created_ms: taken.created_ms,
             attempts: taken.attempts,
-            gaps: taken.gaps.iter().filter_map(|gap| read_gap(gap)).collect(),
+            gaps: taken.gaps.iter().filter_map(|gap| Gap::from_words(gap)).collect(),
             events,
         });
         let count = batch.events.len();
@@ -298,16 +298,18 @@ impl<D: Deliverer> Delivery<D> {
         for ((id, segment), _) in items.iter().zip(&events).filter(|(_, event)| event.is_none()) {
             wanted.entry(*segment).or_default().push(*id);
         }
-        if !wanted.is_empty() {
-            let mut read = BTreeMap::new();
-            for (id, body) in self.store.bodies(&wanted).await? {
+        let mut read = BTreeMap::new();
+        for (segment, ids) in wanted {
+            for (id, body) in self.store.bodies(segment, &ids).await? {
                 let event = body.and_then(|body| {
-                    Event::read(&body)
+                    Event::from_log(&body)
                         .inspect_err(|error| tracing::error!(%id, %error, "event in the log not readable"))
                         .ok()
                 });
                 read.extend(event.map(|event| (id, Arc::new(event))));
             }
+        }
+        if !read.is_empty() {
             self.core.cache.put(read.values().cloned());
             for ((id, _), event) in items.iter().zip(&mut events).filter(|(_, event)| event.is_none()) {
                 *event = read.get(id).cloned();

@@ -1,6 +1,6 @@
 //! The operators' calls: configure a queue, drop messages, manage dead letters, remove a queue.
 
-use signalbox_store::{Error, FabricRole, Script, keys};
+use signalbox_store::{Error, FabricRole, Script, keys, unpacked};
 
 use super::{SHARED, Store};
 use crate::Definition;
@@ -53,31 +53,15 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// Parses the stored form: a MessagePack array of six strings.
     fn read(stored: &[u8]) -> Option<Self> {
-        let mut rest = stored.strip_prefix(&[0x96])?;
-        let mut next = || -> Option<Vec<u8>> {
-            let (length, after) = match *rest.first()? {
-                head @ 0xa0..=0xbf => (usize::from(head & 0x1f), rest.get(1..)?),
-                0xd9 => (usize::from(*rest.get(1)?), rest.get(2..)?),
-                0xda => (usize::from(u16::from_be_bytes(rest.get(1..3)?.try_into().ok()?)), rest.get(3..)?),
-                0xdb => {
-                    let length = u32::from_be_bytes(rest.get(1..5)?.try_into().ok()?);
-                    (usize::try_from(length).ok()?, rest.get(5..)?)
-                }
-                _ => return None,
-            };
-            let text = after.get(..length)?.to_vec();
-            rest = &after[length..];
-            Some(text)
-        };
-        let mut text = || next().and_then(|bytes| String::from_utf8(bytes).ok());
-        let (died, attempts, reason, environment, id) = (text()?, text()?, text()?, text()?, text()?);
+        let [died, attempts, reason, environment, id, body] = unpacked(stored)?;
+        let text = |bytes| String::from_utf8(bytes).ok();
         Some(Self {
-            died_ms: died.parse().ok()?,
-            attempts: attempts.parse().ok()?,
-            reason,
-            environment,
-            id: id.parse().ok()?,
-            body: next()?,
+            died_ms: text(died)?.parse().ok()?,
+            attempts: text(attempts)?.parse().ok()?,
+            reason: text(reason)?,
+            environment: text(environment)?,
+            id: text(id)?.parse().ok()?,
+            body,
         })
     }
 }
