@@ -64,57 +64,10 @@ impl Registry {
         }
     }
 
-    /// Gives a client another token. The ones before end at `until_ms`.
-    pub(super) fn rotate_api_token(
-        &mut self,
-        client: &str,
-        fresh: &str,
-        listed: Option<&str>,
-        until_ms: u64,
-        now_ms: u64,
-    ) -> Result<(), Error> {
-        if self.api_tokens.values().any(|one| one.secrets.contains_key(fresh)) {
-            return Err(Error::TokenExists);
-        }
-        let token = self.api_tokens.get_mut(client).ok_or(Error::NoSuchToken)?;
-        token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
-        for end in token.secrets.values_mut() {
-            *end = Some(end.map_or(until_ms, |end| end.min(until_ms)));
-        }
-        token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
-        if token.secrets.len() >= MAX_SECRETS {
-            return Err(Error::TooMany("tokens of the client"));
-        }
-        token.secrets.insert(fresh.to_owned(), None);
-        token.listed = listed.map(str::to_owned);
-        token.sealed = None;
-        Ok(())
-    }
-
-    /// Deletes a client's tokens and ends its subscription. Topics it published to stay claimed until root deletes them.
-    pub(super) fn delete_api_token(&mut self, token: &str) -> Result<(), Error> {
-        self.api_tokens.remove(token).ok_or(Error::NoSuchToken)?;
-        if self.subscriptions.contains_key(token) {
-            self.unsubscribe(token)?;
-        }
-        Ok(())
-    }
-
     /// Whether the client has a subscription or has claimed a topic.
     pub(super) fn has_client(&self, client: &str) -> bool {
         self.subscriptions.contains_key(client)
             || self.topics.values().any(|publisher| publisher.as_deref() == Some(client))
-    }
-
-    /// Ends the client's subscription, if it has one, and makes `heir` the publisher of its topics.
-    pub(super) fn end_client(&mut self, client: &str, heir: &str) -> Result<(), Error> {
-        if self.subscriptions.contains_key(client) {
-            self.unsubscribe(client)?;
-        }
-        for publisher in self.topics.values_mut().filter(|publisher| publisher.as_deref() == Some(client)) {
-            *publisher = Some(heir.to_owned());
-        }
-        Ok(())
     }
 }
 
@@ -186,13 +139,36 @@ impl Handle {
         now_ms: u64,
     ) -> Result<(), Error> {
         self.core
-            .change(|registry, _| registry.rotate_api_token(client, fresh, listed, until_ms, now_ms))
+            .change(|registry, _| {
+                if registry.api_tokens.values().any(|one| one.secrets.contains_key(fresh)) {
+                    return Err(Error::TokenExists);
+                }
+                let token = registry.api_tokens.get_mut(client).ok_or(Error::NoSuchToken)?;
+                token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
+                for end in token.secrets.values_mut() {
+                    *end = Some(end.map_or(until_ms, |end| end.min(until_ms)));
+                }
+                token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
+                if token.secrets.len() >= MAX_SECRETS {
+                    return Err(Error::TooMany("tokens of the client"));
+                }
+                token.secrets.insert(fresh.to_owned(), None);
+                token.listed = listed.map(str::to_owned);
+                token.sealed = None;
+                Ok(())
+            })
             .await
     }
 
-    /// Deletes a client's tokens and ends its subscription.
+    /// Deletes a client's tokens and ends its subscription. Topics it published to stay claimed until root deletes them.
     pub async fn delete_api_token(&self, client: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.delete_api_token(client)).await?;
+        self.core
+            .change(|registry, _| {
+                registry.api_tokens.remove(client).ok_or(Error::NoSuchToken)?;
+                registry.end_subscription(client);
+                Ok(())
+            })
+            .await?;
         self.clear_away();
         Ok(())
     }
@@ -202,7 +178,17 @@ impl Handle {
         if !self.fresh_registry().await?.has_client(client) {
             return Ok(());
         }
-        self.core.change(|registry, _| registry.end_client(client, heir)).await?;
+        self.core
+            .change(|registry, _| {
+                registry.end_subscription(client);
+                for publisher in registry.topics.values_mut() {
+                    if publisher.as_deref() == Some(client) {
+                        *publisher = Some(heir.to_owned());
+                    }
+                }
+                Ok(())
+            })
+            .await?;
         self.clear_away();
         Ok(())
     }

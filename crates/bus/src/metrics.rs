@@ -19,7 +19,7 @@ use prometheus_client::{
 };
 
 use super::{Credentials, Refusal};
-use signalbox_api::events::{Numbers, SubscriberNumbers};
+use signalbox_api::events::{Jobs, Numbers, SubscriberNumbers};
 use signalbox_egress::Outcome;
 
 /// The labels of a metric with their values.
@@ -36,11 +36,13 @@ pub struct Deliveries {
     seconds: Histogram,
 }
 
-impl Deliveries {
-    fn new() -> Self {
+impl Default for Deliveries {
+    fn default() -> Self {
         Self { results: Family::default(), seconds: Histogram::new(exponential_buckets(0.000_5, 2.0, 16)) }
     }
+}
 
+impl Deliveries {
     /// Counts one attempt.
     pub fn count(&self, outcome: &Outcome, elapsed: Duration) {
         let result = match outcome {
@@ -54,17 +56,11 @@ impl Deliveries {
 }
 
 /// All counts of this process. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Metrics {
     /// The outcomes of deliveries.
     pub deliveries: Deliveries,
     published: Family<Words<1>, Counter>,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self { deliveries: Deliveries::new(), published: Family::default() }
-    }
 }
 
 impl Metrics {
@@ -120,6 +116,19 @@ impl Metrics {
     }
 }
 
+fn gauge_of(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A metric with the label `state`.
+fn by_state<const N: usize>(counts: [(&'static str, u64); N]) -> Family<Words<1>, Gauge> {
+    let family = Family::<Words<1>, Gauge>::default();
+    for (state, count) in counts {
+        family.get_or_create(&[("state", state)]).set(gauge_of(count));
+    }
+    family
+}
+
 /// The fabric's counters, as of now.
 fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credentials) {
     let by_subscriber = |read: fn(&SubscriberNumbers) -> Option<u64>| {
@@ -127,7 +136,7 @@ fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credenti
         for (name, numbers) in &all.subscribers {
             if let Some(value) = read(numbers) {
                 let label = [("subscriber", name.clone())];
-                family.get_or_create(&label).set(i64::try_from(value).unwrap_or(i64::MAX));
+                family.get_or_create(&label).set(gauge_of(value));
             }
         }
         family
@@ -165,24 +174,15 @@ fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credenti
         |n| n.last_attempted_ms.map(|ms| ms / 1000),
     );
 
-    let jobs = Family::<Words<1>, Gauge>::default();
-    for (state, count) in
-        [("instant", all.jobs.instant), ("scheduled", all.jobs.scheduled), ("pending", all.jobs.pending)]
-    {
-        jobs.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
+    let Jobs { instant, scheduled, pending } = all.jobs;
+    let jobs = by_state([("instant", instant), ("scheduled", scheduled), ("pending", pending)]);
     registry.register("jobs", "Delivery jobs, by state", jobs);
-    let log_bytes = i64::try_from(all.log_bytes).unwrap_or(i64::MAX);
-    registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(log_bytes));
+    registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(gauge_of(all.log_bytes)));
     let Credentials { clear, encrypted, locked, .. } = credentials;
-    let credentials = Family::<Words<1>, Gauge>::default();
-    for (state, count) in [("clear", clear), ("encrypted", encrypted), ("locked", locked)] {
-        credentials.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
     registry.register(
         "credentials",
         "Subscriptions, backends and listed tokens with credentials, by how these are stored",
-        credentials,
+        by_state([("clear", clear), ("encrypted", encrypted), ("locked", locked)]),
     );
     // It exists before the first loss: an alert compares it with its earlier value.
     let mut counters = all.counters.clone();
@@ -203,8 +203,6 @@ fn metric_name(counter: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use signalbox_api::events::Jobs;
-
     use super::*;
 
     #[test]

@@ -228,9 +228,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Ends the client's subscription.
-    pub(super) fn unsubscribe(&mut self, client: &str) -> Result<(), Error> {
-        let ended = self.subscriptions.remove(client).ok_or(Error::NoSuchSubscription)?;
+    /// Ends the client's subscription. Returns whether it had one.
+    pub(super) fn end_subscription(&mut self, client: &str) -> bool {
+        let Some(ended) = self.subscriptions.remove(client) else { return false };
         self.retired.insert(client.to_owned(), ended.generation);
         if self.retired.len() > RETIRED {
             let oldest = self.retired.iter().min_by_key(|(_, generation)| **generation);
@@ -238,13 +238,7 @@ impl Registry {
                 self.retired.remove(&client);
             }
         }
-        Ok(())
-    }
-
-    /// Takes a topic out of the client's subscription.
-    pub(super) fn unsubscribe_topic(&mut self, client: &str, topic: &str) -> Result<(), Error> {
-        let subscription = self.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
-        if subscription.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
+        true
     }
 }
 
@@ -287,14 +281,22 @@ impl Handle {
 
     /// Ends the client's subscription.
     pub async fn unsubscribe(&self, client: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.unsubscribe(client)).await?;
+        let end = |registry: &mut Registry, _| {
+            if registry.end_subscription(client) { Ok(()) } else { Err(Error::NoSuchSubscription) }
+        };
+        self.core.change(end).await?;
         self.clear_away();
         Ok(())
     }
 
     /// Takes one topic out of the client's subscription. What is in its batches already is delivered.
     pub async fn unsubscribe_topic(&self, client: &str, topic: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.unsubscribe_topic(client, topic)).await
+        self.core
+            .change(|registry, _| {
+                let one = registry.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
+                if one.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
+            })
+            .await
     }
 
     /// All subscriptions.

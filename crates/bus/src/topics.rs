@@ -88,16 +88,6 @@ impl Registry {
         }
     }
 
-    /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
-    pub(super) fn hand_over(&mut self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
-        let publisher = self.topics.get_mut(topic).ok_or(Error::NoSuchTopic)?;
-        if is_reserved_topic(topic) || by.is_some_and(|client| publisher.as_deref() != Some(client)) {
-            return Err(Error::Forbidden);
-        }
-        *publisher = Some(to.to_owned());
-        Ok(())
-    }
-
     /// Deletes a topic and removes it from every subscription. `by` is the requesting client; `None` for root. Returns the
     /// clients that were subscribed to it.
     pub(super) fn delete_topic(&mut self, topic: &str, by: Option<&str>) -> Result<Vec<String>, Error> {
@@ -141,6 +131,15 @@ impl Handle {
 
     /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
     pub async fn hand_over(&self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.hand_over(topic, to, by)).await
+        self.core
+            .change(|registry, _| {
+                let publisher = registry.topics.get_mut(topic).ok_or(Error::NoSuchTopic)?;
+                if is_reserved_topic(topic) || by.is_some_and(|client| publisher.as_deref() != Some(client)) {
+                    return Err(Error::Forbidden);
+                }
+                *publisher = Some(to.to_owned());
+                Ok(())
+            })
+            .await
     }
 }

@@ -69,6 +69,7 @@ const MAX_LATE_REPLIES: u32 = 3;
 const SHARD_TAG: &str = "{s";
 
 /// A connection to the server of role `R`, shared by cloning.
+#[derive(Clone)]
 pub struct Redis<R> {
     pub(crate) address: Arc<Address>,
     /// The monitored service, if the URL names Sentinels.
@@ -95,21 +96,6 @@ impl Line {
     fn new(wire: Option<Wire>, password: Option<String>) -> Arc<Self> {
         let wire = RwLock::new(wire.map(|wire| (None, wire)));
         Arc::new(Self { wire, password: RwLock::new(password), late: AtomicU32::new(0) })
-    }
-}
-
-impl<R> Clone for Redis<R> {
-    fn clone(&self) -> Self {
-        Self {
-            address: Arc::clone(&self.address),
-            service: self.service.clone(),
-            line: Arc::clone(&self.line),
-            dedicated: self.dedicated,
-            options: self.options,
-            replicas: Arc::clone(&self.replicas),
-            home: Arc::clone(&self.home),
-            role: PhantomData,
-        }
     }
 }
 

@@ -11,9 +11,7 @@ use crate::{Change, Delay, EventId, NewEvent, NewMessage, Refusal, event, view::
 
 /// The answers to one publish, collected from as many shards and calls as its events went to.
 #[derive(Debug)]
-pub(crate) struct Gather {
-    answers: Mutex<Answers>,
-}
+pub(crate) struct Gather(Mutex<Answers>);
 
 #[derive(Debug)]
 struct Answers {
@@ -27,11 +25,11 @@ impl Gather {
     pub(crate) fn new(count: usize) -> (Arc<Self>, oneshot::Receiver<()>) {
         let (done, all) = oneshot::channel();
         let answers = Answers { results: vec![None; count], left: count, done: Some(done) };
-        (Arc::new(Self { answers: Mutex::new(answers) }), all)
+        (Arc::new(Self(Mutex::new(answers))), all)
     }
 
     pub(super) fn answer(&self, place: usize, result: Result<EventId, Refusal>) {
-        let mut answers = self.answers.lock();
+        let mut answers = self.0.lock();
         // The result is absent if the caller stopped waiting, and already set if the ticket is being dropped.
         if answers.results.get(place).is_some_and(Option::is_none) {
             answers.results[place] = Some(result);
@@ -44,7 +42,7 @@ impl Gather {
 
     /// All answers; a missing one is reported as unknown.
     pub(crate) fn take(&self) -> Vec<Result<EventId, Refusal>> {
-        let mut answers = self.answers.lock();
+        let mut answers = self.0.lock();
         std::mem::take(&mut answers.results)
             .into_iter()
             .map(|one| one.unwrap_or(Err(Refusal::Unavailable)))

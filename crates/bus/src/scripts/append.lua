@@ -10,11 +10,7 @@
 -- ARGV[2]: string, the registry's stamp
 -- ARGV[3]: string, sixteen random characters
 -- ARGV[4]: integer, maximum bytes of a batch
--- ARGV[5]: string, token
--- ARGV[6]: integer, generation
--- ARGV[7]: integer, concurrency
--- ARGV[8]: integer, maximum events of a batch
--- ARGV[9]: integer, ms that a batch waits to fill
+-- ARGV[5-9]: the subscriber: token, generation, concurrency, maximum events of a batch, ms that a batch waits to fill
 -- ARGV[10]: string, `redrive`, `replay` or `resend`
 -- ARGV[11]: string, the replay's cursor as it must be now; empty unless `replay`
 -- ARGV[12]: string, the replay's cursor afterwards; `done` at the end

@@ -2,12 +2,7 @@
 -- bad event is found without dropping its neighbors.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: string, worker
--- ARGV[3]: string, the job it holds
--- ARGV[4]: string, token of the subscriber
--- ARGV[5]: integer, generation of the lane
--- ARGV[6]: integer, number of the lane
--- ARGV[7]: string, batch
+-- ARGV[2-7]: worker, the job it holds, token of the subscriber, generation and number of the lane, batch
 -- ARGV[8]: integer, ms to wait
 -- ARGV[9]: integer, points to add to the subscriber's health
 -- ARGV[10]: integer, attempts to add to the batch (0 when none was made)

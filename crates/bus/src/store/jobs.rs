@@ -26,21 +26,6 @@ static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../
 /// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
 pub(super) const MAX_ACKS: usize = 32;
 
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
-    ("acquire", &ACQUIRE),
-    ("ack", &ACK),
-    ("nack", &NACK),
-    ("bury", &BURY),
-    ("scrub", &SCRUB),
-    ("beat", &BEAT),
-    ("drop", &DROP),
-    ("kick", &KICK),
-    ("skip", &SKIP),
-    ("oldest", &OLDEST),
-    ("audit", &AUDIT),
-];
-
 /// Batches of a lane in which an event is searched, from the next one to be delivered.
 const SKIP_BATCHES: usize = 200;
 

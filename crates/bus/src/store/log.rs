@@ -12,9 +12,6 @@ static APPEND: Script<FabricRole> =
     Script::composed("append", &[include_str!("../scripts/append.lua"), LANES]);
 static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/trim.lua"));
 
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("append", &APPEND), ("trim", &TRIM)];
-
 /// Ids in one segment: ten seconds of them. The scripts know the same number.
 pub(crate) const SEGMENT_IDS: u64 = 64_000_000;
 

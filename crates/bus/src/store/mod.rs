@@ -13,7 +13,7 @@ use signalbox_store::{
     Subscription, keys,
 };
 
-pub(super) use jobs::{Ack, Held, Nack, Nacked, Taken, Turn};
+pub(super) use jobs::{Ack, Nack, Nacked, Taken, Turn};
 pub(super) use log::{Again, Appended, ReplayState, Resend, SEGMENT_IDS};
 pub use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Target};
@@ -101,13 +101,3 @@ const LANES: &str = concat!(
 return main(lanes)
 "
 );
-
-/// Every script of the bus, for the tests that read their headers.
-#[cfg(test)]
-pub(super) fn scripts() -> Vec<(&'static str, std::borrow::Cow<'static, str>)> {
-    [jobs::SCRIPTS, log::SCRIPTS, publish::SCRIPTS, registry::SCRIPTS]
-        .into_iter()
-        .flatten()
-        .map(|(name, script)| (*name, script.source()))
-        .collect()
-}

@@ -27,9 +27,6 @@ static PUBLISH: Script<FabricRole> = Script::composed(
     ],
 );
 
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("publish", &PUBLISH)];
-
 /// A subscriber as the fan-out sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {

@@ -10,10 +10,6 @@ static COMMIT: Script<FabricRole> =
     Script::new("registry_commit", include_str!("../scripts/registry_commit.lua"));
 static PURGE: Script<FabricRole> = Script::composed("purge", &[include_str!("../scripts/purge.lua"), LANES]);
 
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
-    &[("registry_start", &START), ("registry_commit", &COMMIT), ("purge", &PURGE)];
-
 /// A command of a change of the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {

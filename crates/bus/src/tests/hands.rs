@@ -9,8 +9,8 @@ use crate::{
     EventId, NewEvent, Options,
     event::lane_hash,
     store::{
-        Accepted, Ack, FanOut, Group, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store,
-        Stored, Taken, Target, Turn,
+        Accepted, Ack, FanOut, Group, Nack, Nacked, PublishCall, PublishReply, Published, Store, Stored,
+        Taken, Target, Turn,
     },
 };
 use signalbox_store::FabricRole;
@@ -164,7 +164,7 @@ impl Hands {
         self.store
             .ack(&[Ack {
                 held: taken.held.clone(),
-                timeout_ms: self.timeout(&taken.held),
+                timeout_ms: self.timeout(&taken.held.token),
                 events: taken.items.len(),
                 gaps: taken.gaps.clone(),
             }])
@@ -180,15 +180,11 @@ impl Hands {
     }
 
     pub(super) async fn bury(&self, taken: &Taken) -> bool {
-        let timeout = self.timeout(&taken.held);
+        let timeout = self.timeout(&taken.held.token);
         self.store.bury(&taken.held, timeout, "500", true, (1000, 1 << 20)).await.expect("a reply")
     }
 
-    fn timeout(&self, held: &Held) -> u64 {
-        self.fan_out
-            .targets
-            .iter()
-            .find(|target| target.token == held.token)
-            .map_or(0, |target| target.timeout_ms)
+    fn timeout(&self, token: &str) -> u64 {
+        self.fan_out.targets.iter().find(|target| target.token == token).map_or(0, |target| target.timeout_ms)
     }
 }
