@@ -118,7 +118,7 @@ pub struct EventCounts {
 }
 
 /// All numbers of the bus.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Numbers {
     /// By name.
@@ -134,7 +134,7 @@ pub struct Numbers {
 }
 
 /// The numbers of one subscriber.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SubscriberNumbers {
     /// Events delivered in total.
@@ -156,7 +156,7 @@ pub struct SubscriberNumbers {
 }
 
 /// Delivery jobs by state.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Jobs {
     /// Due now.

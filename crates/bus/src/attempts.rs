@@ -47,25 +47,17 @@ impl AttemptLog {
 
 impl Handle {
     /// The client's last `limit` attempts to deliver, newest first.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn deliveries(&self, client: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
         self.known(client).await?;
-        list(&self.core, client, limit).await
+        write(&self.core).await?;
+        let stored = self.core.stores[0].attempts(client).await?;
+        // An entry of another version that cannot be read is left out.
+        let mut attempts: Vec<DeliveryAttempt> =
+            stored.iter().filter_map(|entry| serde_json::from_str(entry).ok()).collect();
+        attempts.sort_by_key(|attempt| std::cmp::Reverse(attempt.at));
+        attempts.truncate(limit);
+        Ok(attempts)
     }
-}
-
-/// The last attempts of a subscriber, newest first.
-async fn list(core: &Core, token: &str, limit: usize) -> Result<Vec<DeliveryAttempt>, Error> {
-    write(core).await?;
-    let stored = core.stores[0].attempts(token).await?;
-    // An entry of another version that cannot be read is left out.
-    let mut attempts: Vec<DeliveryAttempt> =
-        stored.iter().filter_map(|entry| serde_json::from_str(entry).ok()).collect();
-    attempts.sort_by_key(|attempt| std::cmp::Reverse(attempt.at));
-    attempts.truncate(limit);
-    Ok(attempts)
 }
 
 /// Writes what was collected, until `shutdown`.

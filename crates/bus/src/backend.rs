@@ -118,9 +118,6 @@ impl Registry {
 /// Backends. The sequencer decides when a change takes effect.
 impl Handle {
     /// Defines or replaces a backend; from now on events of its objects go to it. Whether it is new.
-    ///
-    /// # Errors
-    /// [`Error::PrefixTaken`], or when there are too many.
     pub async fn put_backend(
         &self,
         name: &str,
@@ -139,9 +136,6 @@ impl Handle {
 
     /// Closes a backend for new objects, and sets the treatment of the events that are queued for it. A repeat makes
     /// sure that every shard knows.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchBackend`] when there is none.
     pub async fn drain_backend(&self, name: &str, queued: Queued) -> Result<(), Error> {
         self.core
             .change(|registry, _| {
@@ -154,9 +148,6 @@ impl Handle {
     }
 
     /// Forgets a backend that is being drained; nothing may be queued for it. One that was defined again stays.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn forget_backend(&self, name: &str) -> Result<(), Error> {
         self.core
             .change(|registry, _| {
@@ -169,9 +160,6 @@ impl Handle {
     }
 
     /// Stops a backend whose callback answered that it is gone, unless it has another callback by now.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn disable_backend(&self, name: &str, callback: &str) -> Result<(), Error> {
         self.core
             .change(|registry, _| {
@@ -186,9 +174,6 @@ impl Handle {
     }
 
     /// The registry, read again if this process does not have the one with this stamp.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn registry_of(&self, stamp: &str) -> Result<std::sync::Arc<Registry>, Error> {
         let mut view = self.core.view();
         if view.stamp != stamp {

@@ -17,9 +17,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 impl Handle {
     /// Lists the consistency violations, none if all is well. `name` is the subscriber's token.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
         let registry = self.registry();
         let mut findings = Vec::new();

@@ -64,65 +64,15 @@ impl Registry {
         }
     }
 
-    /// Gives a client another token. The ones before end at `until_ms`.
-    pub(super) fn rotate_api_token(
-        &mut self,
-        client: &str,
-        fresh: &str,
-        listed: Option<&str>,
-        until_ms: u64,
-        now_ms: u64,
-    ) -> Result<(), Error> {
-        if self.api_tokens.values().any(|one| one.secrets.contains_key(fresh)) {
-            return Err(Error::TokenExists);
-        }
-        let token = self.api_tokens.get_mut(client).ok_or(Error::NoSuchToken)?;
-        token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
-        for end in token.secrets.values_mut() {
-            *end = Some(end.map_or(until_ms, |end| end.min(until_ms)));
-        }
-        token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
-        if token.secrets.len() >= MAX_SECRETS {
-            return Err(Error::TooMany("tokens of the client"));
-        }
-        token.secrets.insert(fresh.to_owned(), None);
-        token.listed = listed.map(str::to_owned);
-        token.sealed = None;
-        Ok(())
-    }
-
-    /// Deletes a client's tokens and ends its subscription. Topics it published to stay claimed until root deletes them.
-    pub(super) fn delete_api_token(&mut self, token: &str) -> Result<(), Error> {
-        self.api_tokens.remove(token).ok_or(Error::NoSuchToken)?;
-        if self.subscriptions.contains_key(token) {
-            self.unsubscribe(token)?;
-        }
-        Ok(())
-    }
-
     /// Whether the client has a subscription or has claimed a topic.
     pub(super) fn has_client(&self, client: &str) -> bool {
         self.subscriptions.contains_key(client)
             || self.topics.values().any(|publisher| publisher.as_deref() == Some(client))
     }
-
-    /// Ends the client's subscription, if it has one, and makes `heir` the publisher of its topics.
-    pub(super) fn end_client(&mut self, client: &str, heir: &str) -> Result<(), Error> {
-        if self.subscriptions.contains_key(client) {
-            self.unsubscribe(client)?;
-        }
-        for publisher in self.topics.values_mut().filter(|publisher| publisher.as_deref() == Some(client)) {
-            *publisher = Some(heir.to_owned());
-        }
-        Ok(())
-    }
 }
 
 impl Handle {
     /// Client → its tokens, from the fabric rather than from memory.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn api_tokens(&self) -> Result<BTreeMap<String, ApiToken>, Error> {
         Ok(self.fresh_registry().await?.api_tokens.clone())
     }
@@ -134,9 +84,6 @@ impl Handle {
     }
 
     /// As [`Self::client_of`], for a token that may have been made elsewhere a moment ago.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn find_api_token(
         &self,
         digest: &str,
@@ -151,9 +98,6 @@ impl Handle {
     }
 
     /// Makes a client with a token. The same again changes nothing. `client` is the digest of the token.
-    ///
-    /// # Errors
-    /// [`Error::TokenExists`] when it is another client's.
     pub async fn create_api_token(&self, client: &str, token: ApiToken) -> Result<(), Error> {
         let is_same = |known: &ApiToken| {
             let secrets = token.secrets.keys().all(|digest| known.secrets.contains_key(digest));
@@ -195,29 +139,56 @@ impl Handle {
         now_ms: u64,
     ) -> Result<(), Error> {
         self.core
-            .change(|registry, _| registry.rotate_api_token(client, fresh, listed, until_ms, now_ms))
+            .change(|registry, _| {
+                if registry.api_tokens.values().any(|one| one.secrets.contains_key(fresh)) {
+                    return Err(Error::TokenExists);
+                }
+                let token = registry.api_tokens.get_mut(client).ok_or(Error::NoSuchToken)?;
+                token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
+                for end in token.secrets.values_mut() {
+                    *end = Some(end.map_or(until_ms, |end| end.min(until_ms)));
+                }
+                token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
+                if token.secrets.len() >= MAX_SECRETS {
+                    return Err(Error::TooMany("tokens of the client"));
+                }
+                token.secrets.insert(fresh.to_owned(), None);
+                token.listed = listed.map(str::to_owned);
+                token.sealed = None;
+                Ok(())
+            })
             .await
     }
 
-    /// Deletes a client's tokens and ends its subscription.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchToken`] when there is none.
+    /// Deletes a client's tokens and ends its subscription. Topics it published to stay claimed until root deletes them.
     pub async fn delete_api_token(&self, client: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.delete_api_token(client)).await?;
+        self.core
+            .change(|registry, _| {
+                registry.api_tokens.remove(client).ok_or(Error::NoSuchToken)?;
+                registry.end_subscription(client);
+                Ok(())
+            })
+            .await?;
         self.clear_away();
         Ok(())
     }
 
     /// Ends everything of a client: its subscription, if it has one, and its claims of topics, which `heir` gets.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn end_client(&self, client: &str, heir: &str) -> Result<(), Error> {
         if !self.fresh_registry().await?.has_client(client) {
             return Ok(());
         }
-        self.core.change(|registry, _| registry.end_client(client, heir)).await?;
+        self.core
+            .change(|registry, _| {
+                registry.end_subscription(client);
+                for publisher in registry.topics.values_mut() {
+                    if publisher.as_deref() == Some(client) {
+                        *publisher = Some(heir.to_owned());
+                    }
+                }
+                Ok(())
+            })
+            .await?;
         self.clear_away();
         Ok(())
     }

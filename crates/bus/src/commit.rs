@@ -235,10 +235,10 @@ impl Committer {
         let groups: Vec<Group<'_>> = items
             .iter()
             .map(|item| Group {
-                object: item.object(),
+                object: &item.object,
                 hash: item.hash,
                 state: item.state.as_ref().map(|state| state.get()),
-                backend: view.backend_of(item.object()),
+                backend: view.backend_of(&item.object),
                 idempotency: item.idempotency.as_ref().map(|(key, body)| {
                     (clients.get(&*item.client).copied().unwrap_or_default(), &**key, &**body)
                 }),
@@ -263,12 +263,7 @@ impl Committer {
             sequence: self.sequence,
             acknowledged: self.acknowledged.last(),
             seed: &self.core.rng.seed(),
-            batch_bytes: options.batch_bytes,
-            objects: options.objects,
-            object_seconds: options.object_seconds,
-            idempotency_keys: options.idempotency_keys,
-            idempotency_seconds: options.idempotency_seconds,
-            object_events: options.object_events,
+            limits: options,
             // Rounded up: a small limit is still one.
             environment_bytes: options.environment_bytes.div_ceil(self.core.stores.len() as u64),
             fan_out: &fan_out,
@@ -292,26 +287,19 @@ impl Committer {
         for (place, item) in items.into_iter().enumerate() {
             match accepted.get(place) {
                 Some(Accepted::New(numbers)) => {
-                    let Item { parts, ticket, .. } = item;
                     // A change without events has no ID to return.
                     let first = Ok(numbers.first().map_or(EventId(0), |(id, _, _)| *id));
-                    for (Part { content, environment, cause, .. }, numbers) in parts.into_iter().zip(numbers)
-                    {
+                    item.answer(first);
+                    for (part, numbers) in item.parts.into_iter().zip(numbers) {
+                        let Part { content, environment, cause, .. } = part;
                         if let Content::Event { topic, event } = content {
                             let event = event.accepted(*numbers, &topic, environment);
                             fresh.push(Arc::new(Event { cause, ..event }));
                         }
                     }
-                    ticket.gather.answer(ticket.place, first);
                 }
                 Some(Accepted::Repeat(first)) => item.answer(Ok(*first)),
-                Some(Accepted::QueueFull) => item.answer(Err(Refusal::QueueFull)),
-                Some(Accepted::WaitingFull) => item.answer(Err(Refusal::WaitingFull)),
-                Some(Accepted::EnvironmentFull) => {
-                    item.answer(Err(Refusal::EnvironmentFull { limit: self.core.options.environment_bytes }));
-                }
-                Some(Accepted::Outdated) => item.answer(Err(Refusal::Outdated)),
-                Some(Accepted::Conflict) => item.answer(Err(Refusal::Conflict)),
+                Some(Accepted::Refused(refusal)) => item.answer(Err(*refusal)),
                 None => item.answer(Err(Refusal::Unavailable)),
             }
         }

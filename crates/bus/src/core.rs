@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::{
-    Credentials, Error, Handle, Kind, NewEvent, Options, Registry,
+    Credentials, Error, EventId, Handle, Kind, NewEvent, Options, Registry,
     attempts::AttemptLog,
     cache::Cache,
     commit::Item,
@@ -295,8 +295,8 @@ impl Core {
     /// Stores `after` under the stamp `to`, if the stamp is still `from`. False if it is another one.
     async fn commit(&self, from: &str, to: &str, before: &Registry, after: &Registry) -> Result<bool, Error> {
         let snapshot = self.snapshot(after)?;
-        let commands = registry::projection(before, after, self.sealing_keys().is_empty());
         let home = &self.stores[0];
+        let commands = registry::projection(&home.bus(), before, after, self.sealing_keys().is_empty());
         let mut result = home.commit(from, to, &snapshot, &commands).await;
         // Once more after a lost reply: the script knows its own stamp.
         if result.as_ref().is_err_and(|error| error.kind() == signalbox_store::Kind::Unavailable) {
@@ -328,7 +328,7 @@ impl Core {
                 continue;
             }
             let snapshot = self.snapshot(&view.registry)?;
-            let commands = registry::projection_elsewhere(&view.registry);
+            let commands = registry::projection_elsewhere(&store.bus(), &view.registry);
             // Another pacemaker doing the same at this moment is as good.
             let _ = store.commit(&there.stamp, &view.stamp, &snapshot, &commands).await?;
         }
@@ -349,6 +349,11 @@ impl Core {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// The shard that numbered an event: the low six bits of its ID.
+    pub(super) fn store_of(&self, id: EventId) -> Option<&Arc<Store>> {
+        self.stores.get(usize::try_from(id.0 & 63).ok()?)
+    }
+
     /// How a client is called towards others, logs included.
     pub(super) fn name_of(&self, client: &str) -> String {
         self.view().registry.name_of(client)
@@ -357,7 +362,7 @@ impl Core {
     /// Announces an event about a subscriber, under Signalbox's own topics; `data` is an object, to which its name is
     /// added. The caller does not wait for the publish.
     pub(super) fn announce(self: &Arc<Self>, topic: &'static str, client: &str, mut data: serde_json::Value) {
-        let handle = Handle::from_core(Arc::clone(self));
+        let handle = Handle { core: Arc::clone(self) };
         let subscriber = self.name_of(client);
         data["subscriber"] = subscriber.as_str().into();
         let event = NewEvent {

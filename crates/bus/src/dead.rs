@@ -1,12 +1,14 @@
 //! Lists and redrives dead letters.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
+
+use signalbox_store::unpacked;
 
 use super::{
     Error, Event, EventId, Handle,
     core::Core,
     event::{self, lane_hash},
-    store::{Again, Appended, DeadEntry, Resend, SEGMENT_IDS, Store},
+    store::{Again, Appended, Resend, Store},
     view::target,
 };
 
@@ -38,10 +40,7 @@ pub struct Page<T> {
 }
 
 impl Handle {
-    /// A part of the client's dead letters, oldest first. The cursor names shard and place.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
+    /// A part of the client's dead letters, oldest first. The cursor is `shard:place`.
     pub async fn dead_letters(
         &self,
         client: &str,
@@ -49,22 +48,56 @@ impl Handle {
         limit: usize,
     ) -> Result<Page<DeadLetter>, Error> {
         self.known(client).await?;
-        list(&self.core, client, cursor, limit).await
+        let (mut shard, mut place) = cursor
+            .and_then(|cursor| cursor.split_once(':'))
+            .and_then(|(shard, place)| Some((shard.parse().ok()?, place.parse().ok()?)))
+            .unwrap_or((0, 0));
+        let mut items = Vec::new();
+        while let Some(store) = self.core.stores.get::<usize>(shard) {
+            let wanted = (limit - items.len()) as u64;
+            if wanted == 0 {
+                return Ok(Page { items, cursor: Some(format!("{shard}:{place}")) });
+            }
+            let entries = store.dead(client, place, wanted).await?;
+            place += entries.len() as u64;
+            if (entries.len() as u64) < wanted {
+                shard += 1;
+                place = 0;
+            }
+            items.extend(entries.iter().filter_map(|stored| Some(DeadLetter::read(stored)?.0)));
+        }
+        Ok(Page { items, cursor: None })
     }
 
-    /// Puts all dead letters back into the client's lanes; how many there were.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
+    /// Puts the dead letters back into the client's lanes: those that exist now, not those that are added in the meantime.
+    /// Returns how many there were.
     pub async fn redrive(&self, client: &str) -> Result<u64, Error> {
         self.known(client).await?;
-        redrive(&self.core, client).await
+        let mut redriven = 0;
+        for store in &self.core.stores {
+            let mut left = store.movements(client).await?.dead;
+            while left > 0 {
+                let entries = store.dead(client, 0, left.min(PART)).await?;
+                if entries.is_empty() {
+                    break;
+                }
+                let mut parts = Vec::new();
+                let mut bytes = 0;
+                for entry in &entries {
+                    bytes += entry.len();
+                    if !parts.is_empty() && bytes > PART_BYTES {
+                        break;
+                    }
+                    parts.push(returned(entry));
+                }
+                left = left.saturating_sub(parts.len() as u64);
+                redriven += put(&self.core, store, client, &parts, Again::Redrive).await?;
+            }
+        }
+        Ok(redriven)
     }
 
     /// Forgets all dead letters; how many there were.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn drop_dead(&self, client: &str) -> Result<u64, Error> {
         self.known(client).await?;
         let mut dropped = 0;
@@ -75,12 +108,31 @@ impl Handle {
     }
 
     /// Delivers one event to the client again: a dead letter, or an event of its topics that the log still has.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`].
     pub async fn resend(&self, client: &str, id: EventId) -> Result<(), Error> {
         self.known(client).await?;
-        resend(&self.core, client, id).await
+        let store = self.core.store_of(id).ok_or(Error::NoSuchEvent)?;
+        let mut place = 0;
+        loop {
+            let entries = store.dead(client, place, PART).await?;
+            if let Some(one) = entries.iter().map(|stored| returned(stored)).find(|one| one.id == id) {
+                let redriven = put(&self.core, store, client, &[one], Again::Redrive).await?;
+                return if redriven > 0 { Ok(()) } else { Err(Error::NoSuchEvent) };
+            }
+            place += entries.len() as u64;
+            if (entries.len() as u64) < PART {
+                break;
+            }
+        }
+        let view = self.core.view();
+        let subscription = view.subscription(client).ok_or(Error::NoSuchSubscription)?;
+        let body = store.body(id).await?.ok_or(Error::NoSuchEvent)?;
+        let event = Event::from_log(&body).map_err(|_| Error::NoSuchEvent)?;
+        // An event of another topic or environment is none of the subscriber's business.
+        if !subscription.topics.contains(&event.topic) || !subscription.takes(&event.environment) {
+            return Err(Error::NoSuchEvent);
+        }
+        let one = Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() };
+        put(&self.core, store, client, &[one], Again::Resend).await.map(drop)
     }
 
     /// Takes an event that waits out of the client's lanes. It becomes a dead letter with a gap.
@@ -97,112 +149,33 @@ impl Handle {
     }
 }
 
-/// A part of a client's dead letters. The cursor is `shard:place`.
-async fn list(
-    core: &Core,
-    client: &str,
-    cursor: Option<&str>,
-    limit: usize,
-) -> Result<Page<DeadLetter>, Error> {
-    let (mut shard, mut place) = cursor
-        .and_then(|cursor| cursor.split_once(':'))
-        .and_then(|(shard, place)| Some((shard.parse().ok()?, place.parse().ok()?)))
-        .unwrap_or((0, 0));
-    let mut items = Vec::new();
-    while let Some(store) = core.stores.get::<usize>(shard) {
-        let wanted = (limit - items.len()) as u64;
-        if wanted == 0 {
-            return Ok(Page { items, cursor: Some(format!("{shard}:{place}")) });
-        }
-        let entries = store.dead(client, place, wanted).await?;
-        place += entries.len() as u64;
-        if (entries.len() as u64) < wanted {
-            shard += 1;
-            place = 0;
-        }
-        items.extend(entries.iter().filter_map(letter));
+impl DeadLetter {
+    /// Reads a dead letter as stored: MessagePack of died, attempts, reason and the event's JSON, which is returned, too.
+    pub(super) fn read(stored: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let [died, attempts, reason, body] = unpacked(stored)?;
+        let text = |bytes| String::from_utf8(bytes).ok();
+        let event = Event::from_log(&body)
+            .inspect_err(|error| tracing::error!(%error, "dead letter not readable"))
+            .ok()?;
+        let letter = Self {
+            event: Arc::new(event),
+            died_ms: text(died)?.parse().ok()?,
+            attempts: text(attempts)?.parse().ok()?,
+            reason: text(reason)?,
+        };
+        Some((letter, body))
     }
-    Ok(Page { items, cursor: None })
 }
 
-fn letter(entry: &DeadEntry) -> Option<DeadLetter> {
-    let dead = entry.read()?;
-    let event = Event::read(&dead.entry)
-        .inspect_err(|error| tracing::error!(%error, "dead letter not readable"))
-        .ok()?;
-    Some(DeadLetter {
-        event: Arc::new(event),
-        died_ms: dead.died_ms,
-        attempts: dead.attempts,
-        reason: dead.reason,
-    })
-}
-
-/// Returns a client's dead letters to its lanes: those that exist now, not those that are added in the meantime.
-async fn redrive(core: &Core, client: &str) -> Result<u64, Error> {
-    let mut redriven = 0;
-    for store in &core.stores {
-        let mut left = store.movements(client).await?.dead;
-        while left > 0 {
-            let entries = store.dead(client, 0, left.min(PART)).await?;
-            if entries.is_empty() {
-                break;
-            }
-            let mut parts = Vec::new();
-            let mut bytes = 0;
-            for entry in &entries {
-                bytes += entry.0.len();
-                if !parts.is_empty() && bytes > PART_BYTES {
-                    break;
-                }
-                parts.push(returned(entry));
-            }
-            left = left.saturating_sub(parts.len() as u64);
-            redriven += put(core, store, client, &parts, Again::Redrive).await?;
-        }
-    }
-    Ok(redriven)
-}
-
-/// Delivers one event again: a dead letter, or an event of the subscriber's topics in the log.
-async fn resend(core: &Core, client: &str, id: EventId) -> Result<(), Error> {
-    // The low six bits are the shard that numbered it.
-    let shard = usize::try_from(id.0 & 63).unwrap_or(usize::MAX);
-    let store = core.stores.get::<usize>(shard).ok_or(Error::NoSuchEvent)?;
-    let mut place = 0;
-    loop {
-        let entries = store.dead(client, place, PART).await?;
-        if let Some(one) = entries.iter().map(returned).find(|one| one.id == id) {
-            let redriven = put(core, store, client, &[one], Again::Redrive).await?;
-            return if redriven > 0 { Ok(()) } else { Err(Error::NoSuchEvent) };
-        }
-        place += entries.len() as u64;
-        if (entries.len() as u64) < PART {
-            break;
-        }
-    }
-    let view = core.view();
-    let subscription = view.subscription(client).ok_or(Error::NoSuchSubscription)?;
-    let found = store.bodies(&BTreeMap::from([(id.0 / SEGMENT_IDS, vec![id])])).await?;
-    let body = found.into_iter().find_map(|(_, body)| body).ok_or(Error::NoSuchEvent)?;
-    let event = Event::read(&body).map_err(|_| Error::NoSuchEvent)?;
-    // An event of another topic or environment is none of the subscriber's business.
-    if !subscription.topics.contains(&event.topic) || !subscription.takes(&event.environment) {
-        return Err(Error::NoSuchEvent);
-    }
-    let one = Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() };
-    put(core, store, client, &[one], Again::Resend).await.map(drop)
-}
-
-fn returned(entry: &DeadEntry) -> Resend {
-    let event = entry.read().and_then(|dead| Some((Event::read(&dead.entry).ok()?, dead.entry)));
-    match event {
-        Some((event, body)) => {
-            Resend { id: event.id, hash: lane_hash(&event.object), body, letter: entry.0.clone() }
+fn returned(stored: &[u8]) -> Resend {
+    let letter = stored.to_vec();
+    match DeadLetter::read(stored) {
+        Some((DeadLetter { event, .. }, body)) => {
+            Resend { id: event.id, hash: lane_hash(&event.object), body, letter }
         }
         // An unreadable entry cannot be delivered; this body removes it from the list, and the delivery counts it as
         // lost.
-        None => Resend { id: EventId(0), hash: 0, body: Vec::new(), letter: entry.0.clone() },
+        None => Resend { id: EventId(0), hash: 0, body: Vec::new(), letter },
     }
 }
 

@@ -2,6 +2,7 @@
 
 /// Why an event was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages describe some variants")]
 pub enum Refusal {
     /// Another client published to the topic first.
     #[error("the topic belongs to another publisher")]
@@ -9,7 +10,6 @@ pub enum Refusal {
     /// The name is not one that clients may publish to.
     #[error("invalid topic name: must match `[a-z_]{{1,64}}`")]
     BadTopic,
-    /// A different event was accepted under the same idempotency key.
     #[error("a different event was published under this idempotency key")]
     Conflict,
     /// The registry has the maximum number of topics.
@@ -51,6 +51,7 @@ pub enum Refusal {
 
 /// Why an operation other than publishing failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages describe most variants")]
 pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
     #[error("the event bus cannot reach its data")]
@@ -64,73 +65,42 @@ pub enum Error {
     /// Every attempt conflicted with a change by another pacemaker.
     #[error("the registry was changed concurrently at every attempt; try again")]
     Contended,
-    /// The fabric is empty or not the one that this pacemaker knows.
     #[error("the fabric is empty or not the one that this pacemaker knows")]
     Uninitialized,
     /// The fabric was initialized for another number of shards.
     #[error("the fabric has {stored} shards, but {configured} are configured")]
-    OtherShards {
-        /// Shards of the fabric.
-        stored: usize,
-        /// Shards in the configuration.
-        configured: usize,
-    },
-    /// There is no such topic.
+    OtherShards { stored: usize, configured: usize },
     #[error("unknown topic")]
     NoSuchTopic,
-    /// There is no such subscription.
     #[error("unknown subscription")]
     NoSuchSubscription,
-    /// There is no such backend.
     #[error("unknown backend")]
     NoSuchBackend,
-    /// Another backend has the same prefix.
     #[error("another backend has this prefix")]
     PrefixTaken,
-    /// There is no such token.
     #[error("unknown token")]
     NoSuchToken,
-    /// The token exists under another name.
     #[error("the token exists under another name")]
     TokenExists,
-    /// The topic belongs to another client.
     #[error("the topic belongs to another publisher")]
     Forbidden,
-    /// A topic name that cannot be subscribed to.
     #[error("invalid topic name {0:?}: must match `[a-z_]{{1,64}}`")]
     BadTopic(String),
-    /// A value outside its range.
     #[error("`{field}` must be between {least} and {most}")]
-    OutOfRange {
-        /// The name of the value.
-        field: &'static str,
-        /// Minimum.
-        least: u64,
-        /// Maximum.
-        most: u64,
-    },
-    /// A limit is reached.
+    OutOfRange { field: &'static str, least: u64, most: u64 },
     #[error("limit of {0} reached")]
     TooMany(&'static str),
-    /// There is no such queue.
     #[error("unknown queue")]
     NoSuchQueue,
-    /// The definition of a queue is invalid.
     #[error("invalid queue")]
     InvalidQueue(#[source] signalbox_queues::Flaw),
     /// The queue has another definition than the caller expects.
     #[error("the queue was changed: its revision is {0}")]
     QueueChanged(u64),
-    /// A queue of this name was deleted, and its data is still being removed.
     #[error("a deleted queue of this name is still being removed; try again")]
     QueueEnding,
-    /// The bus has been shut down.
-    #[error("the event bus has been shut down")]
-    Closed,
-    /// The credentials are encrypted with a key that this process does not have.
     #[error("the credentials are encrypted with a key that this pacemaker does not have")]
     Locked,
-    /// Credentials could not be encrypted.
     #[error("the credentials could not be encrypted")]
     Seal,
     /// The registry's snapshot cannot be read: it is damaged, or a newer version wrote it.

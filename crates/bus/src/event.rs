@@ -117,15 +117,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// The event in the format of deliveries: rendered by the first subscriber's delivery, shared by all others.
-    pub fn rendered(&self, render: impl FnOnce(&Self) -> Vec<u8>) -> &[u8] {
-        self.rendered.get_or_init(|| render(self).into_boxed_slice())
-    }
-}
-
-impl Event {
-    /// Reads an event as the log keeps it.
-    pub(super) fn read(entry: &[u8]) -> Result<Self, serde_json::Error> {
+    /// Reads an event as the log and the queues of objects keep it.
+    pub fn from_log(entry: &[u8]) -> Result<Self, serde_json::Error> {
         let cause = Cause::at_end_of(entry);
         let entry: Entry<'_> = serde_json::from_slice(entry)?;
         Ok(Self {
@@ -142,11 +135,6 @@ impl Event {
             cause,
             rendered: OnceLock::new(),
         })
-    }
-
-    /// Reads an event as the log and the queues of objects keep it.
-    pub fn from_log(entry: &[u8]) -> Result<Self, serde_json::Error> {
-        Self::read(entry)
     }
 
     /// Bytes that it takes in memory, about.
@@ -178,6 +166,32 @@ struct Entry<'a> {
     data: Option<Box<RawValue>>,
 }
 
+/// The part of an [`Entry`] that does not depend on the publish.
+#[serde_with::skip_serializing_none]
+#[derive(Serialize)]
+struct Rest<'a> {
+    object: &'a str,
+    topic: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    environment: &'a str,
+    url: Option<&'a str>,
+    timestamp: Option<u64>,
+    data: Option<&'a RawValue>,
+}
+
+impl Rest<'_> {
+    /// Its members, without the brace before them.
+    fn text(&self) -> Vec<u8> {
+        let data = self.data.map_or(0, |data| data.get().len());
+        let mut text = Vec::with_capacity(self.object.len() * 2 + data + 160);
+        // Strings, numbers and checked JSON: writing them to a vector cannot fail.
+        let _ = serde_json::to_writer(&mut text, self);
+        text.drain(..1);
+        text
+    }
+}
+
 /// An `Option` would take `null` for nothing, but a publisher who sends `null` gets it delivered.
 fn verbatim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
@@ -191,28 +205,9 @@ impl NewEvent {
 
     /// The event's JSON from `"object"` on; the script puts its numbers before it.
     pub(super) fn rest(&self, topic: &str, environment: &str) -> Vec<u8> {
-        let data = self.data.as_ref().map_or("", |data| data.get());
-        let mut out = Vec::with_capacity(self.url.len() * 2 + data.len() + 160);
-        out.extend_from_slice(b"\"object\":");
-        quote(self.object(), &mut out);
-        out.extend_from_slice(b",\"topic\":");
-        quote(topic, &mut out);
-        out.extend_from_slice(b",\"type\":\"");
-        out.extend_from_slice(self.kind.as_str().as_bytes());
-        out.extend_from_slice(b"\",\"environment\":");
-        quote(environment, &mut out);
-        out.extend_from_slice(b",\"url\":");
-        quote(&self.url, &mut out);
-        if let Some(timestamp) = self.timestamp_ms {
-            out.extend_from_slice(b",\"timestamp\":");
-            out.extend_from_slice(timestamp.to_string().as_bytes());
-        }
-        if self.data.is_some() {
-            out.extend_from_slice(b",\"data\":");
-            out.extend_from_slice(data.as_bytes());
-        }
-        out.push(b'}');
-        out
+        let (object, kind) = (self.object(), self.kind.as_str());
+        let (url, timestamp, data) = (Some(&*self.url), self.timestamp_ms, self.data.as_deref());
+        Rest { object, topic, kind, environment, url, timestamp, data }.text()
     }
 
     /// The accepted event, without reading the log again.
@@ -268,34 +263,9 @@ pub enum Delay {
 impl NewMessage {
     /// The message's JSON from `"object"` on: like an event's, without a url.
     pub(super) fn rest(&self, object: &str) -> Vec<u8> {
-        let payload = self.payload.as_ref().map_or("", |payload| payload.get());
-        let mut out = Vec::with_capacity(object.len() * 2 + payload.len() + 80);
-        let members = [
-            ("object", object),
-            ("topic", &self.name),
-            ("type", &self.kind),
-            ("environment", &self.environment),
-        ];
-        for (place, (member, text)) in members.into_iter().enumerate() {
-            if place > 0 {
-                out.push(b',');
-            }
-            quote(member, &mut out);
-            out.push(b':');
-            quote(text, &mut out);
-        }
-        if self.payload.is_some() {
-            out.extend_from_slice(b",\"data\":");
-            out.extend_from_slice(payload.as_bytes());
-        }
-        out.push(b'}');
-        out
+        let Self { environment, kind, name: topic, payload, .. } = self;
+        Rest { object, topic, kind, environment, url: None, timestamp: None, data: payload.as_deref() }.text()
     }
-}
-
-fn quote(text: &str, out: &mut Vec<u8>) {
-    // Writing a string to a vector cannot fail.
-    let _ = serde_json::to_writer(out, text);
 }
 
 /// Where an object's events go: the shard by the upper half, the lane by the lower. FNV-1a with a final mix, written
@@ -346,7 +316,13 @@ pub struct Gap {
 impl Gap {
     /// Reads a gap as the fabric keeps it: `first last count reason`.
     pub fn from_words(words: &str) -> Option<Self> {
-        super::store::read_gap(words)
+        let mut words = words.splitn(4, ' ');
+        Some(Self {
+            first: EventId(words.next()?.parse().ok()?),
+            last: EventId(words.next()?.parse().ok()?),
+            count: words.next()?.parse().ok()?,
+            reason: words.next()?.to_owned(),
+        })
     }
 }
 
@@ -376,7 +352,7 @@ mod tests {
     fn an_entry_of_the_log_reads_back_as_the_accepted_event() {
         for data in [None, Some("null"), Some("{ \"b\" : 1.10,\n\"a\":[] }"), Some("\"\u{1F600}\"")] {
             let new = event(data);
-            let read = Event::read(&stored(&new)).expect("an entry");
+            let read = Event::from_log(&stored(&new)).expect("an entry");
             let made = new.accepted((EventId(6_400_128), Some(EventId(64)), None), "orders", "shop".into());
             assert_eq!(format!("{read:?}"), format!("{made:?}"));
             assert_eq!(read.data.as_ref().map(|data| data.get()), data, "data is kept verbatim");

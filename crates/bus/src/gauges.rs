@@ -1,91 +1,63 @@
 //! The numbers of the bus, read from all shards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
-use super::{Credentials, Error, Handle, Registry, verdict::FULL_HEALTH};
+use signalbox_api::events::{Numbers, SubscriberNumbers};
 
-/// The numbers of one subscriber.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SubscriberGauges {
-    /// Events delivered in all.
-    pub sent: u64,
-    /// Events that wait or are on their way.
-    pub queued: u64,
-    /// Batches that wait or are on their way.
-    pub batches: u64,
-    /// When the oldest of them was created, unix milliseconds.
-    pub oldest_ms: Option<u64>,
-    /// Dead letters, in events.
-    pub dead: u64,
-    /// Attempts to deliver that failed, in all.
-    pub failed: u64,
-    /// 0…100.
-    pub health: u8,
-    /// The latest attempt to deliver, unix milliseconds.
-    pub last_attempted_ms: Option<u64>,
-}
+use super::{Error, Handle, Registry};
 
-/// All numbers of the bus.
-#[derive(Debug, Clone, Default)]
-pub struct Gauges {
-    /// By subscriber.
-    pub subscribers: BTreeMap<String, SubscriberGauges>,
-    /// Events accepted in all, by topic.
-    pub topics: BTreeMap<String, u64>,
-    /// Telemetry counters, summed over the shards.
-    pub counters: BTreeMap<String, u64>,
-    /// Jobs waiting to be taken.
-    pub jobs_instant: u64,
-    /// Jobs waiting for their time.
-    pub jobs_scheduled: u64,
-    /// Jobs being worked on.
-    pub jobs_pending: u64,
-    /// Bytes of events in the log.
-    pub log_bytes: u64,
-    /// How credentials of deliveries are stored.
-    pub credentials: Credentials,
+/// Adds the numbers of another shard, or of another client with the same name.
+fn add(sum: &mut SubscriberNumbers, other: &SubscriberNumbers) {
+    sum.sent += other.sent;
+    sum.events += other.events;
+    sum.batches += other.batches;
+    sum.oldest_ms = [sum.oldest_ms, other.oldest_ms].into_iter().flatten().min();
+    sum.dead += other.dead;
+    sum.failed += other.failed;
+    // As healthy as where it is worst.
+    sum.health = sum.health.min(other.health);
+    sum.last_attempted_ms = sum.last_attempted_ms.max(other.last_attempted_ms);
 }
 
 impl Handle {
-    /// All numbers.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
-    pub async fn gauges(&self) -> Result<Gauges, Error> {
-        let view = self.core.view();
-        let topics = self.events_by_topic(&view.registry).await?;
-        Ok(Gauges { topics, credentials: view.credentials, ..self.gauges_of(&view.registry).await? })
+    /// All numbers. Subscribers with the same name are combined.
+    pub async fn numbers(&self) -> Result<Numbers, Error> {
+        let registry = self.registry();
+        let topics = self.events_by_topic(&registry).await?;
+        let numbers = self.numbers_by(&registry, |token| registry.name_of(token)).await?;
+        Ok(Numbers { topics, ..numbers })
     }
 
-    pub(super) async fn gauges_of(&self, registry: &Registry) -> Result<Gauges, Error> {
-        let mut gauges = Gauges::default();
+    /// The numbers without those of topics. `key` is how a subscriber is listed, of its token.
+    pub(super) async fn numbers_by(
+        &self,
+        registry: &Registry,
+        key: impl Fn(&str) -> String,
+    ) -> Result<Numbers, Error> {
+        let mut all = Numbers::default();
         for store in &self.core.stores {
-            let numbers = store.numbers().await?;
-            gauges.jobs_instant += numbers.instant;
-            gauges.jobs_scheduled += numbers.scheduled;
-            gauges.jobs_pending += numbers.pending;
-            gauges.log_bytes += numbers.log_bytes;
-            for (name, count) in numbers.counters {
-                *gauges.counters.entry(name).or_default() += count;
+            let shard = store.numbers().await?;
+            all.jobs.instant += shard.jobs.instant;
+            all.jobs.scheduled += shard.jobs.scheduled;
+            all.jobs.pending += shard.jobs.pending;
+            all.log_bytes += shard.log_bytes;
+            for (name, count) in shard.counters {
+                *all.counters.entry(name).or_default() += count;
             }
             for token in registry.subscriptions.keys() {
-                let first = !gauges.subscribers.contains_key(token);
-                let moved = store.movements(token).await?;
-                let oldest = store.oldest(token).await?;
-                let one = gauges.subscribers.entry(token.clone()).or_default();
-                one.queued += numbers.events.get(token).copied().unwrap_or_default();
-                one.batches += numbers.batches.get(token).copied().unwrap_or_default();
-                one.sent += moved.sent;
-                one.dead += moved.dead;
-                one.failed += moved.failed;
-                let health = moved.health.unwrap_or(FULL_HEALTH);
-                // As healthy as where it is worst.
-                one.health = if first { health } else { one.health.min(health) };
-                one.last_attempted_ms = one.last_attempted_ms.max(moved.last_attempted_ms);
-                one.oldest_ms = [one.oldest_ms, oldest].into_iter().flatten().min();
+                let numbers = SubscriberNumbers {
+                    events: shard.events.get(token).copied().unwrap_or_default(),
+                    batches: shard.batches.get(token).copied().unwrap_or_default(),
+                    oldest_ms: store.oldest(token).await?,
+                    ..store.movements(token).await?
+                };
+                match all.subscribers.entry(key(token)) {
+                    Entry::Vacant(place) => drop(place.insert(numbers)),
+                    Entry::Occupied(mut sum) => add(sum.get_mut(), &numbers),
+                }
             }
         }
-        Ok(gauges)
+        Ok(all)
     }
 
     /// Events accepted in all, by topic.
@@ -101,9 +73,6 @@ impl Handle {
     }
 
     /// How many jobs should have been taken already.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn overdue_jobs(&self) -> Result<u64, Error> {
         let mut overdue = 0;
         for store in &self.core.stores {

@@ -1,7 +1,8 @@
 //! The interface of the bus for request handlers and other crates: publishing, and the state of the fabric.
 //!
 //! Its further methods are in the file of what they change: `topics.rs`, `subscriptions.rs`, `clients.rs`, `backend.rs`,
-//! `queue_admin.rs`, `dead.rs`, `replay.rs`.
+//! `queue_admin.rs`, `dead.rs`, `replay.rs`. Each of them returns [`Error::Store`] if the fabric does not answer, and an
+//! `Error::NoSuch…` if what it is about does not exist.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,16 +16,19 @@ use super::{
     event::{self, ID_STEP},
     is_topic_name,
     topics::{OWN_CLIENT, is_own_topic},
-    view::State,
+    view::{State, View},
 };
-
-/// The environment of a client's events that name none.
-fn name_of<'a>(client: &'a str, registry: &'a Registry) -> &'a str {
-    registry.api_tokens.get(client).map_or(client.trim_end_matches('.'), |token| &token.name)
-}
 
 /// How long the shards may take to answer a ping.
 const PULSE: Duration = Duration::from_secs(2);
+
+/// An event on its way to a committer. Its default environment is the client's name, or its token if it has no name.
+fn part(view: &View, client: &str, topic: &Arc<str>, mut event: NewEvent) -> Part {
+    let name = view.registry.api_tokens.get(client).map(|token| &*token.name);
+    let environment = event.environment.take();
+    let environment = environment.unwrap_or_else(|| name.unwrap_or(client.trim_end_matches('.')).to_owned());
+    Part::new(topic, environment, event)
+}
 
 /// Events of one object that are to be accepted together.
 #[derive(Debug)]
@@ -47,10 +51,6 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(super) fn from_core(core: Arc<Core>) -> Self {
-        Self { core }
-    }
-
     /// Publishes events of one client to one topic; returns one result for each, in order. The default `environment`
     /// of an event is the client's name, or its token if it has no name.
     pub async fn publish(
@@ -81,31 +81,21 @@ impl Handle {
         topic: &str,
         events: Vec<NewEvent>,
     ) -> Vec<Result<EventId, Refusal>> {
-        let count = events.len();
-        if count == 0 {
-            return Vec::new();
-        }
         let view = self.core.view();
         // Another client's claim is rejected here, so that it costs no turn of the committer. The topic may have been handed
         // over to this client elsewhere. A claim that this process does not know yet is detected later.
         if view.is_claimed_from(topic, client)
             && !self.core.refresh().await.is_ok_and(|view| !view.is_claimed_from(topic, client))
         {
-            return vec![Err(Refusal::Claimed); count];
+            return vec![Err(Refusal::Claimed); events.len()];
         }
-        let name = name_of(client, &view.registry);
         let (client, topic): (Arc<str>, Arc<str>) = (client.into(), topic.into());
-        let (gather, answered) = Gather::new(count);
-        for (place, mut event) in events.into_iter().enumerate() {
-            let ticket = Ticket { gather: Arc::clone(&gather), place };
-            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
+        let item = |mut event: NewEvent| {
             let key = event.idempotency_key.take();
-            let parts = vec![Part::new(&topic, environment, event)];
-            self.enqueue(Item::new(&client, parts, None, key.as_deref(), ticket));
-        }
-        // The sender is never dropped before all are answered.
-        let _ = answered.await;
-        gather.take()
+            let part = part(&view, &client, &topic, event);
+            Item::new(&client, part.object().to_owned(), vec![part], None, key.as_deref())
+        };
+        self.accept(events.into_iter().map(item)).await
     }
 
     /// Publishes events of one object together, with its new state: all are accepted, in this order, or none. The ids
@@ -118,20 +108,13 @@ impl Handle {
             return Err(Refusal::BadTopic);
         }
         let view = self.core.view();
-        let name = name_of(client, &view.registry);
-        let mut parts = Vec::with_capacity(events.len());
-        for (topic, mut event) in events {
-            event.object = Some(object.clone());
-            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
-            parts.push(Part::new(&topic.into(), environment, event));
-        }
-        let (gather, answered) = Gather::new(1);
-        let ticket = Ticket { gather: Arc::clone(&gather), place: 0 };
-        let count = parts.len() as u64;
-        self.enqueue(Item::new(&client.into(), parts, state, idempotency_key.as_deref(), ticket));
-        // The sender is never dropped before all are answered.
-        let _ = answered.await;
-        let first = gather.take().pop().unwrap_or(Err(Refusal::Unavailable))?;
+        let count = events.len() as u64;
+        let parts = events.into_iter().map(|(topic, event)| {
+            part(&view, client, &topic.into(), NewEvent { object: Some(object.clone()), ..event })
+        });
+        let parts = parts.collect();
+        let item = Item::new(&client.into(), object, parts, state, idempotency_key.as_deref());
+        let first = self.accept_one(item).await?;
         Ok((0..count).map(|place| EventId(first.0 + place * ID_STEP)).collect())
     }
 
@@ -142,19 +125,13 @@ impl Handle {
         client: &str,
         messages: Vec<NewMessage>,
     ) -> Vec<Result<EventId, Refusal>> {
-        if messages.is_empty() {
-            return Vec::new();
-        }
         let client: Arc<str> = client.into();
-        let (gather, answered) = Gather::new(messages.len());
-        for (place, mut message) in messages.into_iter().enumerate() {
-            let ticket = Ticket { gather: Arc::clone(&gather), place };
+        let item = |mut message: NewMessage| {
             let key = message.idempotency_key.take();
-            self.enqueue(Item::new(&client, vec![Part::message(message)], None, key.as_deref(), ticket));
-        }
-        // The sender is never dropped before all are answered.
-        let _ = answered.await;
-        gather.take()
+            let part = Part::message(message);
+            Item::new(&client, part.object().to_owned(), vec![part], None, key.as_deref())
+        };
+        self.accept(messages.into_iter().map(item)).await
     }
 
     /// Changes a label and publishes the events of the change, of the topic `signalbox.labels`, in one atomic step.
@@ -171,19 +148,33 @@ impl Handle {
     ) -> Result<EventId, Refusal> {
         let topic: Arc<str> = format!("{RESERVED}{topic}").into();
         let view = self.core.view();
-        let name = name_of(OWN_CLIENT, &view.registry);
-        let part = |mut event: NewEvent| {
-            event.object = Some(object.clone());
-            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
-            Part::new(&topic, environment, event)
-        };
-        let parts = events.into_iter().map(part).collect();
-        let (gather, answered) = Gather::new(1);
-        let ticket = Ticket { gather: Arc::clone(&gather), place: 0 };
-        self.enqueue(Item::changing(&OWN_CLIENT.into(), object, parts, change, ticket));
+        let parts = events
+            .into_iter()
+            .map(|event| part(&view, OWN_CLIENT, &topic, NewEvent { object: Some(object.clone()), ..event }));
+        let parts = parts.collect();
+        let mut item = Item::new(&OWN_CLIENT.into(), object, parts, None, None);
+        item.change = Some(change);
+        self.accept_one(item).await
+    }
+
+    async fn accept_one(&self, item: Item) -> Result<EventId, Refusal> {
+        self.accept([item]).await.pop().unwrap_or(Err(Refusal::Unavailable))
+    }
+
+    /// Hands items to the committers. Returns the answer to each, in order.
+    async fn accept(&self, items: impl IntoIterator<Item = Item>) -> Vec<Result<EventId, Refusal>> {
+        let items: Vec<Item> = items.into_iter().collect();
+        if items.is_empty() {
+            return Vec::new();
+        }
+        let (gather, answered) = Gather::new(items.len());
+        for (place, mut item) in items.into_iter().enumerate() {
+            item.ticket = Some(Ticket { gather: Arc::clone(&gather), place });
+            self.enqueue(item);
+        }
         // The sender is never dropped before all are answered.
         let _ = answered.await;
-        gather.take().pop().unwrap_or(Err(Refusal::Unavailable))
+        gather.take()
     }
 
     fn enqueue(&self, item: Item) {
@@ -191,7 +182,7 @@ impl Handle {
         if !self.core.reserve(bytes) {
             return item.answer(Err(Refusal::Busy));
         }
-        let shard = event::shard_of(item.object(), self.core.stores.len());
+        let shard = event::shard_of(&item.object, self.core.stores.len());
         match self.core.committers[shard].try_send(item) {
             Ok(()) => {}
             Err(TrySendError::Full(item)) => {
@@ -231,9 +222,6 @@ impl Handle {
     }
 
     /// Whether every shard answers.
-    ///
-    /// # Errors
-    /// When one does not.
     pub async fn pulse(&self) -> Result<(), Error> {
         let ping_all = async {
             for store in &self.core.stores {
@@ -246,26 +234,17 @@ impl Handle {
 
     /// Trusts the fabric as it is now, and creates a registry if there is none. Operators call this after they
     /// replaced the fabric on purpose.
-    ///
-    /// # Errors
-    /// When the fabric does not answer, or was laid out for another number of shards.
     pub async fn initialize(&self) -> Result<(), Error> {
         self.core.initialize().await.map(drop)
     }
 
     /// Trusts the fabric with this identity in place of the known one: an operator initialized it through another
     /// process.
-    ///
-    /// # Errors
-    /// When the fabric does not answer, or was laid out for another number of shards.
     pub async fn adopt(&self, fabric: &str) -> Result<(), Error> {
         self.core.adopt(fabric).await
     }
 
     /// The registry as the fabric has it now, with what was changed through other pacemakers a moment ago.
-    ///
-    /// # Errors
-    /// When the fabric does not answer, or has no registry.
     pub async fn fresh_registry(&self) -> Result<Arc<Registry>, Error> {
         let view = self.core.refresh().await?;
         if view.state == State::Uninitialized {

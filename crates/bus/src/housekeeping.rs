@@ -288,8 +288,7 @@ async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Error> {
 
 /// Forgets every segment that no batch and no queue needs.
 async fn forget_log(store: &Store) -> Result<(), Error> {
-    let segments: Vec<u64> = store.segments().await?.into_keys().collect();
-    trim_all(store, &segments).await
+    trim_all(store, &store.segments().await?.into_keys().collect::<Vec<_>>()).await
 }
 
 /// The subscriber with the most waiting events.

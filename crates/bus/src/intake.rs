@@ -18,6 +18,7 @@ pub use name::{NEW_TOKEN, TOKEN_NAME, is_new_token, is_token};
 pub use subscription::{alteration, subscription};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Options;
 
@@ -65,6 +66,21 @@ pub fn object<'a, T: Deserialize<'a>>(text: &'a str, code: &'static str) -> Resu
         return Err(other_shape(text, Flaw::new(code, "the body must be a JSON object")));
     }
     serde_json::from_str(text).map_err(|error| other_shape(text, Flaw::new(code, without_place(&error))))
+}
+
+/// A whole number within a range; `None` for null, which an absent member is, too.
+fn number(
+    code: &'static str,
+    value: &Value,
+    member: &str,
+    least: u64,
+    most: u64,
+) -> Result<Option<u64>, Flaw> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let flaw = || Flaw::new(code, format!("`{member}` must be a whole number between {least} and {most}"));
+    value.as_u64().filter(|number| (least..=most).contains(number)).map(Some).ok_or_else(flaw)
 }
 
 /// The white space of JSON, which is less than Unicode's.

@@ -18,7 +18,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{Credentials, Gauges, Refusal, SubscriberGauges};
+use super::{Credentials, Refusal};
+use signalbox_api::events::{Jobs, Numbers, SubscriberNumbers};
 use signalbox_egress::Outcome;
 
 /// The labels of a metric with their values.
@@ -35,11 +36,13 @@ pub struct Deliveries {
     seconds: Histogram,
 }
 
-impl Deliveries {
-    fn new() -> Self {
+impl Default for Deliveries {
+    fn default() -> Self {
         Self { results: Family::default(), seconds: Histogram::new(exponential_buckets(0.000_5, 2.0, 16)) }
     }
+}
 
+impl Deliveries {
     /// Counts one attempt.
     pub fn count(&self, outcome: &Outcome, elapsed: Duration) {
         let result = match outcome {
@@ -53,17 +56,11 @@ impl Deliveries {
 }
 
 /// All counts of this process. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Metrics {
     /// The outcomes of deliveries.
     pub deliveries: Deliveries,
     published: Family<Words<1>, Counter>,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self { deliveries: Deliveries::new(), published: Family::default() }
-    }
 }
 
 impl Metrics {
@@ -93,11 +90,8 @@ impl Metrics {
         self.published.get_or_create(&[("result", "invalid")]).inc();
     }
 
-    /// The text of all metrics. Without `gauges`, when the fabric does not answer, only those of this process.
-    ///
-    /// # Errors
-    /// Never, as strings take everything.
-    pub fn encode(&self, gauges: Option<&Gauges>) -> Result<String, fmt::Error> {
+    /// The text of all metrics. Without those of the fabric, when it does not answer, only those of this process.
+    pub fn encode(&self, fabric: Option<(&Numbers, Credentials)>) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register(
             "published_events",
@@ -114,28 +108,41 @@ impl Metrics {
             "Time of an attempt to deliver a batch",
             self.deliveries.seconds.clone(),
         );
-        if let Some(gauges) = gauges {
-            register_fabric(&mut registry, gauges);
+        if let Some((numbers, credentials)) = fabric {
+            register_fabric(&mut registry, numbers, credentials);
         }
         let mut text = String::new();
         encode_registry(&mut text, &registry).map(|()| text)
     }
 }
 
+fn gauge_of(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A metric with the label `state`.
+fn by_state<const N: usize>(counts: [(&'static str, u64); N]) -> Family<Words<1>, Gauge> {
+    let family = Family::<Words<1>, Gauge>::default();
+    for (state, count) in counts {
+        family.get_or_create(&[("state", state)]).set(gauge_of(count));
+    }
+    family
+}
+
 /// The fabric's counters, as of now.
-fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
-    let by_subscriber = |read: fn(&SubscriberGauges) -> Option<u64>| {
+fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credentials) {
+    let by_subscriber = |read: fn(&SubscriberNumbers) -> Option<u64>| {
         let family = Family::<Names<1>, Gauge>::default();
-        for (name, numbers) in &gauges.subscribers {
+        for (name, numbers) in &all.subscribers {
             if let Some(value) = read(numbers) {
                 let label = [("subscriber", name.clone())];
-                family.get_or_create(&label).set(i64::try_from(value).unwrap_or(i64::MAX));
+                family.get_or_create(&label).set(gauge_of(value));
             }
         }
         family
     };
     let (sent, failed) = (Family::<Names<1>, Counter>::default(), Family::<Names<1>, Counter>::default());
-    for (name, numbers) in &gauges.subscribers {
+    for (name, numbers) in &all.subscribers {
         let label = [("subscriber", name.clone())];
         sent.get_or_create(&label).inc_by(numbers.sent);
         failed.get_or_create(&label).inc_by(numbers.failed);
@@ -143,13 +150,13 @@ fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
     registry.register("subscriber_sent_events", "Events delivered to the subscriber", sent);
     registry.register("subscriber_failed_attempts", "Failed attempts to deliver to the subscriber", failed);
     let accepted = Family::<Names<1>, Counter>::default();
-    for (name, events) in &gauges.topics {
+    for (name, events) in &all.topics {
         accepted.get_or_create(&[("topic", name.clone())]).inc_by(*events);
     }
     registry.register("topic_events", "Events accepted of the topic", accepted);
     let mut gauge = |name: &str, help: &str, read| registry.register(name, help, by_subscriber(read));
     gauge("subscriber_queued_events", "Events that wait for the subscriber or are on their way", |n| {
-        Some(n.queued)
+        Some(n.events)
     });
     gauge("subscriber_queued_batches", "Batches that wait for the subscriber or are on their way", |n| {
         Some(n.batches)
@@ -167,29 +174,18 @@ fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
         |n| n.last_attempted_ms.map(|ms| ms / 1000),
     );
 
-    let jobs = Family::<Words<1>, Gauge>::default();
-    for (state, count) in [
-        ("instant", gauges.jobs_instant),
-        ("scheduled", gauges.jobs_scheduled),
-        ("pending", gauges.jobs_pending),
-    ] {
-        jobs.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
+    let Jobs { instant, scheduled, pending } = all.jobs;
+    let jobs = by_state([("instant", instant), ("scheduled", scheduled), ("pending", pending)]);
     registry.register("jobs", "Delivery jobs, by state", jobs);
-    let log_bytes = i64::try_from(gauges.log_bytes).unwrap_or(i64::MAX);
-    registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(log_bytes));
-    let Credentials { clear, encrypted, locked, .. } = gauges.credentials;
-    let credentials = Family::<Words<1>, Gauge>::default();
-    for (state, count) in [("clear", clear), ("encrypted", encrypted), ("locked", locked)] {
-        credentials.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
+    registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(gauge_of(all.log_bytes)));
+    let Credentials { clear, encrypted, locked, .. } = credentials;
     registry.register(
         "credentials",
         "Subscriptions, backends and listed tokens with credentials, by how these are stored",
-        credentials,
+        by_state([("clear", clear), ("encrypted", encrypted), ("locked", locked)]),
     );
     // It exists before the first loss: an alert compares it with its earlier value.
-    let mut counters = gauges.counters.clone();
+    let mut counters = all.counters.clone();
     counters.entry("events.lost".to_owned()).or_default();
     for (name, count) in &counters {
         let help = format!("The fabric's telemetry counter {name}");
@@ -214,23 +210,23 @@ mod tests {
         let metrics = Metrics::default();
         metrics.published::<()>(&Err(Refusal::Claimed));
         metrics.deliveries.count(&Outcome::Gone, Duration::from_millis(2));
-        let numbers = SubscriberGauges {
+        let numbers = SubscriberNumbers {
             sent: 3,
             failed: 6,
-            queued: 2,
+            events: 2,
             oldest_ms: Some(5_000),
             health: 98,
             ..Default::default()
         };
-        let gauges = Gauges {
+        let numbers = Numbers {
             subscribers: [("billing".to_owned(), numbers)].into(),
             topics: [("orders".to_owned(), 9)].into(),
             counters: [("events.delivered".to_owned(), 7)].into(),
-            jobs_scheduled: 4,
-            credentials: Credentials { clear: 6, ..Credentials::default() },
+            jobs: Jobs { scheduled: 4, ..Default::default() },
             ..Default::default()
         };
-        let text = metrics.encode(Some(&gauges)).unwrap();
+        let credentials = Credentials { clear: 6, ..Credentials::default() };
+        let text = metrics.encode(Some((&numbers, credentials))).unwrap();
         for line in [
             r#"signalbox_bus_published_events_total{result="claimed"} 1"#,
             r#"signalbox_bus_deliveries_total{result="gone"} 1"#,

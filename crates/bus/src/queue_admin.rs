@@ -58,18 +58,6 @@ impl Registry {
             _ => Ok(known),
         }
     }
-
-    /// Deletes a queue. Its name is free again when [`Self::queue_ended`] reports that its data was removed.
-    pub(super) fn delete_queue(&mut self, name: &str) -> Result<(), Error> {
-        self.queues.remove(name).ok_or(Error::NoSuchQueue)?;
-        self.retired_queues.insert(name.to_owned());
-        Ok(())
-    }
-
-    /// Nothing is left of a queue that was deleted.
-    pub(super) fn queue_ended(&mut self, name: &str) {
-        self.retired_queues.remove(name);
-    }
 }
 
 impl Handle {
@@ -112,14 +100,17 @@ impl Handle {
     /// [`Error::NoSuchQueue`] when there is none. When the fabric does not answer, the queue may be deleted; what is
     /// left of it is cleared away later.
     pub async fn delete_queue(&self, name: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.delete_queue(name)).await?;
+        self.core
+            .change(|registry, _| {
+                registry.queues.remove(name).ok_or(Error::NoSuchQueue)?;
+                registry.retired_queues.insert(name.to_owned());
+                Ok(())
+            })
+            .await?;
         clear(&self.core, name).await
     }
 
     /// Configures the queue on every shard, as it is defined in the fabric now. Returns whether the queue exists.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn configure_queue(&self, name: &str) -> Result<bool, Error> {
         'again: for _ in 0..CONFIGURE_TRIES {
             let view = self.core.refresh().await?;
@@ -151,9 +142,6 @@ impl Handle {
     }
 
     /// Reads the registry again, and brings shards to it that are behind.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn refresh_registry(&self) -> Result<(), Error> {
         let view = self.core.refresh().await?;
         self.core.spread(&view).await
@@ -166,7 +154,7 @@ async fn clear(core: &Core, name: &str) -> Result<(), Error> {
         while store.clear(name).await? {}
     }
     core.change(|registry, _| {
-        registry.queue_ended(name);
+        registry.retired_queues.remove(name);
         Ok(())
     })
     .await

@@ -6,11 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    ApiToken, Backend, Subscription,
-    store::{Command, CommandTarget as Target},
-};
+use super::{ApiToken, Backend, Subscription, store::Command};
 use signalbox_queues::Definition;
+use signalbox_store::{FabricSpace, Key, keys::bus::Bus};
 
 /// All of it, as of one stamp.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,34 +35,39 @@ pub struct Registry {
 
 /// The commands that keep the keys for single lookups consistent with the snapshot, as Routemaster had them. A pure
 /// difference: any change of the registry is projected. User names of deliveries are written only `with_credentials`.
-pub(super) fn projection(before: &Registry, after: &Registry, with_credentials: bool) -> Vec<Command> {
+pub(super) fn projection(
+    keys: &Bus<'_>,
+    before: &Registry,
+    after: &Registry,
+    with_credentials: bool,
+) -> Vec<Command> {
     let mut commands = Vec::new();
-    let mut write = |name, target, args: Vec<String>| commands.push(Command { name, target, args });
+    let mut write = |name, key, args: Vec<String>| commands.push(Command { name, key, args });
     for (topic, _) in before.topics.iter().filter(|(topic, _)| !after.topics.contains_key(*topic)) {
-        write("SREM", Target::Topics, vec![topic.clone()]);
-        write("DEL", Target::Topic(topic.clone()), Vec::new());
-        write("DEL", Target::SubscribersOf(topic.clone()), Vec::new());
+        write("SREM", keys.topics(), vec![topic.clone()]);
+        write("DEL", keys.topic(topic), Vec::new());
+        write("DEL", keys.subscribers_of(topic), Vec::new());
     }
     for (topic, publisher) in &after.topics {
         if !before.topics.contains_key(topic) {
-            write("SADD", Target::Topics, vec![topic.clone()]);
+            write("SADD", keys.topics(), vec![topic.clone()]);
         }
         match publisher {
             Some(name) if before.topics.get(topic) != Some(publisher) => {
-                write("HSET", Target::Topic(topic.clone()), vec!["publisher".into(), name.clone()]);
+                write("HSET", keys.topic(topic), vec!["publisher".into(), name.clone()]);
             }
             None if matches!(before.topics.get(topic), Some(Some(_))) => {
-                write("HDEL", Target::Topic(topic.clone()), vec!["publisher".into()]);
+                write("HDEL", keys.topic(topic), vec!["publisher".into()]);
             }
             _ => {}
         }
     }
     for (token, subscription) in &before.subscriptions {
         if !after.subscriptions.contains_key(token) {
-            write("SREM", Target::Subscribers, vec![token.clone()]);
-            write("DEL", Target::TopicsOf(token.clone()), Vec::new());
+            write("SREM", keys.subscribers(), vec![token.clone()]);
+            write("DEL", keys.topics_of(token), Vec::new());
             for topic in subscription.topics.iter().filter(|topic| after.topics.contains_key(*topic)) {
-                write("SREM", Target::SubscribersOf(topic.clone()), vec![token.clone()]);
+                write("SREM", keys.subscribers_of(topic), vec![token.clone()]);
             }
         }
     }
@@ -76,17 +79,17 @@ pub(super) fn projection(before: &Registry, after: &Registry, with_credentials: 
         let none = BTreeSet::new();
         let old_topics = old.map_or(&none, |old| &old.topics);
         for topic in old_topics.difference(&subscription.topics) {
-            write("SREM", Target::TopicsOf(token.clone()), vec![topic.clone()]);
+            write("SREM", keys.topics_of(token), vec![topic.clone()]);
             if after.topics.contains_key(topic) {
-                write("SREM", Target::SubscribersOf(topic.clone()), vec![token.clone()]);
+                write("SREM", keys.subscribers_of(topic), vec![token.clone()]);
             }
         }
         for topic in subscription.topics.difference(old_topics) {
-            write("SADD", Target::TopicsOf(token.clone()), vec![topic.clone()]);
-            write("SADD", Target::SubscribersOf(topic.clone()), vec![token.clone()]);
+            write("SADD", keys.topics_of(token), vec![topic.clone()]);
+            write("SADD", keys.subscribers_of(topic), vec![token.clone()]);
         }
         if old.is_none() {
-            write("SADD", Target::Subscribers, vec![token.clone()]);
+            write("SADD", keys.subscribers(), vec![token.clone()]);
         }
         let fields = [
             ("callback", subscription.callback.clone()),
@@ -95,21 +98,21 @@ pub(super) fn projection(before: &Registry, after: &Registry, with_credentials: 
             ("uuid", if with_credentials { subscription.uuid.clone() } else { String::new() }),
         ];
         let fields = fields.into_iter().flat_map(|(field, value)| [field.to_owned(), value]).collect();
-        write("HSET", Target::Subscriber(token.clone()), fields);
+        write("HSET", keys.subscriber(token), fields);
     }
     if before.api_tokens != after.api_tokens {
         let (old, new) = (secrets(before), secrets(after));
         for (digest, json) in new.iter().filter(|(digest, json)| old.get(*digest) != Some(*json)) {
-            write("HSET", Target::ApiTokens, vec![(*digest).to_owned(), json.clone()]);
+            write("HSET", keys.api_tokens(), vec![(*digest).to_owned(), json.clone()]);
         }
         for digest in old.keys().filter(|digest| !new.contains_key(*digest)) {
-            write("HDEL", Target::ApiTokens, vec![(*digest).to_owned()]);
+            write("HDEL", keys.api_tokens(), vec![(*digest).to_owned()]);
         }
     }
     let ended =
         after.retired.iter().filter(|(token, generation)| before.retired.get(*token) != Some(*generation));
     for (token, generation) in ended {
-        retire(token, *generation, &mut write);
+        retire(keys, token, *generation, &mut write);
     }
     commands
 }
@@ -126,28 +129,30 @@ fn secrets(registry: &Registry) -> BTreeMap<&str, String> {
 }
 
 /// The change for a shard other than the first: only the removal of ended subscriptions.
-pub(super) fn projection_elsewhere(after: &Registry) -> Vec<Command> {
+pub(super) fn projection_elsewhere(keys: &Bus<'_>, after: &Registry) -> Vec<Command> {
     let mut commands = Vec::new();
+    let mut write = |name, key, args: Vec<String>| commands.push(Command { name, key, args });
     for (token, generation) in &after.retired {
         // A client that subscribed again has newer lanes; its old generation still has to be removed.
         if !after.subscriptions.contains_key(token) {
-            let mut write = |name, target, args: Vec<String>| commands.push(Command { name, target, args });
-            retire(token, *generation, &mut write);
+            retire(keys, token, *generation, &mut write);
         } else {
-            let args = vec![token.clone(), generation.to_string()];
-            commands.push(Command { name: "HSET", target: Target::Purge, args });
+            write("HSET", keys.purge(), vec![token.clone(), generation.to_string()]);
         }
     }
     commands
 }
 
-fn retire(token: &str, generation: u64, write: &mut impl FnMut(&'static str, Target, Vec<String>)) {
-    let token = token.to_owned();
-    write("HSET", Target::Purge, vec![token.clone(), generation.to_string()]);
-    write("DEL", Target::Subscriber(token.clone()), Vec::new());
-    write("DEL", Target::Dead(token.clone()), Vec::new());
-    write("DEL", Target::Attempts(token.clone()), Vec::new());
-    write("HDEL", Target::DeadBytes, vec![token.clone()]);
-    write("DEL", Target::Replay(token.clone()), Vec::new());
-    write("ZREM", Target::Replays, vec![token]);
+fn retire(
+    keys: &Bus<'_>,
+    token: &str,
+    generation: u64,
+    write: &mut impl FnMut(&'static str, Key<FabricSpace>, Vec<String>),
+) {
+    write("HSET", keys.purge(), vec![token.to_owned(), generation.to_string()]);
+    write("HDEL", keys.dead_bytes(), vec![token.to_owned()]);
+    write("ZREM", keys.replays(), vec![token.to_owned()]);
+    for key in [keys.subscriber(token), keys.dead(token), keys.attempts(token), keys.replay(token)] {
+        write("DEL", key, Vec::new());
+    }
 }

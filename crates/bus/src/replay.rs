@@ -4,7 +4,7 @@
 //! also moves the cursor behind them, if the cursor is still where the pacemaker read it. So a pacemaker that dies loses
 //! nothing, two in parallel duplicate nothing, and a repeated call changes nothing, because the cursor has moved.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -29,36 +29,29 @@ const IDLE: Duration = Duration::from_secs(30);
 impl Handle {
     /// Sends the client again what the log holds of its topics from `from_ms` until before `to_ms` (and not of the
     /// future), at most `rate` events a second. A replay that is under way is replaced.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none, [`Error::OutOfRange`] for a rate or a range that is none.
     pub async fn replay(&self, client: &str, from_ms: u64, to_ms: u64, rate: u64) -> Result<(), Error> {
         self.known(client).await?;
-        start(&self.core, client, from_ms, to_ms, rate).await
+        if !(1..=MAX_RATE).contains(&rate) {
+            return Err(Error::OutOfRange { field: "rate", least: 1, most: MAX_RATE });
+        }
+        if from_ms >= to_ms {
+            return Err(Error::OutOfRange { field: "to", least: from_ms + 1, most: u64::MAX });
+        }
+        for store in &self.core.stores {
+            let now_ms = store.now_ms().await?;
+            let state = ReplayState {
+                cursor: format!("{}:0", EventId::at_ms(from_ms).0 / SEGMENT_IDS),
+                from_ms,
+                // Events that are published from now on are delivered anyway.
+                to_ms: to_ms.min(now_ms),
+                rate,
+            };
+            store.start_replay(client, &state, now_ms).await?;
+        }
+        self.core.replays.notify_waiters();
+        self.core.replays.notify_one();
+        Ok(())
     }
-}
-
-async fn start(core: &Core, client: &str, from_ms: u64, to_ms: u64, rate: u64) -> Result<(), Error> {
-    if !(1..=MAX_RATE).contains(&rate) {
-        return Err(Error::OutOfRange { field: "rate", least: 1, most: MAX_RATE });
-    }
-    if from_ms >= to_ms {
-        return Err(Error::OutOfRange { field: "to", least: from_ms + 1, most: u64::MAX });
-    }
-    for store in &core.stores {
-        let now_ms = store.now_ms().await?;
-        let state = ReplayState {
-            cursor: format!("{}:0", EventId::at_ms(from_ms).0 / SEGMENT_IDS),
-            from_ms,
-            // Events that are published from now on are delivered anyway.
-            to_ms: to_ms.min(now_ms),
-            rate,
-        };
-        store.start_replay(client, &state, now_ms).await?;
-    }
-    core.replays.notify_waiters();
-    core.replays.notify_one();
-    Ok(())
 }
 
 /// Moves replays of one shard, until `shutdown`.
@@ -136,8 +129,7 @@ async fn part(
     let (mut events, mut checked): (Vec<Resend>, u64) = (Vec::new(), 0);
     for ids in ids.chunks(100) {
         let ids: Vec<EventId> = ids.iter().map(|id| EventId(*id)).collect();
-        let bodies = store.bodies(&BTreeMap::from([(current, ids)])).await?;
-        for (id, body) in bodies {
+        for (id, body) in store.bodies(current, &ids).await? {
             if events.len() as u64 == most {
                 return Ok((events, Some(format!("{current}:{}", place + checked))));
             }
@@ -147,7 +139,7 @@ async fn part(
                 continue;
             }
             let Some(body) = body else { continue };
-            let Ok(event) = Event::read(&body) else { continue };
+            let Ok(event) = Event::from_log(&body) else { continue };
             if wanted(&event) {
                 events.push(Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() });
             }

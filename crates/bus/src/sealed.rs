@@ -7,11 +7,13 @@
 //! decrypt: the owner is *locked*, its deliveries fail until a process with the key makes them, and nothing is lost. A
 //! process with keys encrypts what it finds in clear text.
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::mem;
+
+use serde::{Deserialize, Serialize};
 use signalbox_egress::Secret;
 use signalbox_seal::Keys;
 
-use super::{ApiToken, Backend, Error, Registry, Subscription};
+use super::{Error, Registry};
 
 /// Why the deliveries of a locked owner fail.
 pub const LOCKED: &str = "its credentials are encrypted with a key that this pacemaker does not have; add the key to `edge_key_file`";
@@ -30,17 +32,14 @@ pub struct Credentials {
 }
 
 /// The registry as it is stored.
-///
-/// # Errors
-/// [`Error::Seal`] if the system has no random numbers.
 pub(super) fn seal(registry: &Registry, keys: &Keys) -> Result<Registry, Error> {
     let mut stored = registry.clone();
     if keys.is_empty() {
         return Ok(stored);
     }
-    for (name, owner) in owners(&mut stored) {
-        if let Some(text) = owner.take() {
-            *owner.sealed() = Some(keys.seal(&name, &text).ok_or(Error::Seal)?);
+    for mut owner in owners(&mut stored) {
+        if let Some(text) = owner.clear.take() {
+            *owner.sealed = Some(keys.seal(&owner.name, &text).ok_or(Error::Seal)?);
         }
     }
     Ok(stored)
@@ -49,25 +48,20 @@ pub(super) fn seal(registry: &Registry, keys: &Keys) -> Result<Registry, Error> 
 /// Decrypts a stored registry in place.
 pub(super) fn open(registry: &mut Registry, keys: &Keys) -> Credentials {
     let mut found = Credentials::default();
-    for (name, owner) in owners(registry) {
-        let clear = owner.take();
-        let Some(sealed) = owner.sealed().take() else {
-            found.clear += u64::from(clear.is_some());
-            owner.put(clear);
-            continue;
-        };
-        // A process without the key has replaced them.
+    for Owner { name, mut clear, sealed } in owners(registry) {
         if clear.is_some() {
             found.clear += 1;
-            owner.put(clear);
-        } else if let Some(text) = keys.open(&name, &sealed)
-            && owner.put(Some(text))
-        {
+            // A process without the key has replaced those that are encrypted.
+            *sealed = None;
+            continue;
+        }
+        let Some(text) = &*sealed else { continue };
+        if keys.open(&name, text).is_some_and(|text| clear.put(&text).is_ok()) {
             found.encrypted += 1;
-            found.outdated += u64::from(keys.open_with_first(&name, &sealed).is_none());
+            found.outdated += u64::from(keys.open_with_first(&name, text).is_none());
+            *sealed = None;
         } else {
             found.locked += 1;
-            *owner.sealed() = Some(sealed);
         }
     }
     found
@@ -76,113 +70,94 @@ pub(super) fn open(registry: &mut Registry, keys: &Keys) -> Credentials {
 /// How the credentials of a registry are stored that [`seal`] has stored.
 pub(super) fn of(registry: &Registry, keys: &Keys) -> Credentials {
     let mut found = Credentials::default();
-    for (_, owner) in owners(&mut registry.clone()) {
-        match (owner.take(), owner.sealed()) {
-            (Some(_), _) if keys.is_empty() => found.clear += 1,
-            (Some(_), _) => found.encrypted += 1,
-            (None, Some(_)) => found.locked += 1,
-            (None, None) => {}
+    for owner in owners(&mut registry.clone()) {
+        match (owner.clear.is_some(), owner.sealed) {
+            (true, _) if keys.is_empty() => found.clear += 1,
+            (true, _) => found.encrypted += 1,
+            (false, Some(_)) => found.locked += 1,
+            (false, None) => {}
         }
     }
     found
 }
 
-/// What has credentials.
-trait Owner {
-    /// Takes the credentials out, as a text; nothing if there are none.
-    fn take(&mut self) -> Option<Vec<u8>>;
-    /// Puts in what [`Self::take`] took out; false if it cannot be read.
-    fn put(&mut self, text: Option<Vec<u8>>) -> bool;
+/// Something that has credentials.
+struct Owner<'a> {
+    /// The name that the encrypted text is bound to. No server name has a space, so no text can pass for the private key of a
+    /// certificate.
+    name: String,
+    clear: Clear<'a>,
     /// The encrypted text.
-    fn sealed(&mut self) -> &mut Option<String>;
+    sealed: &'a mut Option<String>,
 }
 
-/// Everything that has credentials, with the name that its text is bound to. No server name has a space, so no text can
-/// pass for the private key of a certificate.
-fn owners(registry: &mut Registry) -> impl Iterator<Item = (String, &mut dyn Owner)> {
-    let Registry { subscriptions, backends, api_tokens, .. } = registry;
-    let subscriptions = subscriptions
-        .iter_mut()
-        .map(|(client, one)| (format!("bus subscription {client}"), one as &mut dyn Owner));
-    let backends =
-        backends.iter_mut().map(|(name, one)| (format!("bus backend {name}"), one as &mut dyn Owner));
-    let tokens =
-        api_tokens.iter_mut().map(|(client, one)| (format!("bus token {client}"), one as &mut dyn Owner));
-    subscriptions.chain(backends).chain(tokens)
+/// Credentials in clear text.
+enum Clear<'a> {
+    Deliveries { uuid: &'a mut String, secrets: &'a mut Vec<Secret> },
+    Token(&'a mut Option<String>),
 }
 
-/// The credentials of deliveries.
+/// The credentials of deliveries, as they are encrypted.
 #[derive(Serialize, Deserialize)]
 struct OfDeliveries {
     uuid: String,
     secrets: Vec<Secret>,
 }
 
-fn take_deliveries(uuid: &mut String, secrets: &mut Vec<Secret>) -> Option<Vec<u8>> {
-    if uuid.is_empty() && secrets.is_empty() {
-        return None;
+impl Clear<'_> {
+    fn is_some(&self) -> bool {
+        match self {
+            Self::Deliveries { uuid, secrets } => !uuid.is_empty() || !secrets.is_empty(),
+            Self::Token(listed) => listed.is_some(),
+        }
     }
-    write(&OfDeliveries { uuid: std::mem::take(uuid), secrets: std::mem::take(secrets) })
-}
 
-fn put_deliveries(text: Option<Vec<u8>>, uuid: &mut String, secrets: &mut Vec<Secret>) -> bool {
-    match read::<OfDeliveries>(text) {
-        Some(read) => (*uuid, *secrets) = (read.uuid, read.secrets),
-        None => return false,
-    }
-    true
-}
-
-// Strings and numbers: writing them cannot fail.
-fn write(value: &impl Serialize) -> Option<Vec<u8>> {
-    serde_json::to_vec(value).ok()
-}
-
-fn read<T: DeserializeOwned>(text: Option<Vec<u8>>) -> Option<T> {
-    serde_json::from_slice(&text?).ok()
-}
-
-impl Owner for Subscription {
+    /// Takes the credentials out, as a text; nothing if there are none.
     fn take(&mut self) -> Option<Vec<u8>> {
-        take_deliveries(&mut self.uuid, &mut self.secrets)
+        if !self.is_some() {
+            return None;
+        }
+        // Strings and numbers: writing them cannot fail.
+        match self {
+            Self::Deliveries { uuid, secrets } => {
+                let of = OfDeliveries { uuid: mem::take(uuid), secrets: mem::take(secrets) };
+                serde_json::to_vec(&of).ok()
+            }
+            Self::Token(listed) => serde_json::to_vec(&listed.take()).ok(),
+        }
     }
 
-    fn put(&mut self, text: Option<Vec<u8>>) -> bool {
-        put_deliveries(text, &mut self.uuid, &mut self.secrets)
-    }
-
-    fn sealed(&mut self) -> &mut Option<String> {
-        &mut self.sealed
+    /// Puts in what [`Self::take`] took out. Nothing changes if it cannot be read.
+    fn put(&mut self, text: &[u8]) -> Result<(), serde_json::Error> {
+        match self {
+            Self::Deliveries { uuid, secrets } => {
+                OfDeliveries { uuid: **uuid, secrets: **secrets } = serde_json::from_slice(text)?;
+            }
+            Self::Token(listed) => **listed = Some(serde_json::from_slice(text)?),
+        }
+        Ok(())
     }
 }
 
-impl Owner for Backend {
-    fn take(&mut self) -> Option<Vec<u8>> {
-        take_deliveries(&mut self.uuid, &mut self.secrets)
-    }
-
-    fn put(&mut self, text: Option<Vec<u8>>) -> bool {
-        put_deliveries(text, &mut self.uuid, &mut self.secrets)
-    }
-
-    fn sealed(&mut self) -> &mut Option<String> {
-        &mut self.sealed
-    }
-}
-
-impl Owner for ApiToken {
-    fn take(&mut self) -> Option<Vec<u8>> {
-        self.listed.take().and_then(|token| write(&token))
-    }
-
-    fn put(&mut self, text: Option<Vec<u8>>) -> bool {
-        self.listed = read(text);
-        self.listed.is_some()
-    }
-
-    fn sealed(&mut self) -> &mut Option<String> {
-        &mut self.sealed
-    }
+/// Everything that has credentials.
+fn owners(registry: &mut Registry) -> impl Iterator<Item = Owner<'_>> {
+    let Registry { subscriptions, backends, api_tokens, .. } = registry;
+    let subscriptions = subscriptions.iter_mut().map(|(client, one)| Owner {
+        name: format!("bus subscription {client}"),
+        clear: Clear::Deliveries { uuid: &mut one.uuid, secrets: &mut one.secrets },
+        sealed: &mut one.sealed,
+    });
+    let backends = backends.iter_mut().map(|(name, one)| Owner {
+        name: format!("bus backend {name}"),
+        clear: Clear::Deliveries { uuid: &mut one.uuid, secrets: &mut one.secrets },
+        sealed: &mut one.sealed,
+    });
+    let tokens = api_tokens.iter_mut().map(|(client, one)| Owner {
+        name: format!("bus token {client}"),
+        clear: Clear::Token(&mut one.listed),
+        sealed: &mut one.sealed,
+    });
+    subscriptions.chain(backends).chain(tokens)
 }
 
 #[cfg(test)]
@@ -190,7 +165,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{Options, Wanted, WantedBackend};
+    use crate::{ApiToken, Options, Wanted, WantedBackend};
 
     fn keys(digits: &[char]) -> Keys {
         let lines: Vec<String> = digits.iter().map(|digit| digit.to_string().repeat(64)).collect();

@@ -81,7 +81,7 @@ impl<D: Deliverer> Bus<D> {
                 rejects: false,
             })
             .collect();
-        let handle = Handle::from_core(Arc::clone(&core));
+        let handle = Handle { core: Arc::clone(&core) };
         (handle, Self { core, committers, deliverer: Arc::new(deliverer) })
     }
 
@@ -104,9 +104,6 @@ impl<D: Deliverer> Bus<D> {
 
     /// Runs until `shutdown`: then accepted publishes are answered, and deliveries under way are abandoned and their
     /// jobs returned. If the fabric is down on start, this waits for it; publishers get an error in the meantime.
-    ///
-    /// # Errors
-    /// When the fabric was laid out for another number of shards.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         if let Err(error @ Error::OtherShards { .. }) = self.core.start().await {
             return Err(error);

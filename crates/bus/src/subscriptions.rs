@@ -4,9 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Error, Handle, Options, Registry, SubscriberGauges, housekeeping, is_reserved_topic, is_topic_name,
-};
+use super::{Error, Handle, Options, Registry, housekeeping, is_reserved_topic, is_topic_name};
+use signalbox_api::events::SubscriberNumbers;
 use signalbox_egress::Secret;
 
 /// Ended subscriptions, kept for shards that were unavailable when they ended.
@@ -129,7 +128,7 @@ pub struct SubscriptionStatus {
     /// Its subscription.
     pub subscription: Arc<Subscription>,
     /// Its counters: delivered and waiting events.
-    pub gauges: SubscriberGauges,
+    pub numbers: SubscriberNumbers,
 }
 
 fn in_range(
@@ -229,9 +228,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Ends the client's subscription.
-    pub(super) fn unsubscribe(&mut self, client: &str) -> Result<(), Error> {
-        let ended = self.subscriptions.remove(client).ok_or(Error::NoSuchSubscription)?;
+    /// Ends the client's subscription. Returns whether it had one.
+    pub(super) fn end_subscription(&mut self, client: &str) -> bool {
+        let Some(ended) = self.subscriptions.remove(client) else { return false };
         self.retired.insert(client.to_owned(), ended.generation);
         if self.retired.len() > RETIRED {
             let oldest = self.retired.iter().min_by_key(|(_, generation)| **generation);
@@ -239,21 +238,12 @@ impl Registry {
                 self.retired.remove(&client);
             }
         }
-        Ok(())
-    }
-
-    /// Takes a topic out of the client's subscription.
-    pub(super) fn unsubscribe_topic(&mut self, client: &str, topic: &str) -> Result<(), Error> {
-        let subscription = self.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
-        if subscription.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
+        true
     }
 }
 
 impl Handle {
     /// Creates or replaces the client's subscription.
-    ///
-    /// # Errors
-    /// When a value is out of range, a topic's name is none, or a limit would be passed.
     pub async fn subscribe(&self, client: &str, wanted: Wanted) -> Result<(), Error> {
         let limits = &self.core.options;
         let existed = self
@@ -269,18 +259,12 @@ impl Handle {
     }
 
     /// Changes some settings of the client's subscription, and ends pauses after failures.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn alter(&self, client: &str, change: Alteration) -> Result<(), Error> {
         self.core.change(|registry, _| registry.alter(client, change.clone())).await?;
         self.retry_now(client).await.map(drop)
     }
 
     /// Ends the pauses of the client's lanes after failures. Returns how many paused.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn retry_now(&self, client: &str) -> Result<u64, Error> {
         self.known(client).await?;
         let mut kicked = 0;
@@ -291,44 +275,40 @@ impl Handle {
     }
 
     /// Replaces the client's signing secrets (the caller decides which, and until when the old ones sign).
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
         self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await
     }
 
     /// Ends the client's subscription.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`] when there is none.
     pub async fn unsubscribe(&self, client: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.unsubscribe(client)).await?;
+        let end = |registry: &mut Registry, _| {
+            if registry.end_subscription(client) { Ok(()) } else { Err(Error::NoSuchSubscription) }
+        };
+        self.core.change(end).await?;
         self.clear_away();
         Ok(())
     }
 
     /// Takes one topic out of the client's subscription. What is in its batches already is delivered.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSubscription`], or [`Error::NoSuchTopic`] when it was not subscribed to.
     pub async fn unsubscribe_topic(&self, client: &str, topic: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.unsubscribe_topic(client, topic)).await
+        self.core
+            .change(|registry, _| {
+                let one = registry.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
+                if one.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
+            })
+            .await
     }
 
     /// All subscriptions.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn subscriptions(&self) -> Result<Vec<SubscriptionStatus>, Error> {
         let registry = self.fresh_registry().await?;
-        let mut gauges = self.gauges_of(&registry).await?;
+        let mut numbers = self.numbers_by(&registry, str::to_owned).await?;
         Ok(registry
             .subscriptions
             .iter()
             .map(|(token, subscription)| SubscriptionStatus {
                 subscription: Arc::new(subscription.clone()),
-                gauges: gauges.subscribers.remove(token).unwrap_or_default(),
+                numbers: numbers.subscribers.remove(token).unwrap_or_default(),
             })
             .collect())
     }

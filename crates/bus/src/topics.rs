@@ -1,6 +1,7 @@
 //! Topics: their names, their publishers, and the topics of Signalbox's own events.
 
 use serde_json::json;
+use signalbox_api::events::Topic;
 
 use super::{Error, Handle, Options, Registry};
 
@@ -62,17 +63,6 @@ pub fn is_reserved_topic(name: &str) -> bool {
     name.len() <= 64 && name.strip_prefix(RESERVED).is_some_and(|rest| rest.split('.').all(is_topic_name))
 }
 
-/// A topic as `GET /topics` lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicStatus {
-    /// Its name.
-    pub name: String,
-    /// The client (token) that claimed it.
-    pub publisher: Option<String>,
-    /// Events accepted in all.
-    pub events: u64,
-}
-
 impl Registry {
     /// Makes `client` the publisher of a topic that has no publisher yet.
     ///
@@ -98,16 +88,6 @@ impl Registry {
         }
     }
 
-    /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
-    pub(super) fn hand_over(&mut self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
-        let publisher = self.topics.get_mut(topic).ok_or(Error::NoSuchTopic)?;
-        if is_reserved_topic(topic) || by.is_some_and(|client| publisher.as_deref() != Some(client)) {
-            return Err(Error::Forbidden);
-        }
-        *publisher = Some(to.to_owned());
-        Ok(())
-    }
-
     /// Deletes a topic and removes it from every subscription. `by` is the requesting client; `None` for root. Returns the
     /// clients that were subscribed to it.
     pub(super) fn delete_topic(&mut self, topic: &str, by: Option<&str>) -> Result<Vec<String>, Error> {
@@ -127,25 +107,19 @@ impl Registry {
 }
 
 impl Handle {
-    /// All topics.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
-    pub async fn topics(&self) -> Result<Vec<TopicStatus>, Error> {
+    /// All topics, with the names of their publishers.
+    pub async fn topics(&self) -> Result<Vec<Topic>, Error> {
         let registry = self.fresh_registry().await?;
         let mut events = self.events_by_topic(&registry).await?;
-        let status = |(name, publisher): (&String, &Option<String>)| TopicStatus {
+        let topic = |(name, publisher): (&String, &Option<String>)| Topic {
             name: name.clone(),
-            publisher: publisher.clone(),
+            publisher: publisher.as_ref().map(|client| registry.name_of(client)),
             events: events.remove(name).unwrap_or_default(),
         };
-        Ok(registry.topics.iter().map(status).collect())
+        Ok(registry.topics.iter().map(topic).collect())
     }
 
     /// Deletes a topic. `by` is the requesting client; `None` for root.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's.
     pub async fn delete_topic(&self, topic: &str, by: Option<&str>) -> Result<(), Error> {
         let subscribed = self.core.change(|registry, _| registry.delete_topic(topic, by)).await?;
         // Their subscriptions no longer name the topic, so events of a new publisher would not reach them.
@@ -156,10 +130,16 @@ impl Handle {
     }
 
     /// Makes another client the publisher of a topic. `by` is the client that asks; `None` for root.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's or one of Signalbox's own.
     pub async fn hand_over(&self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.hand_over(topic, to, by)).await
+        self.core
+            .change(|registry, _| {
+                let publisher = registry.topics.get_mut(topic).ok_or(Error::NoSuchTopic)?;
+                if is_reserved_topic(topic) || by.is_some_and(|client| publisher.as_deref() != Some(client)) {
+                    return Err(Error::Forbidden);
+                }
+                *publisher = Some(to.to_owned());
+                Ok(())
+            })
+            .await
     }
 }

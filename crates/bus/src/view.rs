@@ -15,16 +15,17 @@ use signalbox_queues::Matcher;
 use signalbox_seal::Keys;
 
 /// Whether events can be accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum State {
     /// Yes.
     Ready,
     /// The fabric has no registry, or another one than it had.
+    #[default]
     Uninitialized,
 }
 
 /// The registry as of one stamp.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) state: State,
     /// Whether the fabric was read: before that, the state is only assumed.
@@ -50,20 +51,7 @@ pub(super) struct View {
 impl View {
     /// The view before the first read, and of an empty fabric.
     pub(super) fn unknown(checked: bool) -> Self {
-        Self {
-            state: State::Uninitialized,
-            checked,
-            fabric: String::new(),
-            stamp: String::new(),
-            registry: Arc::default(),
-            credentials: Credentials::default(),
-            subscriptions: BTreeMap::new(),
-            targets: Vec::new(),
-            by_topic: HashMap::new(),
-            divided: HashSet::new(),
-            by_token: HashMap::new(),
-            queues: Matcher::default(),
-        }
+        Self { checked, ..Self::default() }
     }
 
     /// Reads a stored registry. Patterns that `before` has compiled are reused.

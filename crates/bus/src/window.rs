@@ -4,7 +4,7 @@
 //! as much as was missed and not as much as the segment holds. Redriven and replayed events are in the log a second
 //! time, in a later segment than their IDs belong to; a reader skips them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use signalbox_store::Subscription;
 
@@ -43,26 +43,16 @@ impl Handle {
     }
 
     /// The last ID assigned in a shard; `None` before the first.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn last_id(&self, shard: usize) -> Result<Option<EventId>, Error> {
         Ok(self.core.stores[shard].last_id().await?.map(EventId))
     }
 
     /// An event, as long as the log holds it in the segment of its ID. A redriven or replayed copy is elsewhere and is
     /// not found after that.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn event(&self, id: EventId) -> Result<Option<Event>, Error> {
-        // The low six bits are the shard that numbered it.
-        let shard = usize::try_from(id.0 & 63).unwrap_or(usize::MAX);
-        let Some(store) = self.core.stores.get::<usize>(shard) else { return Ok(None) };
-        let bodies = store.bodies(&BTreeMap::from([(id.0 / SEGMENT_IDS, vec![id])])).await?;
-        let entry = bodies.into_iter().find_map(|(_, entry)| entry);
-        Ok(entry.and_then(|entry| {
-            let read = Event::read(&entry);
+        let Some(store) = self.core.store_of(id) else { return Ok(None) };
+        Ok(store.body(id).await?.and_then(|entry| {
+            let read = Event::from_log(&entry);
             read.inspect_err(|error| tracing::error!(%error, %id, "event in the log not readable")).ok()
         }))
     }
@@ -82,9 +72,6 @@ impl Handle {
 
 impl Window {
     /// The next events, at most `most`; none when the reader has caught up for now.
-    ///
-    /// # Errors
-    /// When the fabric does not answer.
     pub async fn next(&mut self, most: u64) -> Result<Vec<Logged>, Error> {
         let core = Arc::clone(&self.core);
         let store = &core.stores[self.shard];
@@ -100,7 +87,10 @@ impl Window {
                 .filter(|id| id / SEGMENT_IDS == segment && *id > self.after.0)
                 .map(EventId)
                 .collect();
-            let events = self.read(store, segment, wanted).await?;
+            let bodies = store.bodies(segment, &wanted).await?.into_iter();
+            // A segment may be trimmed between the two reads; the hole is visible in the events' `prev`.
+            let events: Vec<Logged> =
+                bodies.filter_map(|(id, entry)| Some(Logged { id, entry: entry? })).collect();
             self.at = Some((segment, place + checked));
             if let Some(event) = events.last() {
                 self.after = event.id;
@@ -115,15 +105,6 @@ impl Window {
                 None => return Ok(Vec::new()),
             }
         }
-    }
-
-    async fn read(&self, store: &Store, segment: u64, ids: Vec<EventId>) -> Result<Vec<Logged>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let bodies = store.bodies(&BTreeMap::from([(segment, ids)])).await?;
-        // A segment may be trimmed between the two reads; the hole is visible in the events' `prev`.
-        Ok(bodies.into_iter().filter_map(|(id, entry)| Some(Logged { id, entry: entry? })).collect())
     }
 
     /// Where the first id after `after` is, or would come.

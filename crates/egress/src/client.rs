@@ -100,9 +100,6 @@ pub struct Client {
 
 impl Options {
     /// Reads the certificates of `ca_file`, so that an unusable file is reported before a client is needed.
-    ///
-    /// # Errors
-    /// When they cannot be used.
     pub fn check(&self) -> Result<(), Error> {
         trust::client_config(self.ca_file.as_deref()).map(drop)
     }
@@ -110,17 +107,11 @@ impl Options {
 
 impl Client {
     /// Creates a client. `now` is the clock of signatures and of dates in `Retry-After`.
-    ///
-    /// # Errors
-    /// When the certificates of `ca_file` cannot be used.
     pub fn new(options: &Options, now: fn() -> SystemTime) -> Result<Self, Error> {
         Self::with_lookup(options, now, system_lookup())
     }
 
     /// Like [`Self::new`], but with a different resolver.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn with_lookup(options: &Options, now: fn() -> SystemTime, lookup: Lookup) -> Result<Self, Error> {
         let fence = Fence::new(options);
         let connector = FencedConnector::new(fence.clone(), lookup, options.connect_timeout);

@@ -11,9 +11,6 @@ use rustls::{
 use super::client::Error;
 
 /// The TLS settings of a client that trusts the system's authorities and those of `ca_file` (PEM).
-///
-/// # Errors
-/// When the certificates of `ca_file` cannot be used.
 pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();

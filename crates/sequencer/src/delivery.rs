@@ -3,9 +3,7 @@
 use std::{future::Future, sync::Arc, time::Instant};
 
 use serde::Serialize;
-use serde_json::value::RawValue;
-
-use signalbox_bus::{Backend, Event, EventId, Gap, LOCKED};
+use signalbox_bus::{Backend, Delivered, Event, Gap, LOCKED};
 use signalbox_egress::{Client, Outcome, Post};
 
 /// One event that is being sent to a backend.
@@ -35,19 +33,10 @@ pub trait Sink: Send + Sync + 'static {
 }
 
 /// The body: the event as subscribers of the bus receive it, then its object and the gaps before it.
-#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Body<'a> {
-    topic: &'a str,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    url: &'a str,
-    t: u64,
-    data: Option<&'a RawValue>,
-    id: EventId,
-    prev: Option<EventId>,
-    tprev: Option<EventId>,
-    object: &'a str,
+    #[serde(flatten)]
+    event: Delivered<'a>,
     environment: &'a str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     redriven: bool,
@@ -56,21 +45,11 @@ struct Body<'a> {
 }
 
 fn body(call: &Call) -> Vec<u8> {
-    let event = &call.event;
-    let body = Body {
-        topic: &event.topic,
-        kind: event.kind.as_str(),
-        url: &event.url,
-        t: event.timestamp_ms,
-        data: event.data.as_deref(),
-        id: event.id,
-        prev: event.prev,
-        tprev: event.tprev,
-        object: &event.object,
-        environment: &event.environment,
-        redriven: call.redriven,
-        gap: &call.gaps,
-    };
+    let event = &*call.event;
+    let mut delivered = Delivered::from(event);
+    delivered.object = Some(&event.object);
+    let body =
+        Body { event: delivered, environment: &event.environment, redriven: call.redriven, gap: &call.gaps };
     // Cannot fail: the body consists of strings, numbers, and JSON that was checked when it was accepted.
     serde_json::to_vec(&body).unwrap_or_default()
 }
@@ -124,6 +103,8 @@ fn now() -> Instant {
 
 #[cfg(test)]
 mod tests {
+    use signalbox_bus::EventId;
+
     use super::*;
 
     #[test]

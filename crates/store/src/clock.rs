@@ -27,9 +27,6 @@ impl Clock {
     }
 
     /// The time that scripts see on `redis`, in unix milliseconds.
-    ///
-    /// # Errors
-    /// If the server does not respond.
     pub async fn now_ms<R: Role>(&self, redis: &Redis<R>) -> Result<u64, Error> {
         match self {
             Self::Server => redis.now_ms().await,

@@ -69,6 +69,7 @@ const MAX_LATE_REPLIES: u32 = 3;
 const SHARD_TAG: &str = "{s";
 
 /// A connection to the server of role `R`, shared by cloning.
+#[derive(Clone)]
 pub struct Redis<R> {
     pub(crate) address: Arc<Address>,
     /// The monitored service, if the URL names Sentinels.
@@ -95,21 +96,6 @@ impl Line {
     fn new(wire: Option<Wire>, password: Option<String>) -> Arc<Self> {
         let wire = RwLock::new(wire.map(|wire| (None, wire)));
         Arc::new(Self { wire, password: RwLock::new(password), late: AtomicU32::new(0) })
-    }
-}
-
-impl<R> Clone for Redis<R> {
-    fn clone(&self) -> Self {
-        Self {
-            address: Arc::clone(&self.address),
-            service: self.service.clone(),
-            line: Arc::clone(&self.line),
-            dedicated: self.dedicated,
-            options: self.options,
-            replicas: Arc::clone(&self.replicas),
-            home: Arc::clone(&self.home),
-            role: PhantomData,
-        }
     }
 }
 
@@ -161,9 +147,6 @@ impl<R: Role> Redis<R> {
     }
 
     /// Opens a dedicated connection for commands that block in Redis, without a response timeout.
-    ///
-    /// # Errors
-    /// If the connection cannot be prepared.
     pub fn dedicated(&self) -> Result<Self, Error> {
         let failed = |source| Error::new(R::NAME, "preparing a dedicated connection", source);
         let password = self.address.password().map_err(failed)?;
@@ -202,9 +185,6 @@ impl<R: Role> Redis<R> {
     }
 
     /// The server's clock in unix milliseconds. Leases and deadlines use it, because the clocks of two daemons differ.
-    ///
-    /// # Errors
-    /// If the server does not respond.
     pub async fn now_ms(&self) -> Result<u64, Error> {
         let (seconds, micros): (u64, u64) = self.command("TIME").query().await?;
         Ok(seconds * 1000 + micros / 1000)
@@ -355,9 +335,6 @@ impl<R: Role> Command<'_, R> {
     }
 
     /// Sends the command for its effect.
-    ///
-    /// # Errors
-    /// As [`Self::query`].
     pub async fn run(self) -> Result<(), Error> {
         self.query::<redis::Value>().await.map(drop)
     }
@@ -385,9 +362,6 @@ impl<R: Role> Batch<'_, R> {
     }
 
     /// Sends all commands. `T` is a collection or tuple with one item per command, in order.
-    ///
-    /// # Errors
-    /// When the server is unavailable, or when any of the commands failed.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
         self.redis.send("a batch", async |mut wire| self.pipeline.query_async(&mut wire).await).await
     }

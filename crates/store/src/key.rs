@@ -5,16 +5,17 @@ use std::{fmt, marker::PhantomData};
 use redis::{RedisWrite, ToRedisArgs, ToSingleRedisArg};
 
 /// The key space of the route table (primary and replicas).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoutesSpace {}
 /// The key space of the statistics.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatsSpace {}
 /// The key space of the fabric.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FabricSpace {}
 
 /// A key of the space `S`. Only the builders in [`crate::keys`] create keys, so every name is defined in one place.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Key<S> {
     name: String,
     space: PhantomData<fn() -> S>,
@@ -30,20 +31,6 @@ impl<S> Key<S> {
         &self.name
     }
 }
-
-impl<S> Clone for Key<S> {
-    fn clone(&self) -> Self {
-        Self::new(self.name.clone())
-    }
-}
-
-impl<S> PartialEq for Key<S> {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl<S> Eq for Key<S> {}
 
 impl<S> fmt::Debug for Key<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,9 +7,9 @@ mod sealed {
 }
 
 /// The role of a server. Only the four marker types of this module implement it.
-pub trait Role: sealed::Sealed + Send + Sync + 'static {
+pub trait Role: sealed::Sealed + Clone + Send + Sync + 'static {
     /// The key space of this server.
-    type Space: Send + Sync + 'static;
+    type Space: Clone + Send + Sync + 'static;
     /// The name in logs, metrics and error messages.
     const NAME: &'static str;
 }

@@ -183,7 +183,8 @@ async fn sent(
     Ok(Written { reply, reached, required })
 }
 
-/// The number of entries of `table` in the header, and whether the last one means any number (`KEYS[3...]`).
+/// The number of entries of `table` in the header (`KEYS[1]`, or several as `KEYS[2-9]`), and whether the last one means any
+/// number (`KEYS[10...]`).
 fn header_count(source: &str, table: &str) -> (usize, bool) {
     let mut highest = 0;
     let mut open = false;
@@ -193,7 +194,8 @@ fn header_count(source: &str, table: &str) -> (usize, bool) {
         };
         let Some((index, _)) = rest.split_once(']') else { continue };
         open |= index.ends_with("...");
-        let index: usize = index.trim_end_matches("...").parse().unwrap_or(0);
+        let last = index.trim_end_matches("...").split('-').next_back();
+        let index: usize = last.and_then(|last| last.parse().ok()).unwrap_or(0);
         // A repeated entry (`...`) may have no values.
         highest = highest.max(if open { index - 1 } else { index });
     }
@@ -206,8 +208,8 @@ mod tests {
 
     #[test]
     fn a_header_counts_its_keys_and_arguments() {
-        let source = "-- Does a thing.\n-- KEYS[1]: set, one\n-- KEYS[2]: hash, two\n-- ARGV[1]: integer, ms\n-- ARGV[2...]: ids\nlocal KEYS[9]";
-        assert_eq!(header_count(source, "KEYS"), (2, false));
+        let source = "-- Does a thing.\n-- KEYS[1-4]: sets\n-- KEYS[5]: hash\n-- ARGV[1]: integer, ms\n-- ARGV[2...]: ids\nlocal KEYS[9]";
+        assert_eq!(header_count(source, "KEYS"), (5, false));
         assert_eq!(header_count(source, "ARGV"), (1, true));
         assert_eq!(header_count("return 1", "KEYS"), (0, false));
     }

@@ -120,14 +120,14 @@ pub(super) fn version_type(id: &str, host: &str, minute: &Sums) -> VersionType {
 }
 
 pub(super) fn subscriber(name: String, status: &SubscriptionStatus) -> Subscriber {
-    let gauges = &status.gauges;
+    let numbers = &status.numbers;
     Subscriber {
         name,
         disabled: status.subscription.disabled.clone(),
-        health: gauges.health.into(),
-        dead: gauges.dead,
-        queued: gauges.queued,
-        oldest_ms: gauges.oldest_ms,
+        health: numbers.health.into(),
+        dead: numbers.dead,
+        queued: numbers.events,
+        oldest_ms: numbers.oldest_ms,
         batch_timeout_ms: Some(status.subscription.timeout_ms),
     }
 }

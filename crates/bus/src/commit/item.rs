@@ -11,9 +11,7 @@ use crate::{Change, Delay, EventId, NewEvent, NewMessage, Refusal, event, view::
 
 /// The answers to one publish, collected from as many shards and calls as its events went to.
 #[derive(Debug)]
-pub(crate) struct Gather {
-    answers: Mutex<Answers>,
-}
+pub(crate) struct Gather(Mutex<Answers>);
 
 #[derive(Debug)]
 struct Answers {
@@ -27,11 +25,11 @@ impl Gather {
     pub(crate) fn new(count: usize) -> (Arc<Self>, oneshot::Receiver<()>) {
         let (done, all) = oneshot::channel();
         let answers = Answers { results: vec![None; count], left: count, done: Some(done) };
-        (Arc::new(Self { answers: Mutex::new(answers) }), all)
+        (Arc::new(Self(Mutex::new(answers))), all)
     }
 
     pub(super) fn answer(&self, place: usize, result: Result<EventId, Refusal>) {
-        let mut answers = self.answers.lock();
+        let mut answers = self.0.lock();
         // The result is absent if the caller stopped waiting, and already set if the ticket is being dropped.
         if answers.results.get(place).is_some_and(Option::is_none) {
             answers.results[place] = Some(result);
@@ -44,7 +42,7 @@ impl Gather {
 
     /// All answers; a missing one is reported as unknown.
     pub(crate) fn take(&self) -> Vec<Result<EventId, Refusal>> {
-        let mut answers = self.answers.lock();
+        let mut answers = self.0.lock();
         std::mem::take(&mut answers.results)
             .into_iter()
             .map(|one| one.unwrap_or(Err(Refusal::Unavailable)))
@@ -124,7 +122,7 @@ impl Part {
         view.is_divided(self.topic()?).then_some(&self.environment)
     }
 
-    fn object(&self) -> &str {
+    pub(crate) fn object(&self) -> &str {
         match &self.content {
             Content::Event { event, .. } => event.object(),
             Content::Message { object, .. } => object,
@@ -164,23 +162,24 @@ pub(crate) struct Item {
     /// Digests of the idempotency key and of everything that was sent under it.
     pub(super) idempotency: Option<(String, String)>,
     /// A label's change, which may come without events.
-    pub(super) change: Option<Change>,
-    pub(super) object: String,
+    pub(crate) change: Option<Change>,
+    /// The object of all its events.
+    pub(crate) object: String,
     /// When its publisher began to wait.
     pub(super) since: Instant,
-    pub(super) ticket: Ticket,
+    /// Where its answer goes; `None` until it is handed to a committer.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 impl Item {
-    /// A group of events, at least one, all of the same object.
+    /// A group of events of one object, at least one unless a change of a label is added.
     pub(crate) fn new(
         client: &Arc<str>,
+        object: String,
         mut parts: Vec<Part>,
         state: Option<Box<RawValue>>,
         idempotency_key: Option<&str>,
-        ticket: Ticket,
     ) -> Self {
-        let object = parts.first().map_or("", Part::object).to_owned();
         let idempotency = idempotency_key.map(|key| {
             let sent = parts.iter().map(|part| &part.rest[..]);
             let sent = sent.chain(state.as_ref().map(|state| state.get().as_bytes()));
@@ -197,38 +196,8 @@ impl Item {
             change: None,
             object,
             since: Instant::now(),
-            ticket,
+            ticket: None,
         }
-    }
-
-    /// A change of a label with its events, of which there may be none.
-    pub(crate) fn changing(
-        client: &Arc<str>,
-        object: String,
-        mut parts: Vec<Part>,
-        change: Change,
-        ticket: Ticket,
-    ) -> Self {
-        let hash = event::lane_hash(&object);
-        let client = Arc::clone(client);
-        parts.iter_mut().for_each(Part::note_cause);
-        let since = Instant::now();
-        Self {
-            client,
-            hash,
-            parts,
-            state: None,
-            idempotency: None,
-            change: Some(change),
-            object,
-            since,
-            ticket,
-        }
-    }
-
-    /// The object of all its events.
-    pub(crate) fn object(&self) -> &str {
-        &self.object
     }
 
     /// How many events it has.
@@ -244,7 +213,9 @@ impl Item {
     }
 
     /// Answers with the id of its first event.
-    pub(crate) fn answer(self, result: Result<EventId, Refusal>) {
-        self.ticket.gather.answer(self.ticket.place, result);
+    pub(crate) fn answer(&self, result: Result<EventId, Refusal>) {
+        if let Some(ticket) = &self.ticket {
+            ticket.gather.answer(ticket.place, result);
+        }
     }
 }

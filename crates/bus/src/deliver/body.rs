@@ -5,45 +5,51 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{BatchContents, Event};
-use crate::EventId;
+use crate::{EventId, Kind};
 
-/// An event of the array. `gap` is not here: it belongs to one subscriber, this part is shared by all.
+/// An event as receivers get it. `gap` is not here: it belongs to one subscriber, this part is shared by all.
 #[serde_with::skip_serializing_none]
-#[derive(Serialize)]
-struct Item<'a> {
+#[derive(Debug, Serialize)]
+pub struct Delivered<'a> {
     topic: &'a str,
     #[serde(rename = "type")]
-    kind: &'static str,
+    kind: Kind,
     url: &'a str,
     t: u64,
+    /// As the bytes that the publisher sent: digits, spaces and the order of members are theirs.
     data: Option<&'a RawValue>,
     id: EventId,
     prev: Option<EventId>,
     tprev: Option<EventId>,
-    /// The ordering key, if it is not the URL: `prev` and the order refer to its events.
-    object: Option<&'a str>,
+    /// The ordering key: `prev` and the order refer to its events.
+    pub object: Option<&'a str>,
 }
 
-/// One event. Publishers' data goes in as the bytes that came: digits, spaces and the order of members are theirs.
+impl<'a> From<&'a Event> for Delivered<'a> {
+    /// The object is named if it is not the URL.
+    fn from(event: &'a Event) -> Self {
+        Self {
+            topic: &event.topic,
+            kind: event.kind,
+            url: &event.url,
+            t: event.timestamp_ms,
+            data: event.data.as_deref(),
+            id: event.id,
+            prev: event.prev,
+            tprev: event.tprev,
+            object: Some(&*event.object).filter(|object| *object != event.url),
+        }
+    }
+}
+
 fn item(event: &Event) -> Vec<u8> {
-    let item = Item {
-        topic: &event.topic,
-        kind: event.kind.as_str(),
-        url: &event.url,
-        t: event.timestamp_ms,
-        data: event.data.as_deref(),
-        id: event.id,
-        prev: event.prev,
-        tprev: event.tprev,
-        object: Some(&*event.object).filter(|object| *object != event.url),
-    };
     // Strings, numbers and JSON that was checked when it came in: there is nothing that could fail.
-    serde_json::to_vec(&item).unwrap_or_default()
+    serde_json::to_vec(&Delivered::from(event)).unwrap_or_default()
 }
 
 /// The event as JSON, as deliveries contain it. It is rendered once.
 pub fn rendered(event: &Event) -> &[u8] {
-    event.rendered(item)
+    event.rendered.get_or_init(|| item(event).into_boxed_slice())
 }
 
 /// The whole array.
@@ -81,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Gap, Kind};
+    use crate::Gap;
 
     pub(crate) fn event(id: u64, data: Option<&str>) -> Event {
         Event {

@@ -9,7 +9,7 @@ use std::{future::Future, sync::Arc};
 
 use signalbox_egress::{Answered, Outcome};
 
-pub use body::rendered;
+pub use body::{Delivered, rendered};
 pub use webhooks::Webhooks;
 
 use super::{Event, Gap, Subscription};
@@ -32,21 +32,11 @@ pub struct BatchContents {
 
 /// Delivers batches. One implementation speaks HTTP; tests bring their own.
 pub trait Deliverer: Send + Sync + 'static {
-    /// Makes one delivery attempt. It must end without help (time and size are limited in here), because a worker
-    /// waits for it. Dropping the future abandons the attempt.
-    fn deliver(
-        &self,
-        subscription: Arc<Subscription>,
-        batch: Arc<BatchContents>,
-    ) -> impl Future<Output = Outcome> + Send;
-
-    /// As [`Self::deliver`], with what the receiver answered, if the implementation knows it.
+    /// Makes one delivery attempt. Returns what the receiver answered, too, if the implementation knows it. It must end without
+    /// help (time and size are limited in here), because a worker waits for it. Dropping the future abandons the attempt.
     fn attempt(
         &self,
         subscription: Arc<Subscription>,
         batch: Arc<BatchContents>,
-    ) -> impl Future<Output = (Outcome, Answered)> + Send {
-        let outcome = self.deliver(subscription, batch);
-        async { (outcome.await, Answered::default()) }
-    }
+    ) -> impl Future<Output = (Outcome, Answered)> + Send;
 }

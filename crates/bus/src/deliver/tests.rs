@@ -17,7 +17,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use super::{BatchContents, Deliverer as _, Webhooks};
+use super::{BatchContents, Webhooks};
 use crate::{Event, EventId, Kind, OnExhausted, Options, Subscription, metrics::Metrics};
 use signalbox_egress::Secret;
 use signalbox_egress::{Client, Lookup, Outcome, OwnAddresses, new_secret, system_lookup};

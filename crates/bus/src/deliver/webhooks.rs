@@ -37,6 +37,11 @@ impl Webhooks {
         !self.client.permits(SocketAddr::new(ip, url.port_or_known_default().unwrap_or_default()))
     }
 
+    /// Makes one delivery attempt.
+    pub async fn deliver(&self, subscription: Arc<Subscription>, batch: Arc<BatchContents>) -> Outcome {
+        self.attempt(subscription, batch).await.0
+    }
+
     async fn send(&self, subscription: &Subscription, batch: &BatchContents) -> (Outcome, Answered) {
         if subscription.is_locked() {
             return (Outcome::Failed { why: LOCKED.to_owned(), retry_after: None }, Answered::default());
@@ -58,10 +63,6 @@ impl Webhooks {
 }
 
 impl Deliverer for Webhooks {
-    async fn deliver(&self, subscription: Arc<Subscription>, batch: Arc<BatchContents>) -> Outcome {
-        self.attempt(subscription, batch).await.0
-    }
-
     fn attempt(
         &self,
         subscription: Arc<Subscription>,

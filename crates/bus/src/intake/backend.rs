@@ -3,28 +3,21 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Flaw, Limits, callback, event::MAX_NAME_CHARACTERS, is_reserved_object, object, text};
+use super::{Flaw, Limits, callback, event::MAX_NAME_CHARACTERS, is_reserved_object, number, object, text};
 use crate::{OnFailure, WantedBackend};
 
 const CODE: &str = "invalid_backend";
 
 /// The members of a backend. Each as it came, so that a mistake can be named.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Submitted {
-    #[serde(default)]
     prefix: Value,
-    #[serde(default)]
     callback: Value,
-    #[serde(default)]
     uuid: Value,
-    #[serde(default)]
     secret: Value,
-    #[serde(default)]
     on_failure: Value,
-    #[serde(default)]
     max_attempts: Value,
-    #[serde(default)]
     workers: Value,
 }
 
@@ -58,6 +51,7 @@ pub fn backend(name: &str, body: &[u8], limits: Limits) -> Result<WantedBackend,
         Value::String(secret) if signalbox_egress::secret_key(secret).is_some() => Some(secret.clone()),
         _ => return Err(bad("secret", "must be `whsec_` and 24 to 64 bytes in base64")),
     };
+    let attempts = number(CODE, &submitted.max_attempts, "max_attempts", 1, 1_000_000)?;
     Ok(WantedBackend {
         prefix: prefix.to_owned(),
         callback: callback::url(&submitted.callback, limits).map_err(|what| bad("callback", &what))?,
@@ -70,19 +64,9 @@ pub fn backend(name: &str, body: &[u8], limits: Limits) -> Result<WantedBackend,
                 .and_then(OnFailure::from_word)
                 .ok_or_else(|| bad("on_failure", "must be \"block\", \"skip\" or \"park\""))?,
         },
-        max_attempts: number(&submitted.max_attempts, "max_attempts", 10, 1_000_000)?,
-        workers: u64::from(number(&submitted.workers, "workers", 4, 64)?),
+        max_attempts: attempts.and_then(|attempts| u32::try_from(attempts).ok()).unwrap_or(10),
+        workers: number(CODE, &submitted.workers, "workers", 1, 64)?.unwrap_or(4),
     })
-}
-
-fn number(value: &Value, member: &str, default: u32, most: u32) -> Result<u32, Flaw> {
-    if value.is_null() {
-        return Ok(default);
-    }
-    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    number
-        .filter(|number| (1..=most).contains(number))
-        .ok_or_else(|| Flaw::new(CODE, format!("`{member}` must be a whole number between 1 and {most}")))
 }
 
 #[cfg(test)]

@@ -15,20 +15,16 @@ pub(super) const MAX_NAME_CHARACTERS: usize = 1024;
 const RESERVED_OBJECTS: [&str; 2] = ["machine:", "signalbox:"];
 
 /// The members of an event. Each as it came, so that a mistake can be named.
+#[serde_with::apply(Option => #[serde(borrow, default, deserialize_with = "present")])]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Submitted<'a> {
-    #[serde(borrow, default, rename = "type", deserialize_with = "present")]
+    #[serde(rename = "type")]
     pub(super) kind: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     pub(super) url: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     pub(super) timestamp: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     pub(super) data: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     pub(super) environment: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     pub(super) object: Option<&'a RawValue>,
 }
 

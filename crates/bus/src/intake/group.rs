@@ -18,32 +18,26 @@ const MAX_EVENTS: usize = 100;
 const MAX_KEY_BYTES: usize = 255;
 
 /// The body of `POST /objects/{object}/events`.
+#[serde_with::apply(Option => #[serde(borrow, default, deserialize_with = "present")])]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SubmittedGroup<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
     data: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     events: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     idempotency_key: Option<&'a RawValue>,
 }
 
 /// One of its events: as one of a topic, with the topic inside and without an object.
+#[serde_with::apply(Option => #[serde(borrow, default, deserialize_with = "present")])]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SubmittedPart<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
     topic: Option<&'a RawValue>,
-    #[serde(borrow, default, rename = "type", deserialize_with = "present")]
+    #[serde(rename = "type")]
     kind: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     url: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     timestamp: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     data: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
     environment: Option<&'a RawValue>,
 }
 

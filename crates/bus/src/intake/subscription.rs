@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::{Flaw, Limits, callback, object, text};
+use super::{Flaw, Limits, callback, number, object, text};
 use crate::{Alteration, OnExhausted, Wanted, is_own_topic, is_reserved_topic, is_topic_name};
 
 const CODE: &str = "invalid_subscription";
@@ -18,22 +18,15 @@ const MAX_RETRY_SECONDS: u32 = 86_400;
 /// Topics of one subscription.
 const MAX_TOPICS: usize = 1_000;
 
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Submitted {
-    #[serde(default)]
     topics: Value,
-    #[serde(default)]
     callback: Value,
-    #[serde(default)]
     uuid: Value,
-    #[serde(default)]
     timeout: Value,
-    #[serde(default)]
     max: Value,
-    #[serde(default)]
     concurrency: Value,
-    #[serde(default)]
     on_exhausted: Value,
 }
 
@@ -47,9 +40,9 @@ pub fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
         topics: topics(&submitted.topics)?,
         callback,
         uuid: callback::user(&submitted.uuid).map_err(|what| bad("uuid", &what))?.or(user),
-        timeout_ms: number(&submitted.timeout, "timeout", 0, 3_600_000)?,
-        max_events: number(&submitted.max, "max", 1, 10_000)?,
-        concurrency: number(&submitted.concurrency, "concurrency", 1, 64)?,
+        timeout_ms: number(CODE, &submitted.timeout, "timeout", 0, 3_600_000)?,
+        max_events: number(CODE, &submitted.max, "max", 1, 10_000)?,
+        concurrency: number(CODE, &submitted.concurrency, "concurrency", 1, 64)?,
         on_exhausted: match &submitted.on_exhausted {
             Value::Null => None,
             Value::String(word) if word == "dead" => Some(OnExhausted::Dead),
@@ -61,22 +54,16 @@ pub fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
 }
 
 /// The members of a change. Each as it came: `null` is not the same as absent.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde_with::apply(Option => #[serde(deserialize_with = "given")])]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Altered {
-    #[serde(default, deserialize_with = "given")]
     callback: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
     uuid: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
     max_attempts: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
     max_age_seconds: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
     retry_seconds: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
     paused: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
     disabled: Option<Value>,
 }
 
@@ -103,13 +90,15 @@ pub fn alteration(body: &[u8], limits: Limits) -> Result<Alteration, Flaw> {
     };
     let uuid = altered.uuid.as_ref().map(callback::user).transpose().map_err(|what| bad("uuid", &what))?;
     let attempts = altered.max_attempts.as_ref();
-    let attempts = attempts.map(|value| number(value, "max_attempts", 1, MAX_ATTEMPTS)).transpose()?;
+    let attempts = attempts.map(|value| number(CODE, value, "max_attempts", 1, MAX_ATTEMPTS)).transpose()?;
     let age = altered.max_age_seconds.as_ref();
     let change = Alteration {
         callback,
         uuid: uuid.flatten().or(user),
         max_attempts: attempts.map(|most| most.and_then(|most| u32::try_from(most).ok())),
-        max_age_seconds: age.map(|value| number(value, "max_age_seconds", 1, MAX_AGE_SECONDS)).transpose()?,
+        max_age_seconds: age
+            .map(|value| number(CODE, value, "max_age_seconds", 1, MAX_AGE_SECONDS))
+            .transpose()?,
         retry_seconds: altered.retry_seconds.as_ref().map(schedule).transpose()?,
         paused: word("paused", altered.paused)?,
         disabled: word("disabled", altered.disabled)?,
@@ -156,14 +145,6 @@ fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
             None => Err(bad("must hold strings".to_owned())),
         })
         .collect()
-}
-
-fn number(value: &Value, member: &str, least: u64, most: u64) -> Result<Option<u64>, Flaw> {
-    if value.is_null() {
-        return Ok(None);
-    }
-    let flaw = || Flaw::new(CODE, format!("`{member}` must be a whole number between {least} and {most}"));
-    value.as_u64().filter(|number| (least..=most).contains(number)).map(Some).ok_or_else(flaw)
 }
 
 #[cfg(test)]

@@ -1,14 +1,6 @@
 -- Removes batches that were delivered, and continues with their lanes. Many acknowledgements share a call, because most
 -- of the cost of a call is the same for one and for many.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10...]: hash, counters of the subscription, for each acknowledgement
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2...]: for each acknowledgement the worker, the job that it holds, the token of the subscriber, the generation and

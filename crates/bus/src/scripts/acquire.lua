@@ -1,14 +1,6 @@
 -- Gives jobs to idle workers: makes scheduled jobs that are due instant, and for each worker takes one, with the batch
 -- at the head of its lane. A worker that holds a job already (the reply of an earlier call was lost) gets that one.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10]: hash, the registry of this shard
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, maximum number of due jobs to make instant

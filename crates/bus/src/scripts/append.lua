@@ -1,15 +1,7 @@
 -- Appends events that were published before to the lanes of one subscriber: dead letters that are redriven, a part of a
 -- replay, or one event that is sent again. Their bodies are stored again in the current segment of the log, because the
 -- original ones may have been removed.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10]: hash, the registry of this shard
 -- KEYS[11]: hash, segment of the log -> bytes
 -- KEYS[12]: list, dead letters of the subscriber (redrive); or hash, its replay
@@ -18,11 +10,7 @@
 -- ARGV[2]: string, the registry's stamp
 -- ARGV[3]: string, sixteen random characters
 -- ARGV[4]: integer, maximum bytes of a batch
--- ARGV[5]: string, token
--- ARGV[6]: integer, generation
--- ARGV[7]: integer, concurrency
--- ARGV[8]: integer, maximum events of a batch
--- ARGV[9]: integer, ms that a batch waits to fill
+-- ARGV[5-9]: the subscriber: token, generation, concurrency, maximum events of a batch, ms that a batch waits to fill
 -- ARGV[10]: string, `redrive`, `replay` or `resend`
 -- ARGV[11]: string, the replay's cursor as it must be now; empty unless `replay`
 -- ARGV[12]: string, the replay's cursor afterwards; `done` at the end

@@ -1,13 +1,5 @@
 -- Checks the invariants of one subscriber's lanes. Changes nothing.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, the token
 -- ARGV[2]: integer, maximum number of batches whose events are counted
 -- Returns an array of findings, each a predicate, a lane or gauge, and what is wrong: B1, a lane with a batch has

@@ -1,14 +1,6 @@
 -- Drops the oldest batch of a subscriber that is not in flight, and records the gap. Its first write frees memory, so
 -- it works at the memory limit.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token of the subscriber
 -- ARGV[2]: string, reason, for the gap
 -- Returns how many events were dropped; 0 when nothing can be dropped.

@@ -1,14 +1,6 @@
 -- Ends the pauses of a subscriber's lanes after failures, because its receiver may have recovered. A lane that waits for its
 -- first batch to fill continues to wait.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token
 -- Returns the number of lanes that paused.
 -- Caller: Store::kick

@@ -1,21 +1,8 @@
 -- Makes the job of a batch that was not delivered wait before the next attempt. The batch can be halved, so that one
 -- bad event is found without dropping its neighbors.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: string, worker
--- ARGV[3]: string, the job it holds
--- ARGV[4]: string, token of the subscriber
--- ARGV[5]: integer, generation of the lane
--- ARGV[6]: integer, number of the lane
--- ARGV[7]: string, batch
+-- ARGV[2-7]: worker, the job it holds, token of the subscriber, generation and number of the lane, batch
 -- ARGV[8]: integer, ms to wait
 -- ARGV[9]: integer, points to add to the subscriber's health
 -- ARGV[10]: integer, attempts to add to the batch (0 when none was made)

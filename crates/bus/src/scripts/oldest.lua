@@ -1,13 +1,5 @@
 -- Returns the creation time of a subscriber's oldest batch.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token
 -- Returns unix ms, or an empty string when it has no batch.
 -- Caller: Store::oldest

@@ -3,15 +3,7 @@
 -- object's new state if it changes. A group is accepted as a whole, or it is a repeat, or it is rejected. A call is
 -- carried out as a whole, or not at all. Events of an object that has a backend go to the object's queue and nowhere
 -- else.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10]: hash, the registry of this shard
 -- KEYS[11]: string, the last call of this pacemaker: its sequence and reply
 -- KEYS[12]: string, the last id given out in this shard

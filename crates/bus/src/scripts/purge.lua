@@ -1,13 +1,5 @@
 -- Removes lanes of a subscription that ended, a limited part of them in each call.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10]: hash, token -> the last generation whose lanes are to be removed
 -- ARGV[1]: string, token
 -- ARGV[2]: integer, maximum number of batches to remove

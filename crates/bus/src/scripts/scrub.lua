@@ -1,14 +1,6 @@
 -- Takes the job away from a crashed worker, so that another worker can take it. Nothing happens if the worker has sent
 -- a heartbeat since the caller read its last one.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, worker
 -- ARGV[2]: string, its last heartbeat as the caller saw it, unix ms; empty for none
 -- Returns how many jobs were taken from it, or -1 when it is alive.

@@ -1,14 +1,6 @@
 -- Removes one event from a subscriber's lanes: it becomes a dead letter, a gap is recorded, and its lane continues
 -- immediately. If the event is in flight, it may also be delivered.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, events by token
--- KEYS[3]: hash, batches by token
--- KEYS[4]: set, all jobs
--- KEYS[5]: zset, scheduled jobs
--- KEYS[6]: list, instant jobs
--- KEYS[7]: set, workers that hold a job
--- KEYS[8]: hash, heartbeats of workers
--- KEYS[9]: hash, counters
+-- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10]: list, dead letters of the subscriber, oldest first
 -- KEYS[11]: hash, bytes of dead letters by token
 -- ARGV[1]: integer, unix ms; empty for the time of this server

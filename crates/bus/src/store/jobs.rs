@@ -7,7 +7,7 @@ use signalbox_store::{
 };
 
 use super::{LANES, Store};
-use crate::{EventId, Gap};
+use crate::EventId;
 
 static ACQUIRE: Script<FabricRole> =
     Script::composed("acquire", &[include_str!("../scripts/acquire.lua"), LANES]);
@@ -25,21 +25,6 @@ static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../
 
 /// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
 pub(super) const MAX_ACKS: usize = 32;
-
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
-    ("acquire", &ACQUIRE),
-    ("ack", &ACK),
-    ("nack", &NACK),
-    ("bury", &BURY),
-    ("scrub", &SCRUB),
-    ("beat", &BEAT),
-    ("drop", &DROP),
-    ("kick", &KICK),
-    ("skip", &SKIP),
-    ("oldest", &OLDEST),
-    ("audit", &AUDIT),
-];
 
 /// Batches of a lane in which an event is searched, from the next one to be delivered.
 const SKIP_BATCHES: usize = 200;
@@ -324,16 +309,5 @@ fn read_taken(value: Value) -> Option<Taken> {
         attempts,
         items: contents.collect(),
         gaps,
-    })
-}
-
-/// Reads a gap as the scripts write it: `first last count reason`.
-pub(crate) fn read_gap(text: &str) -> Option<Gap> {
-    let mut words = text.splitn(4, ' ');
-    Some(Gap {
-        first: EventId(words.next()?.parse().ok()?),
-        last: EventId(words.next()?.parse().ok()?),
-        count: words.next()?.parse().ok()?,
-        reason: words.next()?.to_owned(),
     })
 }

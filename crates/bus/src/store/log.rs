@@ -2,60 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use signalbox_api::events::{Jobs, SubscriberNumbers};
 use signalbox_store::{Error, FabricRole, Script, keys};
 
 use super::{LANES, Store, publish::Target};
-use crate::EventId;
+use crate::{EventId, verdict::FULL_HEALTH};
 
 static APPEND: Script<FabricRole> =
     Script::composed("append", &[include_str!("../scripts/append.lua"), LANES]);
 static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/trim.lua"));
-
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("append", &APPEND), ("trim", &TRIM)];
 
 /// Ids in one segment: ten seconds of them. The scripts know the same number.
 pub(crate) const SEGMENT_IDS: u64 = 64_000_000;
 
 /// For commands without arguments.
 const NONE: &[&str] = &[];
-
-/// A dead letter as stored: MessagePack of died, attempts, reason, event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DeadEntry(pub Vec<u8>);
-
-/// A dead letter's parts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Dead {
-    pub died_ms: u64,
-    pub attempts: u32,
-    pub reason: String,
-    pub entry: Vec<u8>,
-}
-
-impl DeadEntry {
-    /// Takes it apart: a MessagePack array of four strings.
-    pub(crate) fn read(&self) -> Option<Dead> {
-        let mut rest = self.0.strip_prefix(&[0x94])?;
-        let mut next = || -> Option<Vec<u8>> {
-            let (length, after) = match *rest.first()? {
-                head @ 0xa0..=0xbf => (usize::from(head & 0x1f), &rest[1..]),
-                0xd9 => (usize::from(*rest.get(1)?), &rest[2..]),
-                0xda => (usize::from(u16::from_be_bytes(rest.get(1..3)?.try_into().ok()?)), &rest[3..]),
-                0xdb => {
-                    (usize::try_from(u32::from_be_bytes(rest.get(1..5)?.try_into().ok()?)).ok()?, &rest[5..])
-                }
-                _ => return None,
-            };
-            let text = after.get(..length)?.to_vec();
-            rest = &after[length..];
-            Some(text)
-        };
-        let mut text = || next().and_then(|bytes| String::from_utf8(bytes).ok());
-        let (died, attempts, reason) = (text()?, text()?, text()?);
-        Some(Dead { died_ms: died.parse().ok()?, attempts: attempts.parse().ok()?, reason, entry: next()? })
-    }
-}
 
 /// Why events are put into lanes again.
 #[derive(Debug, Clone, Copy)]
@@ -99,23 +60,28 @@ pub(crate) struct ReplayState {
 }
 
 impl Store {
-    /// Bodies of events by where they lie; nothing for one that is gone.
+    /// Bodies of events in a segment; nothing for one that is gone.
     pub(crate) async fn bodies(
         &self,
-        wanted: &BTreeMap<u64, Vec<EventId>>,
+        segment: u64,
+        ids: &[EventId],
     ) -> Result<Vec<(EventId, Option<Vec<u8>>)>, Error> {
-        let mut found = Vec::new();
-        for (segment, ids) in wanted {
-            let key = self.bus().log_segment(*segment);
-            // A batch is capped in bytes, so this is a megabyte or so; the replies are cut anyway.
-            for part in ids.chunks(1000) {
-                let names: Vec<u64> = part.iter().map(|id| id.0).collect();
-                let bodies: Vec<Option<Vec<u8>>> =
-                    self.redis().command("HMGET").key(&key).arg(names).query().await?;
-                found.extend(part.iter().copied().zip(bodies));
-            }
+        let key = self.bus().log_segment(segment);
+        let mut found = Vec::with_capacity(ids.len());
+        // A batch is capped in bytes, so this is a megabyte or so; the replies are cut anyway.
+        for part in ids.chunks(1000) {
+            let names: Vec<u64> = part.iter().map(|id| id.0).collect();
+            let bodies: Vec<Option<Vec<u8>>> =
+                self.redis().command("HMGET").key(&key).arg(names).query().await?;
+            found.extend(part.iter().copied().zip(bodies));
         }
         Ok(found)
+    }
+
+    /// The body of an event in the segment of its ID.
+    pub(crate) async fn body(&self, id: EventId) -> Result<Option<Vec<u8>>, Error> {
+        let key = self.bus().log_segment(id.0 / SEGMENT_IDS);
+        self.redis().command("HGET").key(&key).arg(id.0).query().await
     }
 
     /// The segments of the log with their bytes.
@@ -198,17 +164,9 @@ impl Store {
     }
 
     /// Dead letters of a subscriber from a place on, oldest first.
-    pub(crate) async fn dead(&self, token: &str, from: u64, count: u64) -> Result<Vec<DeadEntry>, Error> {
-        let key = self.bus().dead(token);
-        let entries: Vec<Vec<u8>> = self
-            .redis()
-            .command("LRANGE")
-            .key(&key)
-            .arg(from)
-            .arg((from + count).saturating_sub(1))
-            .query()
-            .await?;
-        Ok(entries.into_iter().map(DeadEntry).collect())
+    pub(crate) async fn dead(&self, token: &str, from: u64, count: u64) -> Result<Vec<Vec<u8>>, Error> {
+        let range = (from, (from + count).saturating_sub(1));
+        self.redis().command("LRANGE").key(&self.bus().dead(token)).arg(range).query().await
     }
 
     /// Adds attempts to the log of a subscriber, of which the last `most` are kept.
@@ -310,29 +268,28 @@ impl Store {
         batch.add("ZCARD", &bus.jobs_scheduled(), NONE);
         batch.add("SCARD", &bus.jobs_pending_index(), NONE);
         batch.add("HVALS", &bus.log(), NONE);
-        type Map = BTreeMap<String, u64>;
-        let (events, batches, counters, instant, scheduled, pending, log): (
-            Map,
-            Map,
-            Map,
-            u64,
-            u64,
-            u64,
-            Vec<u64>,
-        ) = batch.query().await?;
-        Ok(Numbers { events, batches, counters, instant, scheduled, pending, log_bytes: log.iter().sum() })
+        let (events, batches, counters, instant, scheduled, pending, log): (_, _, _, _, _, _, Vec<u64>) =
+            batch.query().await?;
+        let jobs = Jobs { instant, scheduled, pending };
+        Ok(Numbers { events, batches, counters, jobs, log_bytes: log.iter().sum() })
     }
 
-    /// The changing values of a subscription.
-    pub(crate) async fn movements(&self, token: &str) -> Result<Movements, Error> {
+    /// The counters of a subscription and its dead letters.
+    pub(crate) async fn movements(&self, token: &str) -> Result<SubscriberNumbers, Error> {
         let bus = self.bus();
         let mut batch = self.redis().batch();
         batch.add("HMGET", &bus.subscriber(token), ("sent", "failed", "health_points", "last_attempted_at"));
         batch.add("LLEN", &bus.dead(token), NONE);
         type Fields = (Option<u64>, Option<u64>, Option<u8>, Option<u64>);
         let ((sent, failed, health, last_attempted_ms), dead): (Fields, u64) = batch.query().await?;
-        let (sent, failed) = (sent.unwrap_or_default(), failed.unwrap_or_default());
-        Ok(Movements { sent, failed, health, last_attempted_ms, dead })
+        Ok(SubscriberNumbers {
+            sent: sent.unwrap_or_default(),
+            failed: failed.unwrap_or_default(),
+            health: health.unwrap_or(FULL_HEALTH),
+            last_attempted_ms,
+            dead,
+            ..SubscriberNumbers::default()
+        })
     }
 
     /// Jobs that should have been taken: the instant ones, and the scheduled ones that are due.
@@ -364,18 +321,6 @@ pub(crate) struct Numbers {
     pub events: BTreeMap<String, u64>,
     pub batches: BTreeMap<String, u64>,
     pub counters: BTreeMap<String, u64>,
-    pub instant: u64,
-    pub scheduled: u64,
-    pub pending: u64,
+    pub jobs: Jobs,
     pub log_bytes: u64,
-}
-
-/// The changing values of a subscription.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Movements {
-    pub sent: u64,
-    pub failed: u64,
-    pub health: Option<u8>,
-    pub last_attempted_ms: Option<u64>,
-    pub dead: u64,
 }

@@ -13,11 +13,11 @@ use signalbox_store::{
     Subscription, keys,
 };
 
-pub(super) use jobs::{Ack, Held, Nack, Nacked, Taken, Turn, read_gap};
-pub(super) use log::{Again, Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
+pub(super) use jobs::{Ack, Nack, Nacked, Taken, Turn};
+pub(super) use log::{Again, Appended, ReplayState, Resend, SEGMENT_IDS};
 pub use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Target};
-pub(super) use registry::{Command, Committed, Stored, Target as CommandTarget};
+pub(super) use registry::{Command, Committed, Stored};
 
 /// One shard's data.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Store {
         self.shard.redis()
     }
 
-    fn bus(&self) -> keys::bus::Bus<'_> {
+    pub(super) fn bus(&self) -> keys::bus::Bus<'_> {
         keys::bus::bus(self.shard.tag())
     }
 
@@ -101,13 +101,3 @@ const LANES: &str = concat!(
 return main(lanes)
 "
 );
-
-/// Every script of the bus, for the tests that read their headers.
-#[cfg(test)]
-pub(super) fn scripts() -> Vec<(&'static str, std::borrow::Cow<'static, str>)> {
-    [jobs::SCRIPTS, log::SCRIPTS, publish::SCRIPTS, registry::SCRIPTS]
-        .into_iter()
-        .flatten()
-        .map(|(name, script)| (*name, script.source()))
-        .collect()
-}

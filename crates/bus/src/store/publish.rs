@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 use signalbox_store::{Error, FabricRole, Script, keys};
 
 use super::{OBJECTS_LUA, Store};
-use crate::{Change, Delay, EventId};
+use crate::{Change, Delay, EventId, Options, Refusal};
 
 /// The parts for queues, backends and labels are functions that run only in calls that have any, so that other calls do
 /// not pay for them. The script only appends to lanes, so it does without `batches.lua`.
@@ -26,9 +26,6 @@ static PUBLISH: Script<FabricRole> = Script::composed(
         "\nreturn labels\nend\nreturn main(lanes, open_facets, open_objects, open_labels)\n",
     ],
 );
-
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("publish", &PUBLISH)];
 
 /// A subscriber as the fan-out sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,12 +117,7 @@ pub(crate) struct PublishCall<'a> {
     /// The last call that was acknowledged, 0 if none is known.
     pub acknowledged: u64,
     pub seed: &'a str,
-    pub batch_bytes: usize,
-    pub objects: u64,
-    pub object_seconds: u64,
-    pub idempotency_keys: u64,
-    pub idempotency_seconds: u64,
-    pub object_events: u64,
+    pub limits: &'a Options,
     /// Maximum bytes that this shard stores for an environment, 0 for no limit.
     pub environment_bytes: u64,
     pub fan_out: &'a FanOut,
@@ -142,16 +134,8 @@ pub(crate) enum Accepted {
     New(Vec<Numbers>),
     /// It was accepted before; the id of its first event.
     Repeat(EventId),
-    /// Something else was accepted under its key.
-    Conflict,
-    /// The object's queue would exceed its limit.
-    QueueFull,
-    /// A pull queue would exceed its limit.
-    WaitingFull,
-    /// The environment would exceed its limit of stored bytes.
-    EnvironmentFull,
-    /// The label is not as the change expects it.
-    Outdated,
+    /// It was not accepted.
+    Refused(Refusal),
 }
 
 /// The outcome of a call.
@@ -173,7 +157,7 @@ impl Store {
     /// Accepts the groups of a call, all or none. A repeat of the same sequence returns the first reply.
     pub(crate) async fn publish(&self, call: &PublishCall<'_>) -> Result<PublishReply, Error> {
         let bus = self.bus();
-        let fan_out = call.fan_out;
+        let (fan_out, limits) = (call.fan_out, call.limits);
         let with_changes = call.groups.iter().any(|group| group.change.is_some());
         let mut script = self
             .lanes_call(&PUBLISH)
@@ -203,17 +187,17 @@ impl Store {
             .arg(call.sequence)
             .arg(self.shard.index())
             .arg(call.seed)
-            .arg(call.batch_bytes)
-            .arg(call.objects)
-            .arg(call.object_seconds * 1000)
-            .arg(call.idempotency_keys)
-            .arg(call.idempotency_seconds * 1000)
+            .arg(limits.batch_bytes)
+            .arg(limits.objects)
+            .arg(limits.object_seconds * 1000)
+            .arg(limits.idempotency_keys)
+            .arg(limits.idempotency_seconds * 1000)
             .arg(fan_out.targets.len())
             .arg(fan_out.topics.len())
             .arg(fan_out.clients.len())
             .arg(call.groups.len())
             .arg(fan_out.queues.len())
-            .arg(call.object_events)
+            .arg(limits.object_events)
             .arg(u8::from(with_changes))
             .arg(call.acknowledged)
             .arg(call.environment_bytes);
@@ -256,7 +240,7 @@ impl Store {
             }
         }
         let reply: String = script.run(self.redis()).await?;
-        Ok(read(&reply, call.groups.iter().map(|group| group.events.len())))
+        Ok(read(&reply, limits.environment_bytes, call.groups.iter().map(|group| group.events.len())))
     }
 }
 
@@ -297,8 +281,8 @@ fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
 }
 
 /// Reads the script's reply to groups with these numbers of events. A word that it cannot read is taken for a conflict of
-/// its group, which cannot happen between a script and a reader of the same build.
-fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
+/// its group, which cannot happen between a script and a reader of the same build. `limit` is that of an environment.
+fn read(reply: &str, limit: u64, groups: impl Iterator<Item = usize>) -> PublishReply {
     let mut words = reply.split(' ');
     match words.next() {
         Some("ok") => {}
@@ -309,23 +293,22 @@ fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
         }
         _ => return PublishReply::Empty,
     }
-    let accepted = groups.map_while(|events| group(&mut words, events));
-    PublishReply::Accepted(accepted.collect())
+    PublishReply::Accepted(groups.map_while(|events| group(&mut words, limit, events)).collect())
 }
 
-pub(crate) fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize) -> Option<Accepted> {
+fn group<'a>(words: &mut impl Iterator<Item = &'a str>, limit: u64, events: usize) -> Option<Accepted> {
     let mut triple = || Some((words.next()?, id(words.next()?), id(words.next()?)));
     let (first, prev, tprev) = triple()?;
-    match first {
-        "r" => return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat)),
-        "f" => return Some(Accepted::QueueFull),
-        "q" => return Some(Accepted::WaitingFull),
-        "e" => return Some(Accepted::EnvironmentFull),
-        "x" => return Some(Accepted::Outdated),
+    let refusal = match first {
+        "r" => return Some(prev.map_or(Accepted::Refused(Refusal::Conflict), Accepted::Repeat)),
+        "f" => Refusal::QueueFull,
+        "q" => Refusal::WaitingFull,
+        "e" => Refusal::EnvironmentFull { limit },
+        "x" => Refusal::Outdated,
         "n" => return Some(Accepted::New(Vec::new())),
-        _ => {}
-    }
-    let Some(first) = id(first) else { return Some(Accepted::Conflict) };
+        _ => Refusal::Conflict,
+    };
+    let Some(first) = id(first) else { return Some(Accepted::Refused(refusal)) };
     let mut numbers = Vec::with_capacity(events);
     numbers.push((first, prev, tprev));
     while numbers.len() < events {
@@ -350,23 +333,24 @@ mod tests {
         assert_eq!(
             read(
                 "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - e - - x - - n - -",
+                7,
                 [1, 2, 3, 1, 1, 1, 1, 1, 0].into_iter()
             ),
             PublishReply::Accepted(vec![
                 Accepted::New(vec![numbers(64, None, None)]),
                 Accepted::New(vec![numbers(128, Some(64), None), numbers(192, Some(128), Some(64))]),
                 Accepted::Repeat(EventId(64)),
-                Accepted::Conflict,
-                Accepted::QueueFull,
-                Accepted::WaitingFull,
-                Accepted::EnvironmentFull,
-                Accepted::Outdated,
+                Accepted::Refused(Refusal::Conflict),
+                Accepted::Refused(Refusal::QueueFull),
+                Accepted::Refused(Refusal::WaitingFull),
+                Accepted::Refused(Refusal::EnvironmentFull { limit: 7 }),
+                Accepted::Refused(Refusal::Outdated),
                 Accepted::New(Vec::new()),
             ])
         );
         let none = std::iter::empty;
-        assert_eq!(read("stale", none()), PublishReply::Stale);
-        assert_eq!(read("empty", none()), PublishReply::Empty);
-        assert_eq!(read("late", none()), PublishReply::Late);
+        assert_eq!(read("stale", 7, none()), PublishReply::Stale);
+        assert_eq!(read("empty", 7, none()), PublishReply::Empty);
+        assert_eq!(read("late", 7, none()), PublishReply::Late);
     }
 }

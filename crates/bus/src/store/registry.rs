@@ -10,33 +10,11 @@ static COMMIT: Script<FabricRole> =
     Script::new("registry_commit", include_str!("../scripts/registry_commit.lua"));
 static PURGE: Script<FabricRole> = Script::composed("purge", &[include_str!("../scripts/purge.lua"), LANES]);
 
-#[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
-    &[("registry_start", &START), ("registry_commit", &COMMIT), ("purge", &PURGE)];
-
-/// A key that a change of the registry writes to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
-    Topics,
-    Topic(String),
-    TopicsOf(String),
-    Subscribers,
-    SubscribersOf(String),
-    Subscriber(String),
-    ApiTokens,
-    Dead(String),
-    Attempts(String),
-    DeadBytes,
-    Purge,
-    Replays,
-    Replay(String),
-}
-
 /// A command of a change of the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
     pub name: &'static str,
-    pub target: Target,
+    pub key: Key<FabricSpace>,
     pub args: Vec<String>,
 }
 
@@ -107,7 +85,7 @@ impl Store {
         let bus = self.bus();
         let mut call = COMMIT.call().key(&bus.registry());
         for command in commands {
-            call = call.key(&self.key_of(&command.target));
+            call = call.key(&command.key);
         }
         call = call.arg(from).arg(to).arg(snapshot).arg(bus.registry_channel());
         for (place, command) in commands.iter().enumerate() {
@@ -118,25 +96,6 @@ impl Store {
             0 => Committed::Stale,
             _ => Committed::Empty,
         })
-    }
-
-    fn key_of(&self, target: &Target) -> Key<FabricSpace> {
-        let bus = self.bus();
-        match target {
-            Target::Topics => bus.topics(),
-            Target::Topic(name) => bus.topic(name),
-            Target::TopicsOf(token) => bus.topics_of(token),
-            Target::Subscribers => bus.subscribers(),
-            Target::SubscribersOf(topic) => bus.subscribers_of(topic),
-            Target::Subscriber(token) => bus.subscriber(token),
-            Target::ApiTokens => bus.api_tokens(),
-            Target::Dead(token) => bus.dead(token),
-            Target::Attempts(token) => bus.attempts(token),
-            Target::DeadBytes => bus.dead_bytes(),
-            Target::Purge => bus.purge(),
-            Target::Replays => bus.replays(),
-            Target::Replay(token) => bus.replay(token),
-        }
     }
 
     /// Whether there is a token of this digest.

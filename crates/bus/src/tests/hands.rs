@@ -6,11 +6,11 @@ use signalbox_store::Shard;
 
 use super::support::*;
 use crate::{
-    EventId, NewEvent,
+    EventId, NewEvent, Options,
     event::lane_hash,
     store::{
-        Accepted, Ack, FanOut, Group, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store,
-        Stored, Taken, Target, Turn,
+        Accepted, Ack, FanOut, Group, Nack, Nacked, PublishCall, PublishReply, Published, Store, Stored,
+        Taken, Target, Turn,
     },
 };
 use signalbox_store::FabricRole;
@@ -22,9 +22,7 @@ pub(super) struct Hands {
     pub(super) fan_out: FanOut,
     pub(super) sequence: u64,
     pub(super) acknowledged: u64,
-    pub(super) batch_bytes: usize,
-    pub(super) idempotency_keys: u64,
-    pub(super) objects: u64,
+    pub(super) options: Options,
     pub(super) seeds: u64,
 }
 
@@ -59,9 +57,13 @@ impl Hands {
             fan_out,
             sequence: 0,
             acknowledged: 0,
-            batch_bytes: 1 << 20,
-            idempotency_keys: 1000,
-            objects: 1000,
+            options: Options {
+                objects: 1000,
+                object_seconds: 1000,
+                idempotency_keys: 1000,
+                object_events: 100,
+                ..Options::default()
+            },
             seeds: 0,
         }
     }
@@ -114,12 +116,7 @@ impl Hands {
             sequence: self.sequence,
             acknowledged: self.acknowledged,
             seed: &seed,
-            batch_bytes: self.batch_bytes,
-            objects: self.objects,
-            object_seconds: 1000,
-            idempotency_keys: self.idempotency_keys,
-            idempotency_seconds: 600,
-            object_events: 100,
+            limits: &self.options,
             environment_bytes: 0,
             fan_out: &self.fan_out,
             groups,
@@ -167,7 +164,7 @@ impl Hands {
         self.store
             .ack(&[Ack {
                 held: taken.held.clone(),
-                timeout_ms: self.timeout(&taken.held),
+                timeout_ms: self.timeout(&taken.held.token),
                 events: taken.items.len(),
                 gaps: taken.gaps.clone(),
             }])
@@ -183,15 +180,11 @@ impl Hands {
     }
 
     pub(super) async fn bury(&self, taken: &Taken) -> bool {
-        let timeout = self.timeout(&taken.held);
+        let timeout = self.timeout(&taken.held.token);
         self.store.bury(&taken.held, timeout, "500", true, (1000, 1 << 20)).await.expect("a reply")
     }
 
-    fn timeout(&self, held: &Held) -> u64 {
-        self.fan_out
-            .targets
-            .iter()
-            .find(|target| target.token == held.token)
-            .map_or(0, |target| target.timeout_ms)
+    fn timeout(&self, token: &str) -> u64 {
+        self.fan_out.targets.iter().find(|target| target.token == token).map_or(0, |target| target.timeout_ms)
     }
 }

@@ -213,10 +213,10 @@ async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_reported_once(
     assert!(hands.bury(&taken).await);
     assert_true(hands.store.shard().redis(), "the burial").await;
     let letters = hands.store.dead("s", 0, 10).await.unwrap();
-    let dead: Vec<_> = letters.iter().map(|letter| letter.read().unwrap()).collect();
+    let dead: Vec<_> = letters.iter().map(|letter| crate::DeadLetter::read(letter).unwrap().0).collect();
     assert_eq!(dead.len(), 2);
     assert_eq!((dead[0].attempts, &*dead[0].reason, dead[0].died_ms), (1, "500", START_MS));
-    assert_eq!(crate::Event::read(&dead[1].entry).unwrap().id.0, ids[1]);
+    assert_eq!(dead[1].event.id.0, ids[1]);
     let next = hands.take("w").await;
     assert_eq!(next.items, [ids[2].to_string()]);
     assert_eq!(next.gaps, [format!("{} {} 2 dead", ids[0], ids[1])]);
@@ -289,7 +289,7 @@ async fn ten_thousand_due_jobs_are_promoted_in_ten_calls() {
 async fn a_batch_is_capped_in_bytes() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 500)]).await;
-    hands.batch_bytes = 1000;
+    hands.options.batch_bytes = 1000;
     let big = "x".repeat(400);
     hands.publish_urls(&["a", "b", "c", "d", "e", "f", "g", "h", "i", &big, &big]).await;
     hands.time.advance(500);

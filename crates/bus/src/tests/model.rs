@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 
 use super::{hands::*, support::*, truth::assert_true};
-use crate::store::{PublishReply, Taken, Target, read_gap};
+use crate::store::{PublishReply, Taken, Target};
 use signalbox_store::FabricRole;
 use signalbox_testkit::Server;
 
@@ -258,10 +258,10 @@ impl Model {
             let missing: Vec<u64> = wanted.difference(&seen.acknowledged).copied().collect();
             assert!(seen.acknowledged.is_subset(&wanted));
             assert_eq!(missing.len() as u64, seen.gone, "{token}: missing events were dropped");
-            let mut gaps: Vec<_> = seen.gaps.iter().map(|gap| read_gap(gap).unwrap()).collect();
+            let mut gaps: Vec<_> = seen.gaps.iter().map(|gap| crate::Gap::from_words(gap).unwrap()).collect();
             for key in strings(&redis, "KEYS", &[&format!("bus:gaps:{token}:*")]).await {
                 let untold = strings(&redis, "LRANGE", &[&key, "0", "-1"]).await;
-                gaps.extend(untold.iter().map(|gap| read_gap(gap).unwrap()));
+                gaps.extend(untold.iter().map(|gap| crate::Gap::from_words(gap).unwrap()));
             }
             for id in missing {
                 let named = gaps.iter().any(|gap| gap.first.0 <= id && id <= gap.last.0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{hands::*, support::*, truth::*};
 use crate::{
-    EventId, NewEvent,
+    EventId, NewEvent, Refusal,
     event::lane_hash,
     store::{Accepted, Group, PublishReply, Published},
 };
@@ -72,7 +72,7 @@ async fn objects_are_remembered_for_one_period_at_least_and_forgotten_after_two(
     hands.publish_urls(&["other"]).await;
     assert_eq!(hands.publish(&[(0, event("quiet"))]).await[0].1, None);
     // And there are never more than two fields for each object of the limit.
-    hands.objects = 10;
+    hands.options.objects = 10;
     for n in 0..200 {
         hands.publish_urls(&[&format!("o{n}")]).await;
     }
@@ -192,10 +192,16 @@ async fn a_repeat_under_its_key_returns_the_first_id_and_another_event_is_refuse
     hands.sequence = 1;
     let reply = hands.send(&[(0, keyed("a", "k")), (0, keyed("a", "k")), (0, other.clone())]).await.unwrap();
     let new = Accepted::New(vec![(id, None, None)]);
-    assert_eq!(reply, PublishReply::Accepted(vec![new, Accepted::Repeat(id), Accepted::Conflict]));
+    assert_eq!(
+        reply,
+        PublishReply::Accepted(vec![new, Accepted::Repeat(id), Accepted::Refused(Refusal::Conflict)])
+    );
     hands.sequence = 2;
     let reply = hands.send(&[(0, keyed("a", "k")), (0, other)]).await.unwrap();
-    assert_eq!(reply, PublishReply::Accepted(vec![Accepted::Repeat(id), Accepted::Conflict]));
+    assert_eq!(
+        reply,
+        PublishReply::Accepted(vec![Accepted::Repeat(id), Accepted::Refused(Refusal::Conflict)])
+    );
     assert_eq!(number(hands.store.shard().redis(), "HGET", &["bus:batches:gauges:event", "s"]).await, 1);
     hands.time.advance(600_000);
     hands.sequence = 3;
@@ -238,7 +244,7 @@ async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
     let numbers =
         vec![(id(0), None, None), (id(1), Some(id(0)), Some(id(0))), (id(2), Some(id(1)), Some(id(1)))];
     let reply = hands.send_groups(&groups).await.unwrap();
-    let first = [Accepted::New(numbers), Accepted::Repeat(id(0)), Accepted::Conflict];
+    let first = [Accepted::New(numbers), Accepted::Repeat(id(0)), Accepted::Refused(Refusal::Conflict)];
     assert_eq!(reply, PublishReply::Accepted(first.to_vec()));
     assert_eq!(hands.send_groups(&groups).await.unwrap(), reply, "a lost reply");
     let redis = hands.store.shard().redis().clone();
@@ -254,7 +260,7 @@ async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
 async fn idempotency_keys_are_capped_in_number_and_time() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
-    hands.idempotency_keys = 20;
+    hands.options.idempotency_keys = 20;
     for n in 0..60 {
         hands.publish(&[(0, keyed("a", &format!("k{n}")))]).await;
     }
@@ -405,7 +411,7 @@ async fn gaps_of_a_lane_are_merged_beyond_a_number() {
     }
     let taken = hands.take("w").await;
     assert_eq!(taken.gaps.len(), 64);
-    let gaps: Vec<_> = taken.gaps.iter().map(|gap| crate::store::read_gap(gap).unwrap()).collect();
+    let gaps: Vec<_> = taken.gaps.iter().map(|gap| crate::Gap::from_words(gap).unwrap()).collect();
     assert_eq!(gaps.iter().map(|gap| gap.count).sum::<u64>(), 99);
     assert_eq!((gaps[0].first.0, gaps[63].last.0), (ids[0], ids[98]));
     assert_true(hands.store.shard().redis(), "ninety-nine gaps").await;

@@ -271,7 +271,7 @@ async fn pacing_is_reported_when_it_begins_and_not_at_every_failure() {
         eventually("the next delivery", || async { equal(recorder.ids("s").len(), n + 1) }).await;
     }
     eventually("the announcement", || async { equal(recorder.ids("watcher").len(), 1) }).await;
-    let health = bus.subscriptions().await.unwrap().iter().map(|one| one.gauges.health).min();
+    let health = bus.subscriptions().await.unwrap().iter().map(|one| one.numbers.health).min();
     assert_eq!(health, Some(100));
     failing.store(1, Ordering::SeqCst);
     publish(6).await;
@@ -314,7 +314,7 @@ async fn a_poison_event_dies_alone_and_can_be_redriven_or_dropped() {
     let page = bus.dead_letters("s", None, 10).await.unwrap();
     assert_eq!(page.items.len(), 1);
     assert_eq!((page.items[0].event.id.0, &*page.items[0].reason, page.cursor), (ids[5], "500", None));
-    assert_eq!(bus.subscriptions().await.unwrap()[0].gauges.dead, 1);
+    assert_eq!(bus.subscriptions().await.unwrap()[0].numbers.dead, 1);
 
     recorder.answers(|_, _| delivered());
     assert_eq!(bus.redrive("s").await.unwrap(), 1);

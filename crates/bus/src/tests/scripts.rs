@@ -1,15 +1,25 @@
 //! Checks the scripts' headers against their text.
 
-use crate::store::scripts;
+/// Files that are parts of scripts.
+const PARTS: [&str; 7] =
+    ["batches", "labels", "lanes", "objects", "publish_decide", "publish_quota", "publish_write"];
+
+/// The files of the scripts and their parts, by name.
+fn files() -> Vec<(String, String)> {
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts")).expect("the folder");
+    let file = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("a script");
+        (path.file_stem().expect("a name").to_string_lossy().into_owned(), text)
+    };
+    folder.map(|entry| file(entry.expect("a file").path())).collect()
+}
 
 #[test]
 fn every_script_documents_its_arguments_results_and_caller() {
-    let scripts = scripts();
-    assert!(scripts.len() >= 15, "{}", scripts.len());
-    for (name, source) in scripts {
+    for (name, source) in files().into_iter().filter(|(name, _)| !PARTS.contains(&&**name)) {
         let header: Vec<&str> = source.lines().take_while(|line| line.starts_with("--")).collect();
         assert!(header.len() >= 3, "{name} has no header");
-        for word in ["-- KEYS[1]", "-- Returns ", "-- Caller: Store::"] {
+        for word in ["-- KEYS[1", "-- Returns ", "-- Caller: Store::"] {
             assert!(header.iter().any(|line| line.starts_with(word)), "{name}: no {word:?} in its header");
         }
         // Each argument that the text reads by number is in the header.
@@ -19,10 +29,12 @@ fn every_script_documents_its_arguments_results_and_caller() {
                 let documented = header.iter().any(|line| {
                     line.strip_prefix("-- ").and_then(|line| line.strip_prefix(table)).is_some_and(|line| {
                         let index = line.trim_start_matches('[').split(']').next().unwrap_or_default();
-                        match index.strip_suffix("...") {
-                            Some(from) => from.parse().is_ok_and(|from: usize| from <= used),
-                            None => index.parse() == Ok(used),
-                        }
+                        let (from, to) = match index.strip_suffix("...") {
+                            Some(from) => (from, "1000"),
+                            None => index.split_once('-').unwrap_or((index, index)),
+                        };
+                        let number = |text: &str| text.parse::<usize>().expect("a number");
+                        (number(from)..=number(to)).contains(&used)
                     })
                 });
                 assert!(documented, "{name} reads {table}[{used}], which its header does not document");
@@ -51,7 +63,7 @@ fn numbers(text: &str, table: &str) -> Vec<usize> {
 
 #[test]
 fn no_script_decodes_json_or_prints_a_number_as_lua_likes() {
-    for (name, source) in scripts() {
+    for (name, source) in files() {
         for bad in ["cjson", "tostring(", "math.random"] {
             assert!(!source.contains(bad), "{name} uses {bad}");
         }

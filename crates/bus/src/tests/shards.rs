@@ -39,7 +39,7 @@ async fn three_shards_deliver_everything_in_order_and_forget_a_subscription_ever
     }
     let topics = bus.topics().await.unwrap();
     assert_eq!((topics.len(), topics[0].events), (1, 400), "the sum over the shards");
-    assert_eq!(bus.subscriptions().await.unwrap()[0].gauges.sent, 400);
+    assert_eq!(bus.subscriptions().await.unwrap()[0].numbers.sent, 400);
     bus.unsubscribe("a").await.unwrap();
     for shard in 0..3 {
         let purge = format!("{{s{shard}}}bus:purge");

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::DeliverySlot;
 use crate::{
-    BatchContents, Deliverer, Event, EventId, Subscription,
+    BatchContents, Deliverer, Event, EventId, Gap, Subscription,
     core::Core,
     shares::Ended,
-    store::{Ack, Held, Nack, Nacked, SEGMENT_IDS, Store, Taken, read_gap},
+    store::{Ack, Nack, Nacked, SEGMENT_IDS, Store, Taken},
     verdict::{self, Failure, Patience, Verdict},
 };
 use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
@@ -59,6 +59,11 @@ enum Settle {
 }
 
 impl Settle {
+    /// No delivery was attempted; the lane pauses.
+    fn rest(pause_ms: u64) -> Self {
+        Self::Nack(Nack { pause_ms, attempted: false, split: false })
+    }
+
     fn ended(&self) -> Ended {
         match self {
             Self::Ack { .. } => Ended::Delivered,
@@ -79,7 +84,7 @@ impl<D: Deliverer> Delivery<D> {
         let timeout_ms = subscription.as_ref().map_or(0, |subscription| subscription.timeout_ms);
         let settle = match subscription {
             // It ended a moment ago, and its lanes are being cleared away; or this process is behind.
-            None => Settle::Nack(Nack { pause_ms: UNKNOWN_PAUSE_MS, attempted: false, split: false }),
+            None => Settle::rest(UNKNOWN_PAUSE_MS),
             Some(subscription) if subscription.disabled.is_some() || subscription.paused => {
                 self.rest(&taken, &subscription, now_ms)
             }
@@ -92,11 +97,9 @@ impl<D: Deliverer> Delivery<D> {
 
     /// Returns a job that got no share.
     pub(super) async fn refuse(&self, taken: &Taken) {
-        let pause_ms =
-            (Duration::from_millis(REFUSED_PAUSE_MS).mul_f64(1.0 + self.core.rng.uniform())).as_millis();
-        let pause_ms = u64::try_from(pause_ms).unwrap_or(REFUSED_PAUSE_MS);
-        let settle = Settle::Nack(Nack { pause_ms, attempted: false, split: false });
-        self.settle(taken, 0, &settle).await;
+        let pause = Duration::from_millis(REFUSED_PAUSE_MS).mul_f64(1.0 + self.core.rng.uniform());
+        let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(REFUSED_PAUSE_MS);
+        self.settle(taken, 0, &Settle::rest(pause_ms)).await;
     }
 
     /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old
@@ -107,7 +110,7 @@ impl<D: Deliverer> Delivery<D> {
             let what = if subscription.disabled.is_some() { "disabled" } else { "paused" };
             return Settle::Bury { why: format!("the subscription is {what}"), attempted: false };
         }
-        Settle::Nack(Nack { pause_ms: DISABLED_PAUSE_MS, attempted: false, split: false })
+        Settle::rest(DISABLED_PAUSE_MS)
     }
 
     async fn attempt(&self, taken: &Taken, subscription: &Arc<Subscription>, now_ms: u64) -> Settle {
@@ -115,7 +118,7 @@ impl<D: Deliverer> Delivery<D> {
             Ok(contents) => contents,
             Err(error) => {
                 tracing::debug!(%error, "a batch cannot be read now");
-                return Settle::Nack(Nack { pause_ms: 1000, attempted: false, split: false });
+                return Settle::rest(1000);
             }
         };
         if missing > 0 {
@@ -133,7 +136,7 @@ impl<D: Deliverer> Delivery<D> {
             id: taken.held.batch.clone(),
             created_ms: taken.created_ms,
             attempts: taken.attempts,
-            gaps: taken.gaps.iter().filter_map(|gap| read_gap(gap)).collect(),
+            gaps: taken.gaps.iter().filter_map(|gap| Gap::from_words(gap)).collect(),
             events,
         });
         let count = batch.events.len();
@@ -150,26 +153,12 @@ impl<D: Deliverer> Delivery<D> {
             }),
             () = self.shutdown.cancelled() => {
                 delivering.abort();
-                return Settle::Nack(Nack { pause_ms: 0, attempted: false, split: false });
+                return Settle::rest(0);
             }
         };
         let attempt =
             Attempt { outcome: outcome.clone(), answered, duration: started.elapsed(), events: count, range };
-        let settle = self.judge(outcome, count, taken, subscription, now_ms).await;
-        self.log(taken, &attempt, now_ms, &settle);
-        settle
-    }
-
-    /// The state of a batch after an attempt.
-    async fn judge(
-        &self,
-        outcome: Outcome,
-        count: usize,
-        taken: &Taken,
-        subscription: &Subscription,
-        now_ms: u64,
-    ) -> Settle {
-        match outcome {
+        let settle = match outcome {
             Outcome::Delivered => Settle::Ack { events: count },
             Outcome::Gone => {
                 self.disable(subscription).await;
@@ -178,7 +167,9 @@ impl<D: Deliverer> Delivery<D> {
             Outcome::Failed { why, retry_after } => {
                 self.failed(taken, subscription, why, retry_after, now_ms)
             }
-        }
+        };
+        self.log(taken, &attempt, now_ms, &settle);
+        settle
     }
 
     fn failed(
@@ -298,16 +289,18 @@ impl<D: Deliverer> Delivery<D> {
         for ((id, segment), _) in items.iter().zip(&events).filter(|(_, event)| event.is_none()) {
             wanted.entry(*segment).or_default().push(*id);
         }
-        if !wanted.is_empty() {
-            let mut read = BTreeMap::new();
-            for (id, body) in self.store.bodies(&wanted).await? {
+        let mut read = BTreeMap::new();
+        for (segment, ids) in wanted {
+            for (id, body) in self.store.bodies(segment, &ids).await? {
                 let event = body.and_then(|body| {
-                    Event::read(&body)
+                    Event::from_log(&body)
                         .inspect_err(|error| tracing::error!(%id, %error, "event in the log not readable"))
                         .ok()
                 });
                 read.extend(event.map(|event| (id, Arc::new(event))));
             }
+        }
+        if !read.is_empty() {
             self.core.cache.put(read.values().cloned());
             for ((id, _), event) in items.iter().zip(&mut events).filter(|(_, event)| event.is_none()) {
                 *event = read.get(id).cloned();
@@ -323,7 +316,7 @@ impl<D: Deliverer> Delivery<D> {
         let mut pause = Duration::from_millis(50);
         let mut broken = 0;
         loop {
-            match self.settle_once(&taken.held, taken, timeout_ms, settle).await {
+            match self.settle_once(taken, timeout_ms, settle).await {
                 Ok(true) => return,
                 Ok(false) => {
                     tracing::debug!(worker = taken.held.worker, "a job was taken from its worker");
@@ -347,14 +340,8 @@ impl<D: Deliverer> Delivery<D> {
         }
     }
 
-    async fn settle_once(
-        &self,
-        held: &Held,
-        taken: &Taken,
-        timeout_ms: u64,
-        settle: &Settle,
-    ) -> SharedResult<bool> {
-        let options = &self.core.options;
+    async fn settle_once(&self, taken: &Taken, timeout_ms: u64, settle: &Settle) -> SharedResult<bool> {
+        let (held, options) = (&taken.held, &self.core.options);
         match settle {
             Settle::Ack { events } => {
                 let (held, gaps) = (held.clone(), taken.gaps.clone());

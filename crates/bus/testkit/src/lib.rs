@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use signalbox_bus::{
     BatchContents, Bus, Deliverer, Error, Handle, Kind, NewEvent, Options, Subscription, Wanted,
 };
-use signalbox_egress::Outcome;
+use signalbox_egress::{Answered, Outcome};
 use signalbox_seal::Keys;
 use signalbox_testkit::{Server, eventually};
 
@@ -125,7 +125,11 @@ impl Recorder {
 }
 
 impl Deliverer for Recorder {
-    async fn deliver(&self, subscription: Arc<Subscription>, batch: Arc<BatchContents>) -> Outcome {
+    async fn attempt(
+        &self,
+        subscription: Arc<Subscription>,
+        batch: Arc<BatchContents>,
+    ) -> (Outcome, Answered) {
         let delivery = Delivery { token: subscription.token.clone(), batch: Arc::clone(&batch) };
         self.attempts.lock().push(delivery.clone());
         let (delay, outcome) = (self.answer.lock())(&subscription, &batch);
@@ -135,7 +139,7 @@ impl Deliverer for Recorder {
         if outcome == Outcome::Delivered {
             self.taken.lock().push(delivery);
         }
-        outcome
+        (outcome, Answered::default())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The operators' calls: configure a queue, drop messages, manage dead letters, remove a queue.
 
 use signalbox_api::queues::MessageState;
-use signalbox_store::{Error, FabricRole, Script, keys};
+use signalbox_store::{Error, FabricRole, Script, keys, unpacked};
 
 use super::{Store, Stored, Taken};
 use crate::{DeadLetters, Definition};
@@ -24,27 +24,13 @@ const DEAD_PART: u64 = 500;
 
 /// Parses a dead letter: a MessagePack array of six strings.
 fn read_letter(stored: &[u8]) -> Option<Stored> {
-    let mut rest = stored.strip_prefix(&[0x96])?;
-    let mut next = || -> Option<Vec<u8>> {
-        let (length, after) = match *rest.first()? {
-            head @ 0xa0..=0xbf => (usize::from(head & 0x1f), rest.get(1..)?),
-            0xd9 => (usize::from(*rest.get(1)?), rest.get(2..)?),
-            0xda => (usize::from(u16::from_be_bytes(rest.get(1..3)?.try_into().ok()?)), rest.get(3..)?),
-            0xdb => {
-                let length = u32::from_be_bytes(rest.get(1..5)?.try_into().ok()?);
-                (usize::try_from(length).ok()?, rest.get(5..)?)
-            }
-            _ => return None,
-        };
-        let text = after.get(..length)?.to_vec();
-        rest = &after[length..];
-        Some(text)
-    };
-    let mut text = || next().and_then(|bytes| String::from_utf8(bytes).ok());
-    let (died_ms, attempt, reason) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
-    let (environment, id) = (text()?, text()?.parse().ok()?);
-    let message = Taken { id, attempt, environment, backlog: 0, body: next()? };
-    Some(Stored { place: MessageState::Dead, at_ms: Some(died_ms), reason: Some(reason), message })
+    let [died, attempts, reason, environment, id, body] = unpacked(stored)?;
+    let text = |bytes| String::from_utf8(bytes).ok();
+    let attempt = text(attempts)?.parse().ok()?;
+    let message =
+        Taken { id: text(id)?.parse().ok()?, attempt, environment: text(environment)?, backlog: 0, body };
+    let (at_ms, reason) = (Some(text(died)?.parse().ok()?), Some(text(reason)?));
+    Some(Stored { place: MessageState::Dead, at_ms, reason, message })
 }
 
 /// The result of configuring a shard.

@@ -274,7 +274,7 @@ async fn subscriber_row(
     let attempts = bus.deliveries(token, MAX_ATTEMPTS).await?;
     let covering = attempts.into_iter().filter(|one| (one.first..=one.last).contains(&id));
     row.attempts = covering.map(|one| super::subscribers::attempt(one, now_ms)).collect();
-    let dead = if status.gauges.dead > 0 {
+    let dead = if status.numbers.dead > 0 {
         bus.dead_letters(token, None, MAX_DEAD_LETTERS).await?.items
     } else {
         Vec::new()
@@ -290,7 +290,9 @@ async fn subscriber_row(
         }
         (None, Some(("retried", _))) => ("waits for a retry", "warn"),
         (None, Some(last)) => last,
-        (None, None) if status.gauges.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) => {
+        (None, None)
+            if status.numbers.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) =>
+        {
             ("waiting or delivered", "idle")
         }
         (None, None) => {

@@ -184,7 +184,7 @@ pub(super) fn attempt(one: DeliveryAttempt, now_ms: u64) -> AttemptRow {
 }
 
 fn row(app: &Site, caller: &Caller, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
-    let (subscription, gauges) = (&status.subscription, &status.gauges);
+    let (subscription, numbers) = (&status.subscription, &status.numbers);
     let name = app.bus.name_of(&subscription.token);
     SubscriberRow {
         link: link(Kind::Subscribers, &name),
@@ -197,17 +197,17 @@ fn row(app: &Site, caller: &Caller, status: &SubscriptionStatus, now_ms: u64) ->
         )
         .to_owned(),
         paused: subscription.paused,
-        behind_ms: gauges.oldest_ms.map(|oldest| now_ms.saturating_sub(oldest)),
-        attempted_ms: gauges.last_attempted_ms,
+        behind_ms: numbers.oldest_ms.map(|oldest| now_ms.saturating_sub(oldest)),
+        attempted_ms: numbers.last_attempted_ms,
         name,
-        health: gauges.health,
-        queued: gauges.queued,
-        behind: gauges
+        health: numbers.health,
+        queued: numbers.events,
+        behind: numbers
             .oldest_ms
             .map_or_else(String::new, |oldest| format::span(now_ms.saturating_sub(oldest))),
-        dead: gauges.dead,
-        sent: gauges.sent,
-        attempted: gauges.last_attempted_ms.map_or_else(|| "never".to_owned(), |at| format::ago(now_ms, at)),
+        dead: numbers.dead,
+        sent: numbers.sent,
+        attempted: numbers.last_attempted_ms.map_or_else(|| "never".to_owned(), |at| format::ago(now_ms, at)),
         disabled: subscription.disabled.clone(),
     }
 }
@@ -225,7 +225,7 @@ async fn subscriber(app: &Site, caller: &Caller, view: &View) -> Result<String, 
     let (mut letters, mut next) = (Vec::new(), None);
     let cursor = Some(&*view.cursor).filter(|cursor| !cursor.is_empty());
     // Only the subscriber and root may see the contents of its events.
-    if own && status.gauges.dead > 0 {
+    if own && status.numbers.dead > 0 {
         let page = bus.dead_letters(&subscription.token, cursor, MAX_DEAD_LETTERS).await?;
         next = page.cursor.map(|cursor| View { cursor, ..view.clone() }.address());
         letters = page.items;
@@ -242,7 +242,7 @@ async fn subscriber(app: &Site, caller: &Caller, view: &View) -> Result<String, 
             OnExhausted::Dead => "become dead letters; their lane continues",
             OnExhausted::Block => "are retried without limit; their lane waits",
         },
-        batches: status.gauges.batches,
+        batches: status.numbers.batches,
         own,
         letters: letters
             .into_iter()

@@ -9,10 +9,10 @@ use axum::http::HeaderMap;
 
 use crate::http::{Problem, auth::check_whole};
 use signalbox_access::{Caller, ExternalToken, ExternalTokens, Scope, Tokens};
+use signalbox_api::events::Numbers;
 use signalbox_bus::Webhooks;
 use signalbox_bus::{
-    ApiToken, Error, EventId, Gauges, Handle, Metrics, NewGroup, Options, Registry, SubscriberGauges,
-    WantedBackend,
+    ApiToken, Error, EventId, Handle, Metrics, NewGroup, Options, Registry, WantedBackend,
     intake::{self, Limits},
 };
 
@@ -202,16 +202,15 @@ impl Front {
 
     /// All metrics of the bus.
     pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
-        let gauges = self.handle.gauges().await;
-        let gauges = gauges
+        let numbers = self.handle.numbers().await;
+        let numbers = numbers
             .inspect_err(|error| tracing::debug!(%error, "the numbers of the bus cannot be read now"))
-            .map(|gauges| by_name(gauges, &self.handle.registry()))
             // Those of another tenant are not for every reader of metrics.
-            .map(|gauges| Gauges {
-                topics: if self.topic_metrics { gauges.topics } else { BTreeMap::new() },
-                ..gauges
+            .map(|numbers| Numbers {
+                topics: if self.topic_metrics { numbers.topics } else { BTreeMap::new() },
+                ..numbers
             });
-        self.metrics.encode(gauges.as_ref().ok())
+        self.metrics.encode(numbers.as_ref().ok().map(|numbers| (numbers, self.handle.credentials())))
     }
 }
 
@@ -238,25 +237,4 @@ pub(super) fn external_tokens(token: &ApiToken, now_ms: u64) -> Vec<ExternalToke
 /// The public name of a client.
 pub(super) fn name_of(client: &str, registry: &Registry) -> String {
     registry.name_of(client)
-}
-
-/// The numbers by name instead of token. Clients with the same name are combined.
-pub(super) fn by_name(gauges: Gauges, registry: &Registry) -> Gauges {
-    let mut subscribers: BTreeMap<String, SubscriberGauges> = BTreeMap::new();
-    for (client, numbers) in gauges.subscribers {
-        subscribers
-            .entry(name_of(&client, registry))
-            .and_modify(|sum| {
-                sum.sent += numbers.sent;
-                sum.queued += numbers.queued;
-                sum.batches += numbers.batches;
-                sum.dead += numbers.dead;
-                sum.failed += numbers.failed;
-                sum.oldest_ms = sum.oldest_ms.into_iter().chain(numbers.oldest_ms).min();
-                sum.last_attempted_ms = sum.last_attempted_ms.max(numbers.last_attempted_ms);
-                sum.health = sum.health.min(numbers.health);
-            })
-            .or_insert(numbers);
-    }
-    Gauges { subscribers, ..gauges }
 }

@@ -118,9 +118,6 @@ impl From<Error> for Problem {
             Error::Contended => {
                 Self::unavailable("busy", "Other clients change the registry at the same time; try again.")
             }
-            Error::Closed => {
-                Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
-            }
             Error::Uninitialized => uninitialized(),
             Error::Locked => Self::unavailable("credentials_locked", LOCKED_DETAIL),
             Error::NoSuchTopic => Self::not_found("unknown_topic", "unknown topic; the first event or subscription creates it"),

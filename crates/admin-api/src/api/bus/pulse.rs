@@ -5,12 +5,11 @@ use std::time::Duration;
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::front::by_name;
 use crate::http::{
     App, Problem,
     auth::{Anyone, ReadAll, RootOnly, Whole},
 };
-use signalbox_api::events::{Jobs, Numbers, Pong, SubscriberNumbers};
+use signalbox_api::events::{Numbers, Pong};
 
 /// The response time of the scaling pulse while the workers are behind.
 const SLOW_PULSE: Duration = Duration::from_secs(1);
@@ -64,32 +63,7 @@ async fn scaling(_: Anyone, State(app): State<App>) -> Result<StatusCode, Proble
 /// The same as in `/metrics`, as JSON, without the counters of this process.
 #[utoipa::path(get, path = "/bus/metrics", responses((status = 200, body = Numbers)))]
 async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Numbers>, Problem> {
-    let gauges = app.bus.handle.gauges().await?;
-    let gauges = by_name(gauges, &app.bus.handle.registry());
-    let subscribers = gauges.subscribers.into_iter().map(|(name, numbers)| {
-        let numbers = SubscriberNumbers {
-            sent: numbers.sent,
-            events: numbers.queued,
-            batches: numbers.batches,
-            oldest_ms: numbers.oldest_ms,
-            dead: numbers.dead,
-            failed: numbers.failed,
-            health: numbers.health,
-            last_attempted_ms: numbers.last_attempted_ms,
-        };
-        (name, numbers)
-    });
-    Ok(Answer(Numbers {
-        subscribers: subscribers.collect(),
-        jobs: Jobs {
-            instant: gauges.jobs_instant,
-            scheduled: gauges.jobs_scheduled,
-            pending: gauges.jobs_pending,
-        },
-        log_bytes: gauges.log_bytes,
-        topics: gauges.topics,
-        counters: gauges.counters,
-    }))
+    Ok(Answer(app.bus.handle.numbers().await?))
 }
 
 /// Initialize the event bus on a new fabric

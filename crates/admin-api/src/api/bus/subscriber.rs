@@ -25,7 +25,7 @@ use signalbox_access::Caller;
 use signalbox_api::events::{
     DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Retried, Rotation, Secrets, Tested,
 };
-use signalbox_bus::{BatchContents, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered};
+use signalbox_bus::{BatchContents, Error, Event, EventId, Kind, Registry, intake, rendered};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
 
 /// How long an old secret signs along with the new one.

@@ -186,7 +186,7 @@ pub(super) async fn all(app: &App, caller: &Caller) -> Result<Vec<Subscription>,
     let registry = app.bus.handle.registry();
     let client = caller.bus_client();
     let view = |status: signalbox_bus::SubscriptionStatus| {
-        let (subscription, gauges) = (status.subscription, status.gauges);
+        let (subscription, numbers) = (status.subscription, status.numbers);
         let own = caller.is_root() || subscription.token == *client;
         Subscription {
             subscriber: name_of(&subscription.token, &registry),
@@ -194,8 +194,8 @@ pub(super) async fn all(app: &App, caller: &Caller) -> Result<Vec<Subscription>,
             max_events: subscription.max_events,
             timeout: subscription.timeout_ms,
             topics: subscription.topics.iter().cloned().collect(),
-            events: EventCounts { sent: gauges.sent, queued: gauges.queued, oldest: gauges.oldest_ms },
-            health: gauges.health,
+            events: EventCounts { sent: numbers.sent, queued: numbers.events, oldest: numbers.oldest_ms },
+            health: numbers.health,
             concurrency: subscription.concurrency,
             disabled: subscription.disabled.clone(),
             paused: subscription.paused,

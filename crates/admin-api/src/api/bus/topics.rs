@@ -81,14 +81,7 @@ async fn list(
 
 /// All topics.
 pub async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
-    let topics = app.bus.handle.topics().await?;
-    let registry = app.bus.handle.registry();
-    let view = |topic: signalbox_bus::TopicStatus| Topic {
-        name: topic.name,
-        publisher: topic.publisher.map(|client| name_of(&client, &registry)),
-        events: topic.events,
-    };
-    Ok(topics.into_iter().map(view).collect())
+    Ok(app.bus.handle.topics().await?)
 }
 
 /// Publish an event
