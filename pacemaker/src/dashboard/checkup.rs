@@ -24,6 +24,7 @@ use signalbox_diagnosis::{
     thresholds::ROUTER_FORGOTTEN_MS,
     traffic,
 };
+use signalbox_queues::QueueNumbers;
 use signalbox_routing::RouterReport;
 use tokio::time::{Instant, timeout_at};
 
@@ -48,6 +49,13 @@ pub(super) const MAX_VERSION_TYPES: usize = 1_000;
 pub(super) struct Head {
     pub(super) epoch: String,
     pub(super) serial: u64,
+}
+
+impl<T> From<(String, u64, T)> for Head {
+    /// The first epoch of a lineage is the current one.
+    fn from((lineage, serial, _): (String, u64, T)) -> Self {
+        Self { epoch: lineage.split(' ').next().unwrap_or("").to_owned(), serial }
+    }
 }
 
 /// The state of the system.
@@ -80,9 +88,7 @@ impl Checkup {
     /// The last minute of all version types of a host.
     pub(super) fn minute_of(&self, host: &HostSummary) -> Option<Sums> {
         let minute = self.minute.as_ref().ok()?;
-        let mut sums = Sums::default();
-        host.versions.iter().filter_map(|id| minute.get(id)).for_each(|one| sums.add(one));
-        Some(sums)
+        Some(Sums::of(host.versions.iter().filter_map(|id| minute.get(id))))
     }
 }
 
@@ -141,8 +147,16 @@ pub(super) async fn by<T, E: Display>(
     }
 }
 
-fn checked<T>(result: Result<T, String>) -> Checked<T> {
-    result.map_or_else(Checked::Skipped, Checked::Known)
+/// The fact that follows from a reading.
+fn known<T, U>(read: &Result<T, String>, fact: impl FnOnce(&T) -> U) -> Checked<U> {
+    match read {
+        Ok(read) => Checked::Known(fact(read)),
+        Err(reason) => skipped(reason),
+    }
+}
+
+fn skipped<T>(reason: &str) -> Checked<T> {
+    Checked::Skipped(reason.to_owned())
 }
 
 async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
@@ -150,7 +164,7 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
     let whole = caller.confinement().is_empty();
     let (servers, slow, head, reports, traffic, events, machines, pacemakers) = tokio::join!(
         servers(app, whole, deadline),
-        by(deadline, "Redis", async { Ok::<_, String>(app.dashboard.slow_facts.get(app).await) }),
+        by(deadline, "Redis", async { Ok::<_, String>(SlowFacts::get(app).await) }),
         by(deadline, "the routes Redis", app.registry.store().table_head()),
         by(deadline, "the stats Redis", app.registry.store().routers(ROUTER_FORGOTTEN_MS)),
         traffic(app, caller, deadline),
@@ -158,8 +172,7 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
         machines(app, whole, deadline),
         pacemakers(app, whole, deadline),
     );
-    let (lineage, serial, _) = head.unwrap_or_default();
-    let head = Head { epoch: lineage.split(' ').next().unwrap_or("").to_owned(), serial };
+    let head = head.map(Head::from).unwrap_or_default();
     if whole {
         facts.redis = with_states(servers, slow.as_deref().ok());
     }
@@ -171,12 +184,10 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
         Ok(Checked::Skipped(reason)) => Checked::Skipped(reason.clone()),
         Err(reason) => Checked::Skipped(reason.clone()),
     };
-    facts.routers = match &reports {
-        _ if !whole => Checked::Skipped(CONFINED.to_owned()),
-        Ok(reports) => {
-            Checked::Known(reports.iter().map(|one| facts::router(one, &head.epoch, head.serial)).collect())
-        }
-        Err(error) => Checked::Skipped(error.clone()),
+    let router = |one: &RouterReport| facts::router(one, &head.epoch, head.serial);
+    facts.routers = match whole {
+        true => known(&reports, |reports| reports.iter().map(router).collect()),
+        false => skipped(CONFINED),
     };
     let (hosts, minute) = traffic;
     add_traffic(&mut facts, &hosts, &minute);
@@ -238,15 +249,6 @@ async fn traffic(
 
 /// Facts about hosts, instances and their requests.
 fn add_traffic(facts: &mut Facts, hosts: &Result<Vec<HostSummary>, String>, minute: &Minute) {
-    let hosts = match hosts {
-        Ok(hosts) => hosts,
-        Err(reason) => {
-            facts.hosts = Checked::Skipped(reason.clone());
-            facts.instances = Checked::Skipped(reason.clone());
-            facts.traffic = Checked::Skipped(reason.clone());
-            return;
-        }
-    };
     let host = |host: &HostSummary| traffic::Host {
         name: host.name.to_string(),
         addresses: host.instances,
@@ -257,27 +259,24 @@ fn add_traffic(facts: &mut Facts, hosts: &Result<Vec<HostSummary>, String>, minu
         host: host.name.to_string(),
         unhealthy: Some(why.clone()),
     };
-    facts.hosts = Checked::Known(hosts.iter().map(host).collect());
-    let unhealthy = hosts.iter().flat_map(|host| host.unhealthy.iter().map(move |one| instance(host, one)));
-    facts.instances = Checked::Known(unhealthy.collect());
-    facts.traffic = match minute {
-        Ok(minute) => {
-            let versions = hosts.iter().flat_map(|host| host.versions.iter().map(move |id| (id, host)));
-            let counted = versions.filter_map(|(id, host)| Some((id, host, minute.get(id)?)));
-            Checked::Known(
-                counted.map(|(id, host, sums)| facts::version_type(id, host.name.as_str(), sums)).collect(),
-            )
-        }
-        Err(reason) => Checked::Skipped(reason.clone()),
-    };
+    facts.hosts = known(hosts, |hosts| hosts.iter().map(host).collect());
+    facts.instances = known(hosts, |hosts| {
+        hosts.iter().flat_map(|host| host.unhealthy.iter().map(move |one| instance(host, one))).collect()
+    });
+    // Without the hosts, there is no minute either.
+    facts.traffic = known(minute, |minute| {
+        let hosts = hosts.iter().flatten();
+        let versions = hosts.flat_map(|host| host.versions.iter().map(move |id| (id, host)));
+        let counted = versions.filter_map(|(id, host)| Some((id, host, minute.get(id)?)));
+        counted.map(|(id, host, sums)| facts::version_type(id, host.name.as_str(), sums)).collect()
+    });
 }
 
 /// Among findings of one kind, those of hosts with the most requests come first.
 fn worst_traffic_first(diagnosis: &mut Diagnosis, hosts: &Result<Vec<HostSummary>, String>, minute: &Minute) {
     let (Ok(hosts), Ok(minute)) = (hosts, minute) else { return };
-    let requests = |host: &HostSummary| -> u64 {
-        host.versions.iter().filter_map(|id| minute.get(id)).map(|sums| sums.requests).sum()
-    };
+    let requests =
+        |host: &HostSummary| Sums::of(host.versions.iter().filter_map(|id| minute.get(id))).requests;
     let by_host: BTreeMap<&str, u64> =
         hosts.iter().map(|host| (host.name.as_str(), requests(host))).collect();
     let of = |subject: &Subject| match subject {
@@ -302,27 +301,19 @@ async fn events(app: &Site, caller: &Caller, deadline: Instant) -> EventFacts {
     const FABRIC: &str = "the fabric Redis";
     let bus = app.bus.handle();
     let accepts_events = bus.is_ready();
-    let skipped = |reason: &str| -> EventFacts {
-        let reason = || reason.to_owned();
-        let bus = if bus.was_checked() {
-            Checked::Known(Bus { accepts_events })
-        } else {
-            Checked::Skipped("the pacemaker has not reached the fabric yet".to_owned())
+    let all_skipped = |reason: &str| -> EventFacts {
+        let bus = match bus.was_checked() {
+            true => Checked::Known(Bus { accepts_events }),
+            false => skipped("the pacemaker has not reached the fabric yet"),
         };
-        (
-            bus,
-            Checked::Skipped(reason()),
-            Checked::Skipped(reason()),
-            Checked::Skipped(reason()),
-            Checked::Skipped(reason()),
-        )
+        (bus, skipped(reason), skipped(reason), skipped(reason), skipped(reason))
     };
     if !accepts_events {
-        return skipped("the bus is not initialized");
+        return all_skipped("the bus is not initialized");
     }
     if !caller.confinement().is_empty() {
         // Tenants must not see each other's subscribers and queues.
-        return skipped(CONFINED);
+        return all_skipped(CONFINED);
     }
     let registry = bus.registry();
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
@@ -336,36 +327,33 @@ async fn events(app: &Site, caller: &Caller, deadline: Instant) -> EventFacts {
     let subscriber = |status: &signalbox_bus::SubscriptionStatus| {
         facts::subscriber(app.bus.name_of(&status.subscription.token), status)
     };
-    let subscribers = checked(subscribers.map(|all| all.iter().map(subscriber).collect()));
-    let queues = checked(queues.map(|all| {
-        let queues = names.iter().zip(all);
-        queues.map(|(name, one)| messages::Queue { name: (*name).to_owned(), dead: one.dead }).collect()
-    }));
+    let queue =
+        |(name, one): (&&str, &QueueNumbers)| messages::Queue { name: (*name).to_owned(), dead: one.dead };
     // The count is useful even if the names cannot be read.
     let parked = parked.unwrap_or_default().into_iter().map(|(object, _)| object).collect();
-    let (backends, parked) = match numbers {
-        Ok(numbers) => (
-            Checked::Known(numbers.backends.into_iter().map(facts::backend).collect()),
-            Checked::Known(Parked { count: numbers.parked, names: parked }),
-        ),
-        Err(reason) => (Checked::Skipped(reason.clone()), Checked::Skipped(reason)),
-    };
-    (Checked::Known(Bus { accepts_events }), subscribers, queues, backends, parked)
+    (
+        Checked::Known(Bus { accepts_events }),
+        known(&subscribers, |all| all.iter().map(subscriber).collect()),
+        known(&queues, |all| names.iter().zip(all).map(queue).collect()),
+        known(&numbers, |numbers| numbers.backends.iter().map(facts::backend).collect()),
+        known(&numbers, |numbers| Parked { count: numbers.parked, names: parked }),
+    )
 }
 
 async fn pacemakers(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Pacemaker>> {
     if !whole {
-        return Checked::Skipped(CONFINED.to_owned());
+        return skipped(CONFINED);
     }
     let seen = by(deadline, "the fabric Redis", app.presence.all()).await;
-    let running = |one: signalbox_lease::Seen| Pacemaker { node: one.node, version: one.version };
-    checked(seen.map(|all| all.into_iter().map(running).collect()))
+    let running =
+        |one: &signalbox_lease::Seen| Pacemaker { node: one.node.clone(), version: one.version.clone() };
+    known(&seen, |all| all.iter().map(running).collect())
 }
 
 /// Facts about state machines.
 async fn machines(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Machine>> {
     if !whole {
-        return Checked::Skipped(CONFINED.to_owned());
+        return skipped(CONFINED);
     }
     let read = async {
         let mut found = Vec::new();
@@ -377,5 +365,5 @@ async fn machines(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Mac
         }
         Ok::<_, signalbox_machines::Error>(found)
     };
-    checked(by(deadline, "the fabric Redis", read).await)
+    by(deadline, "the fabric Redis", read).await.map_or_else(Checked::Skipped, Checked::Known)
 }

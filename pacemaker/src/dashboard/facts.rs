@@ -11,7 +11,7 @@ use signalbox_diagnosis::{
 };
 
 use super::{
-    pages::{Kind, found, link, problems_of},
+    pages::{Kind, busy, found, link},
     store::Sums,
 };
 use signalbox_bus::SubscriptionStatus;
@@ -22,20 +22,22 @@ use signalbox_sequencer::BackendStatus;
 
 /// Findings of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) id: &'static str,
-    pub(super) critical: bool,
+pub(super) struct Group<'a> {
     /// What is wrong, for all of them.
     pub(super) title: String,
-    pub(super) fix: String,
-    /// The address of the page that explains it.
-    pub(super) runbook: String,
-    /// The first of them.
-    pub(super) named: Vec<Named>,
-    /// How many more there are.
-    pub(super) more: usize,
-    /// The address of the page that lists all of them.
-    pub(super) all: String,
+    pub(super) findings: &'a [diagnosis::Finding],
+    /// The first of them, which are named.
+    pub(super) named: &'a [diagnosis::Finding],
+}
+
+impl Group<'_> {
+    pub(super) fn first(&self) -> &diagnosis::Finding {
+        &self.findings[0]
+    }
+
+    pub(super) fn is_critical(&self) -> bool {
+        self.first().severity == Severity::Critical
+    }
 }
 
 /// Checks that were skipped for the same reason.
@@ -57,34 +59,10 @@ pub(super) fn skipped_together(skipped: &[diagnosis::Skipped]) -> Vec<SkippedTog
     together
 }
 
-/// A finding in a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
-    pub(super) problem: String,
-    /// The address of the page about its subject; empty if there is none.
-    pub(super) link: String,
-}
-
 /// Findings by kind, the worst first. Of each kind, at most `names` are named.
-pub(super) fn groups(findings: &[diagnosis::Finding], names: usize) -> Vec<Group> {
+pub(super) fn groups(findings: &[diagnosis::Finding], names: usize) -> Vec<Group<'_>> {
     kinds(findings)
-        .map(|(title, same)| {
-            let first = &same[0];
-            let named = |one: &diagnosis::Finding| Named {
-                problem: one.problem.clone(),
-                link: page_of(&one.subject),
-            };
-            Group {
-                id: first.id,
-                critical: first.severity == Severity::Critical,
-                title,
-                fix: first.fix.clone(),
-                runbook: first.runbook(),
-                named: same.iter().take(names).map(named).collect(),
-                more: same.len().saturating_sub(names),
-                all: problems_of(first.id),
-            }
-        })
+        .map(|(title, same)| Group { title, findings: same, named: &same[..same.len().min(names)] })
         .collect()
 }
 
@@ -132,8 +110,8 @@ pub(super) fn subscriber(name: String, status: &SubscriptionStatus) -> Subscribe
     }
 }
 
-pub(super) fn backend(status: BackendStatus) -> Backend {
-    Backend { name: status.name, disabled: status.backend.disabled, dead: status.dead }
+pub(super) fn backend(status: &BackendStatus) -> Backend {
+    Backend { name: status.name.clone(), disabled: status.backend.disabled.clone(), dead: status.dead }
 }
 
 /// A machine, with an example of labels that cannot continue.
@@ -142,9 +120,8 @@ pub(super) async fn machine(
     name: String,
     counts: &Counts,
 ) -> Result<Machine, signalbox_machines::Error> {
-    let count = |status: Status| counts.busy.get(status.as_str()).copied().unwrap_or(0);
     let held = async |status| {
-        let mut held = Held { count: count(status), example: None };
+        let mut held = Held { count: busy(counts, status), example: None };
         if held.count > 0 {
             let first = labels.list(&name, &[], Some(status), None, 1).await?;
             let found = labels.records(&name, first).await?.pop();
@@ -161,7 +138,7 @@ pub(super) async fn machine(
         failed: held(Status::Errored).await?,
         waiting_for_feed: held(Status::Choosing).await?,
         stuck,
-        looping: count(Status::Looping),
+        looping: busy(counts, Status::Looping),
         passed: counts.alerts.iter().map(passed).collect(),
         name,
     })
@@ -209,9 +186,9 @@ mod tests {
             |name| diagnosis::traffic::host(&diagnosis::traffic::Host { name, addresses: 0, unhealthy: 0 });
         let findings: Vec<_> = hosts.filter_map(rule).collect();
         let groups = groups(&findings, 5);
-        assert_eq!((groups.len(), groups[0].named.len(), groups[0].more), (1, 5, 2));
+        assert_eq!((groups.len(), groups[0].named.len(), groups[0].findings.len()), (1, 5, 7));
         assert_eq!(groups[0].title, "7 findings: host without instance");
-        assert_eq!(groups[0].named[0].link, "/dashboard/host?name=h0.example");
+        assert_eq!(page_of(&groups[0].named[0].subject), "/dashboard/host?name=h0.example");
         assert_eq!(super::groups(&findings[..1], 5)[0].title, "Host h0.example has no instance.");
     }
 

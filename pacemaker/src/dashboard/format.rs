@@ -10,6 +10,11 @@ pub(super) fn ago(now_ms: u64, then_ms: u64) -> String {
     }
 }
 
+/// The time until a point in time: `4 s`.
+pub(super) fn until(now_ms: u64, then_ms: u64) -> String {
+    span(then_ms.saturating_sub(now_ms))
+}
+
 /// A point in time in UTC.
 pub(super) fn time(unix_ms: u64) -> String {
     let at = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());

@@ -47,7 +47,6 @@ use axum::{
     response::Redirect,
     routing::{get, post},
 };
-use parking_lot::Mutex;
 use signalbox_store::Stats;
 use tokio_util::sync::CancellationToken;
 use utoipa::openapi::OpenApi;
@@ -55,10 +54,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{App, http::slots::Slots};
 use checkup::Checkups;
-use pages::{Changes, Diagrams};
+use pages::Diagrams;
 use queue_history::QueueHistory;
-use slow_facts::SlowFactsCache;
-use store::Traffic;
+use signalbox_api::audit::Record;
+use slow_facts::SlowFacts;
+use store::{Cache, Traffic};
 
 /// Maximum rows of a table that is a part of a page. Lists that are longer have pages of their own.
 const MAX_ROWS: usize = 200;
@@ -72,14 +72,14 @@ const MAX_STREAMS_PER_TOKEN: usize = 25;
 pub(crate) struct Dashboard {
     traffic: Traffic,
     diagrams: Diagrams,
-    slow_facts: SlowFactsCache,
+    slow_facts: Arc<Cache<(), SlowFacts>>,
     checkups: Checkups,
     queue_history: QueueHistory,
     /// One place per open stream.
     streams: Slots,
     now: fn() -> SystemTime,
     /// Changes of routes that charts mark.
-    changes: Arc<Mutex<Changes>>,
+    changes: Arc<Cache<(), Vec<Record>>>,
     /// The name of this installation, which every page shows.
     environment: String,
 }
@@ -89,7 +89,7 @@ impl Dashboard {
         Self {
             traffic: Traffic::new(stats),
             diagrams: Diagrams::default(),
-            slow_facts: SlowFactsCache::default(),
+            slow_facts: Arc::default(),
             checkups: Checkups::default(),
             queue_history: QueueHistory::default(),
             streams: Slots::new("open dashboard pages", MAX_STREAMS, MAX_STREAMS_PER_TOKEN),

@@ -1,15 +1,13 @@
 //! Facts that change slowly: the configuration of the Redis servers, and the expiry of certificates. They are read at most
 //! every ten seconds, because reading them on each refresh of each page would be expensive.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use signalbox_diagnosis::{
     Checked,
     certificates::{self, Certificate},
     redis::{Role, State},
 };
-use tokio::time::Instant;
 
 use super::Site;
 use signalbox_route_table::Hostname;
@@ -32,25 +30,17 @@ pub(super) struct SlowFacts {
     pub(super) certificates: Checked<Vec<(Hostname, Certificate)>>,
 }
 
-/// The latest reading and its time. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SlowFactsCache(Arc<Mutex<Cached>>);
-
-/// The last facts, and when they were read.
-type Cached = Option<(Instant, Arc<SlowFacts>)>;
-
-impl SlowFactsCache {
-    pub(super) async fn get(&self, app: &Site) -> Arc<SlowFacts> {
-        let cached = self.0.lock().clone();
-        if let Some((_, facts)) = cached.filter(|(read_at, _)| read_at.elapsed() < CACHE_TTL) {
-            return facts;
-        }
-        let certificates = match certificates(app).await {
-            Ok(found) => Checked::Known(found),
-            Err(error) => Checked::Skipped(error.to_string()),
+impl SlowFacts {
+    /// The latest reading, or a new one.
+    pub(super) async fn get(app: &Site) -> Arc<Self> {
+        let read = async {
+            let certificates = match certificates(app).await {
+                Ok(found) => Checked::Known(found),
+                Err(error) => Checked::Skipped(error.to_string()),
+            };
+            Ok::<_, Infallible>(Self { servers: servers(app).await, certificates })
         };
-        let facts = Arc::new(SlowFacts { servers: servers(app).await, certificates });
-        *self.0.lock() = Some((Instant::now(), Arc::clone(&facts)));
+        let Ok(facts) = app.dashboard.slow_facts.get((), CACHE_TTL, read).await;
         facts
     }
 }

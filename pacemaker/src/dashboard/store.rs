@@ -3,22 +3,25 @@
 mod latency;
 mod series;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, hash::Hash, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use signalbox_store::{self as redis, Stats, keys::stats as key};
+use signalbox_store::{self as redis, Key, Stats, StatsSpace, keys::stats as key};
 
 pub(super) use latency::{Latencies, Times};
 pub(super) use series::{Range, Series};
 
 const HOUR_SECONDS: i64 = 3600;
-const MINUTE: usize = 60;
 const MINUTE_SECONDS: i64 = 60;
 /// With more version types, the last minute is read at most once in this time.
 const MANY: usize = 50;
 const MINUTE_TTL: Duration = Duration::from_secs(5);
+/// How long a reading of histograms is reused: they change slowly and are expensive to read.
+const LATENCIES_TTL: Duration = Duration::from_secs(5);
+/// How long a chart's reading of minutes is reused.
+const SERIES_TTL: Duration = Duration::from_secs(10);
 /// In the order of the fields of [`Sums`].
 const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "time"];
 
@@ -26,8 +29,8 @@ const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "tim
 #[derive(Debug, Clone)]
 pub(super) struct Traffic {
     stats: Stats,
-    latencies: latency::Cache,
-    series: series::Cache,
+    latencies: Arc<Cache<latency::Asked, Latencies>>,
+    series: Arc<Cache<series::Asked, Series>>,
     minutes: Arc<Mutex<Option<Minute>>>,
 }
 
@@ -57,6 +60,12 @@ impl Sums {
         self.time_ms += other.time_ms;
     }
 
+    pub(super) fn of<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut sums = Self::default();
+        all.into_iter().for_each(|one| sums.add(one));
+        sums
+    }
+
     /// The average latency in milliseconds.
     pub(super) fn mean_ms(&self) -> Option<f64> {
         #[allow(clippy::cast_precision_loss, reason = "display precision")]
@@ -69,35 +78,40 @@ impl Sums {
     }
 }
 
-/// The counters of each second, by version type.
-#[derive(Debug, Default)]
-struct Past {
-    /// The counters of each of these seconds, by version type.
-    by_id: HashMap<String, Vec<Sums>>,
+/// Recent readings, by what was asked for.
+#[derive(Debug)]
+pub(super) struct Cache<K, V>(Mutex<HashMap<K, (Instant, Arc<V>)>>);
+
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
 }
 
-impl Past {
-    /// The counters of each second of one version type.
-    fn of(&self, id: &str) -> &[Sums] {
-        self.by_id.get(id).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// The sum of the last minute of one version type.
-    fn minute(&self, id: &str) -> Sums {
-        let mut sums = Sums::default();
-        self.of(id).iter().rev().take(MINUTE).for_each(|second| sums.add(second));
-        sums
+impl<K: Eq + Hash, V> Cache<K, V> {
+    /// A reading that is at most `ttl` old, otherwise a new one.
+    pub(super) async fn get<E>(
+        &self,
+        key: K,
+        ttl: Duration,
+        read: impl Future<Output = Result<V, E>>,
+    ) -> Result<Arc<V>, E> {
+        let now = Instant::now();
+        let cached = self.0.lock().get(&key).cloned();
+        if let Some((_, cached)) = cached.filter(|(read_at, _)| now - *read_at < ttl) {
+            return Ok(cached);
+        }
+        let fresh = Arc::new(read.await?);
+        let mut readings = self.0.lock();
+        readings.retain(|_, (read_at, _)| now - *read_at < ttl);
+        readings.insert(key, (now, Arc::clone(&fresh)));
+        Ok(fresh)
     }
 }
 
 impl Traffic {
     pub(super) fn new(stats: Stats) -> Self {
-        Self {
-            stats,
-            latencies: latency::Cache::default(),
-            series: series::Cache::default(),
-            minutes: Arc::default(),
-        }
+        Self { stats, latencies: Arc::default(), series: Arc::default(), minutes: Arc::default() }
     }
 
     /// The traffic of version types in a range, or in its last steps only.
@@ -107,7 +121,11 @@ impl Traffic {
         range: Range,
         tail: bool,
     ) -> Result<Arc<Series>, redis::Error> {
-        self.series.get(&self.stats, ids, range, tail).await
+        let read = series::read(&self.stats, ids, range, tail);
+        match range.of_minutes() {
+            true => self.series.get((range, ids.to_vec(), tail), SERIES_TTL, read).await,
+            false => read.await.map(Arc::new),
+        }
     }
 
     /// Request latencies of version types in the last `minutes`.
@@ -116,7 +134,7 @@ impl Traffic {
         ids: &[String],
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
-        self.latencies.get(&self.stats, latency::Source::VersionTypes, ids, minutes).await
+        self.histograms(latency::Source::VersionTypes, ids, minutes).await
     }
 
     /// Response times of the instances at `addresses` in the last `minutes`.
@@ -125,10 +143,21 @@ impl Traffic {
         addresses: &[String],
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
-        self.latencies.get(&self.stats, latency::Source::Instances, addresses, minutes).await
+        self.histograms(latency::Source::Instances, addresses, minutes).await
     }
 
-    /// The last minute of each of these version types. A reading of many is reused for some seconds.
+    async fn histograms(
+        &self,
+        source: latency::Source,
+        ids: &[String],
+        minutes: i64,
+    ) -> Result<Arc<Latencies>, redis::Error> {
+        let read = latency::read(&self.stats, source, ids, minutes);
+        self.latencies.get((source, ids.to_vec(), minutes), LATENCIES_TTL, read).await
+    }
+
+    /// The last complete minute of each of these version types, by the clock of the stats Redis. The clocks of the sidecars,
+    /// which assign requests to seconds, are close enough to it for display. A reading of many is reused for some seconds.
     pub(super) async fn minute(&self, ids: &[String]) -> Result<HashMap<String, Sums>, redis::Error> {
         let recent = self.minutes.lock().clone();
         if let Some((read_at, minute)) = recent
@@ -138,45 +167,53 @@ impl Traffic {
         {
             return Ok(HashMap::clone(&minute));
         }
-        let past = self.past(ids, MINUTE_SECONDS).await?;
-        let minute: HashMap<String, Sums> = ids.iter().map(|id| (id.clone(), past.minute(id))).collect();
+        let now = i64::try_from(self.stats.now_ms().await? / 1000).unwrap_or(0);
+        let seconds: Vec<i64> = (now - MINUTE_SECONDS..now).collect();
+        let by_second = counters(&self.stats, ids, &seconds, key::history).await?;
+        let minute: HashMap<String, Sums> =
+            by_second.into_iter().map(|(id, seconds)| (id, Sums::of(&seconds))).collect();
         if ids.len() > MANY {
             *self.minutes.lock() = Some((Instant::now(), Arc::new(minute.clone())));
         }
         Ok(minute)
     }
+}
 
-    /// The last `window` complete seconds of these version types, by the clock of the stats Redis. The clocks of the
-    /// sidecars, which assign requests to seconds, are close enough to it for display.
-    async fn past(&self, ids: &[String], window: i64) -> Result<Past, redis::Error> {
-        let now = i64::try_from(self.stats.now_ms().await? / 1000).unwrap_or(0);
-        let hours = by_hour(now - window..now);
-        let seconds: Vec<i64> = (now - window..now).collect();
-        if ids.is_empty() {
-            return Ok(Past { by_id: HashMap::new() });
-        }
-        let mut batch = self.stats.batch();
-        for id in ids {
-            for metric in METRICS {
-                for (hour, seconds) in &hours {
-                    batch.add("HMGET", &key::history(id, *hour, metric), seconds);
-                }
+/// The key of an hour of counters, from a version type, an hour and a metric.
+type HourKey = fn(&str, i64, &str) -> Key<StatsSpace>;
+
+/// The counters of version types in each of these seconds or minutes.
+async fn counters(
+    stats: &Stats,
+    ids: &[String],
+    units: &[i64],
+    key: HourKey,
+) -> Result<HashMap<String, Vec<Sums>>, redis::Error> {
+    if ids.is_empty() || units.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let hours = by_hour(units.iter().copied());
+    let mut batch = stats.batch();
+    for id in ids {
+        for metric in METRICS {
+            for (hour, fields) in &hours {
+                batch.add("HMGET", &key(id, *hour, metric), fields);
             }
         }
-        let replies: Vec<Vec<Option<u64>>> = batch.query().await?;
-        let by_id = ids.iter().cloned().zip(replies.chunks(METRICS.len() * hours.len()).map(|replies| {
-            let metrics: Vec<Vec<u64>> = replies
-                .chunks(hours.len())
-                .map(|hours| hours.iter().flatten().map(|value| value.unwrap_or(0)).collect())
-                .collect();
-            let value = |metric: usize, second: usize| {
-                metrics.get(metric).and_then(|values| values.get(second)).copied().unwrap_or(0)
-            };
-            let sums = |second| Sums::read(std::array::from_fn(|metric| value(metric, second)));
-            (0..seconds.len()).map(sums).collect()
-        }));
-        Ok(Past { by_id: by_id.collect() })
     }
+    let replies: Vec<Vec<Option<u64>>> = batch.query().await?;
+    let by_id = ids.iter().cloned().zip(replies.chunks(METRICS.len() * hours.len()).map(|replies| {
+        let metrics: Vec<Vec<u64>> = replies
+            .chunks(hours.len())
+            .map(|hours| hours.iter().flatten().map(|value| value.unwrap_or(0)).collect())
+            .collect();
+        let value = |metric: usize, unit: usize| {
+            metrics.get(metric).and_then(|values| values.get(unit)).copied().unwrap_or(0)
+        };
+        let sums = |unit| Sums::read(std::array::from_fn(|metric| value(metric, unit)));
+        (0..units.len()).map(sums).collect()
+    }));
+    Ok(by_id.collect())
 }
 
 /// Groups seconds by hour: the history has one hash per hour.
@@ -222,11 +259,12 @@ mod tests {
             let history = format!("history:17:{hour}:{metric}");
             stats.command("HSET").arg(history).arg(second).arg(value).run().await.unwrap();
         }
-        let past = Traffic::new(stats).past(&["17".to_owned(), "18".to_owned()], 4100).await.unwrap();
-        let requests: u64 = past.of("17").iter().map(|second| second.requests).sum();
-        assert_eq!((past.of("17").len(), requests), (4100, 10));
-        let minute = past.minute("17");
-        assert_eq!((minute.requests, minute.mean_ms()), (3, Some(30.0)));
-        assert_eq!((past.minute("18"), past.minute("19")), (Sums::default(), Sums::default()));
+        let ids = ["17".to_owned(), "18".to_owned()];
+        let seconds: Vec<i64> = (now - 4100..now).collect();
+        let past = counters(&stats, &ids, &seconds, key::history).await.unwrap();
+        assert_eq!((past["17"].len(), Sums::of(&past["17"]).requests), (4100, 10));
+        let minute = Traffic::new(stats).minute(&ids).await.unwrap();
+        assert_eq!((minute["17"].requests, minute["17"].mean_ms()), (3, Some(30.0)));
+        assert_eq!(minute["18"], Sums::default());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Drawing, Graph, Line, Point, Rect, Step,
-    order::{Link, Rows, as_f64},
+    order::{Link, Rows, Spot, as_f64},
 };
 
 /// The heights of boxes and labels.
@@ -141,13 +141,8 @@ fn settle(rows: &Rows, row: &[usize], wanted: &[f64], columns: &mut [f64]) {
 
 impl Placing<'_> {
     fn rect(&self, spot: usize) -> Rect {
-        let Spotted { x, row, width } = self.spotted(spot);
-        Rect { x: x - width / 2.0, y: self.tops[row], width, height: self.heights[row] }
-    }
-
-    fn spotted(&self, spot: usize) -> Spotted {
-        let one = &self.rows.spots[spot];
-        Spotted { x: self.columns[spot], row: one.row, width: one.width }
+        let Spot { row, width, .. } = self.rows.spots[spot];
+        Rect { x: self.columns[spot] - width / 2.0, y: self.tops[row], width, height: self.heights[row] }
     }
 
     /// All lines, and the rightmost coordinate of the drawing.
@@ -158,7 +153,8 @@ impl Placing<'_> {
         for (n, link) in self.links.iter().enumerate() {
             let mut line = self.begin(n, leave[n]);
             if link.around {
-                let (row, to) = (self.rows.spots[self.rows.bends[n][0]].row, self.spotted(link.arrow.to).row);
+                let row_of = |spot: usize| self.rows.spots[spot].row;
+                let (row, to) = (row_of(self.rows.bends[n][0]), row_of(link.arrow.to));
                 around.push((n, self.slot(row + 1), self.slot(to)));
                 line.around = true;
             } else {
@@ -242,7 +238,7 @@ impl Placing<'_> {
         let mut ports = vec![0.0; self.links.len()];
         for (one, mut lines) in by_box.into_iter().enumerate() {
             lines.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            let Spotted { x, width, .. } = self.spotted(one);
+            let (x, width) = (self.columns[one], self.rows.spots[one].width);
             let count = as_f64(lines.len());
             let distance = ((width - 2.0 * BOX_GAP).max(0.0) / count.max(1.0)).min(2.0 * LINE_GAP);
             for (at, (_, n)) in lines.into_iter().enumerate() {
@@ -251,10 +247,4 @@ impl Placing<'_> {
         }
         ports
     }
-}
-
-struct Spotted {
-    x: f64,
-    row: usize,
-    width: f64,
 }

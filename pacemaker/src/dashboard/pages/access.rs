@@ -3,17 +3,20 @@
 use askama::Template;
 
 use super::{
-    Content, View,
+    Content, View, Visit,
     list::{self, Heading, List},
-    render, segment,
+    plain, segment,
 };
 use crate::{
     api::{self, tokens::LISTING},
-    dashboard::{MAX_ROWS, Site, format},
+    dashboard::{MAX_ROWS, format},
     http::Problem,
 };
-use signalbox_access::{Caller, Scope};
-use signalbox_api::{audit::Record, tokens::Token};
+use signalbox_access::Scope;
+use signalbox_api::{
+    audit::{Kind, Record},
+    tokens::Token,
+};
 
 const HEADINGS: [Heading; 7] = [
     ("token", "name", false),
@@ -30,120 +33,53 @@ const HEADINGS: [Heading; 7] = [
 struct TokensPage {
     /// `None` for a caller that may not see them.
     list: Option<List>,
-    rows: Vec<TokenRow>,
+    rows: Vec<Token>,
+    now_ms: u64,
 }
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/audit.html")]
-struct AuditPage {
+struct AuditPage<'a> {
+    view: &'a View,
     /// `None` for a caller that may not see them.
-    records: Option<Vec<RecordRow>>,
-    who: String,
-    target: String,
-    kinds: Vec<(&'static str, bool)>,
+    records: Option<Vec<Record>>,
     next: Option<String>,
     first: Option<String>,
+    now_ms: u64,
 }
 
-#[derive(Debug)]
-struct TokenRow {
-    name: String,
-    path: String,
-    scopes: Vec<&'static str>,
-    confined: String,
-    expires: String,
-    expired: bool,
-    used: String,
-    old_secrets: usize,
-}
-
-#[derive(Debug)]
-struct RecordRow {
-    key: String,
-    at: String,
-    exact: String,
-    before: String,
-    after: String,
-    kind: &'static str,
-    who: String,
-    address: String,
-    what: String,
-    result: String,
-    refused: bool,
-}
-
-pub(super) async fn tokens(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let page = if caller.is_root() {
-        let query = list::query(view, "name");
-        let page = LISTING.page(api::tokens::all(app).await?, &query)?;
-        let list = List::new(view, &query, &page, "Token, scope or confinement", &HEADINGS);
-        let now_ms = app.dashboard.now_ms();
-        TokensPage { list: Some(list), rows: page.items.into_iter().map(|one| token(one, now_ms)).collect() }
-    } else {
-        TokensPage { list: None, rows: Vec::new() }
-    };
-    Ok(Content { html: render(&page)?, charts: Vec::new() })
+pub(super) async fn tokens(Visit { app, caller, view, now_ms, .. }: Visit<'_>) -> Result<Content, Problem> {
+    if !caller.is_root() {
+        return plain(&TokensPage { list: None, rows: Vec::new(), now_ms });
+    }
+    let query = list::query(view, "name");
+    let page = LISTING.page(api::tokens::all(app).await?, &query)?;
+    let list = List::new(view, &query, &page, "Token, scope or confinement", &HEADINGS);
+    plain(&TokensPage { list: Some(list), rows: page.items, now_ms })
 }
 
 /// `name` is the token or person, `search` the beginning of a path, and `state` the kind of records to show.
-pub(super) async fn audit(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let now_ms = app.dashboard.now_ms();
+pub(super) async fn audit(Visit { app, caller, view, now_ms, .. }: Visit<'_>) -> Result<Content, Problem> {
     let (mut records, mut next) = (None, None);
     if caller.has_any(&[Scope::Audit]) {
         let page = api::audit::matching(app, [&view.state, &view.name, &view.search, &view.cursor], MAX_ROWS)
             .await?;
-        next = page.next.map(|cursor| View { cursor, ..view.clone() }.address());
-        records = Some(page.records.into_iter().map(|record| row(record, now_ms)).collect());
+        next = page.next.map(|cursor| view.at_cursor(&cursor));
+        records = Some(page.records);
     }
-    let kinds = ["change", "login", "logout", "refused"].map(|kind| (kind, kind == view.state));
-    let page = AuditPage {
-        records,
-        who: view.name.clone(),
-        target: view.search.clone(),
-        kinds: kinds.to_vec(),
-        next,
-        first: (!view.cursor.is_empty()).then(|| View { cursor: String::new(), ..view.clone() }.address()),
-    };
-    Ok(Content { html: render(&page)?, charts: Vec::new() })
+    plain(&AuditPage { view, records, next, first: view.first_page(), now_ms })
 }
 
-fn token(token: Token, now_ms: u64) -> TokenRow {
-    let expired = token.expires_at_ms.is_some_and(|end| end <= now_ms);
-    let confined = [token.hosts, token.environments, token.machines, token.version_types];
-    TokenRow {
-        scopes: token.scopes.iter().map(|scope| scope.as_str()).collect(),
-        confined: confined.into_iter().flatten().flatten().collect::<Vec<_>>().join(", "),
-        expires: match token.expires_at_ms {
-            Some(_) if expired => "expired".to_owned(),
-            Some(end) => format!("in {}", format::span(end - now_ms)),
-            None => "never".to_owned(),
-        },
-        expired,
-        used: token.last_used_at_ms.map_or_else(|| "never".to_owned(), |at| format::ago(now_ms, at)),
-        old_secrets: token.replaced_until_ms.len(),
-        path: segment(&token.name),
-        name: token.name,
-    }
+fn confinement(token: &Token) -> String {
+    let confined = [&token.hosts, &token.environments, &token.machines, &token.version_types];
+    confined.into_iter().flatten().flatten().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn row(record: Record, now_ms: u64) -> RecordRow {
-    let token = record.who.unwrap_or_default();
-    let code = record.code.unwrap_or_default();
-    RecordRow {
-        key: format!("{} {} {}", record.at_ms, record.request_id.unwrap_or_default(), record.target),
-        at: format::ago(now_ms, record.at_ms),
-        exact: format::time(record.at_ms),
-        before: json(record.before),
-        after: json(record.after),
-        kind: record.kind.as_str(),
-        who: record.person.map_or(token.clone(), |person| format!("{person} ({token})")),
-        address: record.address,
-        what: format!("{} {}", record.method, record.target),
-        result: format!("{} {code}", record.status).trim().to_owned(),
-        refused: record.kind == signalbox_api::audit::Kind::Refused,
+/// Whether a token has expired, and when it does in words.
+fn expiry(token: &Token, now_ms: u64) -> (bool, String) {
+    match token.expires_at_ms {
+        Some(end) if end <= now_ms => (true, "expired".to_owned()),
+        Some(end) => (false, format!("in {}", format::span(end - now_ms))),
+        None => (false, "never".to_owned()),
     }
-}
-
-fn json(value: Option<serde_json::Value>) -> String {
-    value.and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_default()
 }

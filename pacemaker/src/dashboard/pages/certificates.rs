@@ -2,13 +2,13 @@
 
 use askama::Template;
 
-use super::{Content, View, list::ROWS, render};
+use super::{Content, Visit, list::ROWS, plain};
 use crate::{
-    dashboard::{MAX_ROWS, Site, format},
+    dashboard::{MAX_ROWS, format},
     http::{Problem, list::contains},
 };
-use signalbox_access::Caller;
 use signalbox_api::acme::{AutomaticCertificate, AutomaticState};
+use signalbox_certificates::Facts;
 use signalbox_diagnosis::thresholds::CERTIFICATE_WARNING_DAYS;
 use signalbox_route_table::Hostname;
 
@@ -21,40 +21,21 @@ const DAY_SECONDS: u64 = 86_400;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/certificates.html")]
-struct Page {
-    search: String,
-    rows: Vec<Row>,
+struct Page<'a> {
+    search: &'a str,
+    /// Server names with their certificates.
+    rows: Vec<(String, Facts)>,
     next: Option<String>,
     first: Option<String>,
     /// Names with automatic HTTPS.
-    automatic: Vec<AutomaticRow>,
+    automatic: Vec<AutomaticCertificate>,
     more: bool,
     /// Set if the search ended before it examined every certificate.
     examined: bool,
+    now_ms: u64,
 }
 
-#[derive(Debug)]
-struct Row {
-    name: String,
-    names: String,
-    issuer: String,
-    expires: String,
-    left: String,
-    class: &'static str,
-}
-
-/// A name with automatic HTTPS.
-#[derive(Debug)]
-struct AutomaticRow {
-    name: String,
-    class: &'static str,
-    state: &'static str,
-    expires: String,
-    renewed: String,
-    error: String,
-}
-
-pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
+pub(super) async fn content(Visit { app, caller, view, now_ms, .. }: Visit<'_>) -> Result<Content, Problem> {
     let wanted = view.search.trim().to_lowercase();
     let covered = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
     let cursor = Some(&*view.cursor).filter(|cursor| !cursor.is_empty());
@@ -73,54 +54,46 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
         found.truncate(ROWS);
         next = found.last().map(|(name, _)| name.clone());
     }
-    let to = |cursor: String| View { cursor, ..view.clone() }.address();
-    let next = app.cursors.write(caller, LIST, next).await?.map(to);
-    let now = app.dashboard.now_ms() / 1000;
-    let rows = found.into_iter().map(|(name, found)| row(name, &found.facts, now)).collect();
+    let next = app.cursors.write(caller, LIST, next).await?.map(|cursor| view.at_cursor(&cursor));
     // Without the fabric there is no table.
     let mut names = app.acme.after(None, MAX_ROWS + 1).await.unwrap_or_default();
     names.retain(|one| contains(&wanted, [&*one.server_name]) && covered(&one.server_name));
     let more = names.len() > MAX_ROWS;
     names.truncate(MAX_ROWS);
-    let page = Page {
-        search: view.search.clone(),
-        rows,
+    plain(&Page {
+        search: &view.search,
+        rows: found.into_iter().map(|(name, found)| (name, found.facts)).collect(),
         next,
-        first: (!view.cursor.is_empty()).then(|| to(String::new())),
-        automatic: names.into_iter().map(automatic).collect(),
+        first: view.first_page(),
+        automatic: names,
         more,
         examined,
-    };
-    Ok(Content { html: render(&page)?, charts: Vec::new() })
+        now_ms,
+    })
 }
 
-fn row(name: String, facts: &signalbox_certificates::Facts, now: u64) -> Row {
-    let ends = u64::try_from(facts.not_after).unwrap_or(0);
+/// The CSS class of a certificate's state, the time that it has left, and its end.
+fn life(facts: &Facts, now_ms: u64) -> (&'static str, String, String) {
+    let (now, ends) = (now_ms / 1000, u64::try_from(facts.not_after).unwrap_or(0));
     let left = ends.saturating_sub(now) / DAY_SECONDS;
-    let (class, state) = match left {
+    let (class, left) = match left {
         _ if ends <= now => ("bad", "expired".to_owned()),
         0..CERTIFICATE_WARNING_DAYS => ("warn", format!("{left} d")),
         _ => ("good", format!("{left} d")),
     };
-    Row {
-        names: facts.names.join(", "),
-        issuer: facts.issuer.clone(),
-        expires: format::time(ends * 1000),
-        left: state,
-        class,
-        name,
-    }
+    (class, left, format::time(ends * 1000))
 }
 
-fn automatic(one: AutomaticCertificate) -> AutomaticRow {
-    let at = |seconds: Option<u64>| seconds.map_or_else(|| "–".to_owned(), |at| format::time(at * 1000));
-    let (class, state) = match one.state {
+/// The CSS class of a state of automatic HTTPS, and the state in words.
+fn shown(state: AutomaticState) -> (&'static str, &'static str) {
+    match state {
         AutomaticState::Issued => ("good", "issued"),
         AutomaticState::Ordering => ("warn", "being obtained"),
         AutomaticState::Failing => ("bad", "failing"),
         AutomaticState::Off => ("idle", "off: no ACME server is configured"),
-    };
-    let (expires, renewed) = (at(one.not_after), at(one.renews_at));
-    let error = one.last_error.unwrap_or_default();
-    AutomaticRow { name: one.server_name, class, state, expires, renewed, error }
+    }
+}
+
+fn time(unix_seconds: Option<u64>) -> String {
+    unix_seconds.map_or_else(|| "–".to_owned(), |at| format::time(at * 1000))
 }

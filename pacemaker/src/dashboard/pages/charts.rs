@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
-use super::{Chart, Kind, Line, Mark, View};
+use super::{Chart, Kind, Line, Mark, View, Visit};
 use crate::{
     api,
     dashboard::{
-        Site, format,
+        format,
         queue_history::Sample,
         store::{Latencies, Range, Series, Sums, Times},
     },
 };
-use signalbox_access::{Caller, Scope};
+use signalbox_access::Scope;
 use signalbox_api::audit::Record;
 
 /// Maximum changes that are marked in a chart.
@@ -48,9 +48,6 @@ pub(super) struct ChangeRow {
     /// The address of the audit log for the same path.
     pub(super) link: String,
 }
-
-/// Recent changes of routes, with the time at which they were read.
-pub(crate) type Changes = Option<(Instant, std::sync::Arc<Vec<Record>>)>;
 
 impl Charting {
     pub(super) fn new(view: &View, range: Range, changes: Option<Vec<ChangeRow>>, note: String) -> Self {
@@ -92,26 +89,17 @@ pub(super) enum Subject<'a> {
 
 /// Changes of routes in the range. Only for callers that may read the audit log.
 pub(super) async fn changes(
-    app: &Site,
-    caller: &Caller,
+    Visit { app, caller, deadline, now_ms, .. }: Visit<'_>,
     subject: Subject<'_>,
     range: Range,
-    deadline: Instant,
 ) -> Option<Vec<ChangeRow>> {
     if !caller.has_any(&[Scope::Audit]) || !caller.confinement().is_empty() {
         return None;
     }
-    let recent = app.dashboard.changes.lock().clone();
-    let records = match recent.filter(|(read_at, _)| read_at.elapsed() < CHANGES_TTL) {
-        Some((_, records)) => records,
-        None => {
-            let records = timeout_at(deadline, api::audit::route_changes(app, MAX_READ)).await.ok()?.ok()?;
-            let records = std::sync::Arc::new(records);
-            *app.dashboard.changes.lock() = Some((Instant::now(), std::sync::Arc::clone(&records)));
-            records
-        }
-    };
-    let now_ms = app.dashboard.now_ms();
+    let read = timeout_at(deadline, api::audit::route_changes(app, MAX_READ));
+    let records =
+        app.dashboard.changes.get((), CHANGES_TTL, async { read.await.map_err(drop)?.map_err(drop) });
+    let records = records.await.ok()?;
     let from_ms = now_ms.saturating_sub(u64::try_from(range.seconds * 1000).unwrap_or(0));
     let wanted = records.iter().filter(|record| record.at_ms >= from_ms);
     let wanted = wanted.filter(|record| is_about(record, subject));

@@ -7,13 +7,16 @@ use askama::Template;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Content, Kind, View, link, render, segment, subscribers::AttemptRow};
-use crate::{
-    dashboard::{Site, format},
-    http::Problem,
+use super::{
+    Content, Kind, Visit, link, plain, segment,
+    subscribers::{answer, outcome},
 };
+use crate::{dashboard::format, http::Problem};
 use signalbox_access::{Caller, Scope};
-use signalbox_api::queues::MessageState;
+use signalbox_api::{
+    events::{DeliveryAttempt, DeliveryResult},
+    queues::MessageState,
+};
 use signalbox_bus::{EventId, SubscriptionStatus};
 use signalbox_queues::{Act, Stored};
 
@@ -28,17 +31,7 @@ const MAX_ATTEMPTS: usize = 50;
 #[template(path = "dashboard/event.html")]
 struct Page {
     id: u64,
-    topic: String,
-    topic_link: String,
-    kind: String,
-    environment: String,
-    /// Its object, and the address of the object's page for those who may see it.
-    object: String,
-    object_link: String,
-    url: String,
-    accepted: String,
-    accepted_at: String,
-    data: String,
+    entry: Entry,
     /// Whether the log still has it.
     logged: bool,
     queues: Vec<QueueRow>,
@@ -47,33 +40,26 @@ struct Page {
     may_use: bool,
     /// Whether the caller may see more than single environments.
     whole: bool,
+    now_ms: u64,
 }
 
 #[derive(Debug)]
 struct QueueRow {
     name: String,
-    link: String,
-    /// The address of the message in the API, without the query.
-    path: String,
-    query: String,
+    /// The event in this queue, if it is there.
+    stored: Option<Stored>,
     state: &'static str,
     class: &'static str,
     details: String,
-    attempts: u32,
-    /// Whether it is in the queue, and can be made available now.
-    present: bool,
-    can_redrive: bool,
 }
 
 #[derive(Debug)]
 struct SubscriberRow {
     name: String,
-    link: String,
-    query: String,
     state: &'static str,
     class: &'static str,
     details: String,
-    attempts: Vec<AttemptRow>,
+    attempts: Vec<DeliveryAttempt>,
     /// Whether the caller may see and repeat its deliveries.
     own: bool,
     /// Whether it waits for another attempt, so that it can be skipped.
@@ -102,7 +88,8 @@ fn unknown(id: &str) -> Problem {
     Problem::not_found("unknown_event", detail)
 }
 
-pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
+pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, now_ms, .. } = visit;
     let id: u64 = view.name.parse().map_err(|_| unknown(&view.name))?;
     let logged = app.queues.log_entry(id).await?;
     let copy = match (&logged, &*view.queue) {
@@ -119,34 +106,19 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
     if caller.environments().is_some_and(|own| !own.contains(&entry.environment)) {
         return Err(unknown(&view.name));
     }
-    let (queues, more_queues) = queues(app, caller, view, id, &entry).await?;
-    let (subscribers, more_subscribers) = subscribers(app, caller, id, &entry).await?;
-    let whole = caller.environments().is_none();
-    let (now_ms, accepted_ms) = (app.dashboard.now_ms(), EventId(id).accepted_ms());
-    let page = Page {
+    let (queues, more_queues) = queues(visit, id, &entry).await?;
+    let (subscribers, more_subscribers) = subscribers(visit, id, &entry).await?;
+    plain(&Page {
         id,
-        topic_link: link(Kind::Events, &entry.topic),
-        topic: entry.topic,
-        kind: entry.kind,
-        environment: entry.environment,
-        object_link: if whole && !entry.object.is_empty() {
-            link(Kind::Objects, &entry.object)
-        } else {
-            String::new()
-        },
-        object: entry.object,
-        url: entry.url.unwrap_or_default(),
-        accepted: format::ago(now_ms, accepted_ms),
-        accepted_at: format::time(accepted_ms),
-        data: entry.data.as_deref().map(pretty).unwrap_or_default(),
+        entry,
         logged: logged.is_some(),
         queues,
         subscribers,
         more: more_queues || more_subscribers,
         may_use: caller.has_any(&[Scope::Queues]),
-        whole,
-    };
-    Ok(Content { html: render(&page)?, charts: Vec::new() })
+        whole: caller.environments().is_none(),
+        now_ms,
+    })
 }
 
 /// The data with line breaks; verbatim if a reader of JSON would change it, such as a number with many digits.
@@ -159,16 +131,13 @@ fn pretty(data: &RawValue) -> String {
 
 /// Tokens that are confined to environments do not see dead letters.
 fn shows(caller: &Caller, stored: &Stored) -> bool {
-    let own =
-        |own: &[String]| stored.place != MessageState::Dead && own.contains(&stored.message.environment);
+    let own = |own: &[String]| stored.place != MessageState::Dead && own.contains(&stored.message.environment);
     caller.environments().is_none_or(own)
 }
 
 /// The queues whose pattern matches, and the one that the address names.
 async fn queues(
-    app: &Site,
-    caller: &Caller,
-    view: &View,
+    Visit { app, caller, view, now_ms, .. }: Visit<'_>,
     id: u64,
     entry: &Entry,
 ) -> Result<(Vec<QueueRow>, bool), Problem> {
@@ -182,18 +151,17 @@ async fn queues(
     }
     let more = names.len() > MAX_PLACES;
     names.truncate(MAX_PLACES);
-    let now_ms = app.dashboard.now_ms();
     let mut rows = Vec::new();
     for name in names {
         let stored = app.queues.message(&name, id, Some(&entry.environment), Act::Show).await?;
-        rows.push(queue_row(name, id, &entry.environment, stored.filter(|one| shows(caller, one)), now_ms));
+        rows.push(queue_row(name, stored.filter(|one| shows(caller, one)), now_ms));
     }
     Ok((rows, more))
 }
 
-fn queue_row(name: String, id: u64, environment: &str, stored: Option<Stored>, now_ms: u64) -> QueueRow {
+fn queue_row(name: String, stored: Option<Stored>, now_ms: u64) -> QueueRow {
     let until = |stored: &Stored| {
-        stored.at_ms.map_or_else(String::new, |at| format!("for {}", format::span(at.saturating_sub(now_ms))))
+        stored.at_ms.map_or_else(String::new, |at| format!("for {}", format::until(now_ms, at)))
     };
     let (state, class, details) = match &stored {
         None => ("not in the queue", "idle", "it was acknowledged, dropped or expired".to_owned()),
@@ -207,33 +175,19 @@ fn queue_row(name: String, id: u64, environment: &str, stored: Option<Stored>, n
             }
         },
     };
-    let place = stored.as_ref().map(|stored| stored.place);
-    QueueRow {
-        link: link(Kind::Queues, &name),
-        path: format!("/queues/{}/messages/{id}", segment(&name)),
-        query: segment(environment),
-        name,
-        state,
-        class,
-        details,
-        attempts: stored.as_ref().map_or(0, |stored| stored.message.attempt),
-        present: place.is_some(),
-        can_redrive: matches!(place, Some(MessageState::Delayed | MessageState::Dead)),
-    }
+    QueueRow { name, stored, state, class, details }
 }
 
 /// The subscribers of its topic. Only a caller that sees all environments sees them.
 async fn subscribers(
-    app: &Site,
-    caller: &Caller,
+    visit: Visit<'_>,
     id: u64,
     entry: &Entry,
 ) -> Result<(Vec<SubscriberRow>, bool), Problem> {
-    if caller.environments().is_some() {
+    if visit.caller.environments().is_some() {
         return Ok((Vec::new(), false));
     }
-    let bus = app.bus.handle();
-    let mut all = bus.subscriptions().await?;
+    let mut all = visit.app.bus.handle().subscriptions().await?;
     all.retain(|one| {
         one.subscription.topics.contains(&entry.topic) && one.subscription.takes(&entry.environment)
     });
@@ -241,14 +195,13 @@ async fn subscribers(
     all.truncate(MAX_PLACES);
     let mut rows = Vec::new();
     for status in &all {
-        rows.push(subscriber_row(app, caller, id, status).await?);
+        rows.push(subscriber_row(visit, id, status).await?);
     }
     Ok((rows, more))
 }
 
 async fn subscriber_row(
-    app: &Site,
-    caller: &Caller,
+    Visit { app, caller, now_ms, .. }: Visit<'_>,
     id: u64,
     status: &SubscriptionStatus,
 ) -> Result<SubscriberRow, Problem> {
@@ -257,8 +210,6 @@ async fn subscriber_row(
     // Only the subscriber and root may see its deliveries.
     let own = caller.is_root() || (*token == *caller.bus_client() && caller.has_any(&[Scope::Subscribe]));
     let mut row = SubscriberRow {
-        link: link(Kind::Subscribers, &name),
-        query: segment(&name),
         name,
         state: "not shown",
         class: "idle",
@@ -270,29 +221,25 @@ async fn subscriber_row(
     if !own {
         return Ok(row);
     }
-    let now_ms = app.dashboard.now_ms();
-    let attempts = bus.deliveries(token, MAX_ATTEMPTS).await?;
-    let covering = attempts.into_iter().filter(|one| (one.first..=one.last).contains(&id));
-    row.attempts = covering.map(|one| super::subscribers::attempt(one, now_ms)).collect();
+    row.attempts = bus.deliveries(token, MAX_ATTEMPTS).await?;
+    row.attempts.retain(|one| (one.first..=one.last).contains(&id));
     let dead = if status.numbers.dead > 0 {
         bus.dead_letters(token, None, MAX_DEAD_LETTERS).await?.items
     } else {
         Vec::new()
     };
     let dead = dead.into_iter().find(|letter| letter.event.id.0 == id);
-    let last = row.attempts.first().map(|one| (one.result, one.class));
-    row.waits = dead.is_none() && last.is_some_and(|(result, _)| result == "retried");
+    let last = row.attempts.first().map(|one| one.result);
+    row.waits = dead.is_none() && last == Some(DeliveryResult::Retried);
     row.details = String::new();
     (row.state, row.class) = match (&dead, last) {
         (Some(letter), _) => {
             row.details = format!("{}: {}", format::ago(now_ms, letter.died_ms), letter.reason);
             ("dead letter", "bad")
         }
-        (None, Some(("retried", _))) => ("waits for a retry", "warn"),
-        (None, Some(last)) => last,
-        (None, None)
-            if status.numbers.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) =>
-        {
+        (None, Some(DeliveryResult::Retried)) => ("waits for a retry", "warn"),
+        (None, Some(last)) => outcome(last),
+        (None, None) if status.numbers.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) => {
             ("waiting or delivered", "idle")
         }
         (None, None) => {
@@ -305,6 +252,8 @@ async fn subscriber_row(
 
 #[cfg(test)]
 mod tests {
+    use signalbox_queues::Taken;
+
     use super::*;
 
     #[test]
@@ -316,8 +265,28 @@ mod tests {
 
     #[test]
     fn a_message_that_left_its_queue_cannot_be_changed() {
-        let row = queue_row("mail".to_owned(), 7, "a/b", None, 0);
-        assert_eq!((row.state, row.present, row.can_redrive), ("not in the queue", false, false));
-        assert_eq!((&*row.path, &*row.query), ("/queues/mail/messages/7", "a%2Fb"));
+        let shown = |stored| {
+            let entry = r#"{"type":"create","topic":"mail","environment":"a/b"}"#;
+            let page = Page {
+                id: 7,
+                entry: serde_json::from_str(entry).unwrap(),
+                logged: true,
+                queues: vec![queue_row("mail".to_owned(), stored, 0)],
+                subscribers: Vec::new(),
+                more: false,
+                may_use: true,
+                whole: false,
+                now_ms: 0,
+            };
+            page.render().unwrap()
+        };
+        let gone = shown(None);
+        assert!(gone.contains("not in the queue") && !gone.contains("/queues/mail/messages"), "{gone}");
+        let environment = "a/b".to_owned();
+        let message = Taken { id: 7, attempt: 1, environment, backlog: 1, body: Vec::new() };
+        let stored = |place| Some(Stored { place, at_ms: None, reason: None, message: message.clone() });
+        let (waiting, dead) = (shown(stored(MessageState::Waiting)), shown(stored(MessageState::Dead)));
+        assert!(waiting.contains("\"/queues/mail/messages/7?environment=a%2Fb\""), "{waiting}");
+        assert!(!waiting.contains("/redrive") && dead.contains("/messages/7/redrive?environment=a%2Fb"));
     }
 }

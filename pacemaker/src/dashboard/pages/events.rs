@@ -2,26 +2,18 @@
 
 use askama::Template;
 
-use super::{Content, View, render};
+use super::{Content, Visit, plain};
 use crate::http::Problem;
-use signalbox_access::Caller;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/events.html")]
-struct Page {
+struct Page<'a> {
     /// The environments of a token that is limited to some.
-    environments: Vec<String>,
-    confined: bool,
+    environments: Option<&'a [String]>,
     /// The topic of a link from elsewhere.
-    topic: String,
+    topic: &'a str,
 }
 
-pub(super) fn content(caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let own = caller.environments();
-    let page = Page {
-        environments: own.map(<[String]>::to_vec).unwrap_or_default(),
-        confined: own.is_some(),
-        topic: view.name.clone(),
-    };
-    Ok(Content { html: render(&page)?, charts: Vec::new() })
+pub(super) fn content(Visit { caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
+    plain(&Page { environments: caller.environments(), topic: &view.name })
 }

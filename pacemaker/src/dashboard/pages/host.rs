@@ -3,29 +3,30 @@
 use std::collections::BTreeSet;
 
 use askama::Template;
-use tokio::time::Instant;
 
 use super::{
-    Content, Kind, View,
+    Content, Kind, Visit,
     charts::{self, Charting, Subject},
+    instances::last_fault,
     link, overview,
     policy::{self, Shown},
-    render, segment,
+    segment,
     trial::{self, Trial},
+    with_charts,
 };
 use crate::{
     api::routing::{visible_explanation, visible_policy},
     dashboard::{
-        MAX_ROWS, Site,
+        MAX_ROWS,
         checkup::by,
         format,
         store::{Range, Sums},
     },
     http::Problem,
 };
-use signalbox_access::{Caller, Scope};
+use signalbox_access::Scope;
 use signalbox_route_table::{Answer, Explanation, Hostname, InstanceId, Question, Spec, State};
-use signalbox_routing::{Error, in_flight};
+use signalbox_routing::{Error, Live, Stored, in_flight};
 
 /// Minutes of latencies read for version types, and for instances.
 const MINUTES: i64 = 60;
@@ -34,9 +35,8 @@ const STATS: &str = "the stats Redis";
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/host.html")]
-struct Page {
-    name: String,
-    path: String,
+struct Page<'a> {
+    name: Hostname,
     /// Whether the caller may change the routes of this host.
     may_change: bool,
     instances: Vec<InstanceRow>,
@@ -47,46 +47,33 @@ struct Page {
     policy: String,
     /// Its revision; 0 without a policy.
     revision: u64,
-    /// The policy in words, and the address of its editor.
+    /// The policy in words.
     shown: Shown,
-    editor: String,
     /// The request that is explained.
     trial: Trial,
     charting: Charting,
-    has_shares: bool,
     /// Why there are no statistics.
-    outage: String,
+    outage: Option<&'a String>,
+    /// By the clock of the route table.
+    now_ms: u64,
 }
 
 #[derive(Debug)]
 struct InstanceRow {
-    id: String,
-    link: String,
-    path: String,
-    address: String,
-    version: String,
-    node: String,
-    weight: u32,
-    draining: bool,
-    standby: bool,
-    /// Time until it is removed; empty without a deadline.
-    removed_in: String,
-    unhealthy: Option<String>,
-    /// Since when, if it is known.
-    unhealthy_since: String,
-    faults: u64,
-    last_fault: String,
-    /// Time until its lease expires; empty without a lease.
-    lease: String,
-    /// Requests in progress.
-    in_flight: String,
+    stored: Stored,
+    live: Live,
+    /// Requests in progress, if they are counted.
+    in_flight: Option<u64>,
     /// Percentiles of its response times.
     times: String,
     /// Whether the caller may change all of its hosts.
     own: bool,
-    /// The registration as JSON, and its revision: a change of the weight replaces the whole registration.
-    spec: String,
-    revision: u64,
+}
+
+impl InstanceRow {
+    fn version(&self) -> &str {
+        self.stored.record.desired.spec.version_type_id.as_str()
+    }
 }
 
 #[derive(Debug)]
@@ -100,13 +87,8 @@ struct VersionRow {
     percent: String,
 }
 
-pub(super) async fn content(
-    app: &Site,
-    caller: &Caller,
-    view: &View,
-    round: u64,
-    deadline: Instant,
-) -> Result<Content, Problem> {
+pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, round, deadline, .. } = visit;
     let name = view.name.as_str();
     let hostname = Hostname::parse(name)?;
     if !caller.may_touch(&hostname) {
@@ -144,48 +126,19 @@ pub(super) async fn content(
         by(deadline, STATS, traffic.latencies(&versions, MINUTES)),
         by(deadline, STATS, traffic.series(charted, range, round > 0)),
         by(deadline, STATS, traffic.latencies(charted, range.minutes())),
-        charts::changes(app, caller, Subject::Host(hostname.as_str()), range, deadline),
+        charts::changes(visit, Subject::Host(hostname.as_str()), range),
     );
-    let outage = series.as_ref().err().cloned().unwrap_or_default();
     let (response_times, minute, latencies) = (response_times.ok(), minute.ok(), latencies.ok());
     let in_flight = in_flight.unwrap_or_else(|_| vec![None; stored.len()]);
 
-    let mut instances = Vec::with_capacity(stored.len());
-    for ((one, live), in_flight) in stored.into_iter().zip(live).zip(in_flight) {
-        let (desired, revision) = (one.record.desired, one.record.revision);
-        let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
-        let left = |until: u64| format::span(until.saturating_sub(now_ms));
-        let fault = live.last_fault.map(|fault| match live.last_fault_ms {
-            Some(at) => format!("{fault} ({})", format::ago(now_ms, at)),
-            None => fault,
-        });
-        let address = desired.spec.address.to_string();
-        instances.push(InstanceRow {
-            in_flight: in_flight.map_or_else(|| "–".to_owned(), |count| count.to_string()),
-            times: overview::percentiles(response_times.as_ref().and_then(|times| times.of(&address))),
-            path: segment(one.id.as_str()),
-            link: link(Kind::Instances, one.id.as_str()),
-            id: one.id.to_string(),
-            address,
-            version: desired.spec.version_type_id.as_str().to_owned(),
-            node: desired.spec.node_id.as_ref().map_or_else(String::new, |node| node.as_str().to_owned()),
-            weight: desired.spec.weight,
-            draining: desired.state != State::Active,
-            standby: desired.state == State::Standby,
-            removed_in: desired.drain_deadline_ms.map(left).unwrap_or_default(),
-            unhealthy_since: match live.health_ms.filter(|_| live.unhealthy.is_some()) {
-                Some(at) => format!(" (since {})", format::ago(now_ms, at)),
-                None => String::new(),
-            },
-            unhealthy: live.unhealthy,
-            faults: live.faults,
-            last_fault: fault.unwrap_or_default(),
-            lease: live.lease_expires_ms.map(left).unwrap_or_default(),
-            own: caller.may_touch_all(&desired.spec.hostnames),
-            spec,
-            revision,
-        });
-    }
+    let rows = stored.into_iter().zip(live).zip(in_flight).map(|((stored, live), in_flight)| {
+        let spec = &stored.record.desired.spec;
+        let address = spec.address.to_string();
+        let times = response_times.as_ref().and_then(|times| times.of(&address));
+        let (times, own) = (overview::percentiles(times), caller.may_touch_all(&spec.hostnames));
+        InstanceRow { stored, live, in_flight, times, own }
+    });
+    let instances: Vec<InstanceRow> = rows.collect();
 
     let mut charts = Vec::new();
     if let Ok(series) = &series {
@@ -200,7 +153,7 @@ pub(super) async fn content(
         _ => String::new(),
     };
     let charting = Charting::new(view, range, changes, note);
-    charting.complete(range, app.dashboard.now_ms(), &mut charts);
+    charting.complete(range, visit.now_ms, &mut charts);
     let versions: Vec<VersionRow> = versions
         .into_iter()
         .map(|id| {
@@ -208,7 +161,7 @@ pub(super) async fn content(
             let show = |text: fn(&Sums) -> String| minute.map_or_else(|| "–".to_owned(), text);
             let share = explanation.shares.iter().find(|share| share.version_type == id);
             VersionRow {
-                instances: instances.iter().filter(|one| one.version == id).count(),
+                instances: instances.iter().filter(|one| one.version() == id).count(),
                 rate: show(|minute| format::per_second(minute.requests)),
                 errors: show(|minute| format::percent(minute.server_errors, minute.requests)),
                 times: overview::percentiles(latencies.as_ref().and_then(|latencies| latencies.of(&id))),
@@ -218,27 +171,25 @@ pub(super) async fn content(
         })
         .collect();
     let page = Page {
-        path: segment(name),
         may_change: caller.has_any(&[Scope::Routes]),
         answer: match explanation.answer {
             Answer::Proxied => "Requests are routed to an instance.",
             Answer::NoInstance => "Requests are answered with 503: no instance can receive them.",
             Answer::NoRoute => "Requests are answered with 404: the route table has no match for this name.",
         },
-        outage,
-        has_shares: !explanation.shares.is_empty(),
+        outage: series.as_ref().err(),
         shown: policy::shown(policy.as_ref()),
-        editor: link(Kind::Policy, name),
-        trial: trial::of(app, caller, view, &hostname).await,
+        trial: trial::of(visit, &hostname).await,
         charting,
         policy: policy
             .and_then(|policy| serde_json::to_string(&policy).ok())
             .unwrap_or_else(|| "{}".to_owned()),
         revision,
-        name: hostname.to_string(),
+        name: hostname,
+        now_ms,
         instances,
         versions,
         explanation,
     };
-    Ok(Content { html: render(&page)?, charts })
+    with_charts(&page, charts)
 }

@@ -1,23 +1,21 @@
 //! All hosts.
 
 use askama::Template;
-use tokio::time::Instant;
 
 use super::{
-    Content, Kind, View, link,
+    Content, Kind, Visit, link,
     list::{self, Heading, List},
     overview::Numbers,
-    render,
+    plain,
 };
 use crate::{
     api::routing::HostSummary,
-    dashboard::{Site, checkup::by, store::Sums},
+    dashboard::{checkup::by, store::Sums},
     http::{
         Problem,
         list::{Field, Listing, SortKey},
     },
 };
-use signalbox_access::Caller;
 
 /// Minutes of latencies read.
 const MINUTES: i64 = 15;
@@ -55,30 +53,15 @@ fn badness(host: &HostSummary) -> u64 {
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/hosts.html")]
-struct Page {
+struct Page<'a> {
     list: List,
-    rows: Vec<Row>,
+    rows: Vec<(HostSummary, Option<Numbers>)>,
     /// Why there are no statistics.
-    outage: String,
+    outage: Option<&'a String>,
 }
 
-#[derive(Debug)]
-struct Row {
-    name: String,
-    link: String,
-    instances: usize,
-    healthy: usize,
-    versions: Vec<String>,
-    has_policy: bool,
-    numbers: Option<Numbers>,
-}
-
-pub(super) async fn content(
-    app: &Site,
-    caller: &Caller,
-    view: &View,
-    deadline: Instant,
-) -> Result<Content, Problem> {
+pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, deadline, .. } = visit;
     let checkup = app.dashboard.checkups.get(app, caller, deadline).await;
     let hosts = match &checkup.hosts {
         Ok(hosts) => hosts,
@@ -96,18 +79,10 @@ pub(super) async fn content(
     let ids: Vec<String> = page.items.iter().flat_map(|one| one.host.versions.iter().cloned()).collect();
     let latencies = app.dashboard.traffic.latencies(&ids, MINUTES);
     let latencies = by(deadline, "the stats Redis", latencies).await.ok();
-    let rows = page.items.into_iter().map(|Busy { host, minute }| {
+    let row = |Busy { host, minute }: Busy| {
         let times = latencies.as_ref().and_then(|latencies| latencies.of_all(&host.versions));
-        Row {
-            link: link(Kind::Host, host.name.as_str()),
-            name: host.name.to_string(),
-            instances: host.instances,
-            healthy: host.healthy(),
-            numbers: minute.map(|minute| Numbers::new(&minute, times)),
-            versions: host.versions.into_iter().collect(),
-            has_policy: host.has_policy,
-        }
-    });
-    let outage = checkup.minute.as_ref().err().cloned().unwrap_or_default();
-    Ok(Content { html: render(&Page { list, rows: rows.collect(), outage })?, charts: Vec::new() })
+        (host, minute.map(|minute| Numbers::new(&minute, times)))
+    };
+    let rows = page.items.into_iter().map(row).collect();
+    plain(&Page { list, rows, outage: checkup.minute.as_ref().err() })
 }

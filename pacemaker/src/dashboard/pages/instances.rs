@@ -6,22 +6,21 @@ use askama::Template;
 use tokio::time::Instant;
 
 use super::{
-    Content, Kind, View,
+    Content, Kind, Visit,
     charts::{self, Charting, Subject},
     link,
     list::ROWS,
-    overview, render, segment,
+    overview, plain, segment, with_charts,
 };
 use crate::{
     dashboard::{
-        Site,
         checkup::by,
         format,
         store::{Range, Times},
     },
     http::{Problem, list::contains},
 };
-use signalbox_access::{Caller, Scope};
+use signalbox_access::Scope;
 use signalbox_route_table::{Hostname, InstanceId, Label, State};
 use signalbox_routing::{Error, Live, Stored, in_flight};
 
@@ -41,9 +40,9 @@ const STATS: &str = "the stats Redis";
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/instances.html")]
-struct List {
-    search: String,
-    rows: Vec<Row>,
+struct List<'a> {
+    search: &'a str,
+    rows: Vec<(Stored, Live)>,
     /// Whether an instance of this page has a node.
     nodes: bool,
     next: Option<String>,
@@ -52,40 +51,20 @@ struct List {
     examined: bool,
 }
 
-#[derive(Debug)]
-struct Row {
-    id: String,
-    link: String,
-    address: String,
-    hosts: Vec<(String, String)>,
-    more_hosts: usize,
-    version: String,
-    node: String,
-    state: &'static str,
-    class: &'static str,
-    why: String,
-}
-
 #[derive(Debug, Template)]
 #[template(path = "dashboard/instance.html")]
-struct Page {
-    row: Row,
-    path: String,
-    weight: u32,
+struct Page<'a> {
+    stored: &'a Stored,
+    live: Live,
     /// `None` if they are not counted.
     in_flight: Option<u64>,
     times: String,
-    lease: String,
-    removed_in: String,
-    health_since: String,
-    has_health: bool,
-    faults: u64,
-    last_fault: String,
-    spec: String,
     charting: Charting,
     /// Why there are no statistics.
-    outage: String,
+    outage: Option<&'a String>,
     may_change: bool,
+    /// By the clock of the route table.
+    now_ms: u64,
 }
 
 /// How a state is shown: a word, and its color.
@@ -98,38 +77,15 @@ fn shown(state: State, unhealthy: bool) -> (&'static str, &'static str) {
     }
 }
 
-fn row(stored: &Stored, live: &Live) -> Row {
-    let desired = &stored.record.desired;
-    let spec = &desired.spec;
-    let (state, class) = shown(desired.state, live.unhealthy.is_some());
-    let host = |host: &Hostname| (link(Kind::Host, host.as_str()), host.to_string());
-    Row {
-        id: stored.id.to_string(),
-        link: link(Kind::Instances, stored.id.as_str()),
-        address: spec.address.to_string(),
-        hosts: spec.hostnames.iter().take(3).map(host).collect(),
-        more_hosts: spec.hostnames.len().saturating_sub(3),
-        version: spec.version_type_id.as_str().to_owned(),
-        node: spec.node_id.as_ref().map_or_else(String::new, |node| node.as_str().to_owned()),
-        state,
-        class,
-        why: live.unhealthy.clone().unwrap_or_default(),
+/// The latest fault and when it was reported; empty if there is none.
+pub(super) fn last_fault(live: &Live, now_ms: u64) -> String {
+    match (&live.last_fault, live.last_fault_ms) {
+        (Some(fault), Some(at)) => format!("{fault} ({})", format::ago(now_ms, at)),
+        (fault, _) => fault.clone().unwrap_or_default(),
     }
 }
 
-pub(super) async fn content(
-    app: &Site,
-    caller: &Caller,
-    view: &View,
-    deadline: Instant,
-) -> Result<Content, Problem> {
-    if !view.name.is_empty() {
-        return instance(app, caller, view, deadline).await;
-    }
-    Ok(Content { html: list(app, caller, view).await?, charts: Vec::new() })
-}
-
-async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn list(Visit { app, caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
     let store = app.registry.store();
     let wanted = view.search.trim().to_lowercase();
     let cursor = Some(&*view.cursor).filter(|cursor| !cursor.is_empty());
@@ -156,14 +112,12 @@ async fn list(app: &Site, caller: &Caller, view: &View) -> Result<String, Proble
         found.truncate(ROWS);
         next = found.last().map(|one| one.id.to_string());
     }
-    let to = |cursor: String| View { cursor, ..view.clone() }.address();
-    let next = app.cursors.write(caller, LIST, next).await?.map(to);
+    let next = app.cursors.write(caller, LIST, next).await?.map(|cursor| view.at_cursor(&cursor));
     let ids: Vec<InstanceId> = found.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
-    let rows: Vec<Row> = found.iter().zip(&live).map(|(stored, live)| row(stored, live)).collect();
-    let nodes = rows.iter().any(|row| !row.node.is_empty());
-    let first = (!view.cursor.is_empty()).then(|| to(String::new()));
-    render(&List { search: view.search.clone(), rows, nodes, next, first, examined })
+    let nodes = found.iter().any(|one| one.record.desired.spec.node_id.is_some());
+    let rows = found.into_iter().zip(live).collect();
+    plain(&List { search: &view.search, rows, nodes, next, first: view.first_page(), examined })
 }
 
 fn matches(stored: &Stored, wanted: &str) -> bool {
@@ -174,7 +128,8 @@ fn matches(stored: &Stored, wanted: &str) -> bool {
     contains(wanted, texts.into_iter().chain(node).chain(spec.hostnames.iter().map(Hostname::as_str)))
 }
 
-async fn instance(app: &Site, caller: &Caller, view: &View, deadline: Instant) -> Result<Content, Problem> {
+pub(super) async fn instance(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, deadline, .. } = visit;
     let id = InstanceId::parse(&view.name)?;
     let store = app.registry.store();
     let stored = store.stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
@@ -191,11 +146,10 @@ async fn instance(app: &Site, caller: &Caller, view: &View, deadline: Instant) -
         by(deadline, STATS, async { Ok::<_, String>(in_flight(store, &specs).await) }),
         by(deadline, STATS, traffic.instance_latencies(&address, MINUTES)),
         by(deadline, STATS, traffic.instance_latencies(&address, range.minutes())),
-        charts::changes(app, caller, Subject::Instance(id.as_str()), range, deadline),
+        charts::changes(visit, Subject::Instance(id.as_str()), range),
     );
     let under_way = under_way.ok().and_then(|mut counts| counts.pop().flatten());
     let times: Option<Times> = times.ok().and_then(|times| times.of(&address[0]));
-    let outage = history.as_ref().err().cloned().unwrap_or_default();
     let mut drawn = Vec::new();
     if let Ok(history) = &history {
         drawn = vec![charts::responses(history, range), charts::latency(history, range)];
@@ -204,28 +158,16 @@ async fn instance(app: &Site, caller: &Caller, view: &View, deadline: Instant) -
     charting.ranges.retain(|(name, ..)| Range::named(name).minutes() <= KEPT_MINUTES);
     let minutes = range.minutes_per_point();
     charting.resolution = format!("Each point is {minutes} min of responses; they are kept for 2 days.");
-    charting.complete(range, app.dashboard.now_ms(), &mut drawn);
-    let left = |until: u64| format::span(until.saturating_sub(now_ms));
-    let fault = live.last_fault.clone().unwrap_or_default();
-    let html = render(&Page {
-        charting,
-        outage,
-        row: row(&stored, &live),
-        path: segment(id.as_str()),
-        weight: spec.weight,
+    charting.complete(range, visit.now_ms, &mut drawn);
+    let page = Page {
+        stored: &stored,
+        live,
         in_flight: under_way,
         times: overview::percentiles(times),
-        lease: live.lease_expires_ms.map(left).unwrap_or_default(),
-        removed_in: stored.record.desired.drain_deadline_ms.map(left).unwrap_or_default(),
-        health_since: live.health_ms.map(|at| format::ago(now_ms, at)).unwrap_or_default(),
-        has_health: spec.health.is_some(),
-        faults: live.faults,
-        last_fault: match live.last_fault_ms {
-            Some(at) => format!("{fault} ({})", format::ago(now_ms, at)),
-            None => fault,
-        },
-        spec: serde_json::to_string_pretty(spec).unwrap_or_default(),
+        charting,
+        outage: history.as_ref().err(),
         may_change: caller.has_any(&[Scope::Routes]),
-    })?;
-    Ok(Content { html, charts: drawn })
+        now_ms,
+    };
+    with_charts(&page, drawn)
 }

@@ -35,9 +35,8 @@ use crate::http::{
 use signalbox_access::{Caller, Dimension};
 pub(super) use signalbox_diagnosis::thousands;
 
-pub(super) use charts::Changes;
 pub(super) use list::found;
-pub(super) use machines::Diagrams;
+pub(super) use machines::{Diagrams, busy};
 
 /// A page is answered this long after its request arrived, without what could not be read.
 const PAGE_PATIENCE: Duration = Duration::from_millis(1800);
@@ -92,47 +91,36 @@ impl Kind {
         ("Access", &[Self::Tokens, Self::Audit]),
     ];
 
-    /// The name in addresses.
-    pub(super) fn name(self) -> &'static str {
+    /// The name in addresses, and the title.
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Overview => "overview",
-            Self::Problems => "problems",
-            Self::Host => "host",
-            Self::Instances => "instances",
-            Self::Routers => "routers",
-            Self::Certificates => "certificates",
-            Self::Events => "events",
-            Self::Event => "event",
-            Self::Topics => "topics",
-            Self::Subscribers => "subscribers",
-            Self::Queues => "queues",
-            Self::Objects => "objects",
-            Self::Machines => "machines",
-            Self::Tokens => "tokens",
-            Self::Audit => "audit",
-            Self::Label => "label",
-            Self::Plan => "plan",
-            Self::Policy => "policy",
+            Self::Overview => ("overview", "Overview"),
+            Self::Problems => ("problems", "Problems"),
+            Self::Host => ("host", "Hosts"),
+            Self::Instances => ("instances", "Instances"),
+            Self::Routers => ("routers", "Routers"),
+            Self::Certificates => ("certificates", "Certificates"),
+            Self::Events => ("events", "Live events"),
+            Self::Event => ("event", "Live events"),
+            Self::Topics => ("topics", "Topics"),
+            Self::Subscribers => ("subscribers", "Subscribers"),
+            Self::Queues => ("queues", "Queues"),
+            Self::Objects => ("objects", "Objects"),
+            Self::Machines => ("machines", "Machines"),
+            Self::Tokens => ("tokens", "Tokens"),
+            Self::Audit => ("audit", "Audit log"),
+            Self::Label => ("label", "Machines"),
+            Self::Plan => ("plan", "Machines"),
+            Self::Policy => ("policy", "Hosts"),
         }
     }
 
+    pub(super) fn name(self) -> &'static str {
+        self.texts().0
+    }
+
     pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Problems => "Problems",
-            Self::Host | Self::Policy => "Hosts",
-            Self::Instances => "Instances",
-            Self::Routers => "Routers",
-            Self::Certificates => "Certificates",
-            Self::Events | Self::Event => "Live events",
-            Self::Topics => "Topics",
-            Self::Subscribers => "Subscribers",
-            Self::Queues => "Queues",
-            Self::Objects => "Objects",
-            Self::Machines | Self::Label | Self::Plan => "Machines",
-            Self::Tokens => "Tokens",
-            Self::Audit => "Audit log",
-        }
+        self.texts().1
     }
 
     /// The lines of its icon, on a square of 16 units.
@@ -228,6 +216,16 @@ impl View {
         }
     }
 
+    /// The address of the same list from `cursor` on.
+    fn at_cursor(&self, cursor: &str) -> String {
+        Self { cursor: cursor.to_owned(), ..self.clone() }.address()
+    }
+
+    /// The address of the list's first page, unless this is it.
+    fn first_page(&self) -> Option<String> {
+        (!self.cursor.is_empty()).then(|| self.at_cursor(""))
+    }
+
     fn query(&self, page: Option<&str>) -> String {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         let pairs = [
@@ -282,6 +280,19 @@ fn segment(name: &str) -> String {
     url::form_urlencoded::byte_serialize(name.as_bytes()).collect::<String>().replace('+', "%20")
 }
 
+/// A page that is being read: who asked for what.
+#[derive(Debug, Clone, Copy)]
+struct Visit<'a> {
+    app: &'a Site,
+    caller: &'a Caller,
+    view: &'a View,
+    /// The refreshes of its stream: the first one reads longer periods for the charts.
+    round: u64,
+    /// The end of the time for everything that the page can do without.
+    deadline: Instant,
+    now_ms: u64,
+}
+
 /// A page's inner HTML and the points of its charts.
 #[derive(Debug)]
 pub(super) struct Content {
@@ -322,8 +333,7 @@ pub(super) struct Line {
     pub(super) y: Vec<Option<f64>>,
 }
 
-/// Reads and renders a page that was asked for at `begun`. `round` counts the refreshes of a stream: the first one reads
-/// longer periods for the charts.
+/// Reads and renders a page that was asked for at `begun`.
 ///
 /// # Errors
 /// What to show instead: also if a server does not respond in time.
@@ -350,26 +360,32 @@ pub(super) async fn content(
             check_whole(caller)?;
         }
     }
-    let deadline = begun + SOURCE_PATIENCE;
+    let now_ms = app.dashboard.now_ms();
+    let visit = Visit { app, caller, view, round, deadline: begun + SOURCE_PATIENCE, now_ms };
+    let is_list = view.name.is_empty();
     let page = async {
         match view.kind {
-            Kind::Overview => overview::content(app, caller, view, round, deadline).await,
-            Kind::Problems => problems::content(app, caller, view, deadline).await,
-            Kind::Host if view.name.is_empty() => hosts::content(app, caller, view, deadline).await,
-            Kind::Host => Box::pin(host::content(app, caller, view, round, deadline)).await,
-            Kind::Policy => policy::content(app, caller, view).await,
-            Kind::Instances => instances::content(app, caller, view, deadline).await,
-            Kind::Routers => routers::content(app, view, deadline).await,
-            Kind::Certificates => certificates::content(app, caller, view).await,
-            Kind::Events => events::content(caller, view),
-            Kind::Event => event::content(app, caller, view).await,
-            Kind::Topics => topics::content(app, view).await,
-            Kind::Subscribers => subscribers::content(app, caller, view).await,
-            Kind::Queues => queues::content(app, caller, view).await,
-            Kind::Objects => objects::content(app, caller, view).await,
-            Kind::Tokens => access::tokens(app, caller, view).await,
-            Kind::Audit => access::audit(app, caller, view).await,
-            Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
+            Kind::Overview => overview::content(visit).await,
+            Kind::Problems => problems::content(visit).await,
+            Kind::Host if is_list => hosts::content(visit).await,
+            Kind::Host => Box::pin(host::content(visit)).await,
+            Kind::Policy => policy::content(visit).await,
+            Kind::Instances if is_list => instances::list(visit).await,
+            Kind::Instances => instances::instance(visit).await,
+            Kind::Routers => routers::content(visit).await,
+            Kind::Certificates => certificates::content(visit).await,
+            Kind::Events => events::content(visit),
+            Kind::Event => event::content(visit).await,
+            Kind::Topics => topics::content(visit).await,
+            Kind::Subscribers if is_list => subscribers::list(visit).await,
+            Kind::Subscribers => subscribers::subscriber(visit).await,
+            Kind::Queues if is_list => queues::list(visit).await,
+            Kind::Queues => queues::queue(visit).await,
+            Kind::Objects if is_list => objects::list(visit).await,
+            Kind::Objects => objects::object(visit).await,
+            Kind::Tokens => access::tokens(visit).await,
+            Kind::Audit => access::audit(visit).await,
+            Kind::Machines | Kind::Label | Kind::Plan => machines::content(visit).await,
         }
     };
     match timeout_at(begun + PAGE_PATIENCE, page).await {
@@ -410,6 +426,16 @@ struct Notice<'a> {
 /// A message in place of a page.
 pub(super) fn notice(problem: &Problem) -> Result<String, Problem> {
     render(&Notice { text: problem.detail(), status: problem.status().as_u16() })
+}
+
+/// A page with charts.
+fn with_charts(page: &impl Template, charts: Vec<Chart>) -> Result<Content, Problem> {
+    Ok(Content { html: render(page)?, charts })
+}
+
+/// A page without charts.
+fn plain(page: &impl Template) -> Result<Content, Problem> {
+    with_charts(page, Vec::new())
 }
 
 pub(super) fn render(page: &impl Template) -> Result<String, Problem> {

@@ -3,26 +3,24 @@
 use std::time::Duration;
 
 use askama::Template;
-use tokio::time::Instant;
 
 use super::{
-    Content, Kind, View,
+    Content, Kind, Visit,
     charts::{self, Charting, Subject},
-    link, render,
+    link,
     routers::{self, RouterRow},
-    thousands,
+    thousands, with_charts,
 };
 use crate::{
+    api::routing::HostSummary,
     dashboard::{
-        Site,
-        checkup::{Checkup, MAX_VERSION_TYPES, by},
+        checkup::{Checkup, Head, MAX_VERSION_TYPES, by},
         facts::{self, Group, SkippedTogether},
         format,
         store::{Latencies, Range, Sums, Times},
     },
     http::Problem,
 };
-use signalbox_access::Caller;
 
 /// Maximum version types whose traffic is in the charts: those with the most requests.
 const MAX_CHARTED: usize = 50;
@@ -38,25 +36,23 @@ const MAX_HOSTS: usize = 10;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/overview.html")]
-struct Page {
-    serial: u64,
-    epoch: String,
+struct Page<'a> {
+    head: &'a Head,
     problems: usize,
     critical: bool,
-    groups: Vec<Group>,
+    groups: Vec<Group<'a>>,
     more_groups: usize,
     /// Checks that were not performed.
     skipped: Vec<SkippedTogether>,
     skipped_checks: usize,
     /// The traffic of the last minute, or why it cannot be read.
-    total: Result<Numbers, String>,
+    total: Result<Numbers, &'a String>,
     /// The busiest hosts, or why they cannot be read.
-    hosts: Result<Vec<HostRow>, String>,
+    hosts: Result<Vec<(&'a HostSummary, Option<Numbers>)>, &'a String>,
     all_hosts: String,
     charting: Charting,
-    /// Whether the caller may see the data of every tenant.
-    whole: bool,
-    routers: Result<Vec<RouterRow>, String>,
+    /// `None` for a caller that may not see them.
+    routers: Option<Result<Vec<RouterRow>, &'a String>>,
 }
 
 /// The traffic of the last minute, formatted.
@@ -87,23 +83,8 @@ impl Numbers {
     }
 }
 
-#[derive(Debug)]
-struct HostRow {
-    name: String,
-    link: String,
-    instances: usize,
-    healthy: usize,
-    versions: String,
-    numbers: Option<Numbers>,
-}
-
-pub(super) async fn content(
-    app: &Site,
-    caller: &Caller,
-    view: &View,
-    round: u64,
-    deadline: Instant,
-) -> Result<Content, Problem> {
+pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, round, deadline, now_ms } = visit;
     // The charts need some of the time, too.
     let checkup = app.dashboard.checkups.get(app, caller, deadline - CHARTS_PATIENCE).await;
     let range = Range::named(&view.range);
@@ -114,24 +95,22 @@ pub(super) async fn content(
         by(deadline, "the stats Redis", traffic.series(&charted, range, round > 0)),
         by(deadline, "the stats Redis", traffic.latencies(&ids, MINUTES)),
         by(deadline, "the stats Redis", traffic.latencies(&charted, range.minutes())),
-        charts::changes(app, caller, Subject::Everything, range, deadline),
+        charts::changes(visit, Subject::Everything, range),
     );
     let latencies = latencies.ok();
     let mut charts = series.as_deref().map(charts::traffic).unwrap_or_default();
     charts.extend(history.as_deref().ok().map(|history| charts::latency(history, range)));
-    let total = checkup.minute.as_ref().map_err(Clone::clone).map(|minute| {
-        let mut sums = Sums::default();
-        minute.values().for_each(|one| sums.add(one));
-        Numbers::new(&sums, latencies.as_ref().and_then(|latencies| latencies.all()))
+    let total = checkup.minute.as_ref().map(|minute| {
+        Numbers::new(&Sums::of(minute.values()), latencies.as_ref().and_then(|latencies| latencies.all()))
     });
     let groups = facts::groups(&checkup.diagnosis.findings, MAX_NAMED);
     let (problems, critical) = checkup.problems();
     let versions = checkup.minute.as_ref().map_or(0, std::collections::HashMap::len);
-    let routers = match &checkup.routers {
-        Some(Ok(reports)) => Ok(reports.iter().map(|one| routers::row(app, one, &checkup.head)).collect()),
-        Some(Err(reason)) => Err(reason.clone()),
-        None => Ok(Vec::new()),
-    };
+    let routers = checkup.routers.as_ref().map(|reports| {
+        reports
+            .as_ref()
+            .map(|reports| reports.iter().map(|one| routers::row(app, one, &checkup.head)).collect())
+    });
     let note = match versions {
         MAX_VERSION_TYPES => {
             format!("The charts show {} version types; the tiles count {versions}.", charted.len())
@@ -143,24 +122,22 @@ pub(super) async fn content(
         _ => String::new(),
     };
     let charting = Charting::new(view, range, changes, note);
-    charting.complete(range, app.dashboard.now_ms(), &mut charts);
+    charting.complete(range, now_ms, &mut charts);
     let page = Page {
         charting,
-        serial: checkup.head.serial,
-        epoch: checkup.head.epoch.clone(),
+        head: &checkup.head,
         problems,
         critical,
         more_groups: groups.len().saturating_sub(MAX_GROUPS),
         groups: groups.into_iter().take(MAX_GROUPS).collect(),
         skipped: facts::skipped_together(&checkup.diagnosis.skipped),
         skipped_checks: checkup.diagnosis.skipped.len(),
-        hosts: checkup.hosts.as_ref().map_err(Clone::clone).map(|_| hosts(&checkup, latencies.as_deref())),
+        hosts: checkup.hosts.as_ref().map(|_| hosts(&checkup, latencies.as_deref())),
         all_hosts: thousands(checkup.hosts.as_ref().map_or(0, Vec::len)),
-        whole: checkup.routers.is_some(),
         routers,
         total,
     };
-    Ok(Content { html: render(&page)?, charts })
+    with_charts(&page, charts)
 }
 
 /// The `most` version types with the most requests in the last minute.
@@ -175,20 +152,13 @@ fn busiest(checkup: &Checkup, most: usize) -> Vec<String> {
 }
 
 /// The busiest hosts.
-fn hosts(checkup: &Checkup, latencies: Option<&Latencies>) -> Vec<HostRow> {
+fn hosts<'a>(checkup: &'a Checkup, latencies: Option<&Latencies>) -> Vec<(&'a HostSummary, Option<Numbers>)> {
     let hosts = checkup.hosts.as_deref().unwrap_or_default();
     let mut busiest: Vec<_> = hosts.iter().map(|host| (host, checkup.minute_of(host))).collect();
     busiest.sort_by_key(|(_, minute)| std::cmp::Reverse(minute.map_or(0, |minute| minute.requests)));
-    let row = |(host, minute): (&crate::api::routing::HostSummary, Option<Sums>)| {
+    let row = |(host, minute): (&'a HostSummary, Option<Sums>)| {
         let times = latencies.and_then(|latencies| latencies.of_all(&host.versions));
-        HostRow {
-            link: link(Kind::Host, host.name.as_str()),
-            name: host.name.to_string(),
-            instances: host.instances,
-            healthy: host.healthy(),
-            versions: host.versions.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
-            numbers: minute.map(|minute| Numbers::new(&minute, times)),
-        }
+        (host, minute.map(|minute| Numbers::new(&minute, times)))
     };
     busiest.into_iter().take(MAX_HOSTS).map(row).collect()
 }

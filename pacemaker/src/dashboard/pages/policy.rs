@@ -6,9 +6,9 @@
 use askama::Template;
 use serde_json::Value;
 
-use super::{Content, Kind, View, link, render, segment};
-use crate::{api::routing::visible_policy, dashboard::Site, http::Problem};
-use signalbox_access::{Caller, Scope};
+use super::{Content, Kind, Visit, link, plain, segment};
+use crate::{api::routing::visible_policy, http::Problem};
+use signalbox_access::Scope;
 use signalbox_route_table::{Hostname, Policy};
 use signalbox_routing::Error;
 
@@ -120,9 +120,7 @@ const GROUPS: [Group; 5] = [
 #[derive(Debug, Template)]
 #[template(path = "dashboard/policy.html")]
 struct Page {
-    name: String,
-    host_link: String,
-    path: String,
+    name: Hostname,
     /// The revision that is shown; 0 without a policy.
     revision: u64,
     groups: &'static [Group],
@@ -153,7 +151,7 @@ pub(super) struct PathRow {
     pub(super) access: String,
 }
 
-pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
+pub(super) async fn content(Visit { app, caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
     let hostname = Hostname::parse(&view.name)?;
     if !caller.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
@@ -161,16 +159,13 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
     let stored = app.registry.store().policy(&hostname).await?;
     let revision = stored.as_ref().map_or(0, |wanted| wanted.revision);
     let policy = stored.map(|wanted| visible_policy(wanted.value, caller)).unwrap_or_default();
-    let page = Page {
-        host_link: link(Kind::Host, hostname.as_str()),
-        path: segment(hostname.as_str()),
-        name: hostname.to_string(),
+    plain(&Page {
+        name: hostname,
         revision,
         groups: &GROUPS,
         policy: serde_json::to_string_pretty(&policy).unwrap_or_else(|_| "{}".to_owned()),
         may_change: caller.has_any(&[Scope::Routes]),
-    };
-    Ok(Content { html: render(&page)?, charts: Vec::new() })
+    })
 }
 
 pub(super) fn shown(policy: Option<&Policy>) -> Shown {

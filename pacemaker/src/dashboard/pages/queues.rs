@@ -3,23 +3,23 @@
 use askama::Template;
 
 use super::{
-    Chart, Content, Kind, View,
+    Chart, Content, Kind, Visit,
     charts::{self, Charting},
     link,
     list::{self, Head, Heading, List},
-    message_link, render, segment,
+    message_link, plain, segment, with_charts,
 };
 use crate::{
-    dashboard::{MAX_ROWS, Site, format, queue_history::QueueHistory, store::Range},
+    dashboard::{MAX_ROWS, format, queue_history::QueueHistory, store::Range},
     http::{
         Problem,
         list::{Listing, SortKey, contains},
     },
 };
-use signalbox_access::{Caller, Scope};
+use signalbox_access::Scope;
 use signalbox_api::queues::Overflow;
 use signalbox_bus::EventId;
-use signalbox_queues::{Definition, Error, FacetStatus, QueueNumbers, Taken};
+use signalbox_queues::{Definition, Error, FacetStatus, QueueNumbers, Stored, Taken};
 
 /// Maximum facets that are read and sorted, the first by name.
 const MAX_SORTED: usize = 1000;
@@ -65,13 +65,8 @@ struct Page {
 #[derive(Debug)]
 struct QueueRow {
     name: String,
-    link: String,
     pattern: String,
-    waiting: u64,
-    in_flight: u64,
-    delayed: u64,
-    dead: u64,
-    facets: u64,
+    numbers: QueueNumbers,
 }
 
 const LISTING: Listing<'static, QueueRow> = Listing {
@@ -79,54 +74,39 @@ const LISTING: Listing<'static, QueueRow> = Listing {
     texts: |row| vec![row.pattern.as_str()],
     fields: &[
         ("name", |row| SortKey::from(&*row.name)),
-        ("waiting", |row| SortKey::from(row.waiting)),
-        ("in_flight", |row| SortKey::from(row.in_flight)),
-        ("delayed", |row| SortKey::from(row.delayed)),
-        ("facets", |row| SortKey::from(row.facets)),
-        ("dead", |row| SortKey::from(row.dead)),
+        ("waiting", |row| SortKey::from(row.numbers.waiting)),
+        ("in_flight", |row| SortKey::from(row.numbers.in_flight)),
+        ("delayed", |row| SortKey::from(row.numbers.delayed)),
+        ("facets", |row| SortKey::from(row.numbers.facets)),
+        ("dead", |row| SortKey::from(row.numbers.dead)),
     ],
 };
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/queue.html")]
-struct QueuePage {
-    name: String,
-    path: String,
-    pattern: String,
-    lease: String,
-    attempts: u32,
-    retention: String,
-    in_flight_limit: String,
-    waiting: u64,
-    in_flight: u64,
-    delayed: u64,
-    dead: u64,
-    /// Totals since the queue was created.
-    pushed: u64,
-    acked: u64,
-    nacked: u64,
-    expired: u64,
+struct QueuePage<'a> {
+    name: &'a str,
+    definition: &'a Definition,
+    numbers: QueueNumbers,
     charting: Charting,
-    facets: Vec<FacetRow>,
+    facets: Vec<FacetStatus>,
     more: bool,
     noisy_backlog: u64,
     /// The columns of the environments.
     list: Head,
-    letters: Vec<LetterRow>,
+    letters: Vec<Stored>,
     /// The next and the first page of dead letters.
     next: Option<String>,
     first: Option<String>,
     /// The next messages.
-    messages: Vec<MessageRow>,
-    search: String,
+    messages: Vec<Taken>,
+    search: &'a str,
     may_use: bool,
-    /// The definition that the page shows, and its fields.
-    revision: u64,
+    /// What the form changes.
     fields: Vec<DefinitionField>,
-    drops_oldest: bool,
-    shown: String,
     /// Whether the caller may see all environments.
     whole: bool,
+    now_ms: u64,
 }
 
 /// A number of the definition. An empty one is no limit.
@@ -139,67 +119,12 @@ struct DefinitionField {
     value: String,
 }
 
-#[derive(Debug)]
-struct FacetRow {
-    environment: String,
-    path: String,
-    weight: u32,
-    waiting: u64,
-    in_flight: u64,
-    delayed: u64,
-    age: String,
-    dwell: String,
-    noisy: bool,
-    paused: bool,
-}
-
-#[derive(Debug)]
-struct LetterRow {
-    id: u64,
-    link: String,
-    path: String,
-    environment: String,
-    attempts: u32,
-    reason: String,
-    died: String,
-    body: String,
-}
-
-/// A message that waits.
-#[derive(Debug)]
-struct MessageRow {
-    id: u64,
-    link: String,
-    environment: String,
-    attempts: u32,
-    accepted: String,
-    body: String,
-}
-
-fn message_row(queue: &str, taken: Taken, now_ms: u64) -> MessageRow {
-    MessageRow {
-        id: taken.id,
-        link: message_link(queue, &taken.environment, taken.id),
-        environment: taken.environment,
-        attempts: taken.attempt,
-        accepted: format::ago(now_ms, EventId(taken.id).accepted_ms()),
-        body: text(&taken.body),
-    }
-}
-
 /// The beginning of a stored message.
 fn text(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(MAX_BODY).collect()
 }
 
-pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    if !view.name.is_empty() {
-        return queue(app, caller, view).await;
-    }
-    Ok(Content { html: all(app, caller, view).await?, charts: Vec::new() })
-}
-
-async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn list(Visit { app, caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
     let registry = app.bus.handle().registry();
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
     let numbers = match caller.environments() {
@@ -214,21 +139,17 @@ async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem
     };
     let rows = registry.queues.iter().zip(numbers).map(|((name, definition), numbers)| QueueRow {
         name: name.clone(),
-        link: link(Kind::Queues, name),
         pattern: definition.pattern.clone(),
-        waiting: numbers.waiting,
-        in_flight: numbers.in_flight,
-        delayed: numbers.delayed,
-        dead: numbers.dead,
-        facets: numbers.facets,
+        numbers,
     });
     let query = list::query(view, "-waiting");
     let page = LISTING.page(rows.collect(), &query)?;
     let list = List::new(view, &query, &page, "Queue or pattern", &HEADINGS);
-    render(&Page { list, rows: page.items, may_use: caller.has_any(&[Scope::Queues]) })
+    plain(&Page { list, rows: page.items, may_use: caller.has_any(&[Scope::Queues]) })
 }
 
-async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
+pub(super) async fn queue(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, now_ms, .. } = visit;
     let name = &*view.name;
     let registry = app.bus.handle().registry();
     let definition = registry.queues.get(name).ok_or(Error::NoSuchQueue)?;
@@ -254,70 +175,40 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<Content, Prob
     if whole && numbers.dead > 0 {
         let page = app.queues.dead(name, &view.cursor, MAX_DEAD_LETTERS).await?;
         letters = page.items;
-        next = page.next.map(|cursor| View { cursor, ..view.clone() }.address());
+        next = page.next.map(|cursor| view.at_cursor(&cursor));
     }
     let waiting = match caller.environments() {
         None => app.queues.peek(name, None, MAX_WAITING).await?,
         Some(_) => Vec::new(),
     };
-    let now_ms = app.dashboard.now_ms();
-    let noisy_backlog = app.queues.options().noisy_backlog;
     let may_use = caller.has_any(&[Scope::Queues]);
     let headings = FACET_HEADINGS.len() - usize::from(!may_use);
-    let (charting, charts) = charted(app, view, now_ms);
+    let (charting, charts) = charted(visit);
     let page = QueuePage {
+        name,
+        definition,
+        numbers,
         charting,
-        path: segment(name),
-        pattern: definition.pattern.clone(),
-        lease: format::span(definition.lease_ms),
-        attempts: definition.max_attempts,
-        retention: format::span(definition.retention_seconds * 1000),
-        in_flight_limit: definition
-            .in_flight_limit
-            .map_or_else(|| "none".to_owned(), |limit| limit.to_string()),
-        waiting: numbers.waiting,
-        in_flight: numbers.in_flight,
-        delayed: numbers.delayed,
-        dead: numbers.dead,
-        pushed: numbers.pushed,
-        acked: numbers.acked,
-        nacked: numbers.nacked,
-        expired: numbers.expired,
-        facets: facets.into_iter().map(|facet| facet_row(facet, noisy_backlog, definition)).collect(),
+        facets,
         more,
-        noisy_backlog,
+        noisy_backlog: app.queues.options().noisy_backlog,
         list: Head::new(view, FACET_SORT, &FACET_HEADINGS[..headings]),
-        letters: letters
-            .into_iter()
-            .map(|letter| LetterRow {
-                id: letter.message.id,
-                link: message_link(name, &letter.message.environment, letter.message.id),
-                path: segment(&letter.message.environment),
-                environment: letter.message.environment,
-                attempts: letter.message.attempt,
-                reason: letter.reason.unwrap_or_default(),
-                died: format::ago(now_ms, letter.at_ms.unwrap_or_default()),
-                body: text(&letter.message.body),
-            })
-            .collect(),
+        letters,
         next,
         first: (!view.cursor.is_empty()).then(|| link(Kind::Queues, name)),
-        messages: waiting.into_iter().map(|one| message_row(name, one, now_ms)).collect(),
-        search: view.search.clone(),
+        messages: waiting,
+        search: &view.search,
         may_use,
-        revision: definition.revision,
         fields: definition_fields(definition),
-        drops_oldest: matches!(definition.overflow, Overflow::DropOldest),
-        shown: shown(definition),
         whole,
-        name: name.to_owned(),
+        now_ms,
     };
     // The history counts all environments together.
-    Ok(Content { html: render(&page)?, charts: if whole { charts } else { Vec::new() } })
+    with_charts(&page, if whole { charts } else { Vec::new() })
 }
 
 /// The charts of a queue, and their time ranges.
-fn charted(app: &Site, view: &View, now_ms: u64) -> (Charting, Vec<Chart>) {
+fn charted(Visit { app, view, now_ms, .. }: Visit<'_>) -> (Charting, Vec<Chart>) {
     let range = Some(Range::named(&view.range)).filter(|range| QueueHistory::covers(*range));
     let range = range.unwrap_or(Range::named(""));
     let samples =
@@ -382,20 +273,8 @@ fn sum(facets: &[FacetStatus]) -> QueueNumbers {
     numbers
 }
 
-fn facet_row(facet: FacetStatus, noisy_backlog: u64, definition: &Definition) -> FacetRow {
-    let span = |ms: Option<u64>| ms.map_or_else(|| "–".to_owned(), format::span);
-    FacetRow {
-        noisy: facet.waiting > noisy_backlog,
-        paused: definition.wanted_tenant(&facet.environment).paused,
-        path: segment(&facet.environment),
-        environment: facet.environment,
-        weight: facet.weight,
-        waiting: facet.waiting,
-        in_flight: facet.in_flight,
-        delayed: facet.delayed,
-        age: span(facet.oldest_age_ms),
-        dwell: span(facet.dwell_ms),
-    }
+fn age(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "–".to_owned(), format::span)
 }
 
 /// Sorts by a column of [`FACET_HEADINGS`], with `-` in descending order. Equal facets stay in the order of their names.
@@ -424,7 +303,7 @@ fn sort(facets: &mut [FacetStatus], by: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::View, *};
 
     fn definition() -> Definition {
         let wanted = signalbox_api::queues::NewQueue { pattern: ".*:x:.*".to_owned(), ..Default::default() };
@@ -457,8 +336,37 @@ mod tests {
             let names: String = facets.iter().map(|facet| facet.environment.as_str()).collect();
             assert_eq!(names, order, "by {by:?}");
         }
+    }
+
+    #[test]
+    fn an_environment_with_a_large_backlog_is_marked() {
         let definition = definition();
-        let noisy = |backlog| facet_row(facets[1].clone(), backlog, &definition).noisy;
-        assert!(noisy(2) && !noisy(3));
+        let facet = FacetStatus { environment: "a/b".to_owned(), waiting: 3, ..FacetStatus::default() };
+        let page = |noisy_backlog| {
+            let view = View::of(Kind::Queues, "mail");
+            let page = QueuePage {
+                name: "mail",
+                definition: &definition,
+                numbers: QueueNumbers::default(),
+                charting: Charting::new(&view, Range::named(""), None, String::new()),
+                facets: vec![facet.clone()],
+                more: false,
+                noisy_backlog,
+                list: Head::new(&view, FACET_SORT, &FACET_HEADINGS),
+                letters: Vec::new(),
+                next: None,
+                first: None,
+                messages: Vec::new(),
+                search: "",
+                may_use: true,
+                fields: definition_fields(&definition),
+                whole: false,
+                now_ms: 0,
+            };
+            page.render().unwrap()
+        };
+        let (noisy, quiet) = (page(2), page(3));
+        assert!(noisy.contains(">noisy<") && !quiet.contains(">noisy<"), "{noisy}");
+        assert!(quiet.contains("/queues/mail/facets/a%2Fb"), "{quiet}");
     }
 }

@@ -1,12 +1,11 @@
 //! The routers: which serial each serves, and how long changes take to arrive.
 
 use askama::Template;
-use tokio::time::Instant;
 
 use super::{
-    Content, View,
+    Content, Visit,
     list::{self, Heading, List},
-    render,
+    plain,
 };
 use crate::{
     dashboard::{
@@ -36,8 +35,7 @@ const HEADINGS: [Heading; 7] = [
 #[template(path = "dashboard/routers.html")]
 struct Page {
     list: List,
-    serial: u64,
-    epoch: String,
+    head: Head,
     rows: Vec<RouterRow>,
 }
 
@@ -67,7 +65,7 @@ const LISTING: Listing<'static, RouterRow> = Listing {
     ],
 };
 
-pub(super) async fn content(app: &Site, view: &View, deadline: Instant) -> Result<Content, Problem> {
+pub(super) async fn content(Visit { app, view, deadline, .. }: Visit<'_>) -> Result<Content, Problem> {
     let store = app.registry.store();
     let missing =
         |reason| Problem::unavailable("routes_unavailable", format!("The routers cannot be read: {reason}."));
@@ -75,14 +73,12 @@ pub(super) async fn content(app: &Site, view: &View, deadline: Instant) -> Resul
         by(deadline, "the routes Redis", store.table_head()),
         by(deadline, "the stats Redis", store.routers(ROUTER_FORGOTTEN_MS)),
     );
-    let (lineage, serial, _) = head.map_err(missing)?;
-    let head = Head { epoch: lineage.split(' ').next().unwrap_or("").to_owned(), serial };
+    let head = Head::from(head.map_err(missing)?);
     let rows = reports.map_err(missing)?.iter().map(|one| row(app, one, &head)).collect();
     let query = list::query(view, "node");
     let page = LISTING.page(rows, &query)?;
     let list = List::new(view, &query, &page, "Router, state or address", &HEADINGS);
-    let page = Page { list, serial, epoch: head.epoch, rows: page.items };
-    Ok(Content { html: render(&page)?, charts: Vec::new() })
+    plain(&Page { list, head, rows: page.items })
 }
 
 pub(super) fn row(app: &Site, router: &RouterReport, head: &Head) -> RouterRow {

@@ -1,23 +1,25 @@
 //! Subscribers: the list, and one with the log of its deliveries and its dead letters.
 
+use std::sync::Arc;
+
 use askama::Template;
 
 use super::{
-    Content, Kind, View, event_link, link,
+    Content, Kind, Visit, event_link, link,
     list::{self, Heading, List},
-    render, segment,
+    plain, segment,
 };
 use crate::{
     api::bus::visible_callback,
-    dashboard::{Site, format},
+    dashboard::format,
     http::{
         Problem,
         list::{Field, Listing, SortKey},
     },
 };
-use signalbox_access::{Caller, Scope};
-use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
-use signalbox_bus::{OnExhausted, SubscriptionStatus};
+use signalbox_access::Scope;
+use signalbox_api::events::{DeliveryAttempt, DeliveryResult, SubscriberNumbers};
+use signalbox_bus::{DeadLetter, OnExhausted, Subscription, SubscriptionStatus};
 
 /// Dead letters and attempts to deliver on one page.
 const MAX_DEAD_LETTERS: usize = 50;
@@ -39,185 +41,101 @@ struct Page {
     list: List,
     rows: Vec<SubscriberRow>,
     root: bool,
+    now_ms: u64,
 }
 
 const FIELDS: [Field<SubscriberRow>; 7] = [
     ("subscriber", |row| SortKey::from(&*row.name)),
-    ("health", |row| SortKey::from(u64::from(row.health))),
-    ("queued", |row| SortKey::from(row.queued)),
+    ("health", |row| SortKey::from(u64::from(row.numbers.health))),
+    ("queued", |row| SortKey::from(row.numbers.events)),
     ("oldest", |row| SortKey::from(row.behind_ms)),
-    ("dead", |row| SortKey::from(row.dead)),
-    ("sent", |row| SortKey::from(row.sent)),
-    ("attempted", |row| SortKey::from(row.attempted_ms)),
+    ("dead", |row| SortKey::from(row.numbers.dead)),
+    ("sent", |row| SortKey::from(row.numbers.sent)),
+    ("attempted", |row| SortKey::from(row.numbers.last_attempted_ms)),
 ];
-
-/// An attempt to deliver, formatted.
-#[derive(Debug)]
-pub(super) struct AttemptRow {
-    pub(super) key: String,
-    pub(super) at: String,
-    pub(super) when: String,
-    pub(super) result: &'static str,
-    pub(super) class: &'static str,
-    pub(super) status: String,
-    pub(super) took: String,
-    attempt: u32,
-    events: u64,
-    first: u64,
-    first_link: String,
-    pub(super) why: String,
-    pub(super) next: String,
-}
 
 #[derive(Debug)]
 struct SubscriberRow {
     name: String,
-    topics: Vec<String>,
+    subscription: Arc<Subscription>,
+    numbers: SubscriberNumbers,
+    /// What the caller may see of its address.
     callback: String,
-    paused: bool,
+    /// The age of its oldest queued event.
     behind_ms: Option<u64>,
-    attempted_ms: Option<u64>,
-    link: String,
-    /// The name, encoded for a query.
-    query: String,
-    health: u8,
-    queued: u64,
-    behind: String,
-    dead: u64,
-    sent: u64,
-    attempted: String,
-    disabled: Option<String>,
 }
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/subscriber.html")]
 struct SubscriberPage {
     row: SubscriberRow,
-    /// The name, encoded for a query.
-    query: String,
-    topics: String,
-    max_events: u64,
-    timeout: String,
-    concurrency: u64,
-    on_exhausted: &'static str,
-    batches: u64,
     /// Whether the caller is root or the subscriber itself.
     own: bool,
-    letters: Vec<LetterRow>,
+    letters: Vec<DeadLetter>,
     /// The next and the first page of dead letters.
     next: Option<String>,
     first: Option<String>,
-    attempts: Vec<AttemptRow>,
+    attempts: Vec<DeliveryAttempt>,
     root: bool,
-}
-
-#[derive(Debug)]
-struct LetterRow {
-    id: u64,
-    event: String,
-    topic: String,
-    object: String,
-    link: String,
-    attempts: u32,
-    reason: String,
-    died: String,
+    now_ms: u64,
 }
 
 impl SubscriberRow {
     /// Whether deliveries fail, and are retried.
     fn fails(&self) -> bool {
-        self.health < 100 && self.queued > 0 && self.disabled.is_none() && !self.paused
+        let Subscription { disabled, paused, .. } = &*self.subscription;
+        self.numbers.health < 100 && self.numbers.events > 0 && disabled.is_none() && !paused
     }
 }
 
-pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let html = if view.name.is_empty() {
-        all(app, caller, view).await?
-    } else {
-        subscriber(app, caller, view).await?
-    };
-    Ok(Content { html, charts: Vec::new() })
-}
-
-async fn all(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
-    let now_ms = app.dashboard.now_ms();
+pub(super) async fn list(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, now_ms, .. } = visit;
     let subscriptions = app.bus.handle().subscriptions().await?;
-    let rows = subscriptions.iter().map(|one| row(app, caller, one, now_ms)).collect();
+    let rows = subscriptions.into_iter().map(|one| row(visit, one)).collect();
     let listing = Listing {
         name: |row: &SubscriberRow| &row.name,
-        texts: |row| row.topics.iter().chain([&row.callback]).map(String::as_str).collect(),
+        texts: |row| row.subscription.topics.iter().chain([&row.callback]).map(String::as_str).collect(),
         fields: &FIELDS,
     };
     let query = list::query(view, "subscriber");
     let page = listing.page(rows, &query)?;
     let list = List::new(view, &query, &page, "Subscriber, topic or callback", &HEADINGS);
-    render(&Page { list, rows: page.items, root: caller.is_root() })
+    plain(&Page { list, rows: page.items, root: caller.is_root(), now_ms })
 }
 
-pub(super) fn attempt(one: DeliveryAttempt, now_ms: u64) -> AttemptRow {
-    let (result, class) = match one.result {
+/// The result of an attempt in words, and its CSS class.
+pub(super) fn outcome(result: DeliveryResult) -> (&'static str, &'static str) {
+    match result {
         DeliveryResult::Delivered => ("delivered", "good"),
         DeliveryResult::Retried => ("retried", "warn"),
         DeliveryResult::Dead => ("dead letter", "bad"),
         DeliveryResult::Gone => ("gone", "bad"),
-    };
-    let answer = [one.why.clone(), one.response.clone()];
-    AttemptRow {
-        key: format!("{} {} {}", one.at, one.batch, one.attempt),
-        at: format::time(one.at),
-        when: format::ago(now_ms, one.at),
-        result,
-        class,
-        status: one.status.map_or_else(|| "none".to_owned(), |status| status.to_string()),
-        took: format!("{} ms", one.duration_ms),
-        attempt: one.attempt,
-        events: one.events,
-        first: one.first,
-        first_link: event_link(one.first),
-        why: answer.into_iter().flatten().collect::<Vec<_>>().join(": "),
-        next: one.next.map_or_else(String::new, |at| match at.saturating_sub(now_ms) {
-            // An attempt that is due, or was made.
-            0 => String::new(),
-            left => format!("in {}", format::span(left)),
-        }),
     }
 }
 
-fn row(app: &Site, caller: &Caller, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
-    let (subscription, numbers) = (&status.subscription, &status.numbers);
-    let name = app.bus.name_of(&subscription.token);
+/// The error of an attempt, and what the subscriber answered.
+pub(super) fn answer(attempt: &DeliveryAttempt) -> String {
+    [&attempt.why, &attempt.response].into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(": ")
+}
+
+fn row(Visit { app, caller, now_ms, .. }: Visit<'_>, status: SubscriptionStatus) -> SubscriberRow {
+    let SubscriptionStatus { subscription, numbers } = status;
+    let own = subscription.token == *caller.bus_client();
     SubscriberRow {
-        link: link(Kind::Subscribers, &name),
-        query: segment(&name),
-        topics: subscription.topics.iter().cloned().collect(),
-        callback: visible_callback(
-            &subscription.callback,
-            caller,
-            subscription.token == *caller.bus_client(),
-        )
-        .to_owned(),
-        paused: subscription.paused,
+        name: app.bus.name_of(&subscription.token),
+        callback: visible_callback(&subscription.callback, caller, own).to_owned(),
         behind_ms: numbers.oldest_ms.map(|oldest| now_ms.saturating_sub(oldest)),
-        attempted_ms: numbers.last_attempted_ms,
-        name,
-        health: numbers.health,
-        queued: numbers.events,
-        behind: numbers
-            .oldest_ms
-            .map_or_else(String::new, |oldest| format::span(now_ms.saturating_sub(oldest))),
-        dead: numbers.dead,
-        sent: numbers.sent,
-        attempted: numbers.last_attempted_ms.map_or_else(|| "never".to_owned(), |at| format::ago(now_ms, at)),
-        disabled: subscription.disabled.clone(),
+        subscription,
+        numbers,
     }
 }
 
-async fn subscriber(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn subscriber(visit: Visit<'_>) -> Result<Content, Problem> {
+    let Visit { app, caller, view, now_ms, .. } = visit;
     let name = &*view.name;
     let bus = app.bus.handle();
-    let now_ms = app.dashboard.now_ms();
-    let subscriptions = bus.subscriptions().await?;
-    let mut named = subscriptions.iter().filter(|one| app.bus.name_of(&one.subscription.token) == name);
+    let named = bus.subscriptions().await?.into_iter();
+    let mut named = named.filter(|one| app.bus.name_of(&one.subscription.token) == name);
     let status = named.next().ok_or(signalbox_bus::Error::NoSuchSubscription)?;
     let subscription = &status.subscription;
     let is_subscriber = subscription.token == *caller.bus_client();
@@ -227,39 +145,18 @@ async fn subscriber(app: &Site, caller: &Caller, view: &View) -> Result<String, 
     // Only the subscriber and root may see the contents of its events.
     if own && status.numbers.dead > 0 {
         let page = bus.dead_letters(&subscription.token, cursor, MAX_DEAD_LETTERS).await?;
-        next = page.cursor.map(|cursor| View { cursor, ..view.clone() }.address());
+        next = page.cursor.map(|cursor| view.at_cursor(&cursor));
         letters = page.items;
     }
     let attempts = if own { bus.deliveries(&subscription.token, MAX_ATTEMPTS).await? } else { Vec::new() };
-    render(&SubscriberPage {
-        row: row(app, caller, status, now_ms),
-        query: segment(name),
-        topics: subscription.topics.iter().cloned().collect::<Vec<_>>().join(", "),
-        max_events: subscription.max_events,
-        timeout: format::span(subscription.timeout_ms),
-        concurrency: subscription.concurrency,
-        on_exhausted: match subscription.on_exhausted {
-            OnExhausted::Dead => "become dead letters; their lane continues",
-            OnExhausted::Block => "are retried without limit; their lane waits",
-        },
-        batches: status.numbers.batches,
+    plain(&SubscriberPage {
+        row: row(visit, status),
         own,
-        letters: letters
-            .into_iter()
-            .map(|letter| LetterRow {
-                id: letter.event.id.0,
-                event: event_link(letter.event.id.0),
-                topic: letter.event.topic.clone(),
-                link: link(Kind::Objects, &letter.event.object),
-                object: letter.event.object.clone(),
-                attempts: letter.attempts,
-                reason: letter.reason,
-                died: format::ago(now_ms, letter.died_ms),
-            })
-            .collect(),
+        letters,
         next,
         first: cursor.is_some().then(|| link(Kind::Subscribers, name)),
-        attempts: attempts.into_iter().map(|one| attempt(one, now_ms)).collect(),
+        attempts,
         root: caller.is_root(),
+        now_ms,
     })
 }

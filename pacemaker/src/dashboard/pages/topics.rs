@@ -3,13 +3,12 @@
 use askama::Template;
 
 use super::{
-    Content, Kind, View, found, link,
+    Content, Kind, Visit, found, link,
     list::{self, Heading, List},
-    render,
+    plain,
 };
 use crate::{
     api::bus::topics,
-    dashboard::Site,
     http::{
         Problem,
         list::{Field, Listing, SortKey},
@@ -34,37 +33,33 @@ struct Page {
 #[derive(Debug)]
 struct Row {
     topic: Topic,
-    publisher: String,
     subscribers: usize,
-    /// The page of its subscribers, and the events as they are accepted.
-    link: String,
-    events: String,
+}
+
+impl Row {
+    fn publisher(&self) -> &str {
+        self.topic.publisher.as_deref().unwrap_or_default()
+    }
 }
 
 const FIELDS: [Field<Row>; 4] = [
     ("name", |row| SortKey::from(&*row.topic.name)),
-    ("publisher", |row| SortKey::from(&*row.publisher)),
+    ("publisher", |row| SortKey::from(row.publisher())),
     ("events", |row| SortKey::from(row.topic.events)),
     ("subscribers", |row| SortKey::from(row.subscribers as u64)),
 ];
 
-pub(super) async fn content(app: &Site, view: &View) -> Result<Content, Problem> {
+pub(super) async fn content(Visit { app, view, .. }: Visit<'_>) -> Result<Content, Problem> {
     let registry = app.bus.handle().registry();
     let row = |topic: Topic| Row {
         subscribers: registry.subscriptions.values().filter(|one| one.topics.contains(&topic.name)).count(),
-        publisher: topic.publisher.clone().unwrap_or_default(),
-        link: found(Kind::Subscribers, &topic.name),
-        events: link(Kind::Events, &topic.name),
         topic,
     };
     let rows = topics::all(app).await?.into_iter().map(row).collect();
-    let listing = Listing {
-        name: |row: &Row| &row.topic.name,
-        texts: |row| vec![row.publisher.as_str()],
-        fields: &FIELDS,
-    };
+    let listing =
+        Listing { name: |row: &Row| &row.topic.name, texts: |row| vec![row.publisher()], fields: &FIELDS };
     let query = list::query(view, "name");
     let page = listing.page(rows, &query)?;
     let list = List::new(view, &query, &page, "Topic or publisher", &HEADINGS);
-    Ok(Content { html: render(&Page { list, rows: page.items })?, charts: Vec::new() })
+    plain(&Page { list, rows: page.items })
 }

@@ -1,12 +1,10 @@
 //! What a typed request would get: method, URL, a header and the client's address, answered step by step.
 
-use super::View;
+use super::{View, Visit};
 use crate::{
     api::routing::{line, visible_explanation},
-    dashboard::Site,
     http::Problem,
 };
-use signalbox_access::Caller;
 use signalbox_api::routes::{By, Choice, Step, StepResult};
 use signalbox_route_table::{Answer, Asked, Explanation, Hostname, Question, RequestPath};
 
@@ -36,12 +34,13 @@ pub(super) struct Row {
     pub(super) detail: String,
 }
 
-pub(super) async fn of(app: &Site, caller: &Caller, view: &View, hostname: &Hostname) -> Trial {
+pub(super) async fn of(visit: Visit<'_>, hostname: &Hostname) -> Trial {
+    let view = visit.view;
     let method = if view.method.is_empty() { "GET" } else { &view.method };
     let answer = if view.url.is_empty() {
         Ok(Vec::new())
     } else {
-        steps(app, caller, view, method, hostname).await.map_err(|problem| problem.detail().to_owned())
+        steps(visit, method, hostname).await.map_err(|problem| problem.detail().to_owned())
     };
     let url = if view.url.is_empty() { format!("http://{hostname}/") } else { view.url.clone() };
     Trial {
@@ -83,9 +82,7 @@ fn parts<'a>(url: &'a str, hostname: &'a str) -> (&'static str, &'a str, &'a str
 }
 
 async fn steps(
-    app: &Site,
-    caller: &Caller,
-    view: &View,
+    Visit { app, caller, view, .. }: Visit<'_>,
     method: &str,
     hostname: &Hostname,
 ) -> Result<Vec<Row>, Problem> {

@@ -1,15 +1,11 @@
 //! Latency percentiles of version types and instances, from the per-minute histograms of the statistics.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
 
-use parking_lot::Mutex;
 use signalbox_store::{self as redis, Stats, keys::stats as key};
-use tokio::time::Instant;
 
-use super::by_hour;
+use super::{MINUTE_SECONDS, by_hour};
 
-/// How long a reading is reused. Histograms change slowly and are expensive to read.
-const CACHE_TTL: Duration = Duration::from_secs(5);
 /// Upper bounds of the buckets, as in the sidecar. A bucket counts values from the previous bound up to, but not including,
 /// its own.
 const BELOW_MS: [u32; 31] = [
@@ -18,7 +14,6 @@ const BELOW_MS: [u32; 31] = [
 ];
 /// The last bucket counts all values from the last bound on.
 const BUCKETS: usize = BELOW_MS.len() + 1;
-const MINUTE_SECONDS: i64 = 60;
 
 type Counts = [u64; BUCKETS];
 
@@ -135,38 +130,10 @@ pub(super) enum Source {
 }
 
 /// Source, ids, and number of minutes.
-type Key = (Source, Vec<String>, i64);
-/// Each reading with the time at which it was read.
-type Readings = HashMap<Key, (Instant, Arc<Latencies>)>;
+pub(super) type Asked = (Source, Vec<String>, i64);
 
-/// Recent readings.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Cache(Arc<Mutex<Readings>>);
-
-impl Cache {
-    /// The last `minutes` of `ids`, at most [`CACHE_TTL`] old.
-    pub(super) async fn get(
-        &self,
-        stats: &Stats,
-        source: Source,
-        ids: &[String],
-        minutes: i64,
-    ) -> Result<Arc<Latencies>, redis::Error> {
-        let now = Instant::now();
-        let key = (source, ids.to_vec(), minutes);
-        let cached = self.0.lock().get(&key).cloned();
-        if let Some((_, cached)) = cached.filter(|(read_at, _)| now - *read_at < CACHE_TTL) {
-            return Ok(cached);
-        }
-        let latencies = Arc::new(read(stats, source, ids, minutes).await?);
-        let mut readings = self.0.lock();
-        readings.retain(|_, (read_at, _)| now - *read_at < CACHE_TTL);
-        readings.insert(key, (now, Arc::clone(&latencies)));
-        Ok(latencies)
-    }
-}
-
-async fn read(
+/// The last `minutes` of `ids`.
+pub(super) async fn read(
     stats: &Stats,
     source: Source,
     ids: &[String],
@@ -213,7 +180,7 @@ async fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dashboard::store::HOUR_SECONDS;
+    use crate::dashboard::store::{HOUR_SECONDS, Traffic};
 
     #[test]
     fn quantiles_are_interpolated_within_buckets() {
@@ -240,9 +207,9 @@ mod tests {
         put("17", minute(61), "6", 10).await;
         put("18", minute(0), "inf", 10).await;
         put("17", minute(80), "1", 1000).await;
-        let cache = Cache::default();
+        let traffic = Traffic::new(stats.clone());
         let ids = ["17".to_owned(), "18".to_owned(), "19".to_owned()];
-        let read = cache.get(&stats, Source::VersionTypes, &ids, 70).await.unwrap();
+        let read = traffic.latencies(&ids, 70).await.unwrap();
         assert_eq!(read.minutes.len(), 70);
         assert_eq!(read.of("17").map(|times| times.p50), Some(5.0));
         assert_eq!((read.of("19"), read.all().map(|times| times.p99)), (None, Some(65_536.0)));
@@ -258,7 +225,7 @@ mod tests {
         assert_eq!(with_requests, [(minute(61), Some(10.0 / 60.0))]);
         // A reading is reused for a few seconds.
         put("19", minute(0), "1", 1).await;
-        assert_eq!(cache.get(&stats, Source::VersionTypes, &ids, 70).await.unwrap().of("19"), None);
-        assert!(cache.get(&stats, Source::VersionTypes, &ids[2..], 70).await.unwrap().of("19").is_some());
+        assert_eq!(traffic.latencies(&ids, 70).await.unwrap().of("19"), None);
+        assert!(traffic.latencies(&ids[2..], 70).await.unwrap().of("19").is_some());
     }
 }

@@ -3,13 +3,11 @@
 //! The statistics keep seconds for two hours and minutes for two weeks. A short range is read from seconds, a longer one from
 //! minutes. Rates are averages over a step, so a chart is smooth and never has more points than pixels.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
 
-use parking_lot::Mutex;
-use signalbox_store::{self as redis, Key, Stats, StatsSpace, keys::stats as key};
-use tokio::time::Instant;
+use signalbox_store::{self as redis, Stats, keys::stats as key};
 
-use super::{METRICS, MINUTE_SECONDS, Sums, by_hour};
+use super::{HourKey, METRICS, MINUTE_SECONDS, Sums, counters};
 
 /// The most recent seconds are left out: sidecars report them a moment later.
 const LAG_SECONDS: i64 = 2;
@@ -17,8 +15,6 @@ const LAG_SECONDS: i64 = 2;
 const SHOWN_AFTER: i64 = 4;
 /// Maximum values that one reading of a chart takes. Of more version types, the busiest are charted.
 const MAX_VALUES: i64 = 240_000;
-/// How long a reading of minutes is reused.
-const CACHE_TTL: Duration = Duration::from_secs(10);
 
 /// The time range of charts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,7 +47,7 @@ impl Range {
         Self::ALL.into_iter().find(|one| one.name == name).unwrap_or(Self::DEFAULT)
     }
 
-    fn of_minutes(self) -> bool {
+    pub(super) fn of_minutes(self) -> bool {
         self.step >= MINUTE_SECONDS
     }
 
@@ -128,85 +124,42 @@ fn steps(range: Range, now: i64, tail: bool) -> (Vec<i64>, Vec<i64>) {
         .unzip()
 }
 
-/// Range, version types, and whether only the end was read.
-type CacheKey = (Range, Vec<String>, bool);
+/// Range, version types, and whether only the end is read.
+pub(super) type Asked = (Range, Vec<String>, bool);
 
-/// When it was read, and what.
-type Reading = (Instant, Arc<Series>);
-/// The key of an hour of counters, from a version type, an hour and a metric.
-type HourKey = fn(&str, i64, &str) -> Key<StatsSpace>;
-
-/// Recent readings of minutes.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Cache(Arc<Mutex<HashMap<CacheKey, Reading>>>);
-
-impl Cache {
-    /// The counters of `ids` in `range`, or in its last steps only.
-    pub(super) async fn get(
-        &self,
-        stats: &Stats,
-        ids: &[String],
-        range: Range,
-        tail: bool,
-    ) -> Result<Arc<Series>, redis::Error> {
-        if !range.of_minutes() {
-            return Ok(Arc::new(read(stats, ids, range, tail).await?));
-        }
-        let now = Instant::now();
-        let key = (range, ids.to_vec(), tail);
-        let cached = self.0.lock().get(&key).cloned();
-        if let Some((_, cached)) = cached.filter(|(read_at, _)| now - *read_at < CACHE_TTL) {
-            return Ok(cached);
-        }
-        let series = Arc::new(read(stats, ids, range, tail).await?);
-        let mut readings = self.0.lock();
-        readings.retain(|_, (read_at, _)| now - *read_at < CACHE_TTL);
-        readings.insert(key, (now, Arc::clone(&series)));
-        Ok(series)
-    }
-}
-
-async fn read(stats: &Stats, ids: &[String], range: Range, tail: bool) -> Result<Series, redis::Error> {
+/// The counters of `ids` in `range`, or in its last steps only.
+pub(super) async fn read(
+    stats: &Stats,
+    ids: &[String],
+    range: Range,
+    tail: bool,
+) -> Result<Series, redis::Error> {
     let now = i64::try_from(stats.now_ms().await? / 1000).unwrap_or(0) - LAG_SECONDS;
     let (starts, lengths) = steps(range, now, tail);
-    let (Some(first), false) = (starts.first().copied(), ids.is_empty()) else {
-        return Ok(Series { starts, lengths, by_id: HashMap::new() });
-    };
-    let (unit, of): (_, HourKey) =
+    let first = starts.first().copied().unwrap_or(now);
+    let (unit, key): (_, HourKey) =
         if range.of_minutes() { (MINUTE_SECONDS, key::rollup) } else { (1, key::history) };
     let units: Vec<i64> = (first..now).step_by(usize::try_from(unit).unwrap_or(1)).collect();
-    let hours = by_hour(units.iter().copied());
-    let mut batch = stats.batch();
-    for id in ids {
-        for metric in METRICS {
-            for (hour, fields) in &hours {
-                batch.add("HMGET", &of(id, *hour, metric), fields);
-            }
-        }
-    }
-    let replies: Vec<Vec<Option<u64>>> = batch.query().await?;
-    let by_id = ids.iter().cloned().zip(replies.chunks(METRICS.len() * hours.len()).map(|replies| {
-        let metrics: Vec<Vec<u64>> = replies
-            .chunks(hours.len())
-            .map(|hours| hours.iter().flatten().map(|value| value.unwrap_or(0)).collect())
-            .collect();
+    let by_unit = counters(stats, ids, &units, key).await?;
+    let by_step = by_unit.into_iter().map(|(id, values)| {
         let mut sums = vec![Sums::default(); starts.len()];
-        for (at, second) in units.iter().enumerate() {
-            let value = |metric: usize| metrics.get(metric).and_then(|values| values.get(at)).copied();
+        for (second, value) in units.iter().zip(&values) {
             let step = usize::try_from((second - first) / range.step).unwrap_or(usize::MAX);
             if let Some(sum) = sums.get_mut(step) {
-                sum.add(&Sums::read(std::array::from_fn(|metric| value(metric).unwrap_or(0))));
+                sum.add(value);
             }
         }
-        sums
-    }));
-    Ok(Series { by_id: by_id.collect(), starts, lengths })
+        (id, sums)
+    });
+    Ok(Series { by_id: by_step.collect(), starts, lengths })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::dashboard::store::HOUR_SECONDS;
+    use crate::dashboard::store::{HOUR_SECONDS, Traffic};
 
     #[test]
     fn a_range_ends_with_the_first_part_of_a_step() {
@@ -241,19 +194,19 @@ mod tests {
         put("history", now - 1000, "requests", 7).await;
         put("rollup", now - now.rem_euclid(60) - 7200, "5xx", 60).await;
         let ids = ["17".to_owned(), "18".to_owned()];
-        let cache = Cache::default();
-        let series = cache.get(&stats, &ids, Range::named("5m"), false).await.unwrap();
+        let traffic = Traffic::new(stats.clone());
+        let series = traffic.series(&ids, Range::named("5m"), false).await.unwrap();
         let rates = series.rates(&series.totals(), |sums| sums.requests);
         let highest = rates.iter().flatten().copied().fold(0.0, f64::max);
         assert!((highest - 4.0).abs() < 1e-9, "{rates:?}");
         assert_eq!(series.of("17").iter().map(|sums| sums.requests).sum::<u64>(), 20);
         assert_eq!(series.of("18").iter().map(|sums| sums.requests).sum::<u64>(), 0);
-        let series = cache.get(&stats, &ids, Range::named("24h"), false).await.unwrap();
+        let series = traffic.series(&ids, Range::named("24h"), false).await.unwrap();
         let errors: u64 = series.totals().iter().map(|sums| sums.server_errors).sum();
         assert_eq!((errors, series.totals().iter().map(|sums| sums.requests).sum::<u64>()), (60, 0));
         // A reading of minutes is reused for some seconds.
         put("rollup", now - now.rem_euclid(60) - 7200, "5xx", 90).await;
-        let again = cache.get(&stats, &ids, Range::named("24h"), false).await.unwrap();
+        let again = traffic.series(&ids, Range::named("24h"), false).await.unwrap();
         assert!(Arc::ptr_eq(&series, &again));
     }
 }

@@ -5,39 +5,23 @@ use askama::Template;
 use super::why::{Why, read};
 use crate::{
     dashboard::{
-        Site, format,
-        pages::{Kind, View, event_link, link, render, segment},
+        format,
+        pages::{Content, Kind, Visit, event_link, link, plain, segment},
     },
     http::Problem,
 };
-use signalbox_access::{Caller, Scope};
-use signalbox_machines::{Cause, Entry, Line, Row, Status, Version};
+use signalbox_access::Scope;
+use signalbox_machines::{Cause, Entry, Line, Record, Status, Version};
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/label.html")]
-struct Page {
-    label: String,
-    machine: String,
-    machine_link: String,
-    /// The label's path in the API.
-    path: String,
-    state: String,
-    status: &'static str,
-    /// How long it has been in its state, or how long ago it was deleted.
-    since: String,
-    /// Time until the next attempt.
-    again: Option<String>,
+struct Page<'a> {
+    label: &'a str,
+    machine: &'a str,
+    record: Record,
     /// The version on which it stays until it leaves its state, although another one is active.
     kept: Option<u64>,
     active: u64,
-    /// The last error.
-    error: Option<String>,
-    attempts: u32,
-    visit: u64,
-    revision: u64,
-    incarnation: u32,
-    metadata: String,
-    history: Vec<MoveRow>,
     activity: Vec<ActivityRow>,
     why: Option<Why>,
     /// The feeds and actions whose results a simulation can assume.
@@ -45,36 +29,22 @@ struct Page {
     webhooks: Vec<String>,
     may_retry: bool,
     deleted: bool,
-}
-
-#[derive(Debug)]
-struct MoveRow {
-    key: String,
-    when: String,
-    at: String,
-    from: Option<String>,
-    to: Option<String>,
-    cause: &'static str,
-    trigger: String,
-    version: u64,
-    event: u64,
-    event_link: String,
+    now_ms: u64,
 }
 
 /// An attempt, an operation or a change of metadata.
 #[derive(Debug)]
 struct ActivityRow {
-    key: String,
-    when: String,
-    at: String,
-    kind: &'static str,
+    /// Its place among all lines.
+    place: usize,
+    line: Line,
     details: String,
 }
 
 /// Lines of the log that the page shows; the API has all.
 const MAX_ACTIVITY: usize = 100;
 
-pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn page(Visit { app, caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
     let (machine, label) = (&view.name, &view.label);
     let version = app.machines.definitions.current(machine).await?;
     let record = app.machines.label_store.label_or_tombstone(machine, label).await?;
@@ -87,34 +57,19 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
     } else {
         Some(read(&app.machines.inspector.explainer.why(machine, label).await?, now_ms))
     };
-    render(&Page {
-        path: format!("/state-machines/{}/labels/{}", segment(machine), segment(label)),
-        machine_link: link(Kind::Machines, machine),
-        status: record.status.as_str(),
-        since: if deleted {
-            format::ago(now_ms, record.entered_ms)
-        } else {
-            format::span(now_ms.saturating_sub(record.entered_ms))
-        },
-        again: record.work.again_ms.map(|at| format::span(at.saturating_sub(now_ms))),
+    plain(&Page {
+        label,
+        machine,
         kept: record.kept.filter(|kept| *kept != version.number),
         active: version.number,
-        error: record.work.error.as_deref().map(str::to_owned),
-        attempts: record.work.attempts,
-        visit: record.visit,
-        revision: record.revision,
-        incarnation: record.incarnation,
-        metadata: serde_json::to_string_pretty(&record.metadata).unwrap_or_default(),
-        history: record.history.iter().rev().map(|row| move_row(now_ms, row)).collect(),
-        activity: lines.iter().enumerate().filter_map(|one| activity_row(now_ms, one)).collect(),
+        activity: lines.into_iter().enumerate().filter_map(activity_row).collect(),
+        why,
         feeds: version.machine.feeds().iter().map(|feed| feed.name.to_string()).collect(),
         webhooks: actions(&version),
         may_retry: record.status == Status::Errored && caller.has_any(&[Scope::Machines]),
-        state: record.state.to_string(),
-        label: label.clone(),
-        machine: machine.clone(),
-        why,
+        record,
         deleted,
+        now_ms,
     })
 }
 
@@ -124,7 +79,7 @@ fn actions(version: &Version) -> Vec<String> {
 }
 
 /// A row of the log; moves have their own table.
-fn activity_row(now_ms: u64, (place, line): (usize, &Line)) -> Option<ActivityRow> {
+fn activity_row((place, line): (usize, Line)) -> Option<ActivityRow> {
     let details = match &line.entry {
         Entry::Move { .. } => return None,
         Entry::Attempt { state, number, outcome, status, took_ms, answer, error } => {
@@ -138,28 +93,7 @@ fn activity_row(now_ms: u64, (place, line): (usize, &Line)) -> Option<ActivityRo
         Entry::Metadata { by, change: Some(change), .. } => format!("{change} by {by}"),
         Entry::Metadata { by, bytes, .. } => format!("{} bytes by {by}", bytes.unwrap_or_default()),
     };
-    Some(ActivityRow {
-        key: format!("{}-{}-{place}", line.at_ms, line.visit),
-        when: format::ago(now_ms, line.at_ms),
-        at: format::time(line.at_ms),
-        kind: line.entry.kind(),
-        details,
-    })
-}
-
-fn move_row(now_ms: u64, row: &Row) -> MoveRow {
-    MoveRow {
-        key: format!("{}-{}", row.visit, row.event),
-        when: format::ago(now_ms, row.at_ms),
-        at: format::time(row.at_ms),
-        from: row.from.as_deref().map(str::to_owned),
-        to: row.to.as_deref().map(str::to_owned),
-        cause: cause(row.cause),
-        trigger: row.trigger.as_deref().unwrap_or_default().to_owned(),
-        version: row.version,
-        event: row.event,
-        event_link: event_link(row.event),
-    }
+    Some(ActivityRow { place, line, details })
 }
 
 fn cause(cause: Cause) -> &'static str {

@@ -6,74 +6,44 @@ mod machine;
 mod plan;
 mod why;
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 
-use super::{Content, Kind, View, link, render};
-use crate::dashboard::Site;
+use super::{Content, Kind, Visit, link, plain};
 use crate::http::Problem;
-use signalbox_access::{Caller, Scope};
-use signalbox_machines::{Counts, Error};
+use signalbox_access::Scope;
+use signalbox_machines::{Counts, Error, Status};
 
 pub(crate) use diagram::Diagrams;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/machines.html")]
 struct List {
-    machines: Vec<MachineRow>,
+    machines: Vec<(String, Counts)>,
     may_manage: bool,
 }
 
-#[derive(Debug)]
-struct MachineRow {
-    name: String,
-    link: String,
-    version: u64,
-    states: usize,
-    labels: u64,
-    acting: u64,
-    errored: u64,
-    looping: u64,
+/// The number of labels with a status other than waiting and ended.
+pub(in crate::dashboard) fn busy(counts: &Counts, status: Status) -> u64 {
+    counts.busy.get(status.as_str()).copied().unwrap_or(0)
 }
 
-/// Numbers of labels by status, for the statuses other than waiting and ended.
-#[derive(Debug, Default)]
-struct Busy {
-    acting: u64,
-    choosing: u64,
-    errored: u64,
-    looping: u64,
-}
-
-impl Busy {
-    fn read(by_status: &BTreeMap<String, u64>) -> Self {
-        let count = |status: &str| by_status.get(status).copied().unwrap_or(0);
-        Self {
-            acting: count("acting"),
-            choosing: count("choosing"),
-            errored: count("errored"),
-            looping: count("looping"),
-        }
+pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
+    let name = &visit.view.name;
+    if name.is_empty() {
+        return list(visit).await;
     }
-}
-
-pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let name = &view.name;
-    if !name.is_empty() && !is_name(name) {
+    if !is_name(name) {
         return Err(Error::NoSuchMachine.into());
     }
-    if !name.is_empty() && !caller.may_use_machine(name) {
+    if !visit.caller.may_use_machine(name) {
         let detail = "the token is confined to other state machines";
         return Err(Problem::forbidden("machine_not_allowed", detail));
     }
-    let html = match view.kind {
-        _ if name.is_empty() => list(app, caller).await?,
-        Kind::Label => label::page(app, caller, view).await?,
-        Kind::Plan => plan::page(app, caller, view).await?,
-        _ => machine::page(app, caller, view).await?,
-    };
-    Ok(Content { html, charts: Vec::new() })
+    match visit.view.kind {
+        Kind::Label => label::page(visit).await,
+        Kind::Plan => plan::page(visit).await,
+        _ => machine::page(visit).await,
+    }
 }
 
 /// Whether this is a valid name of a machine.
@@ -81,28 +51,16 @@ fn is_name(name: &str) -> bool {
     name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
+async fn list(Visit { app, caller, .. }: Visit<'_>) -> Result<Content, Problem> {
     let mut machines = Vec::new();
-    for name in
-        app.machines.definitions.names().await?.into_iter().filter(|name| caller.may_use_machine(name))
-    {
-        let Counts { version, labels, busy, .. } = match app.machines.inspector.overview.counts(&name).await {
-            Ok(counts) => counts,
+    let names = app.machines.definitions.names().await?;
+    for name in names.into_iter().filter(|name| caller.may_use_machine(name)) {
+        match app.machines.inspector.overview.counts(&name).await {
+            Ok(counts) => machines.push((name, counts)),
             // Its first version is being applied.
-            Err(Error::NoSuchMachine) => continue,
+            Err(Error::NoSuchMachine) => {}
             Err(error) => return Err(error.into()),
-        };
-        let busy = Busy::read(&busy);
-        machines.push(MachineRow {
-            link: link(Kind::Machines, &name),
-            name,
-            version: version.number,
-            states: version.machine.states().len(),
-            labels: labels.values().sum(),
-            acting: busy.acting + busy.choosing,
-            errored: busy.errored,
-            looping: busy.looping,
-        });
+        }
     }
-    render(&List { machines, may_manage: caller.has_any(&[Scope::Machines]) })
+    plain(&List { machines, may_manage: caller.has_any(&[Scope::Machines]) })
 }

@@ -3,19 +3,16 @@
 use askama::Template;
 
 use crate::{
-    dashboard::Site,
-    dashboard::pages::{Kind, View, link, render, segment},
+    dashboard::pages::{Content, Kind, Visit, link, plain, segment},
     http::Problem,
 };
-use signalbox_access::{Caller, Scope};
+use signalbox_access::Scope;
 use signalbox_machines::{Error, Version};
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/plan.html")]
-struct Page {
-    name: String,
-    path: String,
-    machine_link: String,
+struct Page<'a> {
+    name: &'a str,
     /// The active version; 0 before the first one.
     current: u64,
     /// The version whose text is shown.
@@ -26,7 +23,7 @@ struct Page {
     may_manage: bool,
 }
 
-pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn page(Visit { app, caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
     let name = &view.name;
     let version = match app.machines.definitions.current(name).await {
         Ok(version) => Some(version),
@@ -39,10 +36,8 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
         Some(_) => app.machines.definitions.stored_version(name, shown).await?.source,
         None => String::new(),
     };
-    render(&Page {
-        name: name.clone(),
-        path: segment(name),
-        machine_link: link(Kind::Machines, name),
+    plain(&Page {
+        name,
         current,
         shown: if version.is_some() { shown } else { 0 },
         text,
