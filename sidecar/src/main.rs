@@ -17,7 +17,7 @@ use signalbox_sidecar::{
     metrics::Metrics,
     rotate,
 };
-use signalbox_store::{Redis, RoutesReplica, Stats, with_login};
+use signalbox_store::{Options, Redis, RoutesReplica, Stats, with_login};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -88,9 +88,8 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listening on {} (set `listen` to a free address)", config.listen))?;
     // Redis errors that name the URL would put its password into the log.
-    let stats: Stats =
-        Redis::open(&config.redis.login(&config.redis.stats), signalbox_store::Options::default())
-            .context("opening redis.stats")?;
+    let stats: Stats = Redis::open(&config.redis.login(&config.redis.stats), Options::default())
+        .context("opening redis.stats")?;
     let owner = format!("{}-{}-{:08x}", std::process::id(), clock::unix_ms(), rand::random::<u32>());
     let store =
         RedisStore::new(stats.clone(), tokio::runtime::Handle::current(), config.node.as_str(), owner);
@@ -103,23 +102,14 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         follow::service::Options { access_log: config.access_log.clone(), rotate, clock: clock::unix_ms };
     let follower = follow::service::start(store, options).context("starting the follower's thread")?;
     let edge = edge::Watch::default();
-    let replica = match &config.redis.routes_replica {
-        Some(url) => Some(
-            Redis::open(&config.redis.login(url), signalbox_store::Options::default())
-                .context("opening redis.routes_replica")?,
-        ),
-        None => None,
-    };
-    let primary = match &config.redis.routes_primary {
-        Some(url) => Some(
-            Redis::open(
-                &with_login(url.as_str(), "", None, config.redis.ca_file.as_deref()),
-                signalbox_store::Options::default(),
-            )
-            .context("opening redis.routes_primary")?,
-        ),
-        None => None,
-    };
+    let replica = config.redis.routes_replica.as_ref();
+    let replica = replica.map(|url| Redis::open(&config.redis.login(url), Options::default()));
+    let replica = replica.transpose().context("opening redis.routes_replica")?;
+    let primary = config.redis.routes_primary.as_ref();
+    let primary =
+        primary.map(|url| with_login(url.as_str(), "", None, config.redis.ca_file.as_deref()));
+    let primary = primary.map(|url| Redis::open(&url, Options::default())).transpose();
+    let primary = primary.context("opening redis.routes_primary")?;
     let mut background = task::JoinSet::new();
     if let (Some(replica), Some(primary)) = (replica.clone(), primary) {
         background.spawn(edge::follow_primary(replica, primary, stopping.clone()));

@@ -10,30 +10,18 @@ use crate::{
     group::{Group, end_leftovers},
     layout::{Layout, set_mode},
     options::LogMode,
-    plan::{Plan, Wanted},
+    plan::{Plan, Without},
     programs,
 };
 
 /// A stack that is not started yet. Everything has a default.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Builder {
     options: Options,
     events: Events,
-    wanted: Wanted,
+    without: Without,
     programs: Option<PathBuf>,
     temporary: bool,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self {
-            options: Options::default(),
-            events: Events::default(),
-            wanted: Wanted { nginx: true, pacemaker: true, sidecar: true },
-            programs: None,
-            temporary: false,
-        }
-    }
 }
 
 impl Builder {
@@ -124,21 +112,21 @@ impl Builder {
     /// Starts without nginx.
     #[must_use]
     pub fn without_nginx(mut self) -> Self {
-        self.wanted.nginx = false;
+        self.without.nginx = true;
         self
     }
 
     /// Starts without a pacemaker.
     #[must_use]
     pub fn without_pacemaker(mut self) -> Self {
-        self.wanted.pacemaker = false;
+        self.without.pacemaker = true;
         self
     }
 
     /// Starts without a sidecar.
     #[must_use]
     pub fn without_sidecar(mut self) -> Self {
-        self.wanted.sidecar = false;
+        self.without.sidecar = true;
         self
     }
 
@@ -183,7 +171,7 @@ impl Builder {
             self.events
                 .emit(Event::Note(format!("ended {left} processes that an earlier copy had left behind")));
         }
-        let (plan, note) = Plan::make(layout, options, self.wanted, self.programs.as_deref())?;
+        let (plan, note) = Plan::make(layout, options, self.without, self.programs.as_deref())?;
         if let Some(note) = note {
             self.events.emit(Event::Note(note));
         }

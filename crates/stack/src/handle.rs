@@ -131,7 +131,7 @@ impl PartHandle {
     /// # Errors
     /// If the stack is stopping.
     pub async fn stop(&self) -> Result<(), Error> {
-        self.ask(Request::Stop).await
+        self.ask(|reply| Request::End { kill: false, reply }).await
     }
 
     /// Ends it and its descendants with SIGKILL, and waits until they have ended. It stays down until [`Self::start`].
@@ -139,7 +139,7 @@ impl PartHandle {
     /// # Errors
     /// If the stack is stopping.
     pub async fn kill(&self) -> Result<(), Error> {
-        self.ask(Request::Kill).await
+        self.ask(|reply| Request::End { kill: true, reply }).await
     }
 
     /// Stops and starts it, and waits until it responds.

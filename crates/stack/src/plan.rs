@@ -25,12 +25,14 @@ use crate::{
 const FABRIC_SHARE: u64 = 40;
 const OTHER_SHARE: u64 = 20;
 const MIN_MEMORY_BYTES: u64 = 64 << 20;
+/// The address of the parts that are not nginx.
+const LOCAL: &str = "127.0.0.1";
 /// Assumed if the system reports no memory.
 const UNKNOWN_MEMORY_BYTES: u64 = 1 << 30;
 
-/// The optional parts to start. The Redis servers are always started.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+/// The parts that are not started. The Redis servers are always started.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Without {
     pub(crate) nginx: bool,
     pub(crate) pacemaker: bool,
     pub(crate) sidecar: bool,
@@ -56,7 +58,7 @@ pub struct RouterPorts {
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) options: Options,
-    pub(crate) wanted: Wanted,
+    pub(crate) without: Without,
     pub(crate) token: String,
     redis: PathBuf,
     flavour: Option<Flavour>,
@@ -70,14 +72,14 @@ impl Plan {
     pub(crate) fn make(
         layout: Layout,
         options: Options,
-        wanted: Wanted,
+        without: Without,
         own: Option<&Path>,
     ) -> Result<(Self, Option<String>), Error> {
         let redis = redis::binary(&options.redis.binary)?;
-        let flavour = if wanted.nginx { Some(Flavour::find(&options.edge.binary)?) } else { None };
-        let daemon = |wanted, name| if wanted { programs::own(name, own).map(Some) } else { Ok(None) };
-        let pacemaker = daemon(wanted.pacemaker, "signalbox-pacemaker")?;
-        let sidecar = daemon(wanted.sidecar, "signalbox-sidecar")?;
+        let flavour = if without.nginx { None } else { Some(Flavour::find(&options.edge.binary)?) };
+        let daemon = |off, name| if off { Ok(None) } else { programs::own(name, own).map(Some) };
+        let pacemaker = daemon(without.pacemaker, "signalbox-pacemaker")?;
+        let sidecar = daemon(without.sidecar, "signalbox-sidecar")?;
         let (user, note) = WorkerUser::choose(&options.edge.user, layout.root())?;
         let secrets = Secrets::create(layout.root())?;
         if layout.is_fresh() {
@@ -89,7 +91,7 @@ impl Plan {
         user.admit_to_file(&secrets.password_file(User::Edge))?;
         let token = fs::read_to_string(secrets.token()).map_err(Error::file("read", secrets.token()))?;
         let token = token.trim().to_owned();
-        Ok((Self { layout, options, wanted, token, redis, flavour, user, pacemaker, sidecar }, note))
+        Ok((Self { layout, options, without, token, redis, flavour, user, pacemaker, sidecar }, note))
     }
 
     /// The ports of the first router.
@@ -108,9 +110,15 @@ impl Plan {
     /// configuration.
     pub(crate) fn programs(&self) -> Result<Vec<Vec<Program>>, Error> {
         let ports = self.first_router();
-        let pacemaker = self.pacemaker(1, self.options.ports.pacemaker)?;
+        let shared = &self.options.ports;
+        let fabric = redis::Role::Fabric(self.options.redis.fabric_fsync);
+        let pacemaker = self.pacemaker(1, shared.pacemaker)?;
         Ok(vec![
-            vec![self.routes_primary()?, self.stats()?, self.fabric()?],
+            vec![
+                self.redis(Part::ROUTES_PRIMARY, &redis::Role::RoutesPrimary, shared.routes)?,
+                self.redis(Part::STATS, &redis::Role::Stats, shared.stats)?,
+                self.redis(Part::FABRIC, &fabric, shared.fabric)?,
+            ],
             // A replica without a primary retries only a second later.
             vec![self.routes_replica(1, ports)?],
             [pacemaker, self.sidecar(1, ports)?].into_iter().flatten().collect(),
@@ -122,41 +130,27 @@ impl Plan {
     /// Checks whether every port is available, before anything is started.
     pub(crate) fn check_ports(&self) -> Result<(), Error> {
         let Options { ports, edge, .. } = &self.options;
+        let Without { nginx, pacemaker, sidecar } = self.without;
+        // With the name, it has another address, or is off.
+        let tls = nginx || edge.nginx.contains_key("EDGE_TLS_LISTEN");
         for (name, port) in ports.named() {
-            let wanted = match name {
-                "edge" | "admin" => self.wanted.nginx,
-                // It has another address, or is off.
-                "edge_tls" => self.wanted.nginx && !edge.nginx.contains_key("EDGE_TLS_LISTEN"),
-                "pacemaker" => self.wanted.pacemaker,
-                "sidecar" => self.wanted.sidecar,
-                _ => true,
+            let (off, part, address) = match name {
+                "edge" => (nginx, Part::NGINX, &*edge.listen),
+                "edge_tls" => (tls, Part::NGINX, &*edge.listen),
+                "admin" => (nginx, Part::NGINX, &*edge.admin_listen),
+                "pacemaker" => (pacemaker, Part::PACEMAKER, LOCAL),
+                "sidecar" => (sidecar, Part::SIDECAR, LOCAL),
+                "routes_replica" => (false, Part::ROUTES_REPLICA, LOCAL),
+                other => (false, Part::named(other), LOCAL),
             };
-            if wanted {
-                let address = match name {
-                    "edge" | "edge_tls" => edge.listen.as_str(),
-                    "admin" => edge.admin_listen.as_str(),
-                    _ => "127.0.0.1",
-                };
-                check_port(part_of(name), address, port, &format!("ports.{name}"))?;
+            if !off {
+                check_port(part, address, port, &format!("ports.{name}"))?;
             }
         }
         for other in &self.options.others {
-            check_port(other.part.clone(), "127.0.0.1", other.port, &other.key)?;
+            check_port(other.part.clone(), LOCAL, other.port, &other.key)?;
         }
         Ok(())
-    }
-
-    fn routes_primary(&self) -> Result<Program, Error> {
-        self.redis(Part::ROUTES_PRIMARY, &redis::Role::RoutesPrimary, self.options.ports.routes)
-    }
-
-    fn stats(&self) -> Result<Program, Error> {
-        self.redis(Part::STATS, &redis::Role::Stats, self.options.ports.stats)
-    }
-
-    fn fabric(&self) -> Result<Program, Error> {
-        let role = redis::Role::Fabric(self.options.redis.fabric_fsync);
-        self.redis(Part::FABRIC, &role, self.options.ports.fabric)
     }
 
     pub(crate) fn routes_replica(&self, number: usize, ports: RouterPorts) -> Result<Program, Error> {
@@ -196,13 +190,9 @@ impl Plan {
             options: &self.options.edge,
             flavour,
             user: &self.user,
-            edge_port: ports.edge,
-            edge_tls_port: ports.edge_tls,
-            admin_port: ports.admin,
+            ports,
             pacemaker: local(self.options.ports.pacemaker),
             sidecar: local(ports.sidecar),
-            key_file: self.layout.edge_key(),
-            password_file: self.layout.secrets().password_file(User::Edge),
         };
         nginx::program(&self.layout, Part::NGINX.numbered(number), &edge).map(Some)
     }
@@ -240,7 +230,7 @@ impl Plan {
             ("routing", Value::Table(table([("check_local", true.into())]))),
             ("redis", Value::Table(redis)),
         ]);
-        if self.wanted.nginx {
+        if !self.without.nginx {
             wiring.insert("edge_key_file".to_owned(), self.layout.edge_key().display().to_string().into());
         }
         let chosen = &self.options.pacemaker;
@@ -292,15 +282,6 @@ fn memory_bytes() -> u64 {
     total.into_iter().chain(limit).min().unwrap_or(UNKNOWN_MEMORY_BYTES)
 }
 
-/// The part of a key in `[ports]`.
-fn part_of(name: &str) -> Part {
-    match name {
-        "edge" | "edge_tls" | "admin" => Part::NGINX,
-        "routes_replica" => Part::ROUTES_REPLICA,
-        other => Part::named(other),
-    }
-}
-
 /// Checks whether a port is available. `key` is the option that sets it.
 fn check_port(part: Part, address: &str, port: u16, key: &str) -> Result<(), Error> {
     // The listener is closed immediately. Like the part's listener, it can bind a port with connections in TIME_WAIT.
@@ -314,7 +295,7 @@ fn check_port(part: Part, address: &str, port: u16, key: &str) -> Result<(), Err
 }
 
 fn local(port: u16) -> String {
-    format!("127.0.0.1:{port}")
+    format!("{LOCAL}:{port}")
 }
 
 fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {

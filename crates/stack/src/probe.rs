@@ -75,11 +75,7 @@ pub(crate) async fn get(url: &str) -> Result<String, String> {
 
 /// An error with all its causes, in one line.
 fn chain(error: impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+    let first: &dyn std::error::Error = &error;
+    let all = std::iter::successors(Some(first), |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -153,8 +153,8 @@ pub struct Status {
 #[derive(Debug)]
 pub(crate) enum Request {
     Start(oneshot::Sender<Result<(), Error>>),
-    Stop(oneshot::Sender<()>),
-    Kill(oneshot::Sender<()>),
+    /// Ends it gracefully, or with SIGKILL.
+    End { kill: bool, reply: oneshot::Sender<()> },
 }
 
 pub(crate) struct Supervisor {
@@ -189,7 +189,7 @@ impl Supervisor {
                         continue;
                     }
                 },
-                Request::Stop(reply) | Request::Kill(reply) => {
+                Request::End { reply, .. } => {
                     let _receiver_gone = reply.send(());
                     continue;
                 }
@@ -271,7 +271,7 @@ impl Supervisor {
                 let _receiver_gone = reply.send(Ok(()));
                 true
             }
-            Ok(Some(Request::Stop(reply) | Request::Kill(reply))) => {
+            Ok(Some(Request::End { reply, .. })) => {
                 let _receiver_gone = reply.send(());
                 false
             }
@@ -292,16 +292,11 @@ impl Supervisor {
                     Some(Request::Start(reply)) => {
                         let _receiver_gone = reply.send(Ok(()));
                     }
-                    Some(Request::Stop(reply)) => {
-                        let part = self.program.part.clone();
-                        self.events.emit(Event::Stopping { part });
-                        let how = self.stop(&mut child, pid).await;
-                        self.ended(pid, &how).await;
-                        let _receiver_gone = reply.send(());
-                        return Ended::OnRequest;
-                    }
-                    Some(Request::Kill(reply)) => {
-                        let how = kill_family(&mut child, pid).await;
+                    Some(Request::End { kill, reply }) => {
+                        let how = match kill {
+                            true => kill_family(&mut child, pid).await,
+                            false => self.stop(&mut child, pid).await,
+                        };
                         self.ended(pid, &how).await;
                         let _receiver_gone = reply.send(());
                         return Ended::OnRequest;
@@ -312,6 +307,7 @@ impl Supervisor {
     }
 
     async fn stop(&self, child: &mut Child, pid: i32) -> String {
+        self.events.emit(Event::Stopping { part: self.program.part.clone() });
         let Stop { signal, grace } = self.program.stop;
         for signal in [signal, Signal::SIGTERM] {
             for process in proc::family(pid) {

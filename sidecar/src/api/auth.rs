@@ -62,20 +62,9 @@ struct Stored {
 /// The token of a request, to check it again while a stream is open.
 #[derive(Debug, Clone)]
 pub(super) struct Credential {
-    digest: [u8; 32],
-    root: bool,
-}
-
-impl Credential {
-    /// The digest of the token.
-    pub(super) fn digest(&self) -> [u8; 32] {
-        self.digest
-    }
-
+    pub(super) digest: [u8; 32],
     /// Whether it is the root token.
-    pub(super) fn is_root(&self) -> bool {
-        self.root
-    }
+    pub(super) root: bool,
 }
 
 impl Tokens {

@@ -56,31 +56,42 @@ pub(super) fn metric(asked: Option<&str>) -> Result<&'static str, Problem> {
     })
 }
 
+/// The start and the end of a request at the unix second `now`.
+pub(super) fn period(start: Option<u64>, end: Option<u64>, now: u64) -> Result<(u64, u64), Problem> {
+    let end = end.unwrap_or(now + 1);
+    let start = start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
+    if start >= end {
+        let detail = "`start` must be before `end`, both unix seconds.";
+        return Err(Problem::unprocessable("empty_range", detail));
+    }
+    if end > now + 86_400 {
+        let detail = "`end` is in the future. Omit it for the current time.";
+        return Err(Problem::unprocessable("range_in_future", detail));
+    }
+    Ok((start, end))
+}
+
+/// Whether what is kept for `seconds` after the end of its hour still includes `start`.
+pub(super) fn is_kept(start: u64, seconds: u64, now: u64) -> bool {
+    start - start % 3600 + 3600 + seconds > now
+}
+
+/// The hours that a period touches.
+pub(super) fn hours(start: u64, end: u64) -> impl Iterator<Item = u64> {
+    (start - start % 3600..end).step_by(3600)
+}
+
 impl Range {
     /// Validates a request at the unix second `now`.
     pub(super) fn new(asked: &History, now: u64) -> Result<Self, Problem> {
-        let end = asked.end.unwrap_or(now + 1);
-        let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
-        if start >= end {
-            return Err(Problem::unprocessable(
-                "empty_range",
-                "`start` must be before `end`, both unix seconds.",
-            ));
-        }
-        if end > now + 86_400 {
-            return Err(Problem::unprocessable(
-                "range_in_future",
-                "`end` is in the future. Omit it for the current time.",
-            ));
-        }
-        let kept = |seconds: u64| start - start % 3600 + 3600 + seconds > now;
-        if !kept(ROLLUP_KEPT_SECONDS) {
+        let (start, end) = period(asked.start, asked.end, now)?;
+        if !is_kept(start, ROLLUP_KEPT_SECONDS, now) {
             return Err(Problem::unprocessable(
                 "range_too_old",
                 "`start` is too early: history is stored for 14 days.",
             ));
         }
-        let seconds_kept = kept(HISTORY_KEPT_SECONDS);
+        let seconds_kept = is_kept(start, HISTORY_KEPT_SECONDS, now);
         let step = match asked.step {
             None => default_step(end - start, seconds_kept),
             Some(step @ 1..=86_400) => step,
@@ -130,9 +141,8 @@ impl Range {
         inside.contains(&second).then(|| ((second - self.start) / self.step) as usize)
     }
 
-    /// The hours that the range touches.
     pub(super) fn hours(&self) -> impl Iterator<Item = u64> + use<> {
-        (self.start - self.start % 3600..self.end).step_by(3600)
+        hours(self.start, self.end)
     }
 }
 

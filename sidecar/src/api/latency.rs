@@ -16,7 +16,9 @@ use signalbox_api::stats::{Bucket, Latency, Period};
 use signalbox_store::{Key, StatsSpace, keys::stats};
 
 use super::{
-    App, Problem, store,
+    App, Problem,
+    history::{hours, is_kept, period},
+    store,
     subject::{Subject, SubjectPath},
 };
 use crate::fold::{
@@ -24,8 +26,6 @@ use crate::fold::{
     latency::{self, BELOW_MS, BUCKETS, NAMES},
 };
 
-/// The default range: five minutes.
-const DEFAULT_SECONDS: u64 = 300;
 /// The maximum number of hashes that one answer reads: hours times version types times buckets. Most of them do not
 /// exist and cost almost nothing.
 const MAX_HASHES: usize = 64_000;
@@ -42,17 +42,8 @@ pub(super) struct Minutes {
 impl Minutes {
     /// Validates a request at the unix second `now`. Partly covered minutes are included.
     fn new(asked: &Period, now: u64, kept_seconds: u64) -> Result<Self, Problem> {
-        let end = asked.end.unwrap_or(now + 1);
-        let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
-        if start >= end {
-            let detail = "`start` must be before `end`, both unix seconds.";
-            return Err(Problem::unprocessable("empty_range", detail));
-        }
-        if end > now + 86_400 {
-            let detail = "`end` is in the future. Omit it for the current time.";
-            return Err(Problem::unprocessable("range_in_future", detail));
-        }
-        if start - start % 3600 + 3600 + kept_seconds <= now {
+        let (start, end) = period(asked.start, asked.end, now)?;
+        if !is_kept(start, kept_seconds, now) {
             let detail = format!(
                 "`start` is too early: these latencies are stored for {} days.",
                 kept_seconds / 86_400
@@ -63,7 +54,7 @@ impl Minutes {
     }
 
     fn hours(self) -> impl Iterator<Item = u64> {
-        (self.start - self.start % 3600..self.end).step_by(3600)
+        hours(self.start, self.end)
     }
 }
 

@@ -101,8 +101,8 @@ impl Streams {
     /// Takes a slot. The root token is subject only to the limit for all tokens together.
     fn take(&self, credential: &Credential) -> Result<Place, Problem> {
         let mut open = self.0.lock();
-        let digest = credential.digest();
-        if !credential.is_root() && open.get(&digest).is_some_and(|count| *count >= MAX_STREAMS_PER_TOKEN) {
+        let Credential { digest, root } = *credential;
+        if !root && open.get(&digest).is_some_and(|count| *count >= MAX_STREAMS_PER_TOKEN) {
             let detail = format!(
                 "Stream limit of one token reached ({MAX_STREAMS_PER_TOKEN}). Close a stream, or use `/history`."
             );

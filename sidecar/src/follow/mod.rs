@@ -366,7 +366,7 @@ impl<S: Store> Follower<S> {
         self.commit_all(state, &increments, files, has_changes && lag_bytes > 0, now)
     }
 
-    /// Commits everything up to `state.place` in one script.
+    /// Commits everything up to `state.place` in one script, and ends an unfinished window.
     fn commit_all(
         &mut self,
         state: State,
@@ -379,7 +379,7 @@ impl<S: Store> Follower<S> {
         let commit = Commit {
             from: &state.stored,
             to: &state.place,
-            under_way: None,
+            under_way: state.window,
             then: None,
             part: increments.whole(),
             fold: &fold,

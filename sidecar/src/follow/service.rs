@@ -12,7 +12,7 @@ use std::{
 };
 
 use notify::{RecursiveMode, Watcher};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use signalbox_store::Kind;
 use tokio::time::Instant;
 
@@ -109,16 +109,12 @@ pub struct Watch(Arc<Mutex<Progress>>);
 impl Watch {
     /// The current progress.
     pub fn progress(&self) -> Progress {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 
     /// Changes the progress.
     pub fn update(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut self.lock());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.0.lock()
+        change(&mut self.0.lock());
     }
 }
 
@@ -239,7 +235,7 @@ impl<S: Store> Service<S> {
     }
 
     fn note(&self, step: &Result<Step, Error>, polled_ms: u64) {
-        let mut progress = self.watch.lock();
+        let mut progress = self.watch.0.lock();
         let condition = match step {
             Ok(_) => Condition::Following,
             Err(Error::Fenced { owner }) => Condition::Fenced { owner: owner.clone() },
@@ -253,7 +249,7 @@ impl<S: Store> Service<S> {
         if progress.condition != condition {
             match step {
                 Ok(_) => tracing::info!("counting log lines"),
-                Err(error) => tracing::error!(error = %Chain(error), ?condition, "log lines not counted"),
+                Err(error) => tracing::error!(error = chain(error), ?condition, "log lines not counted"),
             }
             progress.condition = condition;
         }
@@ -290,7 +286,7 @@ impl<S: Store> Service<S> {
             }
             Err(error) => {
                 if !progress.rotation_failed {
-                    tracing::error!(error = %Chain(&error), "log rotation failed");
+                    tracing::error!(error = chain(&error), "log rotation failed");
                 }
                 progress.rotation_failed = true;
             }
@@ -298,19 +294,10 @@ impl<S: Store> Service<S> {
     }
 }
 
-/// Formats an error with its causes for a log field.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
-    }
+/// An error with its causes, for a log field.
+fn chain(error: &dyn std::error::Error) -> String {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Wakes the thread.

@@ -142,31 +142,17 @@ impl<S: Store> Follower<S> {
     /// Skips a window whose remaining lines are lost. Part of it is counted, so it cannot be started again either.
     fn skip_window(
         &mut self,
-        state: State,
+        mut state: State,
         window: Window,
         files: &[Seen],
         now: Duration,
     ) -> Result<Step, Error> {
         let lost = window.end.saturating_sub(state.stored.position);
         tracing::error!(?window, format = FORMAT, place = ?state.stored, bytes = lost, "log data lost");
-        let to = Place { position: window.end, ..state.stored.clone() };
-        let (fold, nothing) = (Fold::default(), Increments::default());
-        let commit = Commit {
-            from: &state.stored,
-            to: &to,
-            under_way: state.window,
-            then: None,
-            part: nothing.whole(),
-            fold: &fold,
-            gaps: 1,
-            gap_bytes: lost,
-        };
-        let step = self.send(&commit, files, now)?;
-        if step.is_some() {
-            self.last.clone_from(&to);
-            self.state = Some(State::new(to, None));
-        }
-        Ok(Step { more: true, ..step.unwrap_or_default() })
+        state.place = Place { position: window.end, ..state.stored.clone() };
+        (state.gaps, state.gap_bytes) = (1, lost);
+        self.fold.clear();
+        self.commit_all(state, &Increments::default(), files, true, now)
     }
 
     /// Sends a commit. `None` if the stored place differs.

@@ -21,7 +21,7 @@ enum Empty {
     Default,
 }
 
-/// Every name with its default. `PREFIX` in a default is replaced.
+/// Every name with its default, also for `signalbox up`. `PREFIX` in a default is replaced.
 const VARIABLES: [(&str, &str, Empty); 48] = [
     ("PREFIX", "/run/signalbox", Empty::Default),
     ("TEMP_DIR", "PREFIX", Empty::Default),
@@ -76,6 +76,13 @@ const VARIABLES: [(&str, &str, Empty); 48] = [
     ("BODY_TIMEOUT", "15s", Empty::Default),
     ("SEND_TIMEOUT", "30s", Empty::Default),
 ];
+
+/// The values of all names if none is set.
+pub(super) fn defaults(prefix: &str) -> BTreeMap<String, String> {
+    let of_prefix = |default: &str| default.replace("PREFIX", prefix);
+    VARIABLES.iter().map(|(name, default, _)| ((*name).to_owned(), of_prefix(default))).collect()
+}
+
 /// The program; nginx or OpenResty from the search path if it is not set. It is not called `NGINX`, because nginx takes a
 /// variable of that name for a list of sockets.
 const BINARY: &str = "NGINX_BINARY";
@@ -109,13 +116,8 @@ pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<Rende
         set(name, Empty::Default).map_or_else(|| Path::new(INSTALLED).join(folder), PathBuf::from)
     };
     let source = Source { nginx: folder("NGINX_DIR", "nginx"), lua: folder("LUA_DIR", "lua") };
-    let mut values: BTreeMap<String, String> = VARIABLES
-        .iter()
-        .map(|(name, default, empty)| {
-            let value = set(name, *empty).unwrap_or_else(|| default.replace("PREFIX", &prefix));
-            ((*name).to_owned(), value)
-        })
-        .collect();
+    let mut values = defaults(&prefix);
+    values.extend(VARIABLES.iter().filter_map(|(name, _, empty)| Some(((*name).to_owned(), set(name, *empty)?))));
     values.insert("NGINX_DIR".to_owned(), source.nginx.display().to_string());
     values.insert("LUA_DIR".to_owned(), source.lua.display().to_string());
     let (connections, open_files) = worker_limits();

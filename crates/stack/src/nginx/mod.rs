@@ -30,6 +30,7 @@ use crate::{
     acl::User,
     layout::Layout,
     options::{EdgeOptions, LogMode},
+    plan::RouterPorts,
     proc,
     supervisor::Program,
 };
@@ -46,15 +47,9 @@ pub(crate) struct Edge<'a> {
     pub(crate) options: &'a EdgeOptions,
     pub(crate) flavour: &'a Flavour,
     pub(crate) user: &'a WorkerUser,
-    pub(crate) edge_port: u16,
-    pub(crate) edge_tls_port: Option<u16>,
-    pub(crate) admin_port: u16,
+    pub(crate) ports: RouterPorts,
     pub(crate) pacemaker: String,
     pub(crate) sidecar: String,
-    /// The key that all routers share.
-    pub(crate) key_file: PathBuf,
-    /// The password with which the workers log in to the routes replica.
-    pub(crate) password_file: PathBuf,
 }
 
 /// Connections and open files of a worker, as far as the limit of this process permits. nginx logs an alert for a higher one.
@@ -73,7 +68,7 @@ pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Pr
         template::render(&source.template()?, &values).map_err(|unknown| unknown.in_option("edge.files"))?;
     let file = prefix.join("nginx.conf");
     fs::write(&file, text).map_err(Error::file("write", &file))?;
-    let admin = format!("http://{}", address(&edge.options.admin_listen, edge.admin_port));
+    let admin = format!("http://{}", address(&edge.options.admin_listen, edge.ports.admin));
     let program = Program::new(part, &edge.flavour.binary)
         .arg("-p")
         .arg(prefix.display().to_string())
@@ -85,7 +80,7 @@ pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Pr
         // nginx takes a variable of this name for a list of sockets to inherit.
         .without_env("NGINX")
         .ready_when(Probe::Http(format!("{admin}/edge/status")))
-        .address(format!("http://{} and {admin}", address(&edge.options.listen, edge.edge_port)))
+        .address(format!("http://{} and {admin}", address(&edge.options.listen, edge.ports.edge)))
         .stop_with(Signal::SIGQUIT, STOP_WITHIN);
     Ok(program)
 }
@@ -111,6 +106,7 @@ fn values(
     source: &files::Source,
 ) -> Result<BTreeMap<String, String>, Error> {
     let show = |path: PathBuf| path.display().to_string();
+    let prefix = show(layout.nginx_prefix(edge.router));
     let options = edge.options;
     let (connections, open_files) = worker_limits();
     let workers = if options.workers == 0 { "auto".to_owned() } else { options.workers.to_string() };
@@ -118,10 +114,9 @@ fn values(
         LogMode::Exact => "",
         LogMode::Buffered => "buffer=64k flush=200ms",
     };
-    let mut values: BTreeMap<String, String> = [
-        ("PREFIX", show(layout.nginx_prefix(edge.router))),
-        ("TEMP_DIR", show(layout.nginx_prefix(edge.router))),
-        ("TEMP_LIMIT", "0".to_owned()),
+    let mut values = environment::defaults(&prefix);
+    let own = [
+        ("PREFIX", prefix),
         ("NGINX_DIR", show(source.nginx.clone())),
         ("LUA_DIR", show(source.lua.clone())),
         ("LOAD_MODULES", edge.flavour.load_modules()),
@@ -129,47 +124,23 @@ fn values(
         ("WORKER_PROCESSES", workers),
         ("WORKER_CONNECTIONS", connections.to_string()),
         ("WORKER_NOFILE", open_files.to_string()),
-        ("WORKER_SHUTDOWN", "30s".to_owned()),
         ("ERROR_LOG", show(layout.log(part))),
-        ("ERROR_LOG_LEVEL", "warn".to_owned()),
         ("ACCESS_LOG", show(layout.access_log(edge.router))),
         ("ACCESS_LOG_BUFFER", buffer.to_owned()),
-        ("EDGE_LISTEN", join(&options.listen, edge.edge_port)),
-        ("ADMIN_LISTEN", join(&options.admin_listen, edge.admin_port)),
-        ("ADMIN_ALLOW", "allow 127.0.0.0/8; allow ::1;".to_owned()),
-        ("ADMIN_NAMES", String::new()),
+        ("EDGE_LISTEN", join(&options.listen, edge.ports.edge)),
+        ("ADMIN_LISTEN", join(&options.admin_listen, edge.ports.admin)),
         ("ROUTES_REPLICA", format!("unix:{}", layout.replica_socket(edge.router).display())),
         ("ROUTES_REPLICA_USER", User::Edge.name().to_owned()),
-        ("ROUTES_REPLICA_PASSWORD_FILE", show(edge.password_file.clone())),
-        ("ROUTES_SHM", "128m".to_owned()),
+        ("ROUTES_REPLICA_PASSWORD_FILE", show(layout.secrets().password_file(User::Edge))),
         ("SNAPSHOT_PATH", show(layout.snapshot(edge.router))),
-        ("EDGE_KEY_FILE", show(edge.key_file.clone())),
-        ("EDGE_TLS_LISTEN", edge.edge_tls_port.map_or_else(String::new, |port| join(&options.listen, port))),
-        ("EDGE_H2C_LISTEN", String::new()),
-        ("EDGE_TLS_CERTIFICATE", show(layout.nginx_prefix(edge.router).join("tls.crt"))),
-        ("EDGE_TLS_KEY", show(layout.nginx_prefix(edge.router).join("tls.key"))),
+        ("EDGE_KEY_FILE", show(layout.edge_key())),
+        ("EDGE_TLS_LISTEN", edge.ports.edge_tls.map_or_else(String::new, |port| join(&options.listen, port))),
+        // That of EDGE_TLS_LISTEN.
         ("EDGE_HTTPS_PORT", String::new()),
-        ("EDGE_ACME", String::new()),
-        ("EDGE_NAME", String::new()),
-        ("EDGE_FORWARDERS", String::new()),
-        ("EDGE_REAL_IP_HEADER", "X-Forwarded-For".to_owned()),
-        ("EDGE_UPSTREAM_CA", String::new()),
         ("PACEMAKER", edge.pacemaker.clone()),
         ("SIDECAR", edge.sidecar.clone()),
-        ("KEEPALIVE", "1024".to_owned()),
-        ("KEEPALIVE_TIMEOUT", "4s".to_owned()),
-        ("CONNECT_TIMEOUT", "2s".to_owned()),
-        ("READ_TIMEOUT", "60s".to_owned()),
-        ("RETRY_TIMEOUT", "10s".to_owned()),
-        ("BODY_LIMIT", "10m".to_owned()),
-        ("RESPONSE_HEADERS", "16k".to_owned()),
-        ("ADDRESS_REQUESTS", "1000".to_owned()),
-        ("HEADER_TIMEOUT", "10s".to_owned()),
-        ("BODY_TIMEOUT", "15s".to_owned()),
-        ("SEND_TIMEOUT", "30s".to_owned()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into();
+    ];
+    values.extend(own.map(|(name, value)| (name.to_owned(), value)));
     for path in ["PREFIX", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
         refuse_special("data_dir", &values[path])?;
     }
