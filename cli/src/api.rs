@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use crate::{exit::Failure, input, remote::Remote, terminal};
 
-/// Flags of `signalbox api`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "docs/api.md and /openapi.json list every call.")]
 pub(crate) struct Args {

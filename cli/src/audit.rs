@@ -24,7 +24,6 @@ const RECORDS: usize = 100;
 /// Maximum records of one answer of the API.
 const MAX_PAGE: usize = 1000;
 
-/// Flags of `signalbox audit`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only records of this kind

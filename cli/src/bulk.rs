@@ -1,9 +1,12 @@
 //! Many items in one command: sent in parts, with progress, and each failure reported.
 
+use std::{path::Path, time::Duration};
+
 use serde_json::{Value, json};
 
 use crate::{
     exit::Failure,
+    input,
     remote::Remote,
     terminal::{self, Progress},
 };
@@ -11,20 +14,33 @@ use crate::{
 /// Failures that are printed. The rest is counted.
 const MAX_PRINTED: usize = 20;
 
-/// Sends items in parts of at most `part`. `send` returns the result of each item; the name of an item is its member `name_of`.
-pub(crate) async fn send(
-    remote: &Remote,
-    noun: &str,
-    (items, name_of): (&[Value], &str),
-    part: usize,
-    mut send: impl AsyncFnMut(&[Value]) -> Result<Vec<Value>, Failure>,
-) -> Result<(), Failure> {
+/// How items are sent.
+pub(crate) struct Import<'a> {
+    pub(crate) noun: &'a str,
+    /// The member that names an item.
+    pub(crate) name: &'a str,
+    /// Items of one call.
+    pub(crate) part: usize,
+    /// The time limit of one call.
+    pub(crate) patience: Duration,
+    pub(crate) method: &'a str,
+    pub(crate) path: String,
+    /// The body of a call.
+    pub(crate) body: fn(&[Value]) -> Value,
+}
+
+/// Sends the items in a file, in parts.
+pub(crate) async fn import(remote: &Remote, file: &Path, import: Import<'_>) -> Result<(), Failure> {
+    let Import { noun, name, part, patience, method, path, body } = import;
+    let items = input::items(file)?;
+    let client = remote.patient(patience)?;
     let (progress, mut sent, mut failures) = (Progress::new(), 0, Vec::new());
     for chunk in items.chunks(part) {
         progress.say(&format!("{sent} of {} {noun}", items.len()));
-        for (item, result) in chunk.iter().zip(send(chunk).await?) {
-            if let Some(why) = failure(&result) {
-                failures.push(json!({"item": item[name_of], "why": why}));
+        let answer: Value = client.send(method, &path, &body(chunk)).await?;
+        for (item, result) in chunk.iter().zip(answer["results"].as_array().into_iter().flatten()) {
+            if let Some(why) = failure(result) {
+                failures.push(json!({"item": item[name], "why": why}));
             }
         }
         sent += chunk.len();

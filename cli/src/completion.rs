@@ -64,22 +64,15 @@ complete -c signalbox -f -a '(__signalbox_complete)'
 "#;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Shell {
+pub(crate) enum Shell {
     Bash,
     Fish,
     Zsh,
 }
 
-/// Flags of `signalbox completions`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Scripts {
-    /// Shell
-    shell: Shell,
-}
-
 /// Prints the script of a shell.
-pub(crate) fn script(args: &Scripts) -> Result<(), Failure> {
-    let script = match args.shell {
+pub(crate) fn script(shell: Shell) -> Result<(), Failure> {
+    let script = match shell {
         Shell::Bash => BASH,
         Shell::Fish => FISH,
         Shell::Zsh => ZSH,
@@ -89,19 +82,11 @@ pub(crate) fn script(args: &Scripts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Flags of `signalbox complete`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The words after `signalbox`, the last one as far as it is typed
-    #[arg(last = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
 /// Prints a candidate per line, with its description behind a tab.
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(words: &[String]) -> Result<(), Failure> {
     let mut root = Cli::command();
     root.build();
-    let (typed, last) = match args.words.split_last() {
+    let (typed, last) = match words.split_last() {
         Some((last, typed)) => (typed, last.as_str()),
         None => (&[][..], ""),
     };
@@ -318,22 +303,28 @@ mod tests {
 
     #[test]
     fn names_are_completed_where_a_name_is_expected() {
-        let names = |line: &str| find(line).1.map(|(names, stem)| (format!("{names:?}"), stem));
+        let names = |line: &str| {
+            let shown = |names| match names {
+                Names::List { path, member, .. } => format!("{path} {member}"),
+                local => format!("{local:?}"),
+            };
+            find(line).1.map(|(names, stem)| (shown(names), stem))
+        };
         let plain = |name: &str| Some((name.to_owned(), String::new()));
-        assert_eq!(names("routes show "), plain("Instances"));
-        assert_eq!(names("routes list --host "), plain("Hosts"));
-        assert_eq!(names("routes list --host=a"), Some(("Hosts".to_owned(), "--host=".to_owned())));
+        assert_eq!(names("routes show "), plain("/instances id"));
+        assert_eq!(names("routes list --host "), plain("/hosts hostname"));
+        assert_eq!(names("routes list --host=a"), Some(("/hosts hostname".to_owned(), "--host=".to_owned())));
         assert_eq!(names("hosts split a.test --context "), plain("Contexts"));
-        assert_eq!(names("queues pause mail "), plain("Environments(\"mail\")"));
-        assert_eq!(names("queues pull mail "), plain("Queues"));
-        assert_eq!(names("labels show "), plain("Machines"));
-        assert_eq!(names("labels show orders "), plain("Labels(\"orders\")"));
-        assert_eq!(names("labels list orders --state "), plain("States(\"orders\")"));
-        assert_eq!(names("tokens revoke "), plain("Tokens"));
+        assert_eq!(names("queues pause mail "), plain("/queues/mail/facets?limit=1000 environment"));
+        assert_eq!(names("queues pull mail "), plain("/queues name"));
+        assert_eq!(names("labels show "), plain("/state-machines name"));
+        assert_eq!(names("labels show orders "), plain("/state-machines/orders/labels?limit=1000 name"));
+        assert_eq!(names("labels list orders --state "), plain("/state-machines/orders name"));
+        assert_eq!(names("tokens revoke "), plain("/tokens name"));
         assert_eq!(names("tokens create "), None);
-        assert_eq!(names("subscribers show "), plain("Subscribers"));
+        assert_eq!(names("subscribers show "), plain("/subscriptions subscriber"));
         assert_eq!(names("subscribers skip billing "), None);
-        assert_eq!(names("certificates renew "), plain("AutomaticCertificates"));
+        assert_eq!(names("certificates renew "), plain("/acme/names server_name"));
     }
 
     #[test]

@@ -9,7 +9,6 @@ use signalbox_condition::{Condition, Facts, KnownFeeds, Local, NeedsFeed, Visit,
 
 use crate::{exit::Failure, terminal};
 
-/// Commands for conditions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Evaluate a condition with the facts in a file, and print the result as JSON (docs/conditions.md)

@@ -15,25 +15,18 @@ pub(crate) struct Sure {
     yes: bool,
 }
 
-/// What is asked for.
-#[derive(Debug, Clone, Copy)]
-enum Answer<'a> {
-    Yes,
-    Name(&'a str),
-}
-
 impl Sure {
     /// Asks whether to do `what`, which begins with a verb.
     pub(crate) fn confirm(&self, what: &str) -> Result<(), Failure> {
-        self.ask(what, Answer::Yes)
+        self.ask(what, None)
     }
 
     /// Asks for the name of what is destroyed with its contents.
     pub(crate) fn confirm_name(&self, what: &str, name: &str) -> Result<(), Failure> {
-        self.ask(what, Answer::Name(name))
+        self.ask(what, Some(name))
     }
 
-    fn ask(&self, what: &str, wanted: Answer<'_>) -> Result<(), Failure> {
+    fn ask(&self, what: &str, name: Option<&str>) -> Result<(), Failure> {
         if self.yes {
             return Ok(());
         }
@@ -41,7 +34,7 @@ impl Sure {
             let detail = format!("this would {what}, which cannot be undone; add --yes to confirm");
             return Err(Failure::configuration(detail));
         }
-        match confirmed(what, wanted, &mut io::stdin().lock(), &mut io::stderr()) {
+        match confirmed(what, name, &mut io::stdin().lock(), &mut io::stderr()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::configuration("not confirmed; nothing was changed")),
             Err(error) => Err(Failure::internal(format!("cannot ask for a confirmation: {error}"))),
@@ -51,14 +44,12 @@ impl Sure {
 
 fn confirmed(
     what: &str,
-    wanted: Answer<'_>,
+    name: Option<&str>,
     from: &mut impl BufRead,
     to: &mut impl Write,
 ) -> io::Result<bool> {
-    let question = match wanted {
-        Answer::Yes => "Continue? [y/N]".to_owned(),
-        Answer::Name(name) => format!("Type {name} to confirm:"),
-    };
+    let question =
+        name.map_or_else(|| "Continue? [y/N]".to_owned(), |name| format!("Type {name} to confirm:"));
     write!(to, "This will {what}. It cannot be undone.\n{question} ")?;
     to.flush()?;
     let mut line = String::new();
@@ -67,9 +58,9 @@ fn confirmed(
         writeln!(to)?;
     }
     let line = line.trim();
-    Ok(match wanted {
-        Answer::Yes => line.eq_ignore_ascii_case("y") || line.eq_ignore_ascii_case("yes"),
-        Answer::Name(name) => line == name,
+    Ok(match name {
+        Some(name) => line == name,
+        None => line.eq_ignore_ascii_case("y") || line.eq_ignore_ascii_case("yes"),
     })
 }
 
@@ -77,27 +68,27 @@ fn confirmed(
 mod tests {
     use super::*;
 
-    fn answered(wanted: Answer<'_>, line: &str) -> (bool, String) {
+    fn answered(name: Option<&str>, line: &str) -> (bool, String) {
         let mut shown = Vec::new();
-        let sure = confirmed("delete the queue mail", wanted, &mut line.as_bytes(), &mut shown).unwrap();
+        let sure = confirmed("delete the queue mail", name, &mut line.as_bytes(), &mut shown).unwrap();
         (sure, String::from_utf8(shown).unwrap())
     }
 
     #[test]
     fn a_question_names_the_effect_and_only_a_clear_answer_confirms() {
-        let (sure, shown) = answered(Answer::Yes, "y\n");
+        let (sure, shown) = answered(None, "y\n");
         assert!(
             sure && shown.starts_with("This will delete the queue mail. It cannot be undone.\n"),
             "{shown}"
         );
-        assert!(answered(Answer::Yes, "YES\n").0);
+        assert!(answered(None, "YES\n").0);
         for line in ["", "\n", "n\n", "mail\n", "yo\n"] {
-            assert!(!answered(Answer::Yes, line).0, "{line:?}");
+            assert!(!answered(None, line).0, "{line:?}");
         }
-        let (sure, shown) = answered(Answer::Name("mail"), "mail\n");
+        let (sure, shown) = answered(Some("mail"), "mail\n");
         assert!(sure && shown.ends_with("Type mail to confirm: "), "{shown}");
         for line in ["", "\n", "y\n", "yes\n", "mail2\n", "Mail\n"] {
-            assert!(!answered(Answer::Name("mail"), line).0, "{line:?}");
+            assert!(!answered(Some("mail"), line).0, "{line:?}");
         }
     }
 }

@@ -112,7 +112,7 @@ impl Store {
         Some(Self { folder })
     }
 
-    fn required() -> Result<Self, Failure> {
+    pub(crate) fn required() -> Result<Self, Failure> {
         Self::of_user()
             .ok_or_else(|| Failure::configuration("the folder of contexts is unknown, because HOME is not set: set SIGNALBOX_CONFIG_DIR to a folder"))
     }

@@ -29,7 +29,6 @@ const POLL: Duration = Duration::from_millis(250);
 /// The maximum length of an instance's ID.
 const MAX_ID_BYTES: usize = 128;
 
-/// Flags of `signalbox deploy`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Host name to deploy to

@@ -10,13 +10,13 @@ use std::{
 use clap::Subcommand;
 use signalbox_client::routes::Health;
 use signalbox_discovery::{Discovery, Dns, DnsOptions, Docker, Folder, Options, Source, system_nameserver};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     exit::Failure,
     remote::{System, duration},
     run::host_name,
+    signals::Ending,
     terminal,
 };
 
@@ -138,9 +138,7 @@ async fn discover(kind: &str, common: Common, source: impl Source) -> Result<(),
     }
     let options = Options { name, interval: common.interval, confirm: common.confirm, drain: common.drain };
     let client = common.system.client()?;
-    let listen =
-        |kind| signal(kind).map_err(|error| Failure::internal(format!("cannot catch signals: {error}")));
-    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let mut ending = Ending::listen()?;
     let shutdown = CancellationToken::new();
     let discovery = Discovery::new(client, options, Arc::new(terminal::error));
     let running = discovery.run(source, shutdown.clone());
@@ -148,8 +146,7 @@ async fn discover(kind: &str, common: Common, source: impl Source) -> Result<(),
     // A change that was begun is not interrupted.
     tokio::select! {
         () = &mut running => Ok(()),
-        _ = interrupt.recv() => { shutdown.cancel(); running.await; Err(Failure::interrupted()) }
-        _ = terminate.recv() => { shutdown.cancel(); running.await; Ok(()) }
+        end = ending.wait() => { shutdown.cancel(); running.await; end }
     }
 }
 

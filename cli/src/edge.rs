@@ -7,15 +7,8 @@ use signalbox_stack::{RenderedEdge, render_edge};
 
 use crate::exit::Failure;
 
-/// Flags of `signalbox edge`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
-enum Action {
+pub(crate) enum Action {
     /// Write PREFIX/nginx.conf and replace this process with nginx
     Run,
     /// Write PREFIX/nginx.conf and run `nginx -t`
@@ -23,12 +16,12 @@ enum Action {
 }
 
 /// Writes the configuration and replaces this process with nginx, so it returns only an error.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(action: Action) -> Result<(), Failure> {
     let RenderedEdge { binary, prefix, configuration } = render_edge(|name| env::var(name).ok())?;
     let mut nginx = Command::new(&binary);
     // nginx takes a variable of this name for a list of sockets to inherit.
     nginx.env_remove("NGINX").arg("-p").arg(prefix).arg("-c").arg(configuration).args(["-e", "stderr"]);
-    if args.action == Action::Check {
+    if action == Action::Check {
         nginx.arg("-t");
     }
     let error = nginx.exec();

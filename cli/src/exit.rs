@@ -87,12 +87,8 @@ impl Failure {
         if let Some(message) = self.message {
             terminal::error(&format!("signalbox: {message}"));
         }
-        code(self.code)
+        self.code.into()
     }
-}
-
-pub(crate) fn code(code: u8) -> ExitCode {
-    ExitCode::from(code)
 }
 
 impl From<signalbox_stack::Error> for Failure {

@@ -2,10 +2,9 @@
 
 mod activity;
 mod facts;
-mod import;
 pub(crate) mod operate;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use clap::Subcommand;
 use serde::de::DeserializeOwned;
@@ -20,6 +19,7 @@ use signalbox_client::{
 };
 
 use crate::{
+    bulk,
     confirm::Sure,
     exit::Failure,
     listing::{Cell, Listing, cells},
@@ -32,7 +32,7 @@ use crate::{
 
 /// The time limit for retrying all errored labels of a machine.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Maximum number of labels of a page.
+/// Maximum number of labels of a call.
 const MAX_PAGE: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
@@ -68,7 +68,15 @@ pub(crate) enum Command {
     /// Show the states that a label is expected to enter, with times where they are known
     Route(One),
     /// Create the labels in a file, or update their metadata
-    Import(import::Import),
+    Import {
+        /// Machine
+        machine: String,
+        /// File with `name` and `metadata` of each label: a JSON array, or one per line; - is standard input
+        file: PathBuf,
+        /// Update the metadata of existing labels, in place of creating labels
+        #[arg(long)]
+        update: bool,
+    },
     /// Explain why a label is in its state, and what would move it
     Why(One),
     /// Change a label's metadata
@@ -206,7 +214,18 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             listing.list(remote, read, heads, past).await
         }
         Command::Route(One { machine, label }) => remote.document(&path(&machine, &label, "/route")).await,
-        Command::Import(args) => import::run(args, remote).await,
+        Command::Import { machine, file, update } => {
+            let import = bulk::Import {
+                noun: "labels",
+                name: "name",
+                part: MAX_PAGE,
+                patience: Duration::from_secs(300),
+                method: if update { "PATCH" } else { "POST" },
+                path: of_machine(&machine, "/labels"),
+                body: |part| json!({"labels": part}),
+            };
+            bulk::import(remote, &file, import).await
+        }
         Command::Why(One { machine, label }) => {
             let why = remote.call("GET", &path(&machine, &label, "/why"), None).await?;
             remote.show(&why, |why| {

@@ -39,6 +39,7 @@ mod routes;
 mod run;
 mod secrets;
 mod settings;
+mod signals;
 mod stats;
 mod status;
 mod subscribers;
@@ -50,7 +51,7 @@ mod upgrade;
 mod why;
 mod yaml;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{
     CommandFactory as _, Parser, Subcommand,
@@ -140,7 +141,8 @@ enum Command {
     /// Check whether the system can be upgraded to the version of this command (exit code 1 if not)
     Upgrade(upgrade::Args),
     /// Run nginx alone, configured by environment variables (for containers and services)
-    Edge(edge::Args),
+    #[command(subcommand)]
+    Edge(edge::Action),
     /// Evaluate an exit condition
     #[command(subcommand)]
     Condition(condition::Command),
@@ -151,16 +153,37 @@ enum Command {
     #[command(subcommand, visible_alias = "label")]
     Labels(Online<labels::Command>),
     /// Create the missing tokens, keys and Redis users of a deployment (for containers and services)
-    Secrets(secrets::Args),
+    #[command(
+        after_help = "Existing secrets are kept, and files that follow from them are written again. To change one password, \
+                        empty its file, run the command again, and send ACL LOAD to the Redis servers."
+    )]
+    Secrets {
+        /// Folder for the secrets, such as /etc/signalbox
+        folder: PathBuf,
+    },
     /// Remove an incomplete transaction and zero bytes from a stopped Redis server's append-only files
-    RepairAof(repair_aof::Args),
+    RepairAof {
+        /// Data folder of the server, which contains `appendonlydir`
+        folder: PathBuf,
+    },
     /// Print a script that lets the shell complete commands, flags and names
-    Completions(completion::Scripts),
+    Completions {
+        /// Shell
+        shell: completion::Shell,
+    },
     /// Print what can follow on the command line (used by the script of `completions`)
     #[command(hide = true)]
-    Complete(completion::Args),
+    Complete {
+        /// The words after `signalbox`, the last one as far as it is typed
+        #[arg(last = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Print the manual page
-    Man(pages::Man),
+    Man {
+        /// Write one page per command into this folder instead of one page to standard output
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
     /// End the processes of a system after the process that started them has ended (used by `up`)
     #[command(hide = true, name = signalbox_stack::GUARD_COMMAND)]
     Guard,
@@ -179,7 +202,7 @@ fn main() -> ExitCode {
                 let _replaced = error.insert(ContextKind::Usage, ContextValue::StyledStr(usage()));
             }
             let _unwritten = error.print();
-            return if error.use_stderr() { exit::code(exit::CONFIGURATION) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() { exit::CONFIGURATION.into() } else { ExitCode::SUCCESS };
         }
     };
     match outcome {
@@ -227,15 +250,15 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
         Command::Upgrade(args) => asynchronously(upgrade::run(args)),
-        Command::Edge(args) => edge::run(&args),
+        Command::Edge(action) => edge::run(action),
         Command::Condition(args) => condition::run(args),
         Command::Machines(command) => asynchronously(machines::run(command)),
         Command::Labels(group) => asynchronously(labels::run(group.command, &group.remote)),
-        Command::Secrets(args) => secrets::run(&args),
-        Command::RepairAof(args) => repair_aof::run(&args),
-        Command::Completions(args) => completion::script(&args),
-        Command::Complete(args) => asynchronously(completion::run(args)),
-        Command::Man(args) => pages::man(&args),
+        Command::Secrets { folder } => secrets::run(&folder),
+        Command::RepairAof { folder } => repair_aof::run(&folder),
+        Command::Completions { shell } => completion::script(shell),
+        Command::Complete { words } => asynchronously(completion::run(&words)),
+        Command::Man { dir } => pages::man(dir.as_deref()),
         Command::Guard => {
             signalbox_stack::guard_main();
             Ok(())

@@ -1,18 +1,10 @@
 //! `signalbox man`: generated from the definition of the command line.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::Path};
 
 use clap::{Command, CommandFactory as _};
 
 use crate::{Cli, exit::Failure, terminal};
-
-/// Flags of `signalbox man`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Man {
-    /// Write one page per command into this folder instead of one page to standard output
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-}
 
 /// The command with the parts that clap adds, which the pages contain, too.
 fn command() -> Command {
@@ -21,8 +13,8 @@ fn command() -> Command {
     command
 }
 
-pub(crate) fn man(args: &Man) -> Result<(), Failure> {
-    let Some(dir) = &args.dir else { return print(page(command())?) };
+pub(crate) fn man(dir: Option<&Path>) -> Result<(), Failure> {
+    let Some(dir) = dir else { return print(page(command())?) };
     fs::create_dir_all(dir)
         .map_err(|error| Failure::configuration(format!("cannot create {}: {error}", dir.display())))?;
     let mut commands = vec![("signalbox".to_owned(), command())];
@@ -61,7 +53,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let folder = tempfile::tempdir().unwrap();
-        man(&Man { dir: Some(folder.path().to_owned()) }).unwrap();
+        man(Some(folder.path())).unwrap();
         let page = fs::read_to_string(folder.path().join("signalbox-routes-add.1")).unwrap();
         assert!(page.contains("Register or update an instance"), "{page}");
         assert!(folder.path().join("signalbox.1").exists());

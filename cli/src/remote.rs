@@ -1,6 +1,6 @@
 //! Selects the system that a command uses, and the form of its output.
 
-use std::{fs, io, net::IpAddr, ops::Deref, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
+use std::{fs, io, ops::Deref, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
 use clap::{ArgMatches, Args as _, FromArgMatches, Subcommand, error::ErrorKind};
 use jiff::Timestamp;
@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use signalbox_client::{Client, Error};
 use signalbox_stack::Description;
+use url::{Host, Url};
 
 use crate::{
     contexts::{Context, Store, read_token},
@@ -51,7 +52,12 @@ impl<C: FromArgMatches> FromArgMatches for Online<C> {
 impl<C: Subcommand> Subcommand for Online<C> {
     fn augment_subcommands(parent: clap::Command) -> clap::Command {
         let group = C::augment_subcommands(clap::Command::default());
-        parent.subcommands(group.get_subcommands().cloned().map(Remote::augment_args))
+        let with_flags = |command: &clap::Command| {
+            // The flags would replace the description by their own.
+            let about = command.get_about().cloned().unwrap_or_default();
+            Remote::augment_args(command.clone()).about(about)
+        };
+        parent.subcommands(group.get_subcommands().map(with_flags))
     }
 
     fn augment_subcommands_for_update(parent: clap::Command) -> clap::Command {
@@ -181,10 +187,7 @@ impl System {
     /// The context that applies. Every other way to name a system has precedence over the current context.
     fn named(&self) -> Result<Option<(String, Context)>, Failure> {
         match (&self.context, Store::of_user()) {
-            (Some(_), None) => Err(Failure::configuration(
-                "the folder of contexts is unknown, because HOME is not set: set SIGNALBOX_CONFIG_DIR to a folder",
-            )),
-            (Some(name), Some(store)) => store.context(Some(name)),
+            (Some(name), _) => Store::required()?.context(Some(name)),
             (None, Some(store)) if self.url.is_none() && self.data_dir.is_none() => store.context(None),
             (None, _) => Ok(None),
         }
@@ -201,10 +204,9 @@ impl System {
     /// The token for a context: one that was set for this command, or the stored one.
     fn token_of(&self, name: &str, context: &Context) -> Result<Option<String>, Failure> {
         let stored = Store::of_user().map(|store| store.token_file(name)).filter(|file| file.exists());
-        let token = match (self.token()?, stored) {
-            (Some(token), _) => Some(token),
-            (None, Some(file)) => Some(read_token(&file)?),
-            (None, None) => None,
+        let token = match self.token()? {
+            Some(token) => Some(token),
+            None => stored.map(|file| read_token(&file)).transpose()?,
         };
         if token.is_some() && !context.insecure {
             self.must_protect(&context.url)?;
@@ -348,36 +350,21 @@ impl From<Error> for Failure {
     }
 }
 
-/// Scheme, host and port of a URL, in lower case; `None` if it is not one of HTTP. User information is not valid here, and
-/// is part of the host, so that it equals no other host.
-fn origin(url: &str) -> Option<(String, String, u16)> {
-    let (scheme, rest) = url.split_once("://")?;
-    let scheme = scheme.to_ascii_lowercase();
-    let default = match scheme.as_str() {
-        "http" => 80,
-        "https" => 443,
-        _ => return None,
-    };
-    let authority = rest.split(['/', '?', '#', '\\']).next()?.to_ascii_lowercase();
-    let (host, port) = match authority.rsplit_once(':') {
-        // The colons of a literal IPv6 address are inside brackets.
-        Some((host, port)) if !port.ends_with(']') => (host.to_owned(), port.parse().ok()?),
-        _ => (authority, default),
-    };
-    Some((scheme, host, port))
-}
-
 fn same_origin(one: &str, other: &str) -> bool {
-    let one = origin(one);
-    one.is_some() && one == origin(other)
+    // The origin of a URL that is not one of HTTP equals no other.
+    Url::parse(one).is_ok_and(|one| Url::parse(other).is_ok_and(|other| one.origin() == other.origin()))
 }
 
 /// Whether a token can be sent to `url` without another machine reading it on the way. An invalid URL is reported when
 /// the client is built, before anything is sent.
 fn is_protected(url: &str) -> bool {
-    let Some((scheme, host, _)) = origin(url) else { return true };
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    scheme == "https" || host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    let Ok(url) = Url::parse(url) else { return true };
+    url.scheme() != "http"
+        || url.host().is_some_and(|host| match host {
+            Host::Domain(name) => name == "localhost",
+            Host::Ipv4(address) => address.is_loopback(),
+            Host::Ipv6(address) => address.is_loopback(),
+        })
 }
 
 /// `5s`, `500ms`, `2m`, or `5` for seconds.

@@ -3,7 +3,7 @@
 mod bulk;
 mod explain;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Subcommand, builder::PossibleValuesParser};
 use serde::de::DeserializeOwned;
@@ -54,7 +54,12 @@ pub(crate) enum Command {
     /// Register or update an instance
     Add(Box<Add>),
     /// Register or update the instances in a file
-    Import(bulk::Import),
+    Import {
+        /// File with instances as in the API, each with an `id`: a JSON array, or one per line; - is standard input
+        file: PathBuf,
+        #[command(flatten)]
+        until: Until,
+    },
     /// Remove an instance immediately
     #[command(visible_alias = "rm", alias = "delete")]
     Remove {
@@ -198,7 +203,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         }
         Command::Show { id } => remote.document(&format!("/instances/{}", segment(&id))).await,
         Command::Add(args) => add(*args, remote).await,
-        Command::Import(args) => bulk::import(args, remote).await,
+        Command::Import { file, until } => bulk::import(&file, &until, remote).await,
         Command::DrainNode(args) => bulk::drain_node(args, remote).await,
         Command::Dump => bulk::dump(remote).await,
         Command::Remove { id, until } => {

@@ -50,16 +50,17 @@ pub(crate) fn is_watched() -> bool {
     io::stdout().is_terminal()
 }
 
-/// The width of the terminal; nothing if standard output is not one.
+/// The columns of the terminal; nothing if standard output is not one.
 pub(crate) fn width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+    rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_col.into()).filter(|width| *width > 0)
 }
 
-/// The height of the terminal; nothing if standard output is not one.
+/// The rows of the terminal; nothing if standard output is not one.
 pub(crate) fn height() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    Some(usize::from(size.ws_row)).filter(|height| *height > 0)
+    rustix::termios::tcgetwinsize(io::stdout())
+        .ok()
+        .map(|size| size.ws_row.into())
+        .filter(|height| *height > 0)
 }
 
 /// Clears the screen, if standard output is a terminal.

@@ -1,8 +1,6 @@
 //! `signalbox upgrade --check`: reports whether a running system can be upgraded to the version of this command, and the steps
 //! that remain. It changes nothing, because packages and images are installed by other programs.
 
-use std::fmt;
-
 use serde::Serialize;
 use signalbox_client::health::PacemakerList;
 use signalbox_diagnosis::{Diagnosis, Severity};
@@ -13,7 +11,6 @@ use crate::{
     terminal::{self, Progress},
 };
 
-/// Flags of `signalbox upgrade`.
 #[derive(Debug, clap::Args)]
 // The group of its own arguments would be called `Args`, like that of the flattened ones.
 #[group(skip)]
@@ -25,32 +22,19 @@ pub(crate) struct Args {
     system: doctor::Args,
 }
 
-/// The number of a release. Suffixes such as `-rc.1` are ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Version {
-    major: u64,
-    minor: u64,
-    patch: u64,
-}
-
-impl Version {
-    fn parse(text: &str) -> Option<Self> {
-        let text = text.split(['-', '+']).next()?;
-        let mut numbers = text.split('.').map(|number| number.parse().ok());
-        let (major, minor, patch) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        numbers.next().is_none().then_some(Self { major, minor, patch })
-    }
-
-    /// Whether programs of both versions work side by side: they differ by at most one minor version.
-    fn neighbors(self, other: Self) -> bool {
-        self.major == other.major && self.minor.abs_diff(other.minor) <= 1
+/// The major and the minor number of a release. Suffixes such as `-rc.1` are ignored.
+fn release(version: &str) -> Option<(u64, u64)> {
+    let numbers = version.split(['-', '+']).next()?.split('.').map(|number| number.parse().ok());
+    match numbers.collect::<Option<Vec<u64>>>()?[..] {
+        [major, minor, _patch] => Some((major, minor)),
+        _ => None,
     }
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
+/// Whether programs of both versions work side by side: they differ by at most one minor version.
+fn are_neighbors(one: &str, other: &str) -> bool {
+    let releases = release(one).zip(release(other));
+    releases.is_some_and(|(one, other)| one.0 == other.0 && one.1.abs_diff(other.1) <= 1)
 }
 
 /// The facts that the decision depends on.
@@ -103,10 +87,7 @@ fn assess(version: &str, facts: &Facts) -> Report {
             continue;
         }
         steps.push(format!("Restart pacemaker {node} ({runs}) with {version}."));
-        let compatible = Version::parse(runs)
-            .zip(Version::parse(version))
-            .is_some_and(|(runs, version)| runs.neighbors(version));
-        if !compatible {
+        if !are_neighbors(runs, version) {
             blockers.push(format!(
                 "Pacemaker {node} runs {runs}. Only neighboring minor versions work side by side: upgrade to the versions between \
                  {runs} and {version} first."

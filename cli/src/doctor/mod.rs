@@ -21,7 +21,6 @@ use crate::{
 /// Findings of one kind that are printed.
 const MAX_NAMED: usize = 5;
 
-/// Flags of `signalbox doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Check this Redis server of another machine, as ROLE=URL; roles: routes, routes-replica, stats, fabric

@@ -7,7 +7,6 @@ use signalbox_machine::{definition::Path, merge};
 use super::{operate, path};
 use crate::{exit::Failure, remote::Remote};
 
-/// Flags of `signalbox labels set`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Set {
     /// Machine

@@ -5,7 +5,6 @@ use signalbox_client::{machines, with_query};
 use super::path;
 use crate::{exit::Failure, listing, remote::Remote, terminal};
 
-/// Flags of the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Flow {
     /// Machine

@@ -1,31 +1,20 @@
 //! `signalbox routes import|drain-node|dump`: many instances in one call.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::Path, time::Duration};
 
 use serde_json::{Value, json};
 use signalbox_client::{segment, with_query};
 
 use super::Until;
 use crate::{
-    bulk,
+    bulk::{self, Import},
     exit::Failure,
-    input,
     remote::{Remote, duration},
     terminal,
 };
 
-/// Instances of one call.
-const PART: usize = 500;
 /// The time limit for a part, and for a whole table.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Import {
-    /// File with instances as in the API, each with an `id`: a JSON array, or one per line; - is standard input
-    file: PathBuf,
-    #[command(flatten)]
-    until: Until,
-}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DrainNode {
@@ -41,15 +30,17 @@ pub(crate) struct DrainNode {
     until: Until,
 }
 
-pub(super) async fn import(args: Import, remote: &Remote) -> Result<(), Failure> {
-    let items = input::items(&args.file)?;
-    let client = remote.patient(PATIENCE)?;
-    let path = args.until.path("/instances");
-    bulk::send(remote, "instances", (&items, "id"), PART, async |part| {
-        let answer: Value = client.call("PUT", &path, Some(&json!(part))).await?;
-        Ok(answer["results"].as_array().cloned().unwrap_or_default())
-    })
-    .await
+pub(super) async fn import(file: &Path, until: &Until, remote: &Remote) -> Result<(), Failure> {
+    let import = Import {
+        noun: "instances",
+        name: "id",
+        part: 500,
+        patience: PATIENCE,
+        method: "PUT",
+        path: until.path("/instances"),
+        body: |part| json!(part),
+    };
+    bulk::import(remote, file, import).await
 }
 
 pub(super) async fn drain_node(args: DrainNode, remote: &Remote) -> Result<(), Failure> {

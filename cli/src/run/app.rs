@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::exit::Failure;
 
@@ -29,17 +29,24 @@ pub(super) struct App {
 }
 
 /// A process, of which several copies run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Process {
+    /// In a file, its key.
+    #[serde(skip)]
     pub(super) name: String,
     /// The program and its arguments.
+    #[serde(deserialize_with = "words")]
     pub(super) command: Vec<String>,
     /// The host names that it serves. Without one it gets no port and is not registered.
+    #[serde(default)]
     pub(super) hosts: Vec<String>,
+    #[serde(default = "one")]
     pub(super) copies: u16,
     /// The path that must be answered with a status of 200 to 399. Without it, accepting a connection is enough.
     pub(super) health_path: Option<String>,
     pub(super) weight: Option<u32>,
+    #[serde(default)]
     pub(super) environment: BTreeMap<String, String>,
 }
 
@@ -93,8 +100,7 @@ impl Source {
             hosts: self.host.clone(),
             copies: self.copies.unwrap_or(1),
             health_path: self.health_path.clone(),
-            weight: None,
-            environment: BTreeMap::new(),
+            ..Process::default()
         }
     }
 
@@ -119,7 +125,11 @@ impl Source {
         }
         let processes = procfile(&text).map_err(|error| failed(&error))?;
         let web = |(name, command): (String, Vec<String>)| {
-            if name == WEB { self.web(command) } else { Process { name, ..worker(command) } }
+            if name == WEB {
+                self.web(command)
+            } else {
+                Process { name, command, copies: 1, ..Process::default() }
+            }
         };
         Ok(self.app(name, processes.into_iter().map(web).collect()))
     }
@@ -133,15 +143,7 @@ impl Source {
         let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         let name = self.name.clone().or(file.name).unwrap_or(name);
         let version = self.version.clone().or(file.version).unwrap_or_else(|| name.clone());
-        let process = |(name, one): (String, FileProcess)| Process {
-            name,
-            command: one.command.words(),
-            hosts: one.hosts,
-            copies: one.copies,
-            health_path: one.health_path,
-            weight: one.weight,
-            environment: one.environment,
-        };
+        let process = |(name, one): (String, Process)| Process { name, ..one };
         Ok(App { name, version, processes: file.processes.into_iter().map(process).collect() })
     }
 }
@@ -152,21 +154,7 @@ impl Source {
 struct File {
     name: Option<String>,
     version: Option<String>,
-    processes: BTreeMap<String, FileProcess>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileProcess {
-    command: Command,
-    #[serde(default)]
-    hosts: Vec<String>,
-    #[serde(default = "one")]
-    copies: u16,
-    health_path: Option<String>,
-    weight: Option<u32>,
-    #[serde(default)]
-    environment: BTreeMap<String, String>,
+    processes: BTreeMap<String, Process>,
 }
 
 fn one() -> u16 {
@@ -181,29 +169,15 @@ enum Command {
     Words(Vec<String>),
 }
 
-impl Command {
-    fn words(self) -> Vec<String> {
-        match self {
-            Self::Shell(line) => shell(&line),
-            Self::Words(words) => words,
-        }
-    }
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(match Command::deserialize(deserializer)? {
+        Command::Shell(line) => shell(&line),
+        Command::Words(words) => words,
+    })
 }
 
 fn shell(line: &str) -> Vec<String> {
     ["sh", "-c", line].map(str::to_owned).to_vec()
-}
-
-fn worker(command: Vec<String>) -> Process {
-    Process {
-        name: String::new(),
-        command,
-        hosts: Vec::new(),
-        copies: 1,
-        health_path: None,
-        weight: None,
-        environment: BTreeMap::new(),
-    }
 }
 
 /// The lines `name: command` of a Procfile.

@@ -28,7 +28,7 @@ use std::{
 };
 
 use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
+    signal::unix::{Signal, SignalKind},
     sync::mpsc,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -36,6 +36,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     exit::Failure,
     remote::{System, duration},
+    signals::{Ending, listen},
 };
 use app::{App, Source};
 pub(crate) use control::groups;
@@ -43,7 +44,6 @@ use control::{Request, Socket, Status};
 use output::Output;
 use slot::{Context, Slot, Version};
 
-/// Flags of `signalbox run`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -103,7 +103,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         stop: CancellationToken::new(),
         draining: TaskTracker::new(),
     };
-    let (mut signals, mut replace) = (Signals::listen()?, listen(SignalKind::hangup())?);
+    let (mut signals, mut replace) = (Ending::listen()?, listen(SignalKind::hangup())?);
     let status =
         Arc::new(Mutex::new(Status { name: app.name.clone(), pid: std::process::id(), ..Status::default() }));
     let (sender, mut requests) = mpsc::channel(1);
@@ -120,7 +120,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     notify("STOPPING=1");
     tokio::select! {
         () = fleet.end() => output.say("stopped"),
-        _again = signals.end() => output.say("stopped immediately"),
+        _again = signals.wait() => output.say("stopped immediately"),
     }
     outcome
 }
@@ -130,7 +130,7 @@ async fn serve(
     fleet: &mut Fleet,
     app: App,
     source: &Source,
-    signals: &mut Signals,
+    signals: &mut Ending,
     wishes: &mut Wishes<'_>,
 ) -> Result<(), Failure> {
     let output = fleet.context.output.clone();
@@ -139,19 +139,19 @@ async fn serve(
             Ok(()) => output.say("every copy runs"),
             Err(reason) => output.say(&reason),
         },
-        end = signals.end() => return end,
+        end = signals.wait() => return end,
     }
     notify("READY=1");
     loop {
         let wish = tokio::select! {
-            end = signals.end() => return end,
+            end = signals.wait() => return end,
             wish = wishes.next() => wish,
         };
         output.say("replacing every copy, one after the other");
         let result = match source.read() {
             Err(failure) => Err(format!("nothing was replaced: {}", failure.message())),
             Ok(app) => tokio::select! {
-                end = signals.end() => return end,
+                end = signals.wait() => return end,
                 replaced = fleet.change(app) => {
                     replaced.map_err(|reason| format!("the replacement ended early: {reason}"))
                 }
@@ -255,30 +255,6 @@ impl Fleet {
         }
         self.context.draining.close();
         self.context.draining.wait().await;
-    }
-}
-
-/// The signals that end the command.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-fn listen(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))
-}
-
-impl Signals {
-    fn listen() -> Result<Self, Failure> {
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
-    }
-
-    /// Waits for a signal that ends the command. SIGTERM from a service manager is success.
-    async fn end(&mut self) -> Result<(), Failure> {
-        tokio::select! {
-            _ = self.interrupt.recv() => Err(Failure::interrupted()),
-            _ = self.terminate.recv() => Ok(()),
-        }
     }
 }
 

@@ -10,15 +10,14 @@ use std::path::Path;
 
 use signalbox_settings::{Flags, Loaded};
 use signalbox_stack::Stack;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     exit::Failure,
     settings::{Settings, locate},
+    signals::Ending,
     terminal,
 };
 
-/// Flags of `signalbox up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -35,17 +34,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let options = settings.options(&places)?;
     let demo = if settings.demo.enabled { Some(demo::program()?) } else { None };
     // From here on, Ctrl-C must not end this process directly.
-    let mut ending = Ending::listen()?;
+    let mut ending = Ending::listen()?.or_hang_up()?;
     let start =
         Stack::builder().options(options.clone()).on_event(|event| terminal::line(&event.to_string()));
     let stack = tokio::select! {
         stack = start.start() => stack.map_err(|error| locate(&places, error))?,
         // Dropping the partly started stack ends its processes.
-        end = ending.wait() => return end.outcome(),
+        end = ending.wait() => return end,
     };
     let outcome = tokio::select! {
         outcome = serve(&stack, &settings, &options, demo.as_deref()) => outcome,
-        end = ending.wait() => end.outcome(),
+        end = ending.wait() => end,
     };
     terminal::line("stopping; press Ctrl-C again to stop immediately");
     tokio::select! {
@@ -68,47 +67,4 @@ async fn serve(
     };
     report::ready(stack, &settings.data_dir, demo.as_ref());
     std::future::pending().await
-}
-
-/// The signals that end a foreground program.
-struct Ending {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-}
-
-/// The received signal.
-enum End {
-    Interrupted,
-    Terminated,
-}
-
-impl Ending {
-    fn listen() -> Result<Self, Failure> {
-        let listen =
-            |kind| signal(kind).map_err(|error| Failure::internal(format!("cannot catch signals: {error}")));
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
-    }
-
-    async fn wait(&mut self) -> End {
-        tokio::select! {
-            _ = self.interrupt.recv() => End::Interrupted,
-            _ = self.terminate.recv() => End::Terminated,
-            _ = self.hang_up.recv() => End::Terminated,
-        }
-    }
-}
-
-impl End {
-    /// SIGTERM from a service manager is success; Ctrl-C has its own exit code for shells.
-    fn outcome(self) -> Result<(), Failure> {
-        match self {
-            Self::Interrupted => Err(Failure::interrupted()),
-            Self::Terminated => Ok(()),
-        }
-    }
 }

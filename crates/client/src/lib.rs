@@ -123,17 +123,11 @@ impl Client {
     }
 
     /// Reads the JSON at `path`, which begins with `/` and may have a query; external values must be encoded ([`segment`]).
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.call("GET", path, None).await
     }
 
     /// A call with a body.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn send<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -144,9 +138,6 @@ impl Client {
     }
 
     /// A call that may have a body. An answer without a body is read as `null`.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn call<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -158,9 +149,7 @@ impl Client {
 
     /// As [`Client::call`], if the revision of the target is still `etag` (`If-Match`). Without one, the call is
     /// unconditional.
-    ///
-    /// # Errors
-    /// See [`Error`]; 412 if it has another revision by now. Read it again, and repeat the change.
+    /// 412 if it has another revision by now: read it again, and repeat the change.
     pub async fn call_if<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -173,9 +162,6 @@ impl Client {
     }
 
     /// As [`Client::send`], with a body of any type.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn send_bytes<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -187,36 +173,24 @@ impl Client {
     }
 
     /// As [`Client::get`], with the `ETag` of the answer: the revision that [`Client::call_if`] requires.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<(T, Option<String>), Error> {
         let answer = self.transport.call("GET", path, None, None).await?;
         Ok((self.read(path, &answer)?, answer.etag))
     }
 
     /// An answer that is not JSON, as text.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn text(&self, path: &str) -> Result<String, Error> {
         let answer = self.transport.call("GET", path, None, None).await?;
         Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }
 
     /// A stream of messages.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn stream(&self, path: &str) -> Result<Stream, Error> {
         Stream::open(self, path).await
     }
 
     /// The first `most` items of a list, which is read page by page. `split` takes a page apart: its items, and the cursor
     /// of the next page.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn list<P: DeserializeOwned, T>(
         &self,
         path: &str,
