@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{exit::Failure, input, remote::Remote, terminal};
+use crate::{exit::Failure, input, remote::Remote, terminal::out};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "docs/api.md and /openapi.json list every call.")]
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let answer = args.remote.call(&method, &args.path, body.as_ref()).await?;
     args.remote.show(&answer, |answer| {
         if !answer.is_null() {
-            terminal::line(&format!("{answer:#}"));
+            out!("{answer:#}");
         }
     })
 }

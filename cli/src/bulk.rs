@@ -8,7 +8,7 @@ use crate::{
     exit::Failure,
     input,
     remote::Remote,
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
 };
 
 /// Failures that are printed. The rest is counted.
@@ -55,7 +55,7 @@ pub(crate) async fn import(remote: &Remote, file: &Path, import: Import<'_>) -> 
         if failures.len() > MAX_PRINTED {
             terminal::error(&format!("and {} more; -o json lists all", failures.len() - MAX_PRINTED));
         }
-        terminal::line(&format!("{done} of {} {noun} done", items.len()));
+        out!("{done} of {} {noun} done", items.len());
     })?;
     if failures.is_empty() {
         return Ok(());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use signalbox_client::{
     Client, Error,
     acme::{AutomaticCertificate, AutomaticCertificateList},
-    certificates::{Certificate, CertificateList, ChangedCertificate, NewCertificate},
+    certificates::{CertificateList, ChangedCertificate, NewCertificate},
     segment,
 };
 
@@ -20,7 +20,7 @@ use crate::{
     outline,
     remote::Remote,
     routes::Until,
-    terminal,
+    terminal::{self, out},
 };
 
 #[derive(Debug, Subcommand)]
@@ -64,13 +64,13 @@ pub(crate) enum Command {
 
 /// A server name that has a certificate, or should have one.
 #[derive(Debug, Serialize)]
-struct Row {
-    server_name: String,
+pub(crate) struct Row {
+    pub(crate) server_name: String,
     /// Unix seconds.
-    not_after: Option<u64>,
+    pub(crate) not_after: Option<u64>,
     /// Absent for an uploaded certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
-    automatic: Option<AutomaticCertificate>,
+    pub(crate) automatic: Option<AutomaticCertificate>,
 }
 
 fn path(name: &str) -> String {
@@ -96,7 +96,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             remote.show(&changed, |changed| {
                 let done = if changed.changed { "uploaded" } else { "unchanged" };
                 let days = changed.certificate.days_left;
-                terminal::line(&format!("certificate of {name} {done}, valid for {days} days"));
+                out!("certificate of {name} {done}, valid for {days} days");
             })
         }
         Command::Renew { name } => {
@@ -131,17 +131,12 @@ async fn show(name: &str, remote: &Remote) -> Result<(), Failure> {
     })
 }
 
-/// All stored certificates, and all names whose certificates are obtained automatically.
-pub(crate) async fn read(client: &Client) -> Result<(Vec<Certificate>, Vec<AutomaticCertificate>), Error> {
+/// All names, with their certificates.
+pub(crate) async fn rows(client: &Client) -> Result<Vec<Row>, Error> {
     let split = |page: CertificateList| (page.certificates, page.next);
     let stored = client.list("/certificates", usize::MAX, split).await?;
     let split = |page: AutomaticCertificateList| (page.names, page.next);
-    Ok((stored, client.list("/acme/names", usize::MAX, split).await?))
-}
-
-/// All names, with their certificates.
-async fn rows(client: &Client) -> Result<Vec<Row>, Error> {
-    let (stored, automatic) = read(client).await?;
+    let automatic = client.list("/acme/names", usize::MAX, split).await?;
     let mut rows: BTreeMap<String, Row> = stored
         .into_iter()
         .map(|one| {

@@ -7,7 +7,7 @@ use signalbox_client::{health::Check, with_query};
 use crate::{
     exit::Failure,
     remote::Remote,
-    terminal::{self, Progress},
+    terminal::{Progress, out},
 };
 
 /// The time limit of one call, which checks a part of all objects or labels.
@@ -47,16 +47,20 @@ pub(crate) async fn consistency(remote: &Remote, progress: &Progress) -> Result<
 
 fn print(answer: &Check) {
     for finding in &answer.findings {
-        terminal::line(&format!(
+        out!(
             "{:<10} {:<4} shard {} {}: {}",
-            finding.subsystem, finding.predicate, finding.shard, finding.name, finding.what,
-        ));
+            finding.subsystem,
+            finding.predicate,
+            finding.shard,
+            finding.name,
+            finding.what,
+        );
     }
     if answer.findings.is_empty() {
-        terminal::line(&format!(
+        out!(
             "consistent: {}; {} labels and index entries checked",
             answer.subsystems.join(", "),
             answer.checked
-        ));
+        );
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     exit::Failure,
     listing::{Listing, cells},
     remote::{Output, Remote},
-    terminal,
+    terminal::{self, out},
 };
 
 const MAX_NAME_BYTES: usize = 64;
@@ -228,7 +228,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             all.current = all.current.filter(|current| *current != name);
             store.write(&all)?;
             let _absent = fs::remove_file(store.token_file(&name));
-            output.show(&json!({"removed": name}), |_| terminal::line(&format!("{name} removed")))
+            output.show(&json!({"removed": name}), |_| out!("{name} removed"))
         }
     }
 }
@@ -266,9 +266,7 @@ fn add(store: &Store, args: Add) -> Result<(), Failure> {
     let context = Context { url: args.url, ca_file, insecure: args.insecure };
     all.contexts.insert(name.clone(), context.clone());
     store.write(&all)?;
-    args.output.show(&context, |_| {
-        terminal::line(&format!("{name} added; `signalbox context use {name}` selects it"))
-    })
+    args.output.show(&context, |_| out!("{name} added; `signalbox context use {name}` selects it"))
 }
 
 #[cfg(test)]

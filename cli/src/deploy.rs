@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     exit::Failure,
     remote::{Remote, duration},
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
 };
 
 /// How often the state of the targets is read.
@@ -190,19 +190,19 @@ async fn prepare(
 }
 
 fn report(switched: &SwitchedHost, ids: &[&str], drain: Duration) {
-    terminal::line(&format!(
+    out!(
         "{} is served by version {}: {} (serial {})",
         switched.hostname,
         switched.version_type_id,
         ids.join(", "),
         switched.serial
-    ));
+    );
     if !switched.drained.is_empty() {
-        terminal::line(&format!(
+        out!(
             "  {} finish their requests and are removed after {} s",
             switched.drained.join(", "),
             drain.as_secs()
-        ));
+        );
     }
 }
 

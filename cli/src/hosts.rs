@@ -14,7 +14,7 @@ use crate::{
     listing::{Cell, Listing, cells},
     remote::{Remote, duration},
     routes::Until,
-    terminal,
+    terminal::{self, out},
 };
 
 /// The revision of a policy that does not exist.
@@ -177,7 +177,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             remote.show(&switched, |switched| {
                 let drained = terminal::list(&switched.drained);
                 let text = format!("{host} is served by version type {version_type}");
-                terminal::line(&format!("{text} (serial {}); draining: {drained}", switched.serial));
+                out!("{text} (serial {}); draining: {drained}", switched.serial);
             })
         }
         Command::Remove { change, sure } => {
@@ -241,7 +241,7 @@ impl Change {
         remote.show(answer, |answer| {
             let serial =
                 answer["serial"].as_u64().map_or_else(String::new, |serial| format!(" (serial {serial})"));
-            terminal::line(&format!("{}: {what}{serial}", self.host));
+            out!("{}: {what}{serial}", self.host);
         })
     }
 }

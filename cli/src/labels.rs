@@ -26,7 +26,7 @@ use crate::{
     machines::path as of_machine,
     outline,
     remote::Remote,
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
     why,
 };
 
@@ -186,14 +186,11 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         Command::Show(One { machine, label }) => {
             let label: Label = remote.client()?.get(&path(&machine, &label, "")).await?;
             remote.show(&label, |label| {
-                terminal::line(&format!(
-                    "{}: {} ({}) since {}",
-                    label.name, label.state, label.status, label.since
-                ));
+                out!("{}: {} ({}) since {}", label.name, label.state, label.status, label.since);
                 if let Some(error) = &label.error {
-                    terminal::line(&format!("  last error  {}", outline::word(error)));
+                    out!("  last error  {}", outline::word(error));
                 }
-                terminal::line(&format!("  metadata    {}", label.metadata));
+                out!("  metadata    {}", label.metadata);
             })
         }
         Command::History { machine, label, all: true, listing } => {
@@ -287,7 +284,7 @@ async fn retry(
     drop(progress);
     remote.show(&json!({"retried": retried}), |_| {
         let labels = if retried == 1 { "label" } else { "labels" };
-        terminal::line(&format!("{retried} {labels} retried"));
+        out!("{retried} {labels} retried");
     })
 }
 

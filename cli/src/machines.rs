@@ -19,7 +19,11 @@ use signalbox_machine::{
     scenario,
 };
 
-use crate::{exit::Failure, remote::Online, terminal};
+use crate::{
+    exit::Failure,
+    remote::Online,
+    terminal::{self, out},
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -163,7 +167,7 @@ fn validate(files: &Files, secrets: Option<&SecretNames>) -> Result<(), Failure>
             let machines = machines
                 .iter()
                 .map(|machine| format!("{} ({} states)", machine.name(), machine.states().len()));
-            terminal::line(&format!("{name}: {}", machines.collect::<Vec<_>>().join(", ")));
+            out!("{name}: {}", machines.collect::<Vec<_>>().join(", "));
         }
         let machines = machines.iter().map(|machine| {
             json!({ "name": machine.name(), "states": machine.states().len(), "hash": machine.hash(),
@@ -211,9 +215,9 @@ fn scenarios_of(path: &Path) -> Result<(PathBuf, String), Failure> {
 fn scenario_json(files: &Files, outcome: &scenario::Outcome) -> Json {
     if !files.json {
         match &outcome.failed {
-            None => terminal::line(&format!("ok      {}", outcome.name)),
+            None => out!("ok      {}", outcome.name),
             Some(problem) => {
-                terminal::line(&format!("FAILED  {}", outcome.name));
+                out!("FAILED  {}", outcome.name);
                 terminal::error(&problem.to_string());
             }
         }

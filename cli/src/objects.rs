@@ -15,7 +15,7 @@ use crate::{
     input,
     listing::{Cell, Listing, cells},
     remote::Remote,
-    terminal,
+    terminal::{self, out},
 };
 
 #[derive(Debug, Subcommand)]
@@ -117,7 +117,7 @@ async fn publish(args: Publish, remote: &Remote) -> Result<(), Failure> {
 }
 
 fn print(object: &ObjectState) {
-    let row = |name: &str, value: String| terminal::line(&format!("  {name:<14} {value}"));
+    let row = |name: &str, value: String| out!("  {name:<14} {value}");
     terminal::line(&object.object);
     row("backend", terminal::or_dash(object.backend.as_ref()));
     row("waiting", object.queued.to_string());

@@ -52,7 +52,8 @@ fn plain(value: &Value) -> String {
     }
 }
 
-fn is_nested(value: &Value) -> bool {
+/// Whether the value has members or items.
+pub(crate) fn is_nested(value: &Value) -> bool {
     match value {
         Value::Object(members) => !members.is_empty(),
         Value::Array(items) => !items.is_empty(),

@@ -23,7 +23,7 @@ use crate::{
     listing::{Cell, Listing, Shown as _, cells},
     outline,
     remote::{Remote, duration},
-    terminal,
+    terminal::{self, out},
 };
 use leases::Leased;
 
@@ -233,10 +233,7 @@ impl OneTenant {
         let facet: Facet = remote.client()?.send("PATCH", &self.path(), patch).await?;
         remote.show(&facet, |facet| {
             let state = if facet.paused { "paused" } else { "active" };
-            terminal::line(&format!(
-                "{} of {} is {state}, weight {}",
-                facet.environment, self.queue, facet.weight
-            ));
+            out!("{} of {} is {state}, weight {}", facet.environment, self.queue, facet.weight);
         })
     }
 }

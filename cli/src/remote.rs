@@ -2,7 +2,7 @@
 
 use std::{fs, io, ops::Deref, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
-use clap::{ArgMatches, Args as _, FromArgMatches, Subcommand, error::ErrorKind};
+use clap::{ArgMatches, Args as _, FromArgMatches, Subcommand, builder::Resettable, error::ErrorKind};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -53,9 +53,9 @@ impl<C: Subcommand> Subcommand for Online<C> {
     fn augment_subcommands(parent: clap::Command) -> clap::Command {
         let group = C::augment_subcommands(clap::Command::default());
         let with_flags = |command: &clap::Command| {
-            // The flags would replace the description by their own.
+            // The flags bring a description of their own. The parent sets the order.
             let about = command.get_about().cloned().unwrap_or_default();
-            Remote::augment_args(command.clone()).about(about)
+            Remote::augment_args(command.clone()).about(about).display_order(Resettable::Reset)
         };
         parent.subcommands(group.get_subcommands().map(with_flags))
     }

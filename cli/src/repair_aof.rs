@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{exit::Failure, terminal};
+use crate::{exit::Failure, terminal::out};
 
 /// Prints how much was removed. A server that never ran has nothing to repair.
 pub(crate) fn run(folder: &Path) -> Result<(), Failure> {
@@ -13,7 +13,7 @@ pub(crate) fn run(folder: &Path) -> Result<(), Failure> {
         (repair.transaction, "bytes of an incomplete transaction"),
     ] {
         if bytes > 0 {
-            terminal::line(&format!("{}: removed {bytes} {what}", folder.display()));
+            out!("{}: removed {bytes} {what}", folder.display());
         }
     }
     Ok(())

@@ -22,7 +22,7 @@ use crate::{
     exit::Failure,
     listing::{Cell, Listing, cells},
     remote::{Remote, duration, seconds},
-    terminal::{self, Progress},
+    terminal::{Progress, out},
 };
 
 #[derive(Debug, Subcommand)]
@@ -234,7 +234,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             );
             let paused: RuledHost = until.send(remote, "PUT", &pause(&host), Some(&body)).await?;
             remote.show(&paused, |paused| {
-                terminal::line(&format!("requests for {} wait (serial {})", paused.hostname, paused.serial));
+                out!("requests for {} wait (serial {})", paused.hostname, paused.serial);
             })
         }
         Command::Resume { host, until } => {
@@ -332,7 +332,7 @@ impl Until {
 
 fn report(changed: &ChangedInstance, now: &str, already: &str) {
     let what = if changed.changed { now } else { already };
-    terminal::line(&format!("{} {what} (serial {})", changed.instance.id, changed.serial));
+    out!("{} {what} (serial {})", changed.instance.id, changed.serial);
 }
 
 async fn paths(args: Paths, remote: &Remote) -> Result<(), Failure> {
@@ -399,5 +399,5 @@ async fn wait(serial: Option<u64>, timeout: Duration, remote: &Remote) -> Result
 fn serve(state: &Convergence, serial: u64) {
     let live = state.routers.iter().filter(|router| router.state == Liveness::Live).count();
     let routers = if live == 1 { "router serves" } else { "routers serve" };
-    terminal::line(&format!("{live} {routers} serial {serial}"));
+    out!("{live} {routers} serial {serial}");
 }

@@ -5,14 +5,11 @@ use std::path::Path;
 
 use signalbox_stack::Secrets;
 
-use crate::{exit::Failure, terminal};
+use crate::{exit::Failure, terminal::out};
 
 /// Creates what is missing. Nothing secret is printed.
 pub(crate) fn run(folder: &Path) -> Result<(), Failure> {
     Secrets::create(folder)?;
-    terminal::line(&format!(
-        "{}: token, token.sha256, edge.key, and users/ for the Redis servers",
-        folder.display()
-    ));
+    out!("{}: token, token.sha256, edge.key, and users/ for the Redis servers", folder.display());
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::{
     listing::{Cell, Table, cells},
     outline,
     remote::{Remote, duration, past, seconds},
-    terminal,
+    terminal::{self, out},
 };
 
 #[derive(Debug, Subcommand)]
@@ -144,19 +144,19 @@ async fn show(subject: &str, remote: &Remote) -> Result<(), Failure> {
     let totals: Totals = remote.client()?.get(subject).await?;
     remote.show(&totals, |totals| {
         let mean = |sum: u64, count: u64| terminal::or_dash(sum.checked_div(count));
-        terminal::line(&format!("{} {}", totals.kind, totals.id));
+        out!("{} {}", totals.kind, totals.id);
         if totals.requests == 0 {
             terminal::line(
                 "  no request was counted; `signalbox routes list` shows the version types of instances",
             );
             return;
         }
-        terminal::line(&format!("  requests        {}", totals.requests));
-        terminal::line(&format!("  bytes           {}", totals.bytes));
-        terminal::line(&format!("  mean ms         {}", mean(totals.nginxtime, totals.requests)));
-        terminal::line(&format!("  mean ms upstream {}", mean(totals.time, totals.timecount)));
+        out!("  requests        {}", totals.requests);
+        out!("  bytes           {}", totals.bytes);
+        out!("  mean ms         {}", mean(totals.nginxtime, totals.requests));
+        out!("  mean ms upstream {}", mean(totals.time, totals.timecount));
         for (code, count) in &totals.codes {
-            terminal::line(&format!("  {code}             {count}"));
+            out!("  {code}             {count}");
         }
     })
 }
@@ -196,7 +196,7 @@ async fn history(args: History, remote: &Remote) -> Result<(), Failure> {
     let points: Vec<Point> = remote.client()?.get(&path).await?;
     remote.show(&points, |points| {
         for (second, value) in points {
-            terminal::line(&format!("{} {value}", time(*second)));
+            out!("{} {value}", time(*second));
         }
     })
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use signalbox_client::{Client, health::Edge};
 
-use crate::{exit::Failure, remote::Remote, terminal};
+use crate::{exit::Failure, remote::Remote, terminal::out};
 
 /// Prints a line for each part. Fails with "unavailable" if a part does not respond.
 pub(crate) async fn run(remote: Remote) -> Result<(), Failure> {
@@ -31,11 +31,11 @@ pub(crate) async fn run(remote: Remote) -> Result<(), Failure> {
         for (part, why) in &parts {
             let (state, why) =
                 why.as_ref().map_or(("up", String::new()), |why| ("down", format!("   {why}")));
-            terminal::line(&format!("{:<16} {state:<5} {}{why}", part.name, part.address));
+            out!("{:<16} {state:<5} {}{why}", part.name, part.address);
         }
         match &edge {
             Ok(edge) => router(edge),
-            Err(why) => terminal::line(&format!("route table      unknown   {why}")),
+            Err(why) => out!("route table      unknown   {why}"),
         }
     })?;
     if silent > 0 {
@@ -54,12 +54,12 @@ fn router(edge: &Edge) {
     let alarm = edge.alarm.as_ref().map(|alarm| format!(", ALARM {alarm}")).unwrap_or_default();
     let stale = if edge.stale { ", stale: the replica does not respond" } else { "" };
     let agree = serials.windows(2).all(|pair| pair[0] == pair[1]);
-    terminal::line(&format!(
+    out!(
         "route table      serial {}, {} workers {}{stale}{alarm}",
         edge.serial,
         serials.len(),
         if agree { "agree" } else { "differ" },
-    ));
+    );
 }
 
 async fn edge(admin: &str) -> Result<Edge, signalbox_client::Error> {

@@ -22,7 +22,7 @@ use crate::{
     listing::{Cell, Listing, cells},
     outline,
     remote::{Remote, duration, past},
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
 };
 
 #[derive(Debug, Subcommand)]
@@ -370,7 +370,7 @@ async fn test(name: &str, remote: &Remote) -> Result<(), Failure> {
     remote.show(&tested, |tested| {
         let span = terminal::span(tested.duration_ms);
         if tested.delivered {
-            terminal::line(&format!("{name} accepted the test delivery in {span}"));
+            out!("{name} accepted the test delivery in {span}");
         }
     })?;
     if tested.delivered {

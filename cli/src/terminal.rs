@@ -21,6 +21,15 @@ pub(crate) fn line(text: &str) {
     }
 }
 
+/// Writes a line to standard output, as `println!` does, which would panic without a reader.
+macro_rules! out {
+    ($($text:tt)+) => {
+        $crate::terminal::line(&format!($($text)+))
+    };
+}
+
+pub(crate) use out;
+
 /// Whether the reader of standard output is gone. Commands without an end then end.
 pub(crate) fn reader_is_gone() -> bool {
     let flushed = io::stdout().flush();

@@ -8,7 +8,7 @@ use signalbox_diagnosis::{Diagnosis, Severity};
 use crate::{
     check, doctor,
     exit::Failure,
-    terminal::{self, Progress},
+    terminal::{Progress, out},
 };
 
 #[derive(Debug, clap::Args)]
@@ -120,16 +120,16 @@ fn assess(version: &str, facts: &Facts) -> Report {
 
 fn print(report: &Report) {
     for blocker in &report.blockers {
-        terminal::line(&format!("blocked   {blocker}"));
+        out!("blocked   {blocker}");
     }
     for effect in &report.effects {
-        terminal::line(&format!("effect    {effect}"));
+        out!("effect    {effect}");
     }
     for (number, step) in report.steps.iter().enumerate() {
-        terminal::line(&format!("step {}    {step}", number + 1));
+        out!("step {}    {step}", number + 1);
     }
     if report.possible {
-        terminal::line(&format!("The upgrade to {} can start", report.version));
+        out!("The upgrade to {} can start", report.version);
     }
 }
 

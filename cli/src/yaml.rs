@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::outline::is_nested;
+
 /// A value as a YAML document, without a line break at its end.
 pub(crate) fn write(value: &Value) -> String {
     let mut out = String::new();
@@ -30,12 +32,7 @@ fn block(value: &Value, depth: usize, out: &mut String) {
 
 /// What follows a name or a dash.
 fn below(value: &Value, depth: usize, out: &mut String) {
-    let nested = match value {
-        Value::Object(members) => !members.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        _ => false,
-    };
-    if nested {
+    if is_nested(value) {
         out.push('\n');
         block(value, depth + 1, out);
     } else {

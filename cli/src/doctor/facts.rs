@@ -142,7 +142,15 @@ impl Collection {
         self.traffic().await?;
         self.messages().await?;
         self.machines().await?;
-        let answer = names(&self.client).await;
+        let answer = certificates::rows(&self.client).await.map(|rows| {
+            let one = |row: certificates::Row| Certificate {
+                name: row.server_name,
+                ends: row.not_after,
+                automatic: row.automatic.is_some(),
+                last_error: row.automatic.and_then(|one| one.last_error),
+            };
+            rows.into_iter().map(one).collect()
+        });
         self.facts.certificates = self.checked("certificates", answer)?;
         let answer = self.client.get::<PacemakerList>("/pacemakers").await.map(|all| {
             let one =
@@ -401,27 +409,4 @@ async fn is_counted(client: &Client) -> Result<bool, Error> {
             return Ok(false);
         }
     }
-}
-
-/// All names that have a certificate, or should have one.
-async fn names(client: &Client) -> Result<Vec<Certificate>, Error> {
-    let (stored, automatic) = certificates::read(client).await?;
-    let mut ends: BTreeMap<String, u64> =
-        stored.into_iter().map(|one| (one.server_name, u64::try_from(one.not_after).unwrap_or(0))).collect();
-    let mut all: Vec<Certificate> = automatic
-        .into_iter()
-        .map(|one| Certificate {
-            ends: ends.remove(&one.server_name),
-            name: one.server_name,
-            automatic: true,
-            last_error: one.last_error,
-        })
-        .collect();
-    all.extend(ends.into_iter().map(|(name, ends)| Certificate {
-        name,
-        ends: Some(ends),
-        automatic: false,
-        last_error: None,
-    }));
-    Ok(all)
 }

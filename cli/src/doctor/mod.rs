@@ -15,7 +15,7 @@ use signalbox_diagnosis::{Finding, Severity, Skipped, kinds, thousands};
 use crate::{
     exit::Failure,
     remote::Remote,
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
 };
 
 /// Findings of one kind that are printed.
@@ -66,23 +66,18 @@ fn print(answer: &Answer<'_>, url: &str) {
     for (title, same) in kinds(answer.findings) {
         let first = &same[0];
         let severity = if first.severity == Severity::Critical { "CRITICAL" } else { "warning " };
-        terminal::line(&format!("{severity}  {title}  [{}]", first.id));
+        out!("{severity}  {title}  [{}]", first.id);
         if same.len() > 1 {
-            same.iter()
-                .take(MAX_NAMED)
-                .for_each(|one| terminal::line(&format!("          - {}", one.problem)));
+            same.iter().take(MAX_NAMED).for_each(|one| out!("          - {}", one.problem));
         }
         if same.len() > MAX_NAMED {
-            terminal::line(&format!(
-                "          - {} more: -o json lists all",
-                thousands(same.len() - MAX_NAMED)
-            ));
+            out!("          - {} more: -o json lists all", thousands(same.len() - MAX_NAMED));
         }
-        terminal::line(&format!("          {}", first.fix));
-        terminal::line(&format!("          {url}{}", first.runbook()));
+        out!("          {}", first.fix);
+        out!("          {url}{}", first.runbook());
     }
     for Skipped { check, reason } in answer.skipped {
-        terminal::line(&format!("skipped   {check}: {reason}"));
+        out!("skipped   {check}: {reason}");
     }
     if answer.findings.is_empty() {
         let skipped = match answer.skipped.len() {
@@ -90,6 +85,6 @@ fn print(answer: &Answer<'_>, url: &str) {
             1 => " (1 check skipped)".to_owned(),
             skipped => format!(" ({skipped} checks skipped)"),
         };
-        terminal::line(&format!("No problems found{skipped}"));
+        out!("No problems found{skipped}");
     }
 }

@@ -5,7 +5,7 @@ use signalbox_client::with_query;
 use signalbox_machine::{definition::Path, merge};
 
 use super::{operate, path};
-use crate::{exit::Failure, remote::Remote};
+use crate::{exit::Failure, input, remote::Remote};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Set {
@@ -55,8 +55,7 @@ fn fact(text: &str) -> Result<Fact, String> {
     let (name, value) = equals
         .map(|at| (&text[..at], &text[at + 1..]))
         .ok_or_else(|| "expected PATH=VALUE, such as paid=true, plan=pro or user.age=30".to_owned())?;
-    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    Ok(Fact { path: path_of(name)?, value })
+    Ok(Fact { path: path_of(name)?, value: input::value(value) })
 }
 
 /// Combines everything into one update. If the update removes a path, null means removal and cannot be a value.

@@ -13,9 +13,10 @@ use super::path;
 use crate::{
     confirm::Sure,
     exit::Failure,
+    input,
     machines::path as of_machine,
     remote::Remote,
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
 };
 
 /// How often the progress of a task is read.
@@ -49,7 +50,7 @@ pub(crate) struct Which {
 
 fn condition(text: &str) -> Result<(String, Value), String> {
     let (path, value) = text.split_once('=').ok_or("expected PATH=VALUE, such as plan=pro")?;
-    Ok((path.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
+    Ok((path.to_owned(), input::value(value)))
 }
 
 impl Which {
@@ -163,7 +164,7 @@ pub(super) async fn run(
 /// Prints the state of a label after a change.
 pub(super) fn show_changed(remote: &Remote, label: &str, changed: &Changed) -> Result<(), Failure> {
     remote.show(changed, |changed| {
-        terminal::line(&format!("{label}: {} ({}) since {}", changed.state, changed.status, changed.since));
+        out!("{label}: {} ({}) since {}", changed.state, changed.status, changed.since);
     })
 }
 

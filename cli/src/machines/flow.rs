@@ -3,7 +3,7 @@
 use signalbox_client::{machines, with_query};
 
 use super::path;
-use crate::{exit::Failure, listing, remote::Remote, terminal};
+use crate::{exit::Failure, listing, remote::Remote, terminal::out};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Flow {
@@ -27,10 +27,7 @@ pub(super) async fn run(args: Flow, remote: &Remote) -> Result<(), Failure> {
 }
 
 fn print(flow: &machines::Flow) {
-    terminal::line(&format!(
-        "{} transitions since {}, {:.3} per second",
-        flow.transitions, flow.since, flow.per_second
-    ));
+    out!("{} transitions since {}, {:.3} per second", flow.transitions, flow.since, flow.per_second);
     let states: Vec<_> = flow
         .states
         .iter()
@@ -49,20 +46,17 @@ fn print(flow: &machines::Flow) {
         listing::table(["FROM", "TO", "TRANSITIONS"], &edges);
     }
     if let Some(funnel) = &flow.funnel {
-        terminal::line(&format!(
+        out!(
             "{} of {} entries into {} reached {} ({})",
             funnel.reached,
             funnel.entered,
             funnel.from,
             funnel.to,
             percent(funnel.reached, funnel.entered)
-        ));
+        );
         for one in &funnel.versions {
             let share = percent(one.reached, one.entered);
-            terminal::line(&format!(
-                "  version {}: {} of {} ({share})",
-                one.version, one.reached, one.entered
-            ));
+            out!("  version {}: {} of {} ({share})", one.version, one.reached, one.entered);
         }
     }
 }

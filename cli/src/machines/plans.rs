@@ -20,7 +20,7 @@ use crate::{
     labels::operate,
     listing::{Cell, Listing, cells},
     remote::Remote,
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
 };
 
 /// The time limit for planning and applying, which read and move thousands of labels.
@@ -184,7 +184,7 @@ pub(super) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             let body = Application { plan, map: map.into_iter().collect() };
             let applied: Applied = client.send("POST", &path(&machine, "/apply"), &body).await?;
             remote.show(&applied, |applied| {
-                terminal::line(&format!("the definition of version {to} was applied"));
+                out!("the definition of version {to} was applied");
                 report(&machine, applied);
             })
         }
@@ -195,7 +195,7 @@ pub(super) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             let path = path(&machine, &format!("/tasks/{}", segment(&id)));
             let task: Task = remote.client()?.call("DELETE", &path, None).await?;
             remote.show(&task, |task| {
-                terminal::line(&format!("task {} ends; labels that it has changed stay changed", task.id));
+                out!("task {} ends; labels that it has changed stay changed", task.id);
             })
         }
         Command::Tasks { machine, cancel: None, listing } => {
@@ -247,28 +247,26 @@ async fn active(client: &Client, machine: &str) -> Result<u64, Failure> {
 fn print(plan: &Planned) {
     let against =
         if plan.version == 0 { "no active version".to_owned() } else { format!("version {}", plan.version) };
-    terminal::line(&format!("plan {} (against {against})", plan.plan));
+    out!("plan {} (against {against})", plan.plan);
     let states = &plan.states;
     for (what, states) in
         [("added", &states.added), ("removed", &states.removed), ("changed", &states.changed)]
     {
         for state in states {
             let labels = plan.labels.get(state).map(|count| format!(" ({count} labels)"));
-            terminal::line(&format!("  {what:<8} {state}{}", labels.unwrap_or_default()));
+            out!("  {what:<8} {state}{}", labels.unwrap_or_default());
         }
     }
     for what in &plan.changed {
-        terminal::line(&format!("  changed  {what}"));
+        out!("  changed  {what}");
     }
     let Planned { starts, would_move, needs_feed, checked, .. } = plan;
     if *starts > 0 {
-        terminal::line(&format!(
-            "  {starts} labels would continue immediately, because the kind of their state changes"
-        ));
+        out!("  {starts} labels would continue immediately, because the kind of their state changes");
     }
-    terminal::line(&format!(
+    out!(
         "  {checked} labels checked: {would_move} would move if their gate were evaluated now, {needs_feed} depend on a feed"
-    ));
+    );
     plan.warnings.iter().for_each(|warning| terminal::error(&format!("warning: {warning}")));
 }
 
@@ -291,10 +289,10 @@ async fn apply(args: Apply, remote: &Remote) -> Result<(), Failure> {
 fn report(machine: &str, applied: &Applied) {
     let Applied { version, changed, kept } = applied;
     let what = if *changed { "is active" } else { "is active already; the definition is the same" };
-    terminal::line(&format!("version {version} of {machine} {what}"));
+    out!("version {version} of {machine} {what}");
     for kept in kept {
         let labels = if kept.labels == 1 { "label stays" } else { "labels stay" };
-        terminal::line(&format!("{} {labels} on version {}", kept.labels, kept.version));
+        out!("{} {labels} on version {}", kept.labels, kept.version);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     input,
     listing::{Cell, Listing, cells},
     remote::Remote,
-    terminal,
+    terminal::out,
 };
 
 #[derive(Debug, clap::Args)]
@@ -49,13 +49,13 @@ pub(super) async fn run(args: Secrets, remote: &Remote) -> Result<(), Failure> {
         let value = value.strip_suffix('\r').unwrap_or(value).to_owned();
         let secret: Secret = remote.client()?.send("PUT", &of(&name), &NewSecret { value, address }).await?;
         return remote.show(&secret, |secret| {
-            terminal::line(&format!("{} is set, and sent only to {}", secret.name, secret.address));
+            out!("{} is set, and sent only to {}", secret.name, secret.address);
         });
     }
     if let Some(name) = delete {
         sure.confirm(&format!("delete the secret {name} of {machine}"))?;
         remote.call("DELETE", &of(&name), None).await?;
-        terminal::line(&format!("{name} is deleted"));
+        out!("{name} is deleted");
         return Ok(());
     }
     let path = path(&machine, "/secrets");

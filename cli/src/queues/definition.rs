@@ -10,7 +10,7 @@ use crate::{
     exit::Failure,
     input,
     remote::{Remote, duration},
-    terminal,
+    terminal::out,
 };
 
 #[derive(Debug, clap::Args)]
@@ -100,7 +100,7 @@ impl Definition {
 pub(super) async fn create(args: Create, remote: &Remote) -> Result<(), Failure> {
     let body = args.definition.body(Some(args.pattern));
     let queue: Queue = remote.client()?.send("PUT", &path(&args.queue, ""), &body).await?;
-    remote.show(&queue, |queue| terminal::line(&format!("{} matches {}", queue.name, queue.pattern)))
+    remote.show(&queue, |queue| out!("{} matches {}", queue.name, queue.pattern))
 }
 
 pub(super) async fn change(args: Change, remote: &Remote) -> Result<(), Failure> {
@@ -112,7 +112,5 @@ pub(super) async fn change(args: Change, remote: &Remote) -> Result<(), Failure>
         return Err(Failure::configuration("nothing to change: set at least one flag, such as --lease 30s"));
     }
     let queue: Queue = remote.client()?.send("PATCH", &path(&args.queue, ""), &body).await?;
-    remote.show(&queue, |queue| {
-        terminal::line(&format!("{} changed (revision {})", queue.name, queue.revision))
-    })
+    remote.show(&queue, |queue| out!("{} changed (revision {})", queue.name, queue.revision))
 }

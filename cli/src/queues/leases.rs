@@ -10,7 +10,7 @@ use super::{Message, path};
 use crate::{
     exit::Failure,
     remote::{Remote, duration},
-    terminal::{self, Progress},
+    terminal::{self, Progress, out},
 };
 
 #[derive(Debug, clap::Args)]
@@ -89,7 +89,7 @@ pub(super) async fn settle(
     remote.show(&outcomes, |outcomes| {
         for outcome in &outcomes.results {
             let result = outcome.result.as_deref().or(outcome.code.as_deref()).unwrap_or_default();
-            terminal::line(&format!("{} {result}", outcome.receipt));
+            out!("{} {result}", outcome.receipt);
         }
     })
 }

@@ -10,7 +10,7 @@ use crate::{
     bulk::{self, Import},
     exit::Failure,
     remote::{Remote, duration},
-    terminal,
+    terminal::{self, out},
 };
 
 /// The time limit for a part, and for a whole table.
@@ -56,7 +56,7 @@ pub(super) async fn drain_node(args: DrainNode, remote: &Remote) -> Result<(), F
         let ids: Vec<&str> =
             answer["instances"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let now = if args.resume { "receive requests again" } else { "are draining" };
-        terminal::line(&format!("{} instances of {} {now}: {}", ids.len(), args.node, terminal::list(&ids)));
+        out!("{} instances of {} {now}: {}", ids.len(), args.node, terminal::list(&ids));
     })
 }
 

@@ -5,7 +5,11 @@ use signalbox_client::{
     with_query,
 };
 
-use crate::{exit::Failure, remote::Remote, terminal};
+use crate::{
+    exit::Failure,
+    remote::Remote,
+    terminal::{self, out},
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Explain {
@@ -78,14 +82,14 @@ fn print(explanation: &Explanation) {
         Answer::NoInstance => "is answered 503: no instance is available",
         Answer::NoRoute => "is answered 404: the host is not in the table",
     };
-    terminal::line(&format!("A request for {} {answer}.", explanation.host));
+    out!("A request for {} {answer}.", explanation.host);
     for candidate in &explanation.candidates {
         let found = match (candidate.exists, explanation.matched.as_deref() == Some(&candidate.name)) {
             (true, true) => "matches",
             (true, false) => "is in the table, but a more specific name matches",
             (false, _) => "is not in the table",
         };
-        terminal::line(&format!("  {} {found}", candidate.name));
+        out!("  {} {found}", candidate.name);
     }
     if let Some(path) = &explanation.path {
         let why = match (&path.rule, &path.service) {
@@ -93,13 +97,13 @@ fn print(explanation: &Explanation) {
             (Some(rule), None) => format!("the rule {rule} applies"),
             (None, _) => "no rule matches".to_owned(),
         };
-        terminal::line(&format!("  The instance receives the path {}: {why}.", path.sent));
+        out!("  The instance receives the path {}: {why}.", path.sent);
     }
     if !explanation.checks.is_empty() {
-        terminal::line(&format!("  Checked first: {}.", explanation.checks.join(", ")));
+        out!("  Checked first: {}.", explanation.checks.join(", "));
     }
     if let Some(request) = &explanation.request {
-        terminal::line(&format!("  {}", chosen(request)));
+        out!("  {}", chosen(request));
     }
     for instance in &explanation.instances {
         let id = terminal::or_dash(instance.id.as_ref());
@@ -108,16 +112,13 @@ fn print(explanation: &Explanation) {
             (Some(reason), false) => format!("receives no requests: {reason}"),
             (None, false) => "receives no requests".to_owned(),
         };
-        terminal::line(&format!("  {} ({id}) {why}", instance.address));
+        out!("  {} ({id}) {why}", instance.address);
     }
     if explanation.fail_open {
         terminal::line("  More than half of the instances are unhealthy, so health checks are ignored.");
     }
     if let Some(key) = &explanation.log_key {
-        terminal::line(&format!(
-            "Counted under version type {key}; instance chosen by {}.",
-            explanation.algorithm
-        ));
+        out!("Counted under version type {key}; instance chosen by {}.", explanation.algorithm);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     exit::Failure,
     listing::{Cell, Listing, cells},
     remote::{Output, Remote},
-    terminal::{self, Progress},
+    terminal::{Progress, out},
 };
 
 const SUFFIX: &str = ".sock";
@@ -253,8 +253,6 @@ async fn replace(args: Replace) -> Result<(), Failure> {
     let replaced: Replaced = serde_json::from_str(&line).map_err(|error| unreadable(&error))?;
     match replaced.error {
         Some(reason) => Err(Failure::refused_because(format!("{name}: {reason}"))),
-        None => {
-            args.output.show(&replaced, |_| terminal::line(&format!("every copy of {name} was replaced")))
-        }
+        None => args.output.show(&replaced, |_| out!("every copy of {name} was replaced")),
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use signalbox_stack::Stack;
 
 use super::demo::Demo;
-use crate::terminal;
+use crate::terminal::{self, out};
 
 /// Prints every address, the path of the token, and example calls. The token itself is printed only to a terminal.
 pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
@@ -14,7 +14,7 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     terminal::line("");
     terminal::line("Signalbox is ready.");
     terminal::line("");
-    let row = |name: &str, what: &str| terminal::line(&format!("  {name:<16} {what}"));
+    let row = |name: &str, what: &str| out!("  {name:<16} {what}");
     row("applications", &format!("{edge}/   routed by host name"));
     row("", &format!("{}/   HTTPS, with HTTP/2 and HTTP/1.1", stack.edge_tls_url()));
     row("operators", &format!("{admin}/   dashboard, API, /stats, /metrics; log in with the token"));
@@ -32,37 +32,32 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     if let Some(demo) = demo {
         terminal::line("Try:");
         for host in &demo.hosts {
-            terminal::line(&format!("  curl -H 'Host: {host}' {edge}/"));
+            out!("  curl -H 'Host: {host}' {edge}/");
         }
         if let Some(host) = demo.hosts.first() {
             let port = stack.ports().edge_tls;
-            terminal::line(&format!(
-                "  curl -k https://{host}:{port}/   # self-signed certificate, uploaded through the API"
-            ));
+            out!("  curl -k https://{host}:{port}/   # self-signed certificate, uploaded through the API");
         }
         let auth = format!("-H \"Authorization: Bearer $(cat {token})\"");
-        terminal::line(&format!(
+        out!(
             "  curl -X PUT {auth} -H 'Content-Type: application/json' \\\n    \
              -d '{{\"address\":\"{}\",\"hostnames\":[\"new.localhost\"],\"version_type_id\":\"7\"}}' {admin}/instances/i-7",
             demo.spare
-        ));
-        terminal::line(&format!(
-            "  curl http://{}/events   # webhooks it received, one of them about the instance",
-            demo.spare
-        ));
-        terminal::line(&format!("  curl -H 'Host: new.localhost' {edge}/"));
-        terminal::line(&format!("  curl {auth} {admin}/stats/version_type/7"));
-        terminal::line(&format!(
+        );
+        out!("  curl http://{}/events   # webhooks it received, one of them about the instance", demo.spare);
+        out!("  curl -H 'Host: new.localhost' {edge}/");
+        out!("  curl {auth} {admin}/stats/version_type/7");
+        out!(
             "  curl {auth} -H 'Content-Type: application/json' \\\n    \
              -d '{{\"type\":\"update\",\"url\":\"https://shop.localhost/orders/7\"}}' {admin}/topics/demo"
-        ));
+        );
         let log = data_dir.join("log").join("demo-spare.log");
-        terminal::line(&format!("  tail {}   # log of the webhook receiver", log.display()));
-        terminal::line(&format!(
+        out!("  tail {}   # log of the webhook receiver", log.display());
+        out!(
             "  {} canary good --data-dir {}   # deploy a new version step by step; or `bad`",
             demo.program,
             data_dir.display()
-        ));
+        );
         terminal::line("");
     }
     terminal::line("Press Ctrl-C to stop everything.");
