@@ -89,6 +89,8 @@ impl Registry {
             let outcome = self.desire_over(&current, Some(&desired)).await?;
             if let Some((revision, table)) = self.accepted(outcome, attempts).await? {
                 self.project(id, Projection::Wanted(&Record { revision, desired }), table, attempts).await?;
+                // The removal of the host itself is a later change.
+                attempts.recorded = false;
                 return Ok(());
             }
         }
