@@ -38,14 +38,16 @@ local function wants_html()
     return at and not (other and other < at)
 end
 
+-- As gRPC maps HTTP codes: INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED, UNIMPLEMENTED if there is no such
+-- endpoint, RESOURCE_EXHAUSTED, FAILED_PRECONDITION for a loop; otherwise UNAVAILABLE: the call may be repeated.
+local GRPC_STATUS = { [400] = 3, [401] = 16, [403] = 7, [404] = 12, [405] = 12, [429] = 8, [508] = 9 }
+local GRPC_UNAVAILABLE = 14
+
 -- Trailers only: one header frame that ends the stream (the gRPC protocol over HTTP/2).
 local function grpc(status, detail)
     ngx.status = 200
     ngx.header["Content-Type"] = "application/grpc"
-    -- As gRPC maps HTTP codes: UNAVAILABLE if the call may be repeated, UNIMPLEMENTED if there is no such endpoint,
-    -- FAILED_PRECONDITION for a loop.
-    ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 401 and 16)
-        or (status == 403 and 7) or (status == 429 and 8) or (status == 400 and 3) or (status == 508 and 9) or 14
+    ngx.header["grpc-status"] = GRPC_STATUS[status] or GRPC_UNAVAILABLE
     ngx.header["grpc-message"] = detail
     ngx.header["Content-Length"] = 0
     return ngx.exit(200)

@@ -170,16 +170,25 @@ local function continue(route, host, name, tried, last, count)
     return present
 end
 
-local function remember_wildcard(host, name, route)
+local function no_route()
+    return answer.problem(404, "no_route", "No application is registered under this host name.")
+end
+
+-- The record that serves a host, and the name that matched. otherwise: answers the request if no name matches.
+local function look_up(host, otherwise, ...)
+    local route, name = resolve.host(host)
+    if route == nil then
+        return answer.problem(503, "table_unreachable",
+            "This router has not cached this host yet and cannot read the route table. Retry later.",
+            RETRY_AFTER_SECONDS)
+    elseif route == false then
+        return otherwise(...)
+    end
     if name ~= host then
         routes.put_wild(host, route)
         shared.put_alias(host, name)
     end
-end
-
-local function unknown()
-    return answer.problem(503, "table_unreachable",
-        "This router has not cached this host yet and cannot read the route table. Retry later.", RETRY_AFTER_SECONDS)
+    return route, name
 end
 
 local function find_route(host)
@@ -189,14 +198,7 @@ local function find_route(host)
         return answer.problem(404, "no_route",
             "This host name is not valid, so no application can be registered under it.")
     end
-    local route, name = resolve.host(host)
-    if route == nil then
-        return unknown()
-    elseif route == false then
-        return answer.problem(404, "no_route", "No application is registered under this host name.")
-    end
-    remember_wildcard(host, name, route)
-    return route, name
+    return look_up(host, no_route)
 end
 
 -- Holds a request until its host is no longer paused. Returns the current record and its name.
@@ -277,17 +279,10 @@ local function decide(rule, path)
     end
 end
 
--- The record of the host that a path leads to.
-local function find_service(service, asked)
-    local route, name = resolve.host(service)
-    if route == nil then
-        return unknown()
-    elseif route == false then
-        ngx.var.logkey = record.log_key(asked)
-        return no_instance()
-    end
-    remember_wildcard(service, name, route)
-    return route, name
+-- Answers a request whose path leads to a host that does not exist. asked: the record of the requested host.
+local function no_service(asked)
+    ngx.var.logkey = record.log_key(asked)
+    return no_instance()
 end
 
 -- Redirects the request to the location for the protocol of the host's instances. Only the policy decides this. If a
@@ -376,7 +371,7 @@ function _M.access()
     end
     if service ~= "" and service ~= "-" then
         host = service
-        route, name = find_service(service, asked)
+        route, name = look_up(service, no_service, asked)
     end
     switch_location(route, host)
     if not tried and rules and (rules.guarded or (rule and (rule.access or rule.redirect))) then

@@ -16,18 +16,13 @@ local _M = {}
 local PARTS = { "pacemaker", "sidecar" }
 local SOURCES = { { "/.signalbox/metrics/pacemaker" }, { "/.signalbox/metrics/sidecar" } }
 
--- Family, type, help, function that returns the value. The sample of a counter is called <family>_total.
+-- Family, type, help, and the function that returns the value if it is not a counter of counters.lua. The sample of a
+-- counter is called <family>_total.
 local SAMPLES = {
-    { "retries", "counter", "Tries after the first, at another instance.", function()
-        return counters.get("retries")
-    end },
+    { "retries", "counter", "Tries after the first, at another instance." },
     { "ejections", "counter", "Ejections of failing instances.", outliers.ejections },
-    { "held", "counter", "Requests that waited for their host to get an instance.", function()
-        return counters.get("held")
-    end },
-    { "limited", "counter", "Requests rejected by a limit of their host.", function()
-        return counters.get("limited")
-    end },
+    { "held", "counter", "Requests that waited for their host to get an instance." },
+    { "limited", "counter", "Requests rejected by a limit of their host." },
     { "in_flight", "gauge", "Requests in flight where a policy counts them.", in_flight.sum },
 }
 
@@ -39,7 +34,8 @@ local function samples()
     for i = 1, #SAMPLES do
         local name, kind, value = SAMPLES[i][1], SAMPLES[i][2], SAMPLES[i][4]
         family(name, kind, SAMPLES[i][3])
-        ngx.say(format("signalbox_edge_%s%s %.0f", name, kind == "counter" and "_total" or "", value()))
+        ngx.say(format("signalbox_edge_%s%s %.0f", name, kind == "counter" and "_total" or "",
+            value and value() or counters.get(name)))
     end
 end
 

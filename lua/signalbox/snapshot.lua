@@ -71,25 +71,20 @@ function _M.write(generation, emit, pause)
         end
     end
     flush()
-    local hosts = shared.aliases(MAX_ALIASES)
-    for i = 1, #hosts do
-        local name = shared.alias(hosts[i])
-        if name then
-            line("wild", hosts[i], name)
+    local function put_all(kind, names, text_of)
+        for i = 1, #names do
+            local text = text_of(names[i])
+            if text then
+                line(kind, names[i], record.escape(text))
+            end
+            if i % SLOTS_PER_STEP == 0 then
+                flush()
+            end
         end
+        flush()
     end
-    flush()
-    local certificates = shared.certificates(MAX_CERTIFICATES)
-    for i = 1, #certificates do
-        local text = shared.certificate(certificates[i])
-        if text then
-            line("cert", certificates[i], record.escape(text))
-        end
-        if i % SLOTS_PER_STEP == 0 then
-            flush()
-        end
-    end
-    flush()
+    put_all("wild", shared.aliases(MAX_ALIASES), shared.alias)
+    put_all("cert", shared.certificates(MAX_CERTIFICATES), shared.certificate)
     emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
 end
 

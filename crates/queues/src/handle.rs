@@ -131,7 +131,7 @@ impl Handle {
         let mut dropped = 0;
         for store in &self.inner.stores {
             dropped += store.drop_delayed(queue, environment).await?;
-            dropped += store.drop_waiting(queue, environment, None).await?;
+            dropped += store.drop_waiting(queue, environment).await?;
         }
         Ok(dropped)
     }

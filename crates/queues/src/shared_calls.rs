@@ -36,11 +36,14 @@ struct Pull {
     most_bytes: usize,
 }
 
+/// Acknowledgements with the same shard and queue can share a call.
+type Acks = Combiner<(usize, String), Vec<Held>, SharedResult<Vec<Option<Settled>>>>;
+
 /// The calls that consumers of this process share.
 #[derive(Debug)]
 pub(super) struct SharedCalls {
     pulls: Arc<Combiner<PullKey, Pull, SharedResult<PullReply>>>,
-    acks: Arc<Combiner<(usize, String), Vec<Held>, SharedResult<Vec<Option<Settled>>>>>,
+    acks: Arc<Acks>,
 }
 
 impl Default for SharedCalls {

@@ -73,29 +73,23 @@ async fn sweep(inner: Arc<Inner>, store: Arc<Store>, due: Arc<Notify>, shutdown:
     loop {
         let pause = sweep_due(&inner, &store).await.unwrap_or_else(|error| {
             tracing::debug!(%error, "queues not swept, retrying");
-            Some(PAUSE)
+            PAUSE
         });
-        let wait = async {
-            match pause {
-                Some(pause) => sleep(pause).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            () = wait => {}
+            () = sleep(pause) => {}
             () = due.notified() => {}
             () = shutdown.cancelled() => return,
         }
     }
 }
 
-/// Sweeps all queues that are due. Returns the time until the next is due, if there is one.
-async fn sweep_due(inner: &Inner, store: &Store) -> Result<Option<Duration>, signalbox_store::Error> {
+/// Sweeps all queues that are due. Returns the time until the next is due; the longest one if there is none.
+async fn sweep_due(inner: &Inner, store: &Store) -> Result<Duration, signalbox_store::Error> {
     loop {
-        let Some((queue, due_ms)) = store.next_due().await? else { return Ok(None) };
+        let Some((queue, due_ms)) = store.next_due().await? else { return Ok(Duration::MAX) };
         let now_ms = store.now_ms().await?;
         if due_ms > now_ms {
-            return Ok(Some(Duration::from_millis(due_ms - now_ms)));
+            return Ok(Duration::from_millis(due_ms - now_ms));
         }
         let swept = store.sweep(&queue, PART, inner.options.dead_messages).await?;
         if swept.dead > 0 {

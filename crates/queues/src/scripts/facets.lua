@@ -461,7 +461,7 @@ function facets.held_by(queue, receipts)
   local values = redis.call('HMGET', queue.inflight, unpack(ids))
   for i = 1, #ids do
     local message, proof = facets.flying(ids[i], values[i])
-    found[i] = message and not seen[ids[i]] and proof == receipts[2 * i] and message
+    found[i] = message and not seen[ids[i]] and proof == receipts[2 * i] and message or false
     if found[i] then seen[ids[i]] = true end
   end
   return found

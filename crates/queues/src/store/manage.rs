@@ -80,17 +80,11 @@ impl Store {
         }
     }
 
-    /// Drops waiting messages of one facet or of all; only those accepted before `before_ms`, if it is given.
-    pub(crate) async fn drop_waiting(
-        &self,
-        queue: &str,
-        environment: Option<&str>,
-        before_ms: Option<u64>,
-    ) -> Result<u64, Error> {
+    /// Drops waiting messages of one facet or of all.
+    pub(crate) async fn drop_waiting(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
         let (mut dropped, mut cursor) = (0, String::new());
         loop {
-            let (part, next): (u64, String) =
-                self.drop_part(queue, environment, before_ms, &cursor, PART).await?;
+            let (part, next) = self.drop_part(queue, environment, None, &cursor, PART).await?;
             dropped += part;
             if next.is_empty() {
                 return Ok(dropped);
@@ -99,7 +93,7 @@ impl Store {
         }
     }
 
-    /// Drops one part of these. Returns where the next part begins, or nothing at the end.
+    /// Drops one part of these; only those accepted before `before_ms`, if it is given. Returns where the next part begins, or nothing at the end.
     pub async fn drop_part(
         &self,
         queue: &str,
