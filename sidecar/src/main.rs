@@ -106,8 +106,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     let replica = replica.map(|url| Redis::open(&config.redis.login(url), Options::default()));
     let replica = replica.transpose().context("opening redis.routes_replica")?;
     let primary = config.redis.routes_primary.as_ref();
-    let primary =
-        primary.map(|url| with_login(url.as_str(), "", None, config.redis.ca_file.as_deref()));
+    let primary = primary.map(|url| with_login(url.as_str(), "", None, config.redis.ca_file.as_deref()));
     let primary = primary.map(|url| Redis::open(&url, Options::default())).transpose();
     let primary = primary.context("opening redis.routes_primary")?;
     let mut background = task::JoinSet::new();

@@ -154,7 +154,10 @@ pub struct Status {
 pub(crate) enum Request {
     Start(oneshot::Sender<Result<(), Error>>),
     /// Ends it gracefully, or with SIGKILL.
-    End { kill: bool, reply: oneshot::Sender<()> },
+    End {
+        kill: bool,
+        reply: oneshot::Sender<()>,
+    },
 }
 
 pub(crate) struct Supervisor {

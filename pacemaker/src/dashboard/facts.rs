@@ -14,8 +14,8 @@ use super::{
     pages::{Kind, busy, found, link},
     store::Sums,
 };
-use signalbox_bus::SubscriptionStatus;
 use signalbox_api::machines::PassedLimit;
+use signalbox_bus::SubscriptionStatus;
 use signalbox_machines::{Counts, LabelStore, Status};
 use signalbox_routing::RouterReport;
 use signalbox_sequencer::BackendStatus;
@@ -145,12 +145,7 @@ pub(super) async fn machine(
 }
 
 fn passed(alert: &PassedLimit) -> Passed {
-    Passed {
-        state: alert.state.clone(),
-        limit: alert.limit.clone(),
-        value: alert.value,
-        most: alert.most,
-    }
+    Passed { state: alert.state.clone(), limit: alert.limit.clone(), value: alert.value, most: alert.most }
 }
 
 #[cfg(test)]

@@ -117,7 +117,9 @@ pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<Rende
     };
     let source = Source { nginx: folder("NGINX_DIR", "nginx"), lua: folder("LUA_DIR", "lua") };
     let mut values = defaults(&prefix);
-    values.extend(VARIABLES.iter().filter_map(|(name, _, empty)| Some(((*name).to_owned(), set(name, *empty)?))));
+    values.extend(
+        VARIABLES.iter().filter_map(|(name, _, empty)| Some(((*name).to_owned(), set(name, *empty)?))),
+    );
     values.insert("NGINX_DIR".to_owned(), source.nginx.display().to_string());
     values.insert("LUA_DIR".to_owned(), source.lua.display().to_string());
     let (connections, open_files) = worker_limits();

@@ -131,7 +131,8 @@ fn pretty(data: &RawValue) -> String {
 
 /// Tokens that are confined to environments do not see dead letters.
 fn shows(caller: &Caller, stored: &Stored) -> bool {
-    let own = |own: &[String]| stored.place != MessageState::Dead && own.contains(&stored.message.environment);
+    let own =
+        |own: &[String]| stored.place != MessageState::Dead && own.contains(&stored.message.environment);
     caller.environments().is_none_or(own)
 }
 
@@ -239,7 +240,9 @@ async fn subscriber_row(
         }
         (None, Some(DeliveryResult::Retried)) => ("waits for a retry", "warn"),
         (None, Some(last)) => outcome(last),
-        (None, None) if status.numbers.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) => {
+        (None, None)
+            if status.numbers.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) =>
+        {
             ("waiting or delivered", "idle")
         }
         (None, None) => {
