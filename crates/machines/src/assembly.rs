@@ -84,7 +84,8 @@ impl Default for Hooks {
 }
 
 impl Service {
-    /// Builds the machines of this process with other hooks than a pacemaker's.
+    /// Builds the machines of this process with other hooks than a pacemaker's. This is the only function that knows what
+    /// each part gets, and it lists the parts in the order of their dependencies.
     pub(crate) fn with_hooks(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
         let Dependencies { fabric, shards, stats, bus, client, routes, keys } = dependencies;
         let Options { page, concurrency, .. } = options;

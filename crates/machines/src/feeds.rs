@@ -131,8 +131,8 @@ pub(crate) struct Feeds {
 }
 
 impl Feeds {
-    /// Adds a feed's answer for an inspection, which never moves a label, and describes it. An answer of the last seconds is used again, and a
-    /// feed is asked only a few times per second, for however many labels.
+    /// Adds a feed's answer for an inspection, which never moves a label, and describes it. An answer of the last seconds
+    /// is used again, and a feed is asked only a few times per second, for however many labels.
     pub(crate) async fn inspect(
         &self,
         to: &mut FeedAnswers,

@@ -183,7 +183,8 @@ impl Reader<'_> {
             _ => None,
         };
         found.or_else(|| {
-            let hint = "write a status from 300 to 599, 3xx, 4xx, 5xx, no_answer (none in time), or invalid (a value is missing, or a change was rejected)";
+            let hint = "write a status from 300 to 599, 3xx, 4xx, 5xx, no_answer (none in time), or invalid (a value is \
+                        missing, or a change was rejected)";
             self.fail_hint(node.at, "unknown kind of failure", hint)
         })
     }

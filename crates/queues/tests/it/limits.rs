@@ -192,7 +192,9 @@ fn tenants_without_a_rate_keep_their_turns_next_to_tenants_with_one() {
             let hands = Hands::with(&server, 1, 3_600_000).await;
             hands.put(Q, wanted(".*")).await;
             for (place, (weight, _, rate)) in facets.iter().enumerate() {
-                let wanted = FacetSettings { weight: Some(*weight), rate_per_second: rate.map(f64::from), ..FacetSettings::default() };
+                let rate_per_second = rate.map(f64::from);
+                let wanted =
+                    FacetSettings { weight: Some(*weight), rate_per_second, ..FacetSettings::default() };
                 hands.tenant(Q, &place.to_string(), wanted).await;
             }
             let names: Vec<String> = (0..facets.len()).map(|n| n.to_string()).collect();

@@ -44,7 +44,8 @@ impl Balance {
         let count =
             given.into_iter().filter(|given| *given).count() + usize::from(self.address == Some(false));
         let wanted = usize::from(self.algorithm == Algorithm::Hash);
-        let detail = "`hash` requires exactly one of `header`, `cookie` and \"address\": true; other algorithms allow none of them";
+        let detail = "`hash` requires exactly one of `header`, `cookie` and \"address\": true; other algorithms allow none \
+                      of them";
         require(count == wanted && self.address != Some(false), "balance", detail)?;
         self.header.iter().try_for_each(|name| check_name(name, "balance.header"))?;
         self.cookie.iter().try_for_each(|name| check_name(name, "balance.cookie"))
