@@ -30,7 +30,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Local(Local),
     #[command(flatten)]
-    Online(Online<plans::Command>),
+    Online(Box<Online<plans::Command>>),
 }
 
 /// Commands that need no running system.
@@ -89,7 +89,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             terminal::line(definition::SCHEMA.trim_end());
             Ok(())
         }
-        Command::Online(Online { command, remote }) => plans::run(command, &remote).await,
+        Command::Online(group) => plans::run(group.command, &group.remote).await,
     }
 }
 

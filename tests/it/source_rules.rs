@@ -172,7 +172,7 @@ fn scripts() -> Vec<Script> {
         .collect()
 }
 
-/// The numbers of the header's rows for `table`: how many, whether the last is open (`ARGV[3...]`).
+/// The numbers of the header's rows for `table` (`KEYS[1]`, `KEYS[2-9]`): how many, whether the last is open (`ARGV[3...]`).
 fn rows(script: &Script, table: &str) -> (usize, bool) {
     let mut count = 0;
     let mut open = false;
@@ -185,10 +185,12 @@ fn rows(script: &Script, table: &str) -> (usize, bool) {
             continue;
         };
         let place = format!("{}: {table}[{number}]", script.path.display());
-        count += 1;
         assert!(!open, "{place} follows an open row");
         open = number.ends_with("...");
-        assert_eq!(number.trim_end_matches('.'), count.to_string(), "{place} is out of order");
+        let number = number.trim_end_matches('.');
+        let (first, last) = number.split_once('-').unwrap_or((number, number));
+        assert_eq!(first, (count + 1).to_string(), "{place} is out of order");
+        count = last.parse().unwrap_or_else(|_| panic!("{place} is not a number or a range"));
         let meaning = meaning.strip_prefix(':').unwrap_or_default();
         assert!(meaning.contains(','), "{place} needs `: type, meaning`");
     }

@@ -213,7 +213,7 @@ mod tests {
             ("[redis]\n  routes = 'http://x/'", "p.toml:3:12: redis.routes: must be redis://"),
             (
                 "instance_networks = ['10.0.0.0/8',\n 'everything']",
-                "p.toml:2:21: instance_networks: `everything`",
+                "p.toml:3:2: instance_networks: `everything`",
             ),
             ("instance_networks = ['unix']", "p.toml:2:21: instance_networks: `unix` is not a network"),
             (

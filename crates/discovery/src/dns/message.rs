@@ -55,7 +55,11 @@ pub(super) enum Unusable {
 
 /// A question for one name; nothing if the name is not valid.
 pub(super) fn question(id: u16, name: &str, kind: TYPE) -> Option<Vec<u8>> {
-    let name = Name::new(name.trim_end_matches('.')).ok().filter(|name| !name.get_labels().is_empty())?;
+    let name = name.trim_end_matches('.');
+    if name.split('.').any(str::is_empty) {
+        return None;
+    }
+    let name = Name::new(name).ok()?;
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
     packet.questions.push(Question::new(name, kind.into(), CLASS::IN.into(), false));

@@ -365,27 +365,27 @@ pub(super) async fn content(
     let is_list = view.name.is_empty();
     let page = async {
         match view.kind {
-            Kind::Overview => overview::content(visit).await,
-            Kind::Problems => problems::content(visit).await,
+            Kind::Overview => Box::pin(overview::content(visit)).await,
+            Kind::Problems => Box::pin(problems::content(visit)).await,
             Kind::Host if is_list => hosts::content(visit).await,
             Kind::Host => Box::pin(host::content(visit)).await,
             Kind::Policy => policy::content(visit).await,
             Kind::Instances if is_list => instances::list(visit).await,
-            Kind::Instances => instances::instance(visit).await,
+            Kind::Instances => Box::pin(instances::instance(visit)).await,
             Kind::Routers => routers::content(visit).await,
             Kind::Certificates => certificates::content(visit).await,
             Kind::Events => events::content(visit),
             Kind::Event => event::content(visit).await,
             Kind::Topics => topics::content(visit).await,
             Kind::Subscribers if is_list => subscribers::list(visit).await,
-            Kind::Subscribers => subscribers::subscriber(visit).await,
+            Kind::Subscribers => Box::pin(subscribers::subscriber(visit)).await,
             Kind::Queues if is_list => queues::list(visit).await,
-            Kind::Queues => queues::queue(visit).await,
+            Kind::Queues => Box::pin(queues::queue(visit)).await,
             Kind::Objects if is_list => objects::list(visit).await,
             Kind::Objects => objects::object(visit).await,
             Kind::Tokens => access::tokens(visit).await,
             Kind::Audit => access::audit(visit).await,
-            Kind::Machines | Kind::Label | Kind::Plan => machines::content(visit).await,
+            Kind::Machines | Kind::Label | Kind::Plan => Box::pin(machines::content(visit)).await,
         }
     };
     match timeout_at(begun + PAGE_PATIENCE, page).await {
