@@ -215,7 +215,7 @@ mod tests {
                 "instance_networks = ['10.0.0.0/8',\n 'everything']",
                 "p.toml:3:2: instance_networks: `everything`",
             ),
-            ("instance_networks = ['unix']", "p.toml:2:21: instance_networks: `unix` is not a network"),
+            ("instance_networks = ['unix']", "p.toml:2:22: instance_networks: `unix` is not a network"),
             (
                 "[routing]\nunix_folders = ['run']",
                 "p.toml:3:16: routing.unix_folders: `run` is not an absolute",
