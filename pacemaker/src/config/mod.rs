@@ -218,7 +218,7 @@ mod tests {
             ("instance_networks = ['unix']", "p.toml:2:22: instance_networks: `unix` is not a network"),
             (
                 "[routing]\nunix_folders = ['run']",
-                "p.toml:3:16: routing.unix_folders: `run` is not an absolute",
+                "p.toml:3:17: routing.unix_folders: `run` is not an absolute",
             ),
             ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
             ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),
