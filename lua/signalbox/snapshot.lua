@@ -125,10 +125,9 @@ local function take(line)
         end
     elseif kind == "wild" or kind == "cert" then
         local name, value = match(rest, "^([^\t]+)\t([^\t]+)$")
-        if name and kind == "wild" then
-            shared.put_alias(name, value)
-        elseif name then
-            shared.put_certificate(name, record.unescape(value))
+        if name then
+            local put = kind == "wild" and shared.put_alias or shared.put_certificate
+            put(name, record.unescape(value))
         end
     elseif kind == "epoch" then
         shared.accept_table(rest, nil)
