@@ -221,16 +221,8 @@ mod tests {
     #[test]
     fn a_thread_that_waits_is_woken_up() {
         let before = wakeups(std::process::id());
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let waiting = std::thread::spawn(move || receiver.recv());
-        while threads(std::process::id()).iter().all(|thread| {
-            let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-            !stat.contains(") S ")
-        }) {
-            std::thread::yield_now();
-        }
-        sender.send(()).unwrap();
-        waiting.join().unwrap().unwrap();
+        // The threads that are counted must still exist afterwards.
+        std::thread::sleep(Duration::from_millis(1));
         assert!(wakeups(std::process::id()) > before);
     }
 }
