@@ -137,6 +137,7 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/bus/src/scripts/batches.lua", "function main(lanes"),
     ("crates/queues/src/scripts/facets.lua", "function main(facets"),
     ("crates/bus/src/scripts/objects.lua", "function main(objects"),
+    ("crates/sequencer/src/scripts/main.lua", "function main(objects"),
     ("crates/routing/src/scripts/shared.lua", "function main(shared"),
     // The differences between the kinds of resources: one of each pair is appended, both follow the same header.
     ("crates/routing/src/scripts/policy_index.lua", "local index = {}"),

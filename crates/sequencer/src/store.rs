@@ -11,8 +11,8 @@ use signalbox_store::{
 
 use signalbox_bus::{Event, OBJECTS_LUA, Queued};
 
-/// Calls the `main` function that each script defines. All keys of objects begin like the first one.
-const MAIN: &str = "\nobjects.at(string.match(KEYS[1], '^(.*)queued$'))\nreturn main(objects)\n";
+/// Calls the `main` function that each script defines.
+const MAIN: &str = include_str!("scripts/main.lua");
 
 /// Declares the scripts, and lists them for the tests that check their headers.
 macro_rules! scripts {
