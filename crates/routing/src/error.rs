@@ -91,7 +91,9 @@ pub enum Error {
         hostname: String,
     },
     /// The caller's token has the maximum number of instances.
-    #[error("instance limit of the token reached ({instances}); remove some, or raise `limits.token_instances`")]
+    #[error(
+        "instance limit of the token reached ({instances}); remove some, or raise `limits.token_instances`"
+    )]
     TokenFull {
         /// The limit.
         instances: u64,
