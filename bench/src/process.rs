@@ -218,11 +218,11 @@ mod tests {
         assert!(own_thread_cpu() > Duration::ZERO);
     }
 
-    #[test]
-    fn a_thread_that_waits_is_woken_up() {
+    #[tokio::test]
+    async fn a_thread_that_waits_is_woken_up() {
         let before = wakeups(std::process::id());
         // The threads that are counted must still exist afterwards.
-        std::thread::sleep(Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(wakeups(std::process::id()) > before);
     }
 }
