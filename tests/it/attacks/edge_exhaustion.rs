@@ -279,7 +279,7 @@ async fn streams_that_are_opened_and_reset_end_with_their_connection() {
     let (response, _) = client.ready().await.unwrap().send_request(request(), true).unwrap();
     assert_eq!(response.await.unwrap().status(), 200);
     // At most 1000 requests of the first connection, and one of the second. nginx 1.25.3 and Debian's 1.22.1-9+deb12u11 also
-    // end a connection that opens more than 256 streams before they have read all of it.
+    // end a connection that opens more than 256 streams within one read.
     let handled = system.log_lines_after_a_last_request().await.len();
     assert!((2..=1001).contains(&handled), "{handled} requests were handled, {opened} were sent");
     system.stop().await;
