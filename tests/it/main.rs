@@ -44,6 +44,7 @@ mod machines;
 mod machines_flaky;
 mod machines_kills;
 mod machines_limits;
+mod neighbors;
 mod openapi;
 mod operator_errors;
 mod own_events;

@@ -7,7 +7,7 @@
 //! - Applications: [`upstream`] misbehaves on request, [`grpc`] speaks gRPC.
 //! - Clients: [`load`] accounts for every byte, [`http`] sends any request, valid or not, [`tls`] has certificates.
 //! - Events: [`fleet`] is several pacemakers on one fabric, [`receiver`] a subscriber, [`events`] a live stream, and
-//!   [`ledger`] a record of what was published and received.
+//!   [`ledger`] a record of what was published and received. [`neighbor`] measures what one client notices of another.
 //! - Observability: [`collector`] receives traces, [`openmetrics`] checks metrics.
 //! - Faults: [`relay`] loses and repeats HTTP requests, [`victim`] is a part that dies again and again, and
 //!   [`fault_ledger`] records which instances were healthy when. Faults of single bytes are in `signalbox_testkit::wire`.
@@ -31,6 +31,7 @@ pub mod grpc;
 pub mod http;
 pub mod ledger;
 pub mod load;
+pub mod neighbor;
 pub mod openmetrics;
 pub mod receiver;
 pub mod relay;

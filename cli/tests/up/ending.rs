@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::running::{Place, Up, get, members, until_nothing_is_left};
+use crate::running::{Place, Up, get, members, until, until_nothing_is_left};
 
 #[tokio::test]
 async fn the_demo_answers_and_sigterm_leaves_nothing_behind() {
@@ -24,7 +24,12 @@ async fn the_demo_answers_and_sigterm_leaves_nothing_behind() {
     assert!(verbose.contains("CN=Signalbox demo"), "{verbose}");
     let token = std::fs::read_to_string(place.data_dir().join("token")).unwrap();
     // The output of a service is in the journal, which more people read than the file.
-    assert!(!up.output().contains(token.trim()) && up.output().contains("stored in "), "{}", up.output());
+    until("the place of the token", || {
+        let output = up.output();
+        if output.contains("stored in ") { Ok(()) } else { Err(output) }
+    })
+    .await;
+    assert!(!up.output().contains(token.trim()), "{}", up.output());
 
     let group = up.group();
     // Guard, four Redis, pacemaker, sidecar, nginx with a worker, four applications.

@@ -1,0 +1,1 @@
+//! Neighbors that share outgoing connections and file descriptors.

@@ -1,0 +1,1 @@
+//! Neighbors that share places, limits and memory of the edge.

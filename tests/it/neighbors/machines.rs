@@ -1,0 +1,1 @@
+//! Neighbors that share state machines: threads, labels, definitions.

@@ -1,0 +1,1 @@
+//! Neighbors that share memory of the fabric and of the event log.

@@ -1,0 +1,1 @@
+//! Neighbors that share pull queues.

@@ -1,0 +1,1 @@
+//! Neighbors that share time of the fabric's Redis.

@@ -1,0 +1,1 @@
+//! Neighbors that share deliveries to subscribers and backends.

@@ -1,0 +1,1 @@
+//! Neighbors that share topics and the registry.
