@@ -1,9 +1,8 @@
 //! What a client notices of another one: the latency of its calls, with and without the other.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::{future::Future, time::Duration};
+
+use tokio::time::Instant;
 
 /// A call may take this long next to a noisy neighbor, however fast it is without one. Debug builds on a machine that runs
 /// other tests have pauses of this length. The faults that this finds last for seconds or for good.
