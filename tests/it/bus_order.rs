@@ -74,16 +74,34 @@ const SETTINGS: [(&str, i64); 10] = [
     ("batch_bytes", 150_000),
 ];
 
+/// The largest values that the configuration allows, of everything that decides how much one call of a script does.
+const MAXIMA: [(&str, i64); 11] = [
+    ("workers", 10_000),
+    ("slow_deliveries", 100_000),
+    ("slow_ms", 100),
+    ("beat_ms", 100),
+    ("dead_after_ms", 500),
+    ("housekeeping_ms", 100),
+    ("request_events", 10_000),
+    ("batch_bytes", 67_108_864),
+    ("call_events", 10_000),
+    ("call_appends", 1_000_000),
+    ("call_bytes", 268_435_456),
+];
+
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
         .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
-/// How often is killed, and for how long at most.
+/// How often is killed, for how long at most, and under which settings of the bus.
 struct Measure {
     kills: usize,
     within: Option<Duration>,
+    settings: &'static [(&'static str, i64)],
+    /// Most events of one request.
+    request: usize,
 }
 
 impl Measure {
@@ -92,13 +110,18 @@ impl Measure {
         Self {
             kills: from_environment("SOAK_KILLS").unwrap_or(SOAK_KILLS) as usize,
             within: Some(Duration::from_secs(seconds)),
+            ..Self::short()
         }
+    }
+
+    fn short() -> Self {
+        Self { kills: KILLS, within: None, settings: &SETTINGS, request: 400 }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn order_holds_and_nothing_is_lost_whichever_part_is_killed() {
-    run_with_faults("order", Fsync::Always, 1, Measure { kills: KILLS, within: None }).await;
+    run_with_faults("order", Fsync::Always, 1, Measure::short()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,6 +140,13 @@ async fn soak_order_holds_when_redis_writes_every_second() {
 #[ignore = "runs for a configured duration; make soak"]
 async fn soak_order_holds_on_four_shards() {
     run_with_faults("soak-shards", Fsync::Always, 4, Measure::soak()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs for a configured duration; make soak"]
+async fn soak_order_holds_at_the_largest_settings() {
+    let measure = Measure { settings: &MAXIMA, request: 10_000, ..Measure::soak() };
+    run_with_faults("soak-maxima", Fsync::Always, 4, measure).await;
 }
 
 /// A subscriber's answer to a delivery it has recorded: success in most cases.
@@ -289,12 +319,12 @@ async fn run_with_faults(name: &str, fsync: Fsync, shards: i64, measure: Measure
     println!("{name}: SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let started = Instant::now();
-    let plan = Plan::new(&mut random);
+    let plan = Plan::new(&mut random, measure.request);
     let topics: Vec<&[&str]> = SUBSCRIBERS.iter().map(|wish| wish.0).collect();
     let ledger = Arc::new(Ledger::new(plan.published.clone(), &topics));
     let mut redis = toml::Table::new();
     redis.insert("fabric_shards".to_owned(), shards.into());
-    let fleet = Fleet::start(name, PACEMAKERS, &SETTINGS, |builder| {
+    let fleet = Fleet::start(name, PACEMAKERS, measure.settings, |builder| {
         builder.with(|options| options.redis.fabric_fsync = fsync).pacemaker("redis", redis)
     })
     .await;

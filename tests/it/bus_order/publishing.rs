@@ -35,11 +35,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(random: &mut StdRng) -> Self {
+    pub(super) fn new(random: &mut StdRng, request: usize) -> Self {
         let mut plan = Self { published: Vec::with_capacity(EVENTS), arrays: Vec::new() };
         while plan.published.len() < EVENTS {
             // Most events come in arrays, many requests are single ones.
-            let count = if random.random_bool(0.3) { 1 } else { random.random_range(50..400) };
+            let count = if random.random_bool(0.3) { 1 } else { random.random_range(50..request) };
             let count = count.min(EVENTS - plan.published.len());
             let topic = TOPICS[usize::from(random.random_bool(0.15))];
             let first = plan.published.len();
