@@ -51,7 +51,12 @@ impl Shown {
             Self::Nothing => Ok(()),
             Self::Json(_, shown) => {
                 let printed = printed.trim();
-                let start = printed.find(['{', '[']).ok_or_else(|| format!("no JSON: {printed}"))?;
+                // A receiver that an earlier step started prints its lines in between; JSON begins a line unless `curl`
+                // wrote something before it.
+                let at_line = printed.match_indices(['{', '[']).find(|(at, _)| printed[..*at].ends_with('\n'));
+                let start = at_line.map(|(at, _)| at).filter(|_| !printed.starts_with(['{', '[']));
+                let start = start.or_else(|| printed.find(['{', '[']));
+                let start = start.ok_or_else(|| format!("no JSON: {printed}"))?;
                 // If there are several answers, the comment shows the last one.
                 let found: Value = serde_json::Deserializer::from_str(&printed[start..])
                     .into_iter()
