@@ -16,6 +16,9 @@ use crate::{Error, Key, Redis, Role, replicas::WaitReplicas, wire::Wire};
 /// How long a call waits for replicas. Later calls on the same connection wait, too.
 const REPLICATION: Duration = Duration::from_secs(1);
 
+/// Lets a script pass lists of any length to commands.
+const LISTS: &str = include_str!("scripts/lists.lua");
+
 /// A script for the server of role `R`. Declare it as a `static` next to the function that calls it.
 pub struct Script<R> {
     name: &'static str,
@@ -47,12 +50,18 @@ impl<R: Role> Script<R> {
         Call { script: self, invocation: compiled.prepare_invoke(), keys: Vec::new(), args: 0 }
     }
 
-    /// The complete text.
+    /// The complete text, with `lists.lua` after its header if it passes lists to commands.
     pub fn source(&self) -> Cow<'static, str> {
-        match self.parts {
+        let own: Cow<'static, str> = match self.parts {
             Parts::One(source) => source.into(),
             Parts::Many(parts) => parts.concat().into(),
+        };
+        if !own.contains("lists.") {
+            return own;
         }
+        let header = own.lines().take_while(|line| line.starts_with("--")).map(|line| line.len() + 1).sum();
+        let (header, body) = own.split_at(header);
+        [header, LISTS, body].concat().into()
     }
 
     fn header(&self) -> &'static str {

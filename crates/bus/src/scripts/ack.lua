@@ -18,7 +18,7 @@ local function read_acks(lanes)
     local ack = {
       worker = ARGV[at], job = ARGV[at + 1], token = ARGV[at + 2], generation = ARGV[at + 3],
       name = ARGV[at + 3] .. '.' .. ARGV[at + 4], bid = ARGV[at + 5], timeout = tonumber(ARGV[at + 6]),
-      events = tonumber(ARGV[at + 7]), gaps = { unpack(ARGV, at + 9, at + 8 + gaps) }, counters = KEYS[9 + place],
+      events = tonumber(ARGV[at + 7]), gaps = lists.copy(ARGV, at + 9, at + 8 + gaps), counters = KEYS[9 + place],
     }
     replies[place] = 0
     if lanes.holds(ack.worker, ack.job, ack.token, ack.name, ack.bid) then

@@ -12,11 +12,8 @@
 -- Makes due scheduled jobs instant.
 local function promote_due(lanes, now, most)
   local due = redis.call('ZRANGE', KEYS[5], '-inf', lanes.text(now), 'BYSCORE', 'LIMIT', 0, most)
-  for from = 1, #due, 1000 do
-    local part = { unpack(due, from, math.min(from + 999, #due)) }
-    redis.call('ZREM', KEYS[5], unpack(part))
-    redis.call('RPUSH', KEYS[6], unpack(part))
-  end
+  lists.call('ZREM', KEYS[5], due)
+  lists.call('RPUSH', KEYS[6], due)
 end
 
 -- Token, generation and number of a job's lane. Returns nil for a job that cannot be read, which is removed and
@@ -85,10 +82,10 @@ end
 local function main(lanes)
   local now = lanes.now(ARGV[1])
   promote_due(lanes, now, tonumber(ARGV[2]))
-  local taken = {}
-  for at = 3, #ARGV do taken[#taken + 1] = take(lanes, ARGV[at], now) end
-  local first = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')
+  local reply = { lanes.text(now), '', 0, '' }
+  for at = 3, #ARGV do reply[#reply + 1] = take(lanes, ARGV[at], now) end
+  reply[2] = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2] or ''
+  reply[3], reply[4] = redis.call('LLEN', KEYS[6]), redis.call('HGET', KEYS[10], 'stamp') or ''
   lanes.finish()
-  return { lanes.text(now), first[2] or '', redis.call('LLEN', KEYS[6]), redis.call('HGET', KEYS[10], 'stamp') or '',
-    unpack(taken) }
+  return reply
 end

@@ -24,7 +24,7 @@ local function main(lanes)
   lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))
   lanes.expect('hash', KEYS[11], lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
   -- Bodies are read before the first write. A batch is limited in events and bytes, so this is bounded.
-  local items, bodies = { unpack(batch, 4) }, {}
+  local items, bodies = lists.copy(batch, 4), {}
   for i = 1, #items do
     local id, segment = lanes.item(items[i])
     bodies[i] = call('HGET', lanes.base .. 'log:' .. segment, id)

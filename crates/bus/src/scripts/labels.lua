@@ -19,7 +19,7 @@ local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'
 -- Length of a header in bytes: format, incarnation, visit, revision.
 local HEADER = 21
--- Maximum number of members or records in one command. Lua can pass a few thousand arguments.
+-- Maximum number of members or records that are collected before they are written.
 local MAX_TOGETHER = 1000
 
 local pending, versions = {}, {}
@@ -67,13 +67,13 @@ function labels.fits(change)
 end
 
 local function write_records()
-  if #records > 0 then redis.call('MSET', unpack(records)) end
+  lists.call('MSET', nil, records)
   records = {}
 end
 
 local function write_index(index)
-  if #index.removes > 0 then redis.call('ZREM', index.key, unpack(index.removes)) end
-  if #index.adds > 0 then redis.call('ZADD', index.key, unpack(index.adds)) end
+  lists.call('ZREM', index.key, index.removes)
+  lists.call('ZADD', index.key, index.adds)
   index.adds, index.removes = {}, {}
 end
 
@@ -95,8 +95,10 @@ end
 -- Appends to the log of a label. Another type of the key only costs the log its lines.
 local function write_log(change)
   local words, key, at = ARGV, change.key .. ':log', change.log
-  local keep, length = tonumber(words[at + 1]), redis.pcall('RPUSH', key, unpack(words, at + 3, at + 2 + change.lines))
+  local keep, length = tonumber(words[at + 1]), redis.pcall('RPUSH', key, words[at + 3])
   if type(length) ~= 'number' then return end
+  lists.call('RPUSH', key, words, at + 4, at + 2 + change.lines)
+  length = length + change.lines - 1
   if length > keep then redis.call('LTRIM', key, -keep, -1) end
   redis.call('PEXPIRE', key, words[at + 2])
 end

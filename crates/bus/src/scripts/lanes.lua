@@ -188,7 +188,7 @@ function lanes.plan(sub, numbers, buckets)
     fields[2 * i - 1] = name
     fields[2 * i] = name .. ':bytes'
   end
-  local current = redis.call('HMGET', current_key(sub.token), unpack(fields))
+  local current = lists.read('HMGET', current_key(sub.token), fields)
   sub.begun = redis.call('HEXISTS', generations_key(sub.token), sub.generation .. ':lanes') == 1
   local states = {}
   for i = 1, #numbers do
@@ -216,8 +216,8 @@ end
 -- gauges.
 function lanes.appended(sub)
   local current, ended = sub.current, sub.ended
-  if current and #current > 0 then redis.call('HSET', current_key(sub.token), unpack(current)) end
-  if ended and #ended > 0 then redis.call('HDEL', current_key(sub.token), unpack(ended)) end
+  if current then lists.call('HSET', current_key(sub.token), current) end
+  if ended then lists.call('HDEL', current_key(sub.token), ended) end
   if sub.events then lanes.count(sub.token, sub.generation, sub.events, sub.batches) end
 end
 
@@ -233,11 +233,9 @@ local function fill(state, bucket, at, now, new_bid)
   end
   if at == 1 and state.count + total <= sub.max and state.bytes + bucket.bytes <= sub.bytes then
     -- Usually all of them fit. Then they need no separate list, which would have to be created for each subscriber.
-    if is_new then
-      redis.call('RPUSH', batch_key(state.bid), sub.token, created, '0', unpack(items))
-    else
-      redis.call('RPUSH', batch_key(state.bid), unpack(items))
-    end
+    local key = batch_key(state.bid)
+    if is_new then redis.call('RPUSH', key, sub.token, created, '0', items[1]) end
+    lists.call('RPUSH', key, items, is_new and 2 or 1)
     state.count, state.bytes = state.count + total, state.bytes + bucket.bytes
     return total + 1, is_new
   end
@@ -251,7 +249,7 @@ local function fill(state, bucket, at, now, new_bid)
     state.bytes = state.bytes + sizes[at]
     at = at + 1
   end
-  if n > 0 then redis.call('RPUSH', batch_key(state.bid), unpack(args, 1, n)) end
+  lists.call('RPUSH', batch_key(state.bid), args)
   return at, is_new
 end
 

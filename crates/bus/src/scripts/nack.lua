@@ -34,9 +34,7 @@ local function main(lanes)
     for _, part in ipairs({ { first, 4, middle, attempts }, { second, middle + 1, #items, 0 } }) do
       local half = lanes.batch_key(part[1])
       call('RPUSH', half, token, items[2], lanes.text(part[4]))
-      for at = part[2], part[3], 1000 do
-        call('RPUSH', half, unpack(items, at, math.min(at + 999, part[3])))
-      end
+      lists.call('RPUSH', half, items, part[2], part[3])
       call('ZADD', KEYS[1], items[2], part[1])
     end
     call('LPOP', ready)

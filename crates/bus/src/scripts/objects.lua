@@ -110,7 +110,7 @@ local function make_all_ready(names, backend)
   local key = objects.ready_key(backend)
   local turn, places = objects.count('turn', #names) - #names, {}
   for n = 1, #names do places[2 * n - 1], places[2 * n] = text(turn + n), names[n] end
-  redis.call('ZADD', key, unpack(places))
+  lists.call('ZADD', key, places)
   if redis.call('ZCARD', key) == #names then wake = 'now' end
 end
 
@@ -166,7 +166,7 @@ end
 function objects.enqueue(puts)
   local events, fields, fresh = {}, {}, {}
   for _, put in ipairs(puts) do
-    redis.call('RPUSH', objects.of(put.object, 'events'), unpack(put.entries))
+    lists.call('RPUSH', objects.of(put.object, 'events'), put.entries)
     local backend = put.backend
     events[backend] = (events[backend] or 0) + #put.entries
     if not put.queued then
@@ -176,7 +176,7 @@ function objects.enqueue(puts)
     end
   end
   for backend, count in pairs(events) do objects.count('events@' .. backend, count) end
-  if #fields > 0 then redis.call('HSET', base .. 'queued', unpack(fields)) end
+  lists.call('HSET', base .. 'queued', fields)
   for backend, names in pairs(fresh) do
     objects.count('objects@' .. backend, #names)
     make_all_ready(names, backend)
@@ -251,7 +251,7 @@ function objects.give_up(object, backend, entries, what, why, attempts, now)
   end
   if lost > 0 then gap(object, first, last, lost, what == 'dead' and 'dead' or 'discarded') end
   if #letters > 0 then
-    if what == 'dead' then redis.call('RPUSH', base .. 'dead@' .. backend, unpack(letters)) end
+    if what == 'dead' then lists.call('RPUSH', base .. 'dead@' .. backend, letters) end
     objects.count(what == 'dead' and 'dead' or 'discarded', #letters)
   end
   objects.charge(entries, -1)
@@ -287,7 +287,7 @@ function objects.any_has(names, ...)
   for _, object in ipairs(names) do
     for _, name in ipairs({ ... }) do keys[#keys + 1] = objects.of(object, name) end
   end
-  return redis.call('EXISTS', unpack(keys)) > 0
+  return lists.call('EXISTS', nil, keys) > 0
 end
 
 -- The same for several objects, each { object, entry }.
@@ -328,9 +328,9 @@ function objects.tally()
     if #released == 0 then return end
     local keys = {}
     for n, object in ipairs(released) do keys[n] = objects.of(object, 'event.worker') end
-    redis.call('DEL', unpack(keys))
-    redis.call('ZREM', base .. 'leases', unpack(released))
-    redis.call('HDEL', base .. 'workers', unpack(holders))
+    lists.call('DEL', nil, keys)
+    lists.call('ZREM', base .. 'leases', released)
+    lists.call('HDEL', base .. 'workers', holders)
     -- Objects with waiting events are ready, the others idle. One call determines whether there are any.
     local some = objects.any_has(released, 'events')
     for _, backend in ipairs(order) do
@@ -341,7 +341,7 @@ function objects.tally()
       end
       if #ready > 0 then make_all_ready(ready, backend) end
       if #idle > 0 then
-        redis.call('HDEL', base .. 'queued', unpack(idle))
+        lists.call('HDEL', base .. 'queued', idle)
         lower('objects@' .. backend, #idle)
       end
     end

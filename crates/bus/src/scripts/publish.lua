@@ -308,16 +308,16 @@ end
 -- Reads all memories in one call, then the missing ones from the older hash.
 local function read_memories(names, memories)
   if #names == 0 then return end
-  local missing = fill(memories, names, redis.call('HMGET', keys.objects, unpack(names)))
+  local missing = fill(memories, names, lists.read('HMGET', keys.objects, names))
   if #missing > 0 and redis.call('HLEN', keys.old_objects) > 0 then
-    fill(memories, missing, redis.call('HMGET', keys.old_objects, unpack(missing)))
+    fill(memories, missing, lists.read('HMGET', keys.old_objects, missing))
   end
 end
 
 -- Reads the backends of objects, and how many more events each queue may take. An object with waiting events keeps its
 -- backend until they are sent, even if its name belongs to another one now, so that no event overtakes them.
 local function read_backends(objects, queued_key, names, memories)
-  local backends, with_one = redis.call('HMGET', queued_key, unpack(names)), {}
+  local backends, with_one = lists.read('HMGET', queued_key, names), {}
   for i = 1, #names do
     local memory = memories[names[i]]
     memory.queued = backends[i] and true or false
@@ -330,7 +330,7 @@ local function read_backends(objects, queued_key, names, memories)
   if #with_one == 0 then return end
   objects.expect('hash', 'numbers')
   -- A leased object has one event in flight, which is part of the count.
-  local leased = redis.call('ZMSCORE', objects.key('leases'), unpack(with_one))
+  local leased = lists.read('ZMSCORE', objects.key('leases'), with_one)
   for i = 1, #with_one do
     local waiting = redis.call('LLEN', objects.of(with_one[i], 'events')) + (leased[i] and 1 or 0)
     memories[with_one[i]].free = args.max_object_events - waiting

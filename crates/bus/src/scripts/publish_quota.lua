@@ -19,7 +19,7 @@ local function open_quota(groups, base)
       if not used[env] then names[#names + 1], used[env] = env, 0 end
     end
   end
-  local found = #names > 0 and redis.call('HMGET', quota.key, unpack(names)) or {}
+  local found = lists.read('HMGET', quota.key, names)
   for i = 1, #names do used[names[i]] = tonumber(found[i] or 0) end
   quota.used = used
   return quota

@@ -45,15 +45,15 @@ local function write_memories(names, memories)
       n = n + 2
     end
   end
-  if n > 0 then redis.call('HSET', keys.objects, unpack(fields)) end
+  lists.call('HSET', keys.objects, fields)
 end
 
 -- Stores the bodies, and updates the counters.
 local function write_log(log, topics, accepted)
   for s = 1, #log do
     local segment = log[s]
-    redis.call('HSET', segment.key, unpack(segment.bodies))
-    redis.call('RPUSH', segment.order_key, unpack(segment.order))
+    lists.call('HSET', segment.key, segment.bodies)
+    lists.call('RPUSH', segment.order_key, segment.order)
     redis.call('HINCRBY', keys.log, segment.name, segment.bytes)
   end
   for t = 1, #topics do
@@ -130,16 +130,16 @@ end
 local function write_keys(client, now)
   local bodies, ages, most = client.bodies, client.ages, #client.fields
   if most == 0 then return end
-  redis.call('HSET', bodies, unpack(client.fields))
-  redis.call('ZADD', ages, unpack(client.times))
+  lists.call('HSET', bodies, client.fields)
+  lists.call('ZADD', ages, client.times)
   local old = redis.call('ZRANGE', ages, '-inf', digits(now - args.key_ms), 'BYSCORE', 'LIMIT', 0, most)
   if #old == 0 then
     local over = redis.call('ZCARD', ages) - args.max_keys
     if over > 0 then old = redis.call('ZRANGE', ages, 0, math.min(most, over + 1) - 1) end
   end
   if #old > 0 then
-    redis.call('HDEL', bodies, unpack(old))
-    redis.call('ZREM', ages, unpack(old))
+    lists.call('HDEL', bodies, old)
+    lists.call('ZREM', ages, old)
   end
   redis.call('PEXPIRE', bodies, 2 * args.key_ms)
   redis.call('PEXPIRE', ages, 2 * args.key_ms)

@@ -30,7 +30,7 @@ redis.call('HDEL', KEYS[1], '')
 at = 5
 while at <= #ARGV do
   local n = tonumber(ARGV[at + 2])
-  redis.call(ARGV[at], KEYS[tonumber(ARGV[at + 1])], unpack(ARGV, at + 3, at + 2 + n))
+  lists.call(ARGV[at], KEYS[tonumber(ARGV[at + 1])], ARGV, at + 3, at + 2 + n)
   at = at + 3 + n
 end
 redis.call('HSET', KEYS[1], 'stamp', ARGV[2], 'snapshot', ARGV[3])

@@ -16,7 +16,7 @@ local REMEMBERED_MS = '600000'
 
 -- Stores receipts, so that a repeated call is recognized.
 local function remember(fields)
-  redis.call('HSET', KEYS[4], unpack(fields))
+  lists.call('HSET', KEYS[4], fields)
   redis.call('PEXPIRE', KEYS[4], REMEMBERED_MS)
   if redis.call('HLEN', KEYS[4]) > MAX_REMEMBERED then
     redis.call('UNLINK', KEYS[5])

@@ -16,7 +16,7 @@ local function main(facets)
   if not queue then return { '0', reply } end
   local until_ms = facets.now(ARGV[1]) + tonumber(ARGV[2])
   local extended = false
-  for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 3) })) do
+  for i, message in ipairs(facets.held_by(queue, lists.copy(ARGV, 3))) do
     if message then
       -- Redis accepts ZREM at its memory limit, and then everything after it.
       call('ZREM', queue.leases, message.id)

@@ -254,7 +254,7 @@ function facets.write(queue, facet)
       n = n + 2
     end
   end
-  if n > 0 then redis.call('HSET', facet.key, unpack(fields)) end
+  lists.call('HSET', facet.key, fields)
   remember(facet)
 end
 
@@ -268,7 +268,9 @@ function facets.enter(queue, envs)
     places[2 * i - 1], places[2 * i] = text(place), envs[i]
   end
   if not last then queue.woken = true end
-  return redis.call('ZADD', queue.ring, 'NX', unpack(places))
+  local added = 0
+  lists.each(places, function(...) added = added + redis.call('ZADD', queue.ring, 'NX', ...) end)
+  return added
 end
 
 -- Records that a consumer waits for one facet, and has to be notified when it enters the ring, even if other facets are
@@ -335,7 +337,7 @@ function facets.push(queue, facet, items, weight, rules)
     facet.weight = weight
     facets.rule(queue, facet, rules)
   end
-  redis.call('RPUSH', facet.list, unpack(items))
+  lists.call('RPUSH', facet.list, items)
   facet.waiting = facet.waiting + #items
   facets.add(queue, 'waiting', #items)
   -- Usually the eligibility of the facet does not change, and nothing else has to be written.
@@ -458,7 +460,7 @@ end
 function facets.held_by(queue, receipts)
   local ids, seen, found = {}, {}, {}
   for i = 1, #receipts, 2 do ids[#ids + 1] = receipts[i] end
-  local values = redis.call('HMGET', queue.inflight, unpack(ids))
+  local values = lists.read('HMGET', queue.inflight, ids)
   for i = 1, #ids do
     local message, proof = facets.flying(ids[i], values[i])
     found[i] = message and not seen[ids[i]] and proof == receipts[2 * i] and message or false
@@ -477,8 +479,8 @@ function facets.land(queue, messages)
     facet.flying = facet.flying - 1
   end
   if #ids == 0 then return end
-  redis.call('ZREM', queue.leases, unpack(ids))
-  redis.call('HDEL', queue.inflight, unpack(ids))
+  lists.call('ZREM', queue.leases, ids)
+  lists.call('HDEL', queue.inflight, ids)
   facets.add(queue, 'inflight', -#ids)
 end
 

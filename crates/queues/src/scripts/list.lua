@@ -26,7 +26,7 @@ end
 local function read_entries(queue, delayed, entries)
   local found, ids = {}, {}
   for i = 1, #entries, 2 do ids[#ids + 1] = entries[i] end
-  local values = not delayed and #ids > 0 and redis.call('HMGET', queue.inflight, unpack(ids))
+  local values = not delayed and #ids > 0 and lists.read('HMGET', queue.inflight, ids)
   for i = 1, #ids do
     local text = delayed and ids[i] or values[i] and string.match(values[i], '^%S+ %d+ (.*)$')
     local item, env = string.match(text or '', '^(%S+) (.*)$')

@@ -21,7 +21,7 @@ local function main(facets)
   facets.expect('zset', queue.delayed)
   local now, keep, reject = facets.now(ARGV[1]), tonumber(ARGV[3]), ARGV[2] == 'reject'
   local landed, back, dead, later, dues = {}, {}, {}, {}, {}
-  for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 4) })) do
+  for i, message in ipairs(facets.held_by(queue, lists.copy(ARGV, 4))) do
     if message then
       landed[#landed + 1] = message
       local delay = tonumber(ARGV[2]) or facets.backoff(queue, message.attempts)

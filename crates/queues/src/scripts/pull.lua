@@ -145,7 +145,7 @@ local function write_facets(facets, queue, pull, ring, picked)
   else
     if popped > 0 then redis.call('ZREMRANGEBYRANK', queue.ring, 0, popped - 1) end
     local from = math.max(ring.head, ring.loaded + 1)
-    if from <= ring.tail then facets.enter(queue, { unpack(ring.order, from, ring.tail) }) end
+    if from <= ring.tail then facets.enter(queue, lists.copy(ring.order, from, ring.tail)) end
   end
   queue.woken = false -- the consumer that pulled wakes the next one
   for i = 1, #visited do
@@ -175,8 +175,8 @@ local function write_leases(facets, queue, pull, messages, until_ms, until_text)
     end
   end
   if #leases == 0 then return end
-  redis.call('ZADD', queue.leases, unpack(leases))
-  redis.call('HSET', queue.inflight, unpack(inflight))
+  lists.call('ZADD', queue.leases, leases)
+  lists.call('HSET', queue.inflight, inflight)
   facets.add(queue, 'inflight', #messages)
   facets.schedule(queue, until_ms)
 end

@@ -16,7 +16,7 @@
 -- letters, and those that are delayed with their due times.
 local function read_expired(facets, queue, expired, now)
   local landed, back, dead, later, dues = {}, {}, {}, {}, {}
-  local values = #expired > 0 and redis.call('HMGET', queue.inflight, unpack(expired)) or {}
+  local values = lists.read('HMGET', queue.inflight, expired)
   for i = 1, #expired do
     local message = facets.flying(expired[i], values[i])
     if message then
@@ -100,9 +100,9 @@ local function main(facets)
   -- Redis accepts this at its memory limit, and then everything after it.
   call('ZREM', queue.due, queue.name)
   -- Otherwise a lease without a message would be swept again and again.
-  if #expired > 0 then call('ZREM', queue.leases, unpack(expired)) end
-  if #due > 0 then call('ZREM', queue.delayed, unpack(due)) end
-  if #ready > 0 then call('ZREM', queue.throttled, unpack(ready)) end
+  lists.call('ZREM', queue.leases, expired)
+  lists.call('ZREM', queue.delayed, due)
+  lists.call('ZREM', queue.throttled, ready)
   for _, env in ipairs(ready) do facets.load(queue, env).throttled = false end
   facets.land(queue, landed)
   for _, message in ipairs(back) do

@@ -11,7 +11,7 @@
 local index = {}
 
 local function main()
-  local resources, index_keys = KEYS[1], {unpack(KEYS, 2, #KEYS)}
+  local resources, index_keys = KEYS[1], lists.copy(KEYS, 2)
   local name, expected, text = ARGV[1], ARGV[2], ARGV[3]
 
   local stored = redis.call('HGET', resources, name) or ''
@@ -23,7 +23,7 @@ local function main()
     index.remove(index_keys, name)
   else
     redis.call('HSET', resources, name, text)
-    index.add(index_keys, name, unpack(ARGV, 4, #ARGV))
+    index.add(index_keys, name, ARGV[4])
   end
   return 1
 end

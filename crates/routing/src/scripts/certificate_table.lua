@@ -25,6 +25,6 @@ function resource.change(text)
 end
 
 function resource.event_data(text, fields)
-  return text == '' and {'ends', '0'} or fields
+  return 'ends', text == '' and '0' or fields[2]
 end
 

@@ -6,7 +6,11 @@ function resource.blocked(shared, name)
 end
 
 function resource.fields(members, fields)
-  return {'members', members, unpack(fields)}
+  local all = {'members', members}
+  for _, word in ipairs(fields) do
+    all[#all + 1] = word
+  end
+  return all
 end
 
 function resource.publish(shared, name)
@@ -18,6 +22,5 @@ function resource.change()
 end
 
 function resource.event_data()
-  return {}
 end
 

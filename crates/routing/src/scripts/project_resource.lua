@@ -28,7 +28,7 @@ local function main(shared)
   local text_key = KEYS[#KEYS]
   local name, revision, text = ARGV[1], tonumber(ARGV[2]), ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), shared.now(tonumber(ARGV[6]))
-  local fields = {unpack(ARGV, 7, #ARGV)}
+  local fields = lists.copy(ARGV, 7)
 
   local refused, serial = shared.refused(lineage_key, serial_key, epoch, floor)
   refused = refused or shared.blocked({[changes] = 'stream', [highest] = 'string', [about] = 'hash'}, {})
@@ -46,7 +46,8 @@ local function main(shared)
     shared.bury(about, revision)
   else
     redis.call('DEL', about)
-    redis.call('HSET', about, 'revision', ARGV[2], unpack(resource.fields(text, fields)))
+    redis.call('HSET', about, 'revision', ARGV[2])
+    lists.call('HSET', about, resource.fields(text, fields))
   end
   if revision > tonumber(redis.call('GET', highest) or '0') then
     redis.call('SET', highest, ARGV[2])
@@ -54,7 +55,7 @@ local function main(shared)
   if resource.publish(shared, name, text, text_key) then
     -- A table that is being seeded announces no changes: at the end of the seeding, the whole table is announced.
     if epoch ~= '' then
-      shared.log_change(changes, serial, now, resource.change(text), name, unpack(resource.event_data(text, fields)))
+      shared.log_change(changes, serial, now, resource.change(text), name, resource.event_data(text, fields))
     end
     serial = redis.call('INCR', serial_key)
   end

@@ -182,14 +182,13 @@ end
 -- the serial back manually, the table must not stop: the list starts again, and the gap is detected.
 function shared.log_change(changes, serial, now, kind, subject, ...)
   local id, at = string.format('%.0f-*', serial + 1), string.format('%.0f', now)
-  local rest = {...}
-  local function add()
+  local function add(...)
     return redis.pcall('XADD', changes, 'MAXLEN', '~', CHANGES_KEPT, id, 'kind', kind, 'subject', subject,
-      'at_ms', at, unpack(rest))
+      'at_ms', at, ...)
   end
-  if type(add()) == 'table' then
+  if type(add(...)) == 'table' then
     redis.call('DEL', changes)
-    add()
+    add(...)
   end
 end
 

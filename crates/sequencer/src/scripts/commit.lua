@@ -24,7 +24,7 @@ local function read_commits(objects)
     names[n] = object
     keys[2 * n - 1], keys[2 * n] = objects.of(object, 'event.worker'), objects.of(object, 'flight')
   end
-  local backends, found = redis.call('HMGET', KEYS[1], unpack(names)), redis.call('MGET', unpack(keys))
+  local backends, found = lists.read('HMGET', KEYS[1], names), lists.read('MGET', nil, keys)
   for n, commit in ipairs(commits) do
     commit.backend, commit.flight_key = backends[n], keys[2 * n]
     commit.holds, commit.flight = found[2 * n - 1] == commit.owner, found[2 * n]
@@ -72,8 +72,8 @@ local function put_in_flight(objects, going, ends, replies)
     flights[2 * n - 1], flights[2 * n] = commit.flight_key, commit.entry
     leases[2 * n - 1], leases[2 * n] = ends, commit.object
   end
-  redis.call('MSET', unpack(flights))
-  redis.call('ZADD', objects.key('leases'), unpack(leases))
+  lists.call('MSET', nil, flights)
+  lists.call('ZADD', objects.key('leases'), leases)
   local sendings = objects.sendings(going)
   for n, commit in ipairs(going) do replies[commit.place] = { 'next', sendings[n] } end
 end
@@ -87,7 +87,7 @@ local function main(objects)
   local now = objects.now(ARGV[1])
 
   -- DEL is first: at its memory limit, Redis rejects commands that need memory unless the script has already written.
-  redis.call('DEL', unpack(gone))
+  lists.call('DEL', nil, gone)
   local tally, going, sent = objects.tally(), {}, {}
   for _, commit in ipairs(valid) do
     commit.entry = record(objects, commit)

@@ -83,7 +83,7 @@ end
 
 -- Returns to workers the leases that they already hold, extended. Returns the workers that hold nothing.
 local function repeat_held(objects, leases, names, due)
-  local free, held = {}, redis.call('HMGET', objects.key('workers'), unpack(names))
+  local free, held = {}, lists.read('HMGET', objects.key('workers'), names)
   for n, worker in ipairs(names) do
     local object = held[n]
     local owner = object and redis.call('GET', objects.of(object, 'event.worker'))
@@ -105,9 +105,9 @@ local function write_leases(objects, leases)
   local new = leases.new
   if #new == 0 then return end
   redis.call('HSET', objects.key('numbers'), 'epoch', objects.text(leases.epoch))
-  redis.call('MSET', unpack(leases.strings))
-  redis.call('HSET', objects.key('workers'), unpack(leases.holds))
-  redis.call('ZADD', objects.key('leases'), unpack(leases.ends))
+  lists.call('MSET', nil, leases.strings)
+  lists.call('HSET', objects.key('workers'), leases.holds)
+  lists.call('ZADD', objects.key('leases'), leases.ends)
   local sendings = objects.sendings(new)
   for n, one in ipairs(new) do one.lease[5] = sendings[n] end
 end
@@ -146,7 +146,7 @@ local function main(objects)
   local left, at = 0, 4
   while ARGV[at] do
     local backend, count = ARGV[at], tonumber(ARGV[at + 1])
-    local names = { unpack(ARGV, at + 2, at + 1 + count) }
+    local names = lists.copy(ARGV, at + 2, at + 1 + count)
     serve(objects, leases, backend, repeat_held(objects, leases, names, now + lease_ms))
     left = left + redis.call('ZCARD', objects.ready_key(backend))
     at = at + 2 + count
