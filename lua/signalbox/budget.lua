@@ -6,7 +6,9 @@
 --
 -- Nothing is counted while nothing fails: the record knows how many requests there were (record.served).
 
-local now = ngx.now
+local clock = require("signalbox.clock")
+
+local now = clock.now
 local setmetatable = setmetatable
 
 local _M = {}

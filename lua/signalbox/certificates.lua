@@ -23,6 +23,7 @@ local crypto = require("signalbox.crypto")
 local handshake = require("signalbox.handshake")
 local hostname = require("signalbox.hostname")
 local json = require("signalbox.json")
+local limits = require("signalbox.limits")
 local link = require("signalbox.link")
 local lookups = require("signalbox.lookups")
 local resp = require("signalbox.resp")
@@ -31,7 +32,9 @@ local semaphore = require("ngx.semaphore")
 local shared = require("signalbox.shared")
 local ssl = require("ngx.ssl")
 
-local find, lower, sub = string.find, string.lower, string.sub
+local byte, find, format, gsub = string.byte, string.find, string.format, string.gsub
+local lower, sub = string.lower, string.sub
+local random = math.random
 local log, WARN, ERR = ngx.log, ngx.WARN, ngx.ERR
 local time, worker_id = ngx.time, ngx.worker.id
 local null, type, pairs, pcall = resp.null, type, pairs, pcall
@@ -46,8 +49,10 @@ local MAX_ABSENT = 16384
 local MAX_BYTES = 256 * 1024
 -- Maximum number of open lookups. A flood of invented names must not delay the existing ones.
 local MAX_OPEN = 10000
--- How long a name without a certificate is reported, and the maximum number of such names. Further ones are dropped.
-local REQUESTED_SECONDS, MAX_REQUESTED = 30, 100
+-- The first character of the keys that count a client's names.
+local HASH = byte("#")
+-- How long a name without a certificate is reported, the maximum number of such names in a report, and of one client.
+local REQUESTED_SECONDS, MAX_REQUESTED, MAX_OF_CLIENT = 30, 100, 50
 
 -- name → { chain, key }; names without a certificate, which any client may invent; open lookups in Redis.
 local held = {}
@@ -226,9 +231,67 @@ local function find_certificate(name)
     return nil
 end
 
--- Names without a certificate that clients requested recently.
+local function hex(char)
+    return format("%02x", byte(char))
+end
+
+-- The client of a handshake, as a short text: the same for one IPv4 address, and for the /64 of an IPv6 address.
+local function client_of_handshake()
+    local address, kind = ssl.raw_client_addr()
+    if not address or kind == "unix" then
+        return "-"
+    end
+    return (gsub(sub(ngx.md5_bin(limits.key_of_address(address)), 1, 6), ".", hex))
+end
+
+-- Notes that a client asked for a name without a certificate. The sidecar reports the name, and the pacemaker decides
+-- whether to obtain a certificate. Any client can invent names, so each may have a number of them.
+local function note(name)
+    if requested:get(name) then
+        return
+    end
+    local client = client_of_handshake()
+    local count = requested:incr("#" .. client, 1, 0, REQUESTED_SECONDS)
+    if count and count <= MAX_OF_CLIENT then
+        requested:add(name, client, REQUESTED_SECONDS)
+    end
+end
+
+local function shuffled(list)
+    for i = #list, 2, -1 do
+        local j = random(i)
+        list[i], list[j] = list[j], list[i]
+    end
+    return list
+end
+
+-- Names without a certificate that clients requested recently, each followed by its client. Clients take turns, and their
+-- names are chosen at random, so a client that invents names does not keep the names of others out.
 function _M.requested()
-    return requested:get_keys(MAX_REQUESTED)
+    local names, clients, waiting = shuffled(requested:get_keys(0)), {}, {}
+    for i = 1, #names do
+        local client = byte(names[i]) ~= HASH and requested:get(names[i])
+        if client then
+            if not waiting[client] then
+                waiting[client] = {}
+                clients[#clients + 1] = client
+            end
+            waiting[client][#waiting[client] + 1] = names[i]
+        end
+    end
+    local list, turn, found = {}, 1, true
+    while found do
+        found = false
+        for i = 1, #clients do
+            local name = waiting[clients[i]][turn]
+            if name and #list < MAX_REQUESTED then
+                list[#list + 1] = name .. " " .. clients[i]
+                found = true
+            end
+        end
+        turn = turn + 1
+    end
+    return list
 end
 
 -- In a handshake, chooses the certificate.
@@ -249,10 +312,8 @@ function _M.present()
     end
     local one = find_certificate(name)
     if not one then
-        -- The sidecar reports the name, and the pacemaker decides whether to obtain a certificate. The handshake does
-        -- not wait.
-        requested:safe_add(name, true, REQUESTED_SECONDS)
-        return
+        -- The handshake does not wait.
+        return note(name)
     end
     local ok, reason = ssl.clear_certs()
     if ok then

@@ -40,7 +40,7 @@ local function by_algorithm(route, list)
     -- An instance that was restored after an ejection also has a slow start. The set of such instances changes over
     -- time, so the weights are then computed for each request.
     local uneven = route.weighted or now_ms < route.slow_until
-        or (rules.slow_start_ms and outliers.restored_within(now_ms, rules.slow_start_ms))
+        or (rules.slow_start_ms and outliers.restored_within(rules.slow_start_ms))
     if rules.algorithm == "p2c" then
         if uneven then
             return p2c.pick_weighted(list, in_flight.of, weight_of, route, now_ms)

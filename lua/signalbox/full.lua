@@ -16,6 +16,7 @@ local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
 local choose = require("signalbox.choose")
+local clock = require("signalbox.clock")
 local connect = require("signalbox.address").connect
 local counters = require("signalbox.counters")
 local guards = require("signalbox.guards")
@@ -34,7 +35,7 @@ local sticky = require("signalbox.balance.sticky")
 local tries = require("signalbox.tries")
 
 local log, ERR = ngx.log, ngx.ERR
-local now, update_time = ngx.now, ngx.update_time
+local now = clock.now
 local tcp = ngx.socket.tcp
 local byte, format, gmatch, gsub, lower = string.byte, string.format, string.gmatch, string.gsub, string.lower
 local sub = string.sub
@@ -47,6 +48,8 @@ local _M = {}
 local paused = {}
 
 local RETRY_AFTER_SECONDS = 1
+-- nginx's status for the log.
+local CLIENT_CLOSED_REQUEST = 499
 -- How often a held request checks whether its only instance accepts connections again.
 local PROBE_INTERVAL_SECONDS = 0.2
 local PROBE_TIMEOUT_MS = 200
@@ -108,6 +111,18 @@ local function accepts_connections(instance)
     return ok
 end
 
+-- The end of a wait that began with the request, by the clock.
+local function deadline_after(ms)
+    local passed = ngx.now() - ngx.req.start_time()
+    return now() + ms / 1000 - (passed > 0 and passed or 0)
+end
+
+-- Ends a request whose client has left. No instance receives it, because its client may already have repeated it.
+local function client_left(route)
+    ngx.var.logkey = record.log_key(route)
+    return ngx.exit(CLIENT_CLOSED_REQUEST)
+end
+
 -- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms from the beginning of the
 -- request. down: an address that has just refused a connection, and may accept one again without a change of the table.
 -- Returns the record, or nil.
@@ -116,14 +131,15 @@ local function hold(route, host, name, down)
     if not rules or not rules.hold_ms then
         return nil
     end
-    local deadline = ngx.req.start_time() + rules.hold_ms / 1000
+    local deadline = deadline_after(rules.hold_ms)
     counters.add("held")
     while true do
-        update_time()
         local left = deadline - now()
-        if left <= 0
-            or not held.wait(name, down and left > PROBE_INTERVAL_SECONDS and PROBE_INTERVAL_SECONDS or left)
-        then
+        local waits = left > 0
+            and held.wait(name, down and left > PROBE_INTERVAL_SECONDS and PROBE_INTERVAL_SECONDS or left)
+        if waits == nil then
+            return client_left(route)
+        elseif not waits then
             return nil
         end
         local present = resolve.host(host)
@@ -153,12 +169,14 @@ local function continue(route, host, name, tried, last, count)
     end
     ngx.var.logkey = record.log_key(route, last)
     ngx.ctx.free = not connected
-    -- A try without a connection has sent nothing: any method may be repeated, and the budget is not used.
-    if too_large or connected and not (tries.is_idempotent() and tries.in_budget(route)) then
+    if too_large or connected and not tries.is_idempotent() then
         return failed(status, connected)
     end
     local _, exhausted = choose.another(route, tried, last)
-    if not exhausted and count < tries.max(route) and not tries.time_is_over(route) then
+    -- A try without a connection has sent nothing: any method may be repeated, and the budget is not used.
+    if not exhausted and count < tries.max(route) and not tries.time_is_over(route)
+        and (not connected or tries.spend(route))
+    then
         return route
     end
     local present = not connected and hold(route, host, name, exhausted and record.count(route) == 1 and last)
@@ -201,24 +219,38 @@ local function find_route(host)
     return look_up(host, no_route)
 end
 
+-- Frees the place of a request that waits for a paused host. Also called in the log phase, because nginx ends a waiting request
+-- whose client leaves.
+local function finish_pause()
+    local ctx = ngx.ctx
+    local name = ctx.paused
+    if name then
+        ctx.paused = nil
+        paused[name] = paused[name] > 1 and paused[name] - 1 or nil
+    end
+end
+
 -- Holds a request until its host is no longer paused. Returns the current record and its name.
 local function await_resume(route, host, name)
     local pause = rules_of(route).pause
-    local deadline = ngx.req.start_time() + pause.wait_ms / 1000
+    local deadline = deadline_after(pause.wait_ms)
     local count = paused[name] or 0
     local waits = count < pause.most
     if waits then
         paused[name] = count + 1
+        ngx.ctx.paused = name
         counters.add("held")
         repeat
-            update_time()
-            waits = now() < deadline and held.wait(name, deadline - now())
+            local left = deadline - now()
+            waits = left > 0 and held.wait(name, left)
             local present = waits and resolve.host(host)
             local rules = present and rules_of(present)
         until not (rules and rules.pause)
-        paused[name] = paused[name] > 1 and paused[name] - 1 or nil
+        finish_pause()
     end
-    if not waits then
+    if waits == nil then
+        return client_left(route)
+    elseif not waits then
         ngx.var.logkey = record.log_key(route)
         return answer.problem(503, "paused", "This host is paused. Try again later.", RETRY_AFTER_SECONDS)
     end
@@ -316,11 +348,18 @@ local function drop_named_headers()
     end
 end
 
+-- nginx has begun to forward an answer, so it closes the client's connection after the edge's own. The client has to know:
+-- it would lose the next request that it sends there.
+local function close_after_answer()
+    ngx.header["Connection"] = "close"
+end
+
 -- Handles an unusual request, or an unusual answer of its instance (response.lua), as $edge_unusual describes it:
 -- answers it, or removes headers. tried: whether an instance received the request before.
 local function unusual(kind, tried)
     if kind == "interim" then
         uncount()
+        close_after_answer()
         return answer.problem(502, "interim_response",
             "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward.")
     elseif kind == "not_http" then
@@ -330,6 +369,7 @@ local function unusual(kind, tried)
         if address and route then
             outliers.failed(route, address, "no HTTP")
         end
+        close_after_answer()
         return answer.problem(502, "not_http", "The instance did not answer in HTTP.")
     elseif kind == "loop" then
         -- No cache may store it: a client could send the header through a cache that others use.
@@ -480,6 +520,8 @@ end
 
 function _M.log()
     guards.finish()
+    held.finish()
+    finish_pause()
     local address = uncount()
     if not address then
         return

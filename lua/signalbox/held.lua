@@ -1,12 +1,17 @@
 -- Requests that wait until their host has an instance (`hold_ms`). The push that adds one wakes them. Each name has its
 -- own semaphore, so a push wakes only the requests of that name.
 
+local downstream = require("signalbox.downstream")
 local semaphore = require("ngx.semaphore")
+
+local min = math.min
 
 local _M = { count = 0 }
 
 -- Maximum number of held requests of one worker. More would only overload an instance that has just started.
 local MAX_HELD = 4096
+-- How often a waiting request checks whether its client is still there.
+local CHECK_SECONDS = 1
 
 local waiting = {}
 
@@ -19,7 +24,15 @@ function _M.arrived(name)
     end
 end
 
--- Waits until a change of `name` arrives, at most `seconds`. Returns false if the request may not wait.
+local function leave(entry, name)
+    entry.waiters = entry.waiters - 1
+    if entry.waiters == 0 and waiting[name] == entry then
+        waiting[name] = nil
+    end
+end
+
+-- Waits until a change of `name` arrives, at most `seconds`. Returns false if the request may not wait, and nil if its client
+-- has left.
 function _M.wait(name, seconds)
     if _M.count >= MAX_HELD or ngx.worker.exiting() then
         return false
@@ -31,15 +44,34 @@ function _M.wait(name, seconds)
     end
     entry.waiters = entry.waiters + 1
     _M.count = _M.count + 1
-    local ok = entry.ready:wait(seconds)
+    local ctx = ngx.ctx
+    ctx.held, ctx.held_name = entry, name
+    local ok, has_left
+    repeat
+        local slice = min(seconds, CHECK_SECONDS)
+        ok = entry.ready:wait(slice)
+        seconds = seconds - slice
+        has_left = downstream.has_left()
+    until ok or has_left or seconds <= 0
+    ctx.held = nil
     _M.count = _M.count - 1
     if not ok then
-        entry.waiters = entry.waiters - 1
-        if entry.waiters == 0 and waiting[name] == entry then
-            waiting[name] = nil
-        end
+        leave(entry, name)
+    end
+    if has_left then
+        return nil
     end
     return true
+end
+
+-- Log phase: nginx has ended the request while it waited, because its client has left.
+function _M.finish()
+    local ctx = ngx.ctx
+    if ctx.held then
+        leave(ctx.held, ctx.held_name)
+        ctx.held = nil
+        _M.count = _M.count - 1
+    end
 end
 
 return _M

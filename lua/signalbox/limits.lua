@@ -4,17 +4,19 @@
 -- requests would have been served at the allowed rate. A request that arrives too long before that time is rejected.
 -- Reading and writing are two steps, so two workers at the same instant may let one request too many through.
 --
--- Connections: a count that is incremented before the request and decremented in its log phase. It expires an hour
--- after its first request, because a killed worker never decrements its part.
+-- Connections: a count that is incremented before the request and decremented in its log phase (claims.lua).
 --
 -- When the memory is full, new clients are not counted. No counter is evicted: a client that invents a header value for
 -- each request could otherwise end the limits of all others.
 --
---   signalbox_limits   "r|<name>|<client>"  milliseconds;  "c|<name>|<client>"  requests in flight
+--   signalbox_limits   "r|<name>|<client>"  milliseconds of clock.lua;  "c|<name>|<client>"  requests in flight
+
+local claims = require("signalbox.claims")
+local clock = require("signalbox.clock")
 
 local ceil = math.ceil
-local sub, byte = string.sub, string.byte
-local now, md5 = ngx.now, ngx.md5_bin
+local sub = string.sub
+local now, md5 = clock.now, ngx.md5_bin
 local log, WARN = ngx.log, ngx.WARN
 local var = ngx.var
 
@@ -22,13 +24,23 @@ local dict = ngx.shared.signalbox_limits
 
 local _M = {}
 
-local CLAIM_LIFETIME_SECONDS = 3600
 local MAX_KEY_BYTES = 32
+-- The prefix of an IPv4 address in an IPv6 one, as a listener for both has it.
+local MAPPED = ("\0"):rep(10) .. "\255\255"
 
--- The client's address as a key for counting. A client with one IPv6 address usually has its whole /64.
+-- A binary address of a client as a key for counting. A client with one IPv6 address usually has its whole /64.
+local function key_of_address(address)
+    if #address ~= 16 then
+        return "4" .. address
+    elseif sub(address, 1, 12) == MAPPED then
+        return "4" .. sub(address, 13)
+    end
+    return "6" .. sub(address, 1, 8)
+end
+_M.key_of_address = key_of_address
+
 local function address_key()
-    local address = var.binary_remote_addr
-    return (#address == 16 and byte(address, 1) ~= 0) and "6" .. sub(address, 1, 8) or "4" .. address
+    return key_of_address(var.binary_remote_addr)
 end
 _M.address = address_key
 
@@ -77,40 +89,20 @@ function _M.request(name, rules)
     return nil
 end
 
-local function increment(key)
-    local count, err = dict:incr(key, 1)
-    if count or err ~= "not found" then
-        return count, err
-    end
-    local ok
-    ok, err = dict:safe_add(key, 1, CLAIM_LIFETIME_SECONDS)
-    if err == "exists" then
-        -- Another worker was faster.
-        return dict:incr(key, 1)
-    end
-    return ok and 1 or nil, err
-end
-
 -- Returns the argument of release() for the end of the request, or nil if there are too many requests.
 function _M.claim(name, rules)
     local key = "c|" .. name .. "|" .. client(rules.connections_by, rules.connections_by_address)
-    local count, err = increment(key)
+    local count, err = claims.take(key)
     if not count then
         full(err)
         return ""
     elseif count > rules.max_connections then
-        dict:incr(key, -1)
+        claims.give_back(key)
         return nil
     end
     return key
 end
 
-function _M.release(key)
-    local count = dict:incr(key, -1)
-    -- The count is below 0 if the key expired in the meantime.
-    if count and count <= 0 then
-        dict:delete(key)
-    end
-end
+_M.release = claims.give_back
 
 return _M

@@ -6,6 +6,7 @@
 -- push for a name arrives during its lookup, the answer is discarded, because its parts may be from before and after
 -- the change. The lookup is sent again, and the requests that wait for it continue to wait.
 
+local clock = require("signalbox.clock")
 local held = require("signalbox.held")
 local link = require("signalbox.link")
 local record = require("signalbox.record")
@@ -15,7 +16,7 @@ local semaphore = require("ngx.semaphore")
 local shared = require("signalbox.shared")
 
 local null = resp.null
-local now, update_time = ngx.now, ngx.update_time
+local now = clock.now
 local match = string.match
 local type = type
 
@@ -133,7 +134,6 @@ function _M.wait(names, timeout)
         end
         entries[i] = entry
     end
-    update_time()
     local deadline = now() + timeout
     for i = 1, #entries do
         local entry = entries[i]

@@ -1,8 +1,11 @@
 -- Outlier ejection: an instance that fails several times in a row gets no requests for a while, from any worker of the
 -- router. Each time it is restored and fails again, it is ejected for longer.
 --
---   in ──failures in a row──▶ ejected for first_ms ──▶ on probation: the next failure ejects it for twice as long, up
---                                                      to longest_ms; forgotten after longest_ms without a failure
+--   in ──failures in a row──▶ ejected for first_ms ──▶ in; the next failures in a row eject it for twice as long, up to
+--                                                      longest_ms; forgotten after longest_ms without a failure
+--
+-- One failure after the return is not enough, because a client can choose a path whose answer is a 503: after one ejection,
+-- one request a minute would remove a healthy instance for good.
 --
 -- At most half of a host's instances are ejected; further failing instances keep receiving requests. An instance is
 -- identified by its address, whatever hosts it serves, because it is one process. So failures under other host names
@@ -11,20 +14,25 @@
 --
 -- The hot path runs no Lua when a request ends, so it sees no successes there. Instead record.served shows how many
 -- requests went to the instance since its first failure; when more than half of these did not fail, the failures are
--- not in a row. Where a success is seen (log phase of @full), it ends the row.
+-- not in a row. All records count from which the instance got requests: hosts share instances, and each change of a host
+-- makes a new record. Where a success is seen (log phase of @full), it ends the row.
+--
+-- A worker does not know what the instance answered before the first failure that the worker sees. Therefore this failure
+-- is shared with the other workers only when a second one follows in a row.
 --
 --   signalbox_outliers   "f:<address>"  failures in a row, of all workers; expires
---                        "e:<address>"  "until ms|times ejected|last back-off ms"
+--                        "e:<address>"  "until ms (clock.lua)|times ejected|last back-off ms"
 --                        "generation"   incremented with each ejection; "g:<n>" is the address of the n-th ejection
 --
 -- Each worker keeps the set of ejected addresses in a separate table. It checks for a new generation when its clock
 -- has moved, which is once for all requests of one turn of its event loop.
 
+local clock = require("signalbox.clock")
 local defaults = require("signalbox.policy.failure")
 local record = require("signalbox.record")
 local round_robin = require("signalbox.balance.round_robin")
 
-local now, log, WARN = ngx.now, ngx.log, ngx.WARN
+local now, time_of_day, log, WARN = clock.now, ngx.now, ngx.log, ngx.WARN
 local format, match = string.format, string.match
 local floor, random = math.floor, math.random
 local tonumber, pairs = tonumber, pairs
@@ -43,7 +51,9 @@ local REMEMBER_RESTORED = 3600
 
 -- Address → end of its ejection (seconds), the number of these, and address → when it was restored.
 local ejected, count, restored = {}, 0, {}
--- Address → { failures, requests served at the first, time of the last }, in this worker.
+-- Maximum number of records of an instance whose requests are compared with its failures.
+local MAX_RECORDS = 16
+-- Address → { failures, time of the last, served = { record → its requests when it was first seen } }, in this worker.
 local rows = {}
 local seen_generation, checked_at, last_restored = 0, 0, 0
 
@@ -93,7 +103,7 @@ end
 
 -- Whether any instance is ejected, including by other workers.
 function _M.any()
-    local time = now()
+    local time = time_of_day()
     if time ~= checked_at then
         checked_at = time
         local generation = dict:get("generation")
@@ -128,14 +138,15 @@ local function count_ejected(list, from, to)
     return n
 end
 
--- When the last ejection of the address ended, seconds, or nil.
+-- When the last ejection of the address ended, as time of day in seconds, or nil.
 function _M.restored_at(address)
-    return restored[address]
+    local at = restored[address]
+    return at and time_of_day() - (now() - at)
 end
 
 -- Whether any instance was restored within the last `within_ms`.
-function _M.restored_within(now_ms, within_ms)
-    return now_ms - last_restored * 1000 < within_ms
+function _M.restored_within(within_ms)
+    return last_restored > 0 and (now() - last_restored) * 1000 < within_ms
 end
 
 -- The next address of a plain record that is not ejected.
@@ -227,20 +238,38 @@ local function eject(address, settings, reason)
     checked_at = 0
 end
 
--- The number of consecutive failures, including this one. instances: the number of instances of the record.
-local function in_a_row(route, address, instances)
+-- About how many requests an instance got since the first failure of the row, and the number of records that is from.
+local function requests_since(row)
+    local sum, records = 0, 0
+    for route, earlier in pairs(row.served) do
+        local _, from, to = usable(route)
+        sum = sum + (served(route) - earlier) / (to - from + 1)
+        records = records + 1
+    end
+    return sum, records
+end
+
+-- The number of consecutive failures, including this one.
+local function in_a_row(route, address)
     local time = now()
     local row = rows[address]
-    if row and (time - row[3] > WINDOW or (served(route) - row[2]) / instances > 2 * row[1]) then
-        row = nil
-        dict:delete("f:" .. address)
+    if row then
+        local requests, records = requests_since(row)
+        if time - row.last > WINDOW or requests > 2 * row.failures or records > MAX_RECORDS then
+            row = nil
+            dict:delete("f:" .. address)
+        end
     end
     if not row then
-        row = { 0, served(route), time }
+        row = { failures = 0, served = {} }
         rows[address] = row
     end
-    row[1], row[3] = row[1] + 1, time
-    return dict:incr("f:" .. address, 1, 0, WINDOW) or row[1]
+    row.failures, row.last = row.failures + 1, time
+    row.served[route] = row.served[route] or served(route)
+    if row.failures == 1 then
+        return (dict:get("f:" .. address) or 0) + 1
+    end
+    return dict:incr("f:" .. address, row.failures == 2 and 2 or 1, 0, WINDOW) or row.failures
 end
 
 -- Records that an instance of `route` has failed. reason: for the log, the status that nginx assigned.
@@ -254,10 +283,7 @@ function _M.failed(route, address, reason)
     end
     local list, from, to = usable(route)
     local instances = to - from + 1
-    local failures = in_a_row(route, address, instances)
-    local till, _, back_off = state_of(address)
-    local on_probation = till and now() < till + back_off
-    if failures < settings.failures and not on_probation then
+    if in_a_row(route, address) < settings.failures then
         return
     end
     _M.any()
@@ -280,7 +306,8 @@ end
 function _M.describe(address)
     _M.any()
     local till, times = state_of(address)
-    return is_ejected(address) and till and floor(till * 1000) or 0, times or 0, dict:get("f:" .. address) or 0
+    local till_ms = till and floor((time_of_day() + till - now()) * 1000)
+    return is_ejected(address) and till_ms or 0, times or 0, dict:get("f:" .. address) or rows[address] and rows[address].failures or 0
 end
 
 function _M.ejections()

@@ -46,10 +46,16 @@ local NEWEST = 1028999
 local known = ngx.config.nginx_version <= NEWEST
     and not find(ngx.config.nginx_configure(), "without-http-cache", 1, true)
 
+-- nginx's structure of a request, or nil if it is not recognized.
+function _M.request(pointer)
+    local request = known and pointer and cast("signalbox_request_t *", pointer)
+    return request and request.signature == SIGNATURE and request or nil
+end
+
 -- Closes the connection to the instance, so that later data on it cannot reach another request.
 local function disconnect(pointer)
-    local request = cast("signalbox_request_t *", pointer)
-    if not known or request.signature ~= SIGNATURE or request.upstream == nil then
+    local request = _M.request(pointer)
+    if not request or request.upstream == nil then
         return
     end
     local connection = request.upstream.connection

@@ -12,6 +12,17 @@ local function bytes(size)
     return assert(tonumber(number), "RESPONSE_HEADERS must be a size such as 16k") * MULTIPLES[unit]
 end
 
+local SPANS = { ms = 1, [""] = 1000, s = 1000, m = 60000, h = 3600000, d = 86400000 }
+
+-- A time as nginx writes it: "10s", "1m 30s". 0 is no limit.
+local function milliseconds(time)
+    local sum = 0
+    for number, unit in string.gmatch(string.lower(time), "(%d+)(%a*)") do
+        sum = sum + tonumber(number) * assert(SPANS[unit], "RETRY_TIMEOUT must be a time such as 10s")
+    end
+    return sum > 0 and sum or math.huge
+end
+
 -- Every module is loaded here. An error in one therefore prevents the start or the reload, and never affects a request,
 -- and the workers share the memory of the compiled code.
 function _M.master(given)
@@ -21,6 +32,7 @@ function _M.master(given)
     require("signalbox.address").reserve(settings.reserved or "")
     require("signalbox.guards").https_port = settings.https_port
     require("signalbox.attempts").max_header_bytes = bytes(settings.response_headers)
+    require("signalbox.tries").retry_timeout_ms = milliseconds(settings.retry_timeout)
     require("signalbox.balancer")
     require("signalbox.full")
     require("signalbox.admin")
@@ -36,9 +48,13 @@ function _M.worker()
     -- Workers are forked from one master. With its random seed, all would start with the same instance of each host.
     math.randomseed(ngx.now() * 1000 + ngx.worker.pid() * 7919)
     require("signalbox.ack").join()
+    require("signalbox.claims").join()
     local ok, err = ngx.timer.every(1, require("signalbox.in_flight").publish)
+    if ok then
+        ok, err = ngx.timer.every(1, require("signalbox.claims").sweep)
+    end
     if not ok then
-        ngx.log(ngx.ERR, "cannot start the timer for counts of requests in flight: ", err)
+        ngx.log(ngx.ERR, "cannot start the timers for counts of requests in flight: ", err)
     end
     if settings.tls and settings.tls ~= "" and ngx.worker.id() == 0 then
         ok, err = ngx.timer.at(0, require("signalbox.handshake").check, settings.tls)

@@ -19,9 +19,12 @@ require("resty.core.request") -- declares ngx_http_lua_ffi_req_get_method
 local C = ffi.C
 local get_request = base.get_request
 local now = ngx.now
+local min = math.min
 local rules_of = record.rules
 
-local _M = {}
+-- retry_timeout_ms: RETRY_TIMEOUT, set at start. nginx measures it for each location again; for a request that has left a
+-- location, time_is_over() does.
+local _M = { retry_timeout_ms = 10000 }
 
 -- nginx's bits of methods (ngx_http_request.h). Repeating any other method could execute its effect twice. TRACE and
 -- unknown methods are omitted to be safe.
@@ -62,11 +65,24 @@ end
 
 function _M.time_is_over(route)
     local rules = rules_of(route)
-    return rules and rules.retry_timeout and (now() - ngx.req.start_time()) * 1000 >= rules.retry_timeout
+    local limit = rules and rules.retry_timeout
+    limit = limit and min(limit, _M.retry_timeout_ms) or _M.retry_timeout_ms
+    return (now() - ngx.req.start_time()) * 1000 >= limit
 end
 
 function _M.in_budget(route)
     return budget.has(route, record.served(route), budget_percent(route))
+end
+
+-- For a request that was sent and failed, outside of the balancer: takes the next try from the budget. Returns false if
+-- none is left.
+function _M.spend(route)
+    local served, percent = record.served(route), budget_percent(route)
+    if not budget.has(route, served, percent) then
+        return false
+    end
+    budget.spend(route, served, percent)
+    return true
 end
 
 -- Whether another try may follow the `made`-th. free: the previous one was refused, so it cost nothing. If several

@@ -111,7 +111,7 @@ return function(run)
         route({ ONE, TWO })
         -- As another worker would eject it, for a minute.
         local dict = ngx.shared.signalbox_outliers
-        dict:set("e:" .. ONE, ("%d|1|60000"):format((ngx.now() + 60) * 1000))
+        dict:set("e:" .. ONE, ("%d|1|60000"):format((require("signalbox.clock").now() + 60) * 1000))
         dict:set("g:" .. dict:incr("generation", 1, 0), ONE)
         runner.eventually("this worker to see it", function() return outliers.any() end)
         equal(bodies(6), { two = 6 })

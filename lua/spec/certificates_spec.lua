@@ -82,7 +82,22 @@ return function(it)
         truthy(not ok, "not the table's")
         contains(tostring(reason), "certificate")
         equal(client.request({ socket = "tls", tls = "table.test", verify = false, host = "none.test" }).status, 404)
-        equal(certificates.requested(), { "table.test" })
+        equal(certificates.requested(), { "table.test -" })
+    end)
+
+    it("reports the names of each client in turn", function()
+        local dict = ngx.shared.signalbox_requested
+        for n = 1, 200 do
+            dict:set("invented-" .. n .. ".test", "noisy", 30)
+        end
+        dict:set("#noisy", 200, 30)
+        dict:set("wanted.test", "quiet", 30)
+        for _ = 1, 20 do
+            local names = certificates.requested()
+            equal(#names, 100)
+            truthy(names[1] == "wanted.test quiet" or names[2] == "wanted.test quiet" or names[3] == "wanted.test quiet")
+        end
+        dict:flush_all()
     end)
 
     it("presents a certificate from the next handshake after the change", function()

@@ -335,7 +335,9 @@ return function(run)
             put({ ONE, TWO }, policy or nil)
             app.behavior.one = sends(INTERIM .. "HTTP/1.1 200 OK\r\n\r\n")
             app.behavior.two = app.behavior.one
-            equal(refused(client.request({})), { 502, "interim_response" })
+            local response = client.request({ connection = "keep-alive" })
+            equal(refused(response), { 502, "interim_response" })
+            equal(response.headers.connection, "close")
             local seen = app.counts()
             equal((seen.one or 0) + (seen.two or 0), 1, "tries")
             equal({ outliers.describe(ONE) }, { 0, 0, 0 })
@@ -429,6 +431,27 @@ return function(run)
         put({ ONE }, '"pause":{"most":0}')
         equal(refused(client.request({})), { 503, "paused" })
         equal(app.counts().one, nil)
+    end)
+
+    it("does not send the request of a client that has left, and frees its place", function()
+        for _, policy in ipairs({ '"pause":{"wait_ms":30000,"most":1}', '"hold_ms":30000' }) do
+            local addresses = policy:find("pause") and { ONE } or {}
+            for _, request in ipairs({ "GET / HTTP/1.1\r\nHost: app.test\r\n\r\n",
+                -- The end of the connection is behind data that nothing has read.
+                "POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 4\r\n\r\nbody" .. ("x"):rep(20000) }) do
+                put(addresses, policy)
+                local socket = ngx.socket.tcp()
+                assert(socket:connect("unix:" .. ngx.config.prefix() .. "edge.sock"))
+                assert(socket:send(request))
+                runner.eventually("the request to wait", function() return held.count == 1, held.count end)
+                socket:close()
+                runner.eventually("its place to be free", function() return held.count == 0, held.count end)
+                put({ ONE })
+                held.arrived("app.test")
+                equal(client.request({}).body, "one")
+                equal(app.counts().one, 1, "only the request of the client that is there")
+            end
+        end
     end)
 
     -- ── error pages ──

@@ -4,12 +4,11 @@
 local runner = require("runner")
 local equal, truthy = runner.equal, runner.truthy
 
-local real_now, real_var = ngx.now, ngx.var
+local real_var = ngx.var
 local clock, vars = 1000, { binary_remote_addr = "\127\0\0\1" }
-rawset(ngx, "now", function() return clock end)
+package.loaded["signalbox.clock"] = { now = function() return clock end }
 ngx.var = vars
 local limits = require("signalbox.limits")
-rawset(ngx, "now", real_now)
 ngx.var = real_var
 
 -- How many of `n` requests, `pause` seconds apart, pass.
@@ -32,6 +31,13 @@ return function(it)
         -- After a pause the burst is available again, and no more than that.
         clock = clock + 1000
         equal(passed("a", rules, 100, 0), 6)
+    end)
+
+    it("counts IPv4 clients of a listener for both families like those of an IPv4 listener", function()
+        local mapped = ("\0"):rep(10) .. "\255\255"
+        equal(limits.key_of_address(mapped .. "\1\2\3\4"), limits.key_of_address("\1\2\3\4"))
+        truthy(limits.key_of_address(mapped .. "\1\2\3\4") ~= limits.key_of_address(mapped .. "\1\2\3\5"))
+        truthy(limits.key_of_address(("\0"):rep(15) .. "\1") ~= limits.key_of_address("\0\0\0\1"), "::1")
     end)
 
     it("keeps the rate over a long time, whatever the pattern", function()

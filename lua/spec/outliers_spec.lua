@@ -6,6 +6,7 @@ local equal, truthy = runner.equal, runner.truthy
 local real_now = ngx.now
 local clock = 1000
 rawset(ngx, "now", function() return clock end)
+package.loaded["signalbox.clock"] = { now = function() return clock end }
 local budget = require("signalbox.budget")
 local outliers = require("signalbox.outliers")
 local record = require("signalbox.record")
@@ -76,6 +77,8 @@ return function(it)
             lasts[turn] = till - clock
             advance(till - clock + 0.01)
             truthy(not is_out(list[1]), "back, turn " .. turn)
+            fail(route, list[1], 2)
+            truthy(not is_out(list[1]), "two failures are not enough, turn " .. turn)
             fail(route, list[1], 1)
         end
         for turn, wanted in ipairs({ 1, 2, 3, 3 }) do
@@ -104,6 +107,47 @@ return function(it)
             outliers.worked(list[2])
         end
         truthy(not is_out(list[2]), "four, then a success")
+    end)
+
+    it("counts successes across changes of a host, and of hosts that share the instance", function()
+        local list = hosts(2)
+        for _ = 1, 20 do
+            fail(record.make("x", list, "1", nil), list[1], 1)
+            local other = record.make("y", list, "1", nil)
+            fail(other, list[1], 1)
+            serve(other, 2 * 10)
+        end
+        truthy(not is_out(list[1]), "one of ten, however often the record changes")
+        local x, y = record.make("x", list, "1", nil), record.make("y", list, "1", nil)
+        for _ = 1, 3 do
+            fail(x, list[2], 1)
+            fail(y, list[2], 1)
+        end
+        truthy(is_out(list[2]), "failures under two names are in a row")
+    end)
+
+    it("shares a failure with other workers only if another one follows in a row", function()
+        local list = hosts(2)
+        local route = record.make("x", list, "1", nil)
+        fail(route, list[1], 1)
+        equal(dict:get("f:" .. list[1]), nil)
+        fail(route, list[1], 1)
+        equal(dict:get("f:" .. list[1]), 2)
+        -- Two of another worker.
+        dict:incr("f:" .. list[1], 2)
+        fail(route, list[1], 1)
+        truthy(is_out(list[1]), "out at the fifth of both")
+    end)
+
+    it("is not disturbed by a clock that is set back", function()
+        local list = hosts(2)
+        local route = record.make("x", list, "1", nil)
+        fail(route, list[1], 5)
+        local day = ngx.now
+        rawset(ngx, "now", function() return clock - 3600 end)
+        advance(1.2)
+        truthy(not is_out(list[1]), "back after a second")
+        rawset(ngx, "now", day)
     end)
 
     it("ejects an instance that fails half of its requests on the hot path", function()

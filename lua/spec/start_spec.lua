@@ -24,7 +24,7 @@ end
 
 local function settings(snapshot_path, key_file)
     return { snapshot_path = snapshot_path, key_file = key_file or "", https_port = "8443", replica = redis.address,
-        response_headers = "32k" }
+        response_headers = "32k", retry_timeout = "1m 500ms" }
 end
 
 local function forget()
@@ -39,6 +39,7 @@ return function(it)
         truthy(shared.generation() > 1e12, "a generation that no earlier run has reached")
         equal(require("signalbox.guards").https_port, "8443")
         equal(require("signalbox.attempts").max_header_bytes, 32768)
+        equal(require("signalbox.tries").retry_timeout_ms, 60500)
     end)
 
     it("reads the last good table, but not on a reload", function()

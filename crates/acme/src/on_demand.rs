@@ -1,7 +1,8 @@
 //! Names for which a client asked without a host and a certificate.
 //!
 //! Any client can invent names, so a certificate is ordered only after the operator's check URL answered 200. The URL is asked
-//! once for a name in ten minutes, within a time limit and a budget of all pacemakers.
+//! once for a name in ten minutes, within a time limit and a budget of all pacemakers. A client may use as much of that budget
+//! as is left: one client alone uses half of it, and a client that has not asked for a name before always finds a part.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -19,28 +20,55 @@ use crate::{Parts, record::Record, store::Budget};
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// Maximum number of names that are remembered. The hourly budget is far lower.
 const MAX_REMEMBERED: usize = 100_000;
+/// The time of the shares of clients.
+const HOUR: Duration = Duration::from_secs(3600);
 /// Maximum size of an answer, whose body is ignored.
 const MAX_BYTES: usize = 4096;
 
-/// Names for which the check URL was called recently.
+/// Names for which the check URL was called recently, and for which clients.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(Mutex<HashMap<String, Instant>>);
+pub(crate) struct Asked(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Until when a name is remembered.
+    names: HashMap<String, Instant>,
+    /// When the present hour began, and its calls.
+    hour: Option<Instant>,
+    spent: u64,
+    by_client: HashMap<String, u64>,
+}
 
 impl Asked {
-    /// Whether the URL may be called for a name now. If so, the name is remembered.
-    fn take(&self, name: &str, now: Instant) -> bool {
-        let mut names = self.0.lock();
+    /// Whether the URL may be called for a name of a client now. If so, the name is remembered and the call is counted.
+    fn take(&self, name: &str, client: &str, limit: u64, now: Instant) -> bool {
+        let mut state = self.0.lock();
+        let State { names, hour, spent, by_client } = &mut *state;
         if names.get(name).is_some_and(|until| *until > now) {
             return false;
         }
         if names.len() >= MAX_REMEMBERED {
             names.retain(|_, until| *until > now);
         }
-        names.len() < MAX_REMEMBERED && {
-            names.insert(name.to_owned(), now + REMEMBERED);
-            true
+        if hour.is_none_or(|began| now >= began + HOUR) {
+            (*hour, *spent) = (Some(now), 0);
+            by_client.clear();
         }
+        let own = by_client.get(client).copied().unwrap_or(0);
+        if names.len() >= MAX_REMEMBERED || own >= limit.saturating_sub(*spent) {
+            return false;
+        }
+        names.insert(name.to_owned(), now + REMEMBERED);
+        *spent += 1;
+        by_client.insert(client.to_owned(), own + 1);
+        true
     }
+}
+
+/// A name and its client, as routers report them. A client is an opaque word.
+fn parse(requested: &str) -> Option<(Hostname, &str)> {
+    let (name, client) = requested.split_once(' ')?;
+    Some((Hostname::parse(name).ok()?, client))
 }
 
 /// Calls the check URL for names that routers report as requested.
@@ -52,11 +80,11 @@ pub(crate) async fn requested(parts: &Parts) {
         Ok(routers) => routers,
         Err(error) => return tracing::debug!(%error, "requested names not read"),
     };
-    for name in routers.into_iter().flat_map(|router| router.requested_names) {
-        let Ok(hostname) = Hostname::parse(&name) else { continue };
+    for requested in routers.into_iter().flat_map(|router| router.requested_names) {
+        let Some((hostname, client)) = parse(&requested) else { continue };
         let name = hostname.as_str();
         let possible = name.contains('.') && !name.starts_with('*') && name.parse::<IpAddr>().is_err();
-        if possible && parts.asked.take(name, Instant::now()) {
+        if possible && parts.asked.take(name, client, parts.options.checks_per_hour, Instant::now()) {
             ask(parts, name).await;
         }
     }
@@ -115,8 +143,27 @@ mod tests {
     #[tokio::test]
     async fn the_check_url_is_asked_once_for_a_name() {
         let (asked, now) = (Asked::default(), Instant::now());
-        assert!(asked.take("a.test", now) && asked.take("b.test", now));
-        assert!(!asked.take("a.test", now + REMEMBERED / 2));
-        assert!(asked.take("a.test", now + REMEMBERED * 2));
+        assert!(asked.take("a.test", "x", 100, now) && asked.take("b.test", "x", 100, now));
+        assert!(!asked.take("a.test", "x", 100, now + REMEMBERED / 2));
+        assert!(asked.take("a.test", "x", 100, now + REMEMBERED * 2));
+    }
+
+    #[test]
+    fn a_client_that_invents_names_leaves_calls_for_others() {
+        let (asked, now) = (Asked::default(), Instant::now());
+        let calls = |client: &str, now| {
+            (0..1000).filter(|n| asked.take(&format!("{client}-{n}.test"), client, 100, now)).count()
+        };
+        assert_eq!([calls("one", now), calls("two", now), calls("three", now)], [50, 25, 13]);
+        assert!(asked.take("legitimate.test", "four", 100, now));
+        assert!(!asked.take("one-99.test", "one", 100, now), "not remembered, because it was not asked");
+        assert_eq!(calls("one", now + HOUR), 50);
+    }
+
+    #[test]
+    fn a_requested_name_is_followed_by_its_client() {
+        assert_eq!(parse("a.test 0a1b").map(|(name, client)| (name.to_string(), client)), Some(("a.test".into(), "0a1b")));
+        assert_eq!(parse("a.test"), None);
+        assert_eq!(parse("a..test x"), None);
     }
 }

@@ -5,6 +5,7 @@
 
 local answer = require("signalbox.answer")
 local bounded = require("signalbox.bounded")
+local clock = require("signalbox.clock")
 local crypto = require("signalbox.crypto")
 local ffi = require("ffi")
 local limits = require("signalbox.limits")
@@ -41,7 +42,7 @@ local due = bounded.new(4096)
 local good = bounded.new(4096)
 
 local function may_check()
-    local time, address = ngx.now(), limits.address()
+    local time, address = clock.now(), limits.address()
     local own = max(due:get(address) or 0, time)
     checks = min(MAX_CHECKS, checks + (time - checked_at) * CHECKS_PER_SECOND)
     checked_at = time

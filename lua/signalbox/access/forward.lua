@@ -13,6 +13,7 @@ local address = require("signalbox.address")
 local answer = require("signalbox.answer")
 local bounded = require("signalbox.bounded")
 local choose = require("signalbox.choose")
+local clock = require("signalbox.clock")
 local crypto = require("signalbox.crypto")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
@@ -21,7 +22,7 @@ local secret = require("signalbox.secret")
 local var, req, tcp = ngx.var, ngx.req, ngx.socket.tcp
 local concat, find, gmatch, lower = table.concat, string.find, string.gmatch, string.lower
 local match, sub = string.match, string.sub
-local min, now, pairs, tonumber, type = math.min, ngx.now, pairs, tonumber, type
+local min, now, pairs, tonumber, type = math.min, clock.now, pairs, tonumber, type
 local log, WARN = ngx.log, ngx.WARN
 
 local _M = {}

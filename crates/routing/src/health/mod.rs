@@ -6,20 +6,24 @@
 //! did not lead to a verdict yet are counted again from the start.
 //!
 //! ```text
-//!  checks, instance:<id> ─▶ schedule.rs ─▶ probe.rs (at most 64 at a time) ─▶ schedule.rs ─▶ health.lua
-//!     ▲ read when the table has changed      cut off at its timeout             n in a row     one serial each
-//!     └────────────────────────────────────────────────────────────────────────────────────────────┘
+//!  checks, instance:<id> ─▶ schedule.rs, places.rs ─▶ probe.rs ─▶ schedule.rs ─▶ health.lua
+//!     ▲ read when the table has changed   a place     cut off at     n in a row     one serial each
+//!     │                                               its timeout                    │
+//!     └──────────────────────────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! Fabric: `routes:registrants`, because the places for checks are shared between the tokens that registered the instances.
 //!
 //! **Invariants.** An instance is checked by one prober, once at a time, at an address that the configured networks
 //! allow. A verdict applies to the address that was checked. When more checks are due than may run concurrently, they
-//! are delayed, not multiplied. The edge ensures that not too many instances of a host are excluded, because it knows
+//! are delayed, not multiplied, and those of the tokens and hosts with most checks first. The edge ensures that not too many instances of a host are excluded, because it knows
 //! which others are left.
 //!
 //! **Failure.** Without the fabric no pacemaker holds the lease, and health stays as it is. Without the routes
 //! primary, verdicts are repeated with each further check. The script rejects a prober that has lost its lease without
 //! noticing.
 
+mod places;
 mod probe;
 mod schedule;
 
@@ -34,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use probe::Target;
 pub(crate) use schedule::Listed;
-use schedule::Schedule;
+use schedule::{Check, Schedule};
 
 use super::{
     Error, Registry,
@@ -42,10 +46,7 @@ use super::{
 };
 use crate::metrics::Metrics;
 use signalbox_lease::Lease;
-use signalbox_route_table::InstanceId;
 
-/// How many checks may be under way at a time.
-const MAX_PARALLEL: usize = 64;
 /// How often the list is read though nothing seems to have changed.
 const REREAD: Duration = Duration::from_secs(60);
 
@@ -65,8 +66,7 @@ pub struct Prober {
 /// A check that has ended.
 #[derive(Debug)]
 struct Finished {
-    id: InstanceId,
-    target: Target,
+    check: Check,
     result: Result<(), String>,
 }
 
@@ -130,27 +130,29 @@ impl Prober {
     async fn work(&mut self, epoch: u64, until: Instant) {
         loop {
             let now = Instant::now();
-            while self.under_way.len() < MAX_PARALLEL
-                && let Some((id, target)) = self.schedule.take_due(now)
-            {
+            while let Some(check) = self.schedule.take_due(now) {
                 let registry = self.registry.clone();
                 self.under_way.spawn(async move {
+                    let target = &check.target;
                     // Again, because the list may be older than what a name of a Redis server resolves to.
                     let result = if registry.rules().may_check(&target.address) {
-                        probe::check(&target).await
+                        probe::check(target).await
                     } else {
                         Err("its address is not allowed".to_owned())
                     };
-                    Finished { id, target, result }
+                    Finished { check, result }
                 });
             }
-            let full = self.under_way.len() >= MAX_PARALLEL;
-            let next = self.schedule.next_due().filter(|_| !full).map_or(until, |due| due.min(until));
+            let next = self.schedule.next_due(now).map_or(until, |due| due.min(until));
             tokio::select! {
                 Some(ended) = self.under_way.join_next() => match ended {
                     Ok(finished) => self.hear(finished, epoch).await,
                     Err(error) if error.is_cancelled() => {}
-                    Err(error) => tracing::error!(%error, "health check panicked"),
+                    Err(error) => {
+                        // Its place is not known, so all checks start again.
+                        tracing::error!(%error, "health check panicked");
+                        self.rest();
+                    }
                 },
                 () = time::sleep_until(next) => {}
             }
@@ -161,9 +163,10 @@ impl Prober {
     }
 
     async fn hear(&mut self, finished: Finished, epoch: u64) {
-        let Finished { id, target, result } = finished;
+        let Finished { check, result } = finished;
         self.metrics.checked(result.is_ok());
-        let verdict = self.schedule.finished(&id, &target, result.is_ok(), Instant::now(), throw());
+        let verdict = self.schedule.finished(&check, result.is_ok(), Instant::now(), throw());
+        let Check { id, target, .. } = check;
         let Some(unhealthy) = verdict else { return };
         let reason = result.err().unwrap_or_default();
         let diagnosis =

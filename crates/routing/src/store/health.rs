@@ -1,6 +1,6 @@
 //! The instances to check and their health, on the routes primary.
 
-use signalbox_store::{RoutesPrimaryRole, Script, keys::routes as key};
+use signalbox_store::{RoutesPrimaryRole, Script, keys::fabric, keys::routes as key};
 
 use super::{Fence, SHARED, Store, TableMark};
 use crate::{
@@ -56,11 +56,14 @@ impl Store {
         for chunk in ids.chunks(CHUNK) {
             let rows: Vec<(Option<String>, Option<String>)> =
                 self.fields(chunk, &["record", "unhealthy"]).await?;
-            for (id, (record, unhealthy)) in chunk.iter().zip(rows) {
+            let command = self.fabric.command("HMGET").key(&fabric::routes_registrants()).arg(chunk);
+            let tokens: Vec<Option<String>> = command.query().await.map_err(Error::Fabric)?;
+            for ((id, (record, unhealthy)), token) in chunk.iter().zip(rows).zip(tokens) {
                 // Removed in the meantime, or written by other means: not checked.
                 let record = record.and_then(|text| serde_json::from_str::<Record>(&text).ok());
                 let Some(target) = record.and_then(target) else { continue };
-                list.push(Listed { id: InstanceId::parse(id)?, target, unhealthy: unhealthy.is_some() });
+                let (id, token) = (InstanceId::parse(id)?, token.unwrap_or_default());
+                list.push(Listed { id, target, token, unhealthy: unhealthy.is_some() });
             }
         }
         Ok(list)

@@ -1,0 +1,64 @@
+-- Counts of requests in flight, when workers end without subtracting theirs.
+
+local claims = require("signalbox.claims")
+local runner = require("runner")
+local equal, truthy = runner.equal, runner.truthy
+
+local dict = ngx.shared.signalbox_limits
+-- Above the maximum of Linux, so there is no such process.
+local DEAD = 4194305
+
+local function left()
+    local keys = dict:get_keys(0)
+    table.sort(keys)
+    return keys
+end
+
+return function(it)
+    it("counts up and down, and keeps nothing that is zero", function()
+        equal(claims.take("c|a|"), 1)
+        equal(claims.take("c|a|"), 2)
+        equal(claims.take("c|b|"), 1)
+        claims.give_back("c|a|")
+        equal(dict:get("c|a|"), 1)
+        equal(dict:ttl("c|a|"), 0, "never expires")
+        claims.give_back("c|a|")
+        claims.give_back("c|b|")
+        equal(left(), {})
+        claims.give_back("c|b|")
+        equal(left(), {})
+    end)
+
+    it("subtracts the requests of a worker that was killed, and only these", function()
+        dict:set("s|1", DEAD)
+        dict:set("p|" .. DEAD .. "|c|a|", 3)
+        dict:set("c|a|", 3)
+        dict:set("p|" .. DEAD .. "|c|only|here", 2)
+        dict:set("c|only|here", 2)
+        equal(claims.take("c|a|"), 4)
+        claims.sweep()
+        equal(dict:get("c|a|"), 1)
+        equal(dict:get("c|only|here"), nil)
+        equal(dict:get("s|1"), 0)
+        claims.sweep()
+        equal(dict:get("c|a|"), 1)
+        claims.give_back("c|a|")
+        equal(left(), { "s|1" })
+    end)
+
+    it("uses the slot of a worker that has ended again", function()
+        dict:set("s|2", 1)
+        claims.join()
+        equal({ dict:get("s|1"), dict:get("s|2"), dict:get("s|3") }, { ngx.worker.pid(), 1, nil })
+    end)
+
+    it("subtracts what an earlier process with the same ID has left", function()
+        dict:set("s|1", 0)
+        dict:set("p|" .. ngx.worker.pid() .. "|c|a|", 2)
+        dict:set("c|a|", 5)
+        claims.join()
+        equal(dict:get("c|a|"), 3)
+        truthy(dict:get("s|1") == ngx.worker.pid())
+        dict:flush_all()
+    end)
+end
