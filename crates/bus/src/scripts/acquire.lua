@@ -88,7 +88,6 @@ local function main(lanes)
   local taken = {}
   for at = 3, #ARGV do taken[#taken + 1] = take(lanes, ARGV[at], now) end
   local first = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')
-  lanes.finish()
   return { lanes.text(now), first[2] or '', redis.call('LLEN', KEYS[6]), redis.call('HGET', KEYS[10], 'stamp') or '',
     unpack(taken) }
 end
