@@ -52,6 +52,5 @@ local function main(lanes)
   end
   redis.call('HINCRBY', KEYS[9], 'events.delivered', events)
   redis.call('HINCRBY', KEYS[9], 'batches.delivered', #acks)
-  lanes.finish()
   return replies
 end

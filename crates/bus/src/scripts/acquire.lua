@@ -86,6 +86,5 @@ local function main(lanes)
   for at = 3, #ARGV do reply[#reply + 1] = take(lanes, ARGV[at], now) end
   reply[2] = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2] or ''
   reply[3], reply[4] = redis.call('LLEN', KEYS[6]), redis.call('HGET', KEYS[10], 'stamp') or ''
-  lanes.finish()
   return reply
 end

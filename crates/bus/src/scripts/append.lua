@@ -82,6 +82,5 @@ local function main(lanes)
     if ARGV[12] == 'done' then redis.call('DEL', KEYS[12]) else redis.call('HSET', KEYS[12], 'cursor', ARGV[12]) end
   end
   redis.call('HINCRBY', KEYS[9], redrive and 'events.redriven' or 'events.replayed', put)
-  lanes.finish()
   return put
 end

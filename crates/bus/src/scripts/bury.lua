@@ -44,6 +44,5 @@ local function main(lanes)
   if ARGV[10] ~= '0' then lanes.health(token, tonumber(ARGV[13]), now) end
   call('HINCRBY', KEYS[9], 'events.dead', #items)
   lanes.settle(job, token, generation, name, tonumber(ARGV[8]), now)
-  lanes.finish()
   return 1
 end

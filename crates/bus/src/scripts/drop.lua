@@ -55,6 +55,5 @@ local function main(lanes)
     end
     call('SREM', KEYS[4], oldest.job)
   end
-  lanes.finish()
   return #items
 end

@@ -17,6 +17,5 @@ local function main(lanes)
       end
     end
   end
-  lanes.finish()
   return kicked
 end

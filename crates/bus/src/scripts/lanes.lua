@@ -76,14 +76,15 @@ function lanes.instant(job)
   if redis.call('RPUSH', KEYS[6], job) == 1 then wake = 'now' end
 end
 
--- Makes a job wait until `due`. Workers sleep until the earliest due time. An earlier one is published to them.
+-- Makes a job wait until `due`. Workers sleep until the earliest due time. An earlier one is published to them: the
+-- earliest of the call, in whatever order its jobs are scheduled.
 function lanes.schedule(job, due)
-  local score = text(due)
-  redis.call('ZADD', KEYS[5], score, job)
-  if not wake and redis.call('ZRANK', KEYS[5], job) == 0 then wake = score end
+  redis.call('ZADD', KEYS[5], text(due), job)
+  local is_earlier = wake ~= 'now' and (not wake or due < tonumber(wake))
+  if is_earlier and redis.call('ZRANK', KEYS[5], job) == 0 then wake = text(due) end
 end
 
--- Must be called last: it wakes sleeping workers, once per call.
+-- Wakes sleeping workers, once per call. It is called after `main`, whichever way `main` returned.
 function lanes.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end

@@ -50,6 +50,5 @@ local function main(lanes)
     call('HINCRBY', KEYS[9], 'batches.failed', 1)
   end
   lanes.schedule(job, now + tonumber(ARGV[8]))
-  lanes.finish()
   return pacing_begins and 2 or 1
 end

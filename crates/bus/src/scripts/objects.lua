@@ -116,17 +116,19 @@ end
 
 function objects.make_ready(object, backend) make_all_ready({ object }, backend) end
 
--- Wakes workers that sleep beyond `due`, unless all are woken anyway.
-function objects.tell(due) wake = wake or text(due) end
+-- Wakes workers that sleep beyond `due`, unless an earlier wake-up of this call does.
+function objects.tell(due)
+  if wake ~= 'now' and (not wake or due < tonumber(wake)) then wake = text(due) end
+end
 
 -- Adds an object to a set by its due time, and wakes workers that sleep beyond it.
 function objects.await(set, object, due)
   local key = base .. set
   redis.call('ZADD', key, text(due), object)
-  if not wake and redis.call('ZRANK', key, object) == 0 then objects.tell(due) end
+  if redis.call('ZRANK', key, object) == 0 then objects.tell(due) end
 end
 
--- Must be called last: it wakes sleeping workers, once per call.
+-- Wakes sleeping workers, once per call. It is called last.
 function objects.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end

@@ -51,6 +51,5 @@ local function main(lanes)
   for _, job in ipairs(call('SMEMBERS', lanes.waiting_key(token))) do lanes.instant(job) end
   call('DEL', lanes.waiting_key(token))
   call('HDEL', KEYS[10], token)
-  lanes.finish()
   return 0
 end

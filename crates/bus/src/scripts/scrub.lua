@@ -32,6 +32,5 @@ local function main(lanes)
     end
   end
   if freed > 0 then call('HINCRBY', KEYS[9], 'jobs.scrubbed', freed) end
-  lanes.finish()
   return freed
 end

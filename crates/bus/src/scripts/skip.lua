@@ -56,7 +56,6 @@ local function main(lanes)
       redis.call('HINCRBY', KEYS[9], 'events.skipped', 1)
       local job = lanes.job(token, generation.name, number)
       if redis.call('ZREM', KEYS[5], job) == 1 then lanes.instant(job) end
-      lanes.finish()
       return 1
     end
   end

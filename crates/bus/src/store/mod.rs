@@ -93,11 +93,14 @@ impl Store {
 /// them.
 pub const OBJECTS_LUA: &str = include_str!("../scripts/objects.lua");
 
-/// Shared code of the scripts that work on lanes and their batches; each script defines `main`.
+/// Shared code of the scripts that work on lanes and their batches; each script defines `main`. Workers are woken after `main`,
+/// so that a script cannot return without that.
 const LANES: &str = concat!(
     include_str!("../scripts/lanes.lua"),
     include_str!("../scripts/batches.lua"),
     "
-return main(lanes)
+local reply = main(lanes)
+lanes.finish()
+return reply
 "
 );

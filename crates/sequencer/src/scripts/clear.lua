@@ -51,6 +51,5 @@ local function main(objects)
       objects.settle(object, backend)
     end
   end
-  objects.finish()
   return { scanned[1], dropped, left() }
 end

@@ -104,6 +104,5 @@ local function main(objects)
   objects.charge(sent, -1)
   objects.count('sent', #valid)
   tally.write()
-  objects.finish()
   return replies
 end

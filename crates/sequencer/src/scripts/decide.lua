@@ -34,6 +34,5 @@ local function main(objects)
     call('DEL', objects.of(object, 'failure'))
   end
   objects.settle(object, backend)
-  objects.finish()
   return 'done'
 end

@@ -44,6 +44,5 @@ local function main(objects)
       end
     end
   end
-  objects.finish()
   return 1
 end

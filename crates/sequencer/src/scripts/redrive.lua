@@ -33,6 +33,5 @@ local function main(objects)
     end
   end
   if put > 0 then objects.count('redriven', put) end
-  objects.finish()
   return { put, left }
 end

@@ -153,6 +153,5 @@ local function main(objects)
   end
   write_leases(objects, leases)
   local due = next_due(objects, #leases.new > 0, now + lease_ms)
-  objects.finish()
   return { redis.call('HGET', KEYS[2], 'stamp') or '', now, due, left, leases.taken }
 end
