@@ -30,6 +30,7 @@ async fn one_call_publishes_more_events_than_lua_can_pass_to_a_function() {
 async fn a_batch_of_more_events_than_lua_can_pass_to_a_function_is_halved_or_buried() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 10_000, 500)]).await;
+    hands.options.batch_bytes = 8 << 20;
     for _ in 0..EVENTS / 400 {
         hands.publish_urls(&["a"; 400]).await;
     }
