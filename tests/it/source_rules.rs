@@ -267,6 +267,103 @@ fn caller_exists(script: &Script) {
     );
 }
 
+/// Lua raises an error when about 8,000 values are unpacked. Redis does not undo the writes before it, so a list whose length
+/// configuration, data or a client decides goes through `lists.lua`. Returns the other calls of `unpack`, each with its line.
+/// Allowed are the fields of one `HMGET` that are all literals, and a range that ends at a number.
+fn unbounded_unpacks(lua: &str) -> Vec<(usize, String)> {
+    let code = lua.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let is_name = |letter: char| letter.is_alphanumeric() || "._".contains(letter);
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("unpack") {
+        let (before, call) = code.split_at(at);
+        // `cmsgpack.unpack` decodes one value, `redis.unpack_x` is another name.
+        let named = before.chars().next_back().is_some_and(is_name) && !before.ends_with("table.");
+        if named || call["unpack".len()..].chars().next().is_some_and(is_name) {
+            continue;
+        }
+        let arguments = arguments(&call["unpack".len()..]);
+        let is_bounded = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [command] => is_of_literal_fields(command),
+            [_, _, last] => last.parse::<usize>().is_ok_and(|last| last <= 1_000),
+            _ => false,
+        };
+        if !is_bounded {
+            found.push((before.matches('\n').count() + 1, call.lines().next().unwrap_or_default().to_owned()));
+        }
+    }
+    found
+}
+
+/// The arguments of the call whose parenthesis begins the text; none if `text` is not a call.
+fn arguments(text: &str) -> Vec<String> {
+    let Some(text) = text.trim_start().strip_prefix('(') else { return Vec::new() };
+    let (mut depth, mut arguments) = (0, vec![String::new()]);
+    for letter in text.chars() {
+        match letter {
+            '(' | '{' | '[' => depth += 1,
+            ')' | '}' | ']' if depth == 0 => break,
+            ')' | '}' | ']' => depth -= 1,
+            ',' if depth == 0 => {
+                arguments.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        arguments.last_mut().expect("one at least").push(letter);
+    }
+    arguments.iter().map(|argument| argument.trim().to_owned()).collect()
+}
+
+/// Whether a text is `redis.call('HMGET', key, 'a', 'b')`.
+fn is_of_literal_fields(text: &str) -> bool {
+    let Some(call) = text.strip_prefix("redis.call") else { return false };
+    match &arguments(call)[..] {
+        [command, _, fields @ ..] => {
+            command == "'HMGET'" && fields.iter().all(|field| field.starts_with('\'') && !field.contains(".."))
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn an_unpack_of_a_list_of_any_length_is_found_in_every_form() {
+    let found = |lua: &str| unbounded_unpacks(lua).iter().map(|(line, _)| *line).collect::<Vec<_>>();
+    for bad in [
+        "redis.call('RPUSH', key, unpack(items))",
+        "redis.call('RPUSH', key, unpack(items, 1, #items))",
+        "local copied = { unpack(ARGV, 3) }",
+        "redis.call('MSET', table.unpack(strings))",
+        "unpack(redis.call('LRANGE', key, 0, -1))",
+        "unpack(redis.call('HMGET', key, name))",
+        "local pass = unpack",
+    ] {
+        assert_eq!(found(&format!("local a\n{bad}")), [2], "{bad}");
+    }
+    for good in [
+        "local a, b = unpack(redis.call('HMGET', key, 'a',\n 'b'))",
+        "local a, b = unpack(redis.call('HMGET', 'rules:' .. name, 'a', 'b'))",
+        "f(unpack(list, 1, 100))",
+        "local letter = cmsgpack.unpack(stored[i])",
+        "-- unpack(items)",
+    ] {
+        assert_eq!(found(good), [0; 0], "{good}");
+    }
+}
+
+#[test]
+fn no_script_unpacks_a_list_of_any_length() {
+    let mut scripts = 0;
+    for (path, text) in ["crates", "sidecar/src"].iter().flat_map(|folder| with_extension(folder, "lua")) {
+        scripts += 1;
+        if path.ends_with("crates/store/src/scripts/lists.lua") {
+            continue;
+        }
+        let found = unbounded_unpacks(&text);
+        assert!(found.is_empty(), "{}: {found:?}: use lists.lua of crates/store", path.display());
+    }
+    assert!(scripts > 80, "{scripts} scripts found: the test looks in the wrong place");
+}
+
 #[test]
 fn no_file_names_the_machine_it_was_written_on() {
     let root = root();

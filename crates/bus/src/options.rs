@@ -34,7 +34,7 @@ pub struct Options {
     pub data_bytes: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
     pub request_events: usize,
-    #[serde(deserialize_with = "within::<_, _, 1024, 67_108_864>")]
+    #[serde(deserialize_with = "within::<_, _, 1024, 8_388_608>")]
     pub batch_bytes: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 4_294_967_295>")]
     pub max_attempts: u32,
@@ -81,11 +81,11 @@ pub struct Options {
     pub overdue_jobs: u64,
     #[serde(deserialize_with = "within::<_, _, 1, 100>")]
     pub memory_percent: u8,
-    #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
+    #[serde(deserialize_with = "within::<_, _, 1, 2_000>")]
     pub call_events: usize,
-    #[serde(deserialize_with = "within::<_, _, 1, 1_000_000>")]
+    #[serde(deserialize_with = "within::<_, _, 1, 100_000>")]
     pub call_appends: usize,
-    #[serde(deserialize_with = "within::<_, _, 1024, 268_435_456>")]
+    #[serde(deserialize_with = "within::<_, _, 1024, 33_554_432>")]
     pub call_bytes: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000_000>")]
     pub waiting_events: usize,

@@ -42,6 +42,8 @@ const HELD: usize = 3;
 const RELEASE_PART: u32 = 10;
 /// Due jobs made instant in one call.
 const PROMOTE: usize = 1_000;
+/// Maximum number of jobs taken in one call. Each is read with its batch, so this limits how long a call blocks Redis.
+const MAX_TAKEN: usize = 64;
 /// The busy workers of a shard, for their heartbeats.
 pub(super) type Busy = Arc<Mutex<BTreeSet<String>>>;
 
@@ -160,7 +162,7 @@ impl<D: Deliverer> Fetcher<D> {
     }
 
     async fn fetch(&mut self, shutdown: &CancellationToken) {
-        let asked = self.free_slots();
+        let asked = self.free_slots().min(MAX_TAKEN);
         let workers: Vec<String> = self.idle[self.idle.len() - asked..].to_vec();
         match self.store.acquire(&workers, PROMOTE).await {
             Ok(turn) => {

@@ -47,6 +47,8 @@ pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
 const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
 /// Maximum number of commits in one call. Each takes one command, so this limits the duration of a call.
 const MAX_COMMITS: usize = 64;
+/// Maximum number of leases to extend in one call.
+const MAX_BEATS: usize = 500;
 /// Maximum number of objects to examine, and of events to drop, in one call of the removal script.
 const CLEARED: (usize, usize) = (100, 500);
 
@@ -336,8 +338,14 @@ impl Store {
 
     /// Extends leases; returns how many of them are still valid.
     pub(super) async fn beat(&self, held: &[Held], lease_ms: u64) -> Result<u64, Error> {
-        let pairs: Vec<String> = held.iter().flat_map(|held| [held.object.clone(), held.owner()]).collect();
-        self.call(&BEAT).arg(self.clock.argument()).arg(lease_ms).arg(pairs).run(self.redis()).await
+        let mut extended = 0;
+        for part in held.chunks(MAX_BEATS) {
+            let pairs: Vec<String> =
+                part.iter().flat_map(|held| [held.object.clone(), held.owner()]).collect();
+            let call = self.call(&BEAT).arg(self.clock.argument()).arg(lease_ms).arg(pairs);
+            extended += call.run::<u64>(self.redis()).await?;
+        }
+        Ok(extended)
     }
 
     /// The status of an object; `None` for an unknown object.

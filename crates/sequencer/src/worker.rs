@@ -33,6 +33,9 @@ use signalbox_egress::Outcome;
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Maximum number of leases to sweep, and of objects to make ready, in one call.
 const PART: usize = 100;
+/// Maximum number of workers in one call, unless a single backend has more. Each costs a few commands, so this
+/// limits how long a call blocks Redis.
+const MAX_ASKED: usize = 256;
 /// The longest pause between two attempts to record the result of a visit while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to record a result that the fabric rejects. After that the lease expires.
@@ -144,10 +147,28 @@ impl<S: Sink> Fetcher<S> {
         free
     }
 
+    /// Asks for objects for all free workers, in several calls if there are many.
     async fn fetch(&mut self, shutdown: &CancellationToken) {
         let registry = self.shared.bus.registry();
-        let free = self.free(&registry);
-        match self.store.take(&free, self.shared.options.lease_ms, PART).await {
+        let parts = parts(self.free(&registry));
+        self.more = false;
+        self.dry.clear();
+        for free in &parts {
+            self.fetch_part(free, &registry, shutdown).await;
+            if self.retry.is_paused() {
+                return;
+            }
+        }
+        self.go_on_removing(&registry).await;
+    }
+
+    async fn fetch_part(
+        &mut self,
+        free: &[(String, Vec<String>)],
+        registry: &Arc<Registry>,
+        shutdown: &CancellationToken,
+    ) {
+        match self.store.take(free, self.shared.options.lease_ms, PART).await {
             Ok(turn) => {
                 if self.retry.succeeded() {
                     tracing::info!(shard = self.store.shard().index(), "leasing of objects resumed");
@@ -158,17 +179,17 @@ impl<S: Sink> Fetcher<S> {
                 self.next_due = turn.next_due_ms.map(in_future);
                 // The script counts only ready objects of backends with a free worker, so some of them can be
                 // taken.
-                self.more = turn.left > 0 && !turn.taken.is_empty();
-                self.dry.clear();
-                for (backend, workers) in &free {
+                self.more |= turn.left > 0 && !turn.taken.is_empty();
+                for (backend, workers) in free {
                     let taken = turn.taken.iter().filter(|taken| taken.backend == *backend).count();
                     if taken < workers.len() {
                         self.dry.insert(backend.clone());
                     }
                 }
-                self.start(turn, registry, shutdown).await;
+                self.start(turn, Arc::clone(registry), shutdown).await;
             }
             Err(error) => {
+                self.more = true;
                 self.retry.failed();
                 if error.kind() == Kind::Unavailable {
                     tracing::debug!(%error, "objects not leased: the fabric is unavailable");
@@ -211,7 +232,6 @@ impl<S: Sink> Fetcher<S> {
                 let _ = over.send((name, worker));
             });
         }
-        self.go_on_removing(&registry).await;
     }
 
     /// Visits whose commits shared a call end together, so all ended ones are received before the next check.
@@ -268,6 +288,23 @@ impl<S: Sink> Fetcher<S> {
             }
         }
     }
+}
+
+/// Divides backends and their free workers into the calls that ask for objects. There is always one: it also
+/// sweeps leases and reports when something is due.
+fn parts(free: Vec<(String, Vec<String>)>) -> Vec<Vec<(String, Vec<String>)>> {
+    let (mut parts, mut asked) = (vec![Vec::new()], 0);
+    for (backend, workers) in free {
+        if asked > 0 && asked + workers.len() > MAX_ASKED {
+            parts.push(Vec::new());
+            asked = 0;
+        }
+        asked += workers.len();
+        if let Some(part) = parts.last_mut() {
+            part.push((backend, workers));
+        }
+    }
+    parts
 }
 
 /// The events of one object under one lease.

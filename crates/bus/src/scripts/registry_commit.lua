@@ -29,8 +29,8 @@ end
 redis.call('HDEL', KEYS[1], '')
 at = 5
 while at <= #ARGV do
-  local n = tonumber(ARGV[at + 2])
-  lists.call(ARGV[at], KEYS[tonumber(ARGV[at + 1])], ARGV, at + 3, at + 2 + n)
+  local key, n = KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
+  if n == 0 then redis.call(ARGV[at], key) else lists.call(ARGV[at], key, ARGV, at + 3, at + 2 + n) end
   at = at + 3 + n
 end
 redis.call('HSET', KEYS[1], 'stamp', ARGV[2], 'snapshot', ARGV[3])

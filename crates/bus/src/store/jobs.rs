@@ -23,6 +23,8 @@ static OLDEST: Script<FabricRole> =
     Script::composed("oldest", &[include_str!("../scripts/oldest.lua"), LANES]);
 static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../scripts/audit.lua"), LANES]);
 
+/// Maximum number of workers whose heartbeats are written in one call.
+const MAX_BEATS: usize = 500;
 /// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
 pub(super) const MAX_ACKS: usize = 32;
 
@@ -223,7 +225,12 @@ impl Store {
 
     /// Writes the heartbeats of busy workers.
     pub(crate) async fn beat(&self, workers: &[String]) -> Result<u64, Error> {
-        BEAT.call().key(&self.bus().workers()).arg(self.clock.argument()).arg(workers).run(self.redis()).await
+        let mut noted = 0;
+        for part in workers.chunks(MAX_BEATS) {
+            let call = BEAT.call().key(&self.bus().workers()).arg(self.clock.argument()).arg(part);
+            noted += call.run::<u64>(self.redis()).await?;
+        }
+        Ok(noted)
     }
 
     /// Drops the subscriber's oldest batch; how many events it had.

@@ -15,6 +15,7 @@ mod cost;
 mod credentials;
 mod faults;
 mod hands;
+mod largest;
 mod lifecycle;
 mod model;
 mod path;

@@ -11,7 +11,7 @@
 local index = {}
 
 local function main()
-  local resources, index_keys = KEYS[1], lists.copy(KEYS, 2)
+  local resources, index_keys = KEYS[1], lists.copy(KEYS, 2, #KEYS)
   local name, expected, text = ARGV[1], ARGV[2], ARGV[3]
 
   local stored = redis.call('HGET', resources, name) or ''
@@ -23,7 +23,7 @@ local function main()
     index.remove(index_keys, name)
   else
     redis.call('HSET', resources, name, text)
-    index.add(index_keys, name, ARGV[4])
+    index.add(index_keys, name, lists.copy(ARGV, 4, #ARGV))
   end
   return 1
 end

@@ -2,9 +2,9 @@
 -- server names, all of score 0; a zset of server names by the expiry of their certificates in unix seconds; and a hash
 -- from server name to the published expiry mark. The argument is the expiry.
 
-function index.add(keys, name, ends)
+function index.add(keys, name, arguments)
   redis.call('ZADD', keys[1], 0, name)
-  redis.call('ZADD', keys[2], ends, name)
+  redis.call('ZADD', keys[2], arguments[1], name)
 end
 
 function index.remove(keys, name)

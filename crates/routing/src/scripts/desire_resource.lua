@@ -22,7 +22,7 @@ local index = {}
 
 local function main()
   local resources, revisions, unprojected, route_table = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-  local index_keys = lists.copy(KEYS, 5)
+  local index_keys = lists.copy(KEYS, 5, #KEYS)
   local name, tail, floor, expected, member = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
   local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
@@ -48,7 +48,7 @@ local function main()
     index.remove(index_keys, name)
   else
     redis.call('HSET', resources, name, '{"revision":' .. revision .. tail)
-    index.add(index_keys, name, ARGV[6])
+    index.add(index_keys, name, lists.copy(ARGV, 6, #ARGV))
   end
   redis.call('ZADD', unprojected, revision, member)
   return {'accepted', tonumber(revision), serial, lineage}

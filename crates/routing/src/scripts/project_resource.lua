@@ -28,7 +28,7 @@ local function main(shared)
   local text_key = KEYS[#KEYS]
   local name, revision, text = ARGV[1], tonumber(ARGV[2]), ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), shared.now(tonumber(ARGV[6]))
-  local fields = lists.copy(ARGV, 7)
+  local fields = lists.copy(ARGV, 7, #ARGV)
 
   local refused, serial = shared.refused(lineage_key, serial_key, epoch, floor)
   refused = refused or shared.blocked({[changes] = 'stream', [highest] = 'string', [about] = 'hash'}, {})

@@ -134,8 +134,8 @@ local function main(objects)
   -- them.
   local ended = redis.call('ZRANGE', objects.key('leases'), '-inf', now_text, 'BYSCORE', 'LIMIT', 0, most)
   local due_now = redis.call('ZRANGE', objects.key('retry'), '-inf', now_text, 'BYSCORE', 'LIMIT', 0, most)
-  local epoch = tonumber(redis.call('HGET', objects.key('numbers'), 'epoch') or 0)
-  if #ended + #due_now > 0 then objects.expect_shared() end
+  local epoch = tonumber(redis.call('HGET', objects.key('numbers'), 'epoch') or 0) or 0
+  if #ended + #due_now > 0 then objects.expect_shared() else objects.expect('hash', 'queued') end
   sweep(objects, ended, now, lease_ms)
   retry(objects, due_now)
 

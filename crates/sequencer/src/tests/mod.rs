@@ -4,6 +4,7 @@ mod check;
 mod cost;
 mod crashes;
 mod faults;
+mod largest;
 mod model;
 mod reference;
 mod removal;
