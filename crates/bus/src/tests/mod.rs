@@ -16,6 +16,7 @@ mod credentials;
 mod faults;
 mod hands;
 mod lifecycle;
+mod memory;
 mod model;
 mod path;
 mod publish;
